@@ -8,15 +8,12 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// errTooManyAwaits refuses another AWAIT, or an ENQUEUE with notify, on a
-// connection that awaits as many jobs as it may.
-var errTooManyAwaits = &codeError{overhop.CodeRateLimited, "this connection waits for too many jobs already", nil}
-
-// beginAwait counts one more job that the connection awaits. It fails at the
-// limit; otherwise endAwait must follow.
+// beginAwait counts one more job that the connection awaits, because of an AWAIT
+// or an ENQUEUE with notify. It fails at the limit; otherwise endAwait must
+// follow.
 func (c *conn) beginAwait() error {
-	if int(c.awaits.Load()) >= c.s.cfg.Limits.Awaits {
-		return errTooManyAwaits
+	if int(c.awaits.Load()) >= c.server.cfg.Limits.Awaits {
+		return &codeError{overhop.CodeRateLimited, "this connection waits for too many jobs already", nil}
 	}
 	c.awaits.Add(1)
 	c.awaitGroup.Add(1)
@@ -28,48 +25,46 @@ func (c *conn) endAwait() {
 	c.awaitGroup.Done()
 }
 
-// awaitEnqueued pushes the end of a job that was enqueued with notify, once it
-// has ended. err is the result of the ENQUEUE.
-func (c *conn) awaitEnqueued(queue string, id job.ID, err error) {
+// handleAwait answers with the job's record if the job has ended. Otherwise the
+// answer is "pending", and if the job ends within the requested time, a JOBEND
+// follows.
+func (c *conn) handleAwait(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
+	name, wait, err := overhop.ParseAwait(payload)
 	if err != nil {
-		c.endAwait()
-		return
+		return nil, err
 	}
-	go c.pushJobEnd(c.ctx, func() {}, queue, id)
-}
+	q := queriesOf(c)
+	view, err := q.require(ctx, name, c.cluster.Peek)
+	if err != nil {
+		return nil, err
+	}
 
-func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	name, wait, err := overhop.ParseAwait(p)
-	if err != nil {
-		return nil, err
-	}
-	q := toCluster(c)
-	v, err := q.require(ctx, name, c.cluster.Peek)
-	if err != nil {
-		return nil, err
-	}
-	if v.State.Ended() {
-		if v, err = q.require(ctx, name, c.cluster.Job); err != nil {
+	if view.State.Ended() {
+		if view, err = q.require(ctx, name, c.cluster.Job); err != nil {
 			return nil, err
 		}
-		return q.omitToFit(q.jobFields(&v), "payload", "result", "error").Raw(), nil
+		return q.omitToFit(q.jobFields(&view), "payload", "result", "error").Raw(), nil
 	}
+
 	if wait > 0 {
 		if err := c.beginAwait(); err != nil {
 			return nil, err
 		}
-		waiting, stop := context.WithTimeout(c.ctx, wait)
-		go c.pushJobEnd(waiting, stop, v.Queue, v.ID)
+		go func() {
+			waitCtx, cancel := context.WithTimeout(c.ctx, wait)
+			defer cancel()
+			c.pushJobEnd(waitCtx, view.Queue, view.ID)
+		}()
 	}
 	return overhop.Fields{"pending": true}.Raw(), nil
 }
 
-// pushJobEnd waits until the job has ended or ctx is done, and pushes JOBEND.
-// The caller has called beginAwait; pushJobEnd calls endAwait.
-func (c *conn) pushJobEnd(ctx context.Context, stop context.CancelFunc, queue string, id job.ID) {
+// pushJobEnd waits until the job has ended or ctx is done. If the job has ended
+// or was removed, it pushes JOBEND. The caller has called beginAwait; pushJobEnd
+// calls endAwait.
+func (c *conn) pushJobEnd(ctx context.Context, queue string, id job.ID) {
 	defer c.endAwait()
-	defer stop()
-	v, err := c.cluster.Await(ctx, id)
+	view, err := c.cluster.Await(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
 		c.pushFields(overhop.TJobEnd, overhop.Fields{
 			"jid": jid(queue, id), "status": job.Failed.String(), "attempts": 0, "result": nil,
@@ -77,15 +72,15 @@ func (c *conn) pushJobEnd(ctx context.Context, stop context.CancelFunc, queue st
 		})
 		return
 	}
-	if err != nil || !v.State.Ended() {
+	if err != nil || !view.State.Ended() {
 		if ctx.Err() == nil {
-			c.s.log.Warn("awaiting a job failed", "job", id, "err", err)
+			c.server.log.Warn("awaiting a job failed", "job", id, "err", err)
 		}
 		return
 	}
-	c.pushFields(overhop.TJobEnd, toCluster(c).omitToFit(overhop.Fields{
-		"jid": jid(v.Queue, v.ID), "status": v.State.String(), "attempts": v.Attempts,
-		"result": valueOf(v.Result, recordDepth), "error": faultOf(&v),
+	c.pushFields(overhop.TJobEnd, queriesOf(c).omitToFit(overhop.Fields{
+		"jid": jid(view.Queue, view.ID), "status": view.State.String(), "attempts": view.Attempts,
+		"result": valueOf(view.Result, recordDepth), "error": faultOf(view.Fault),
 	}, "result", "error"))
 }
 
@@ -93,25 +88,27 @@ func (c *conn) pushJobEnd(ctx context.Context, stop context.CancelFunc, queue st
 // bytes, the rid included.
 const envelopeOverhead = 64
 
-// omitToFit removes the values of keys from p, one after another, until p fits
-// into a frame, and lists them under "omitted". The client must be informed
-// that a job has ended, whatever the size of its result.
-func (q queries) omitToFit(p overhop.Fields, keys ...string) overhop.Fields {
+// omitToFit sets the given fields of a job's record to nil, one after another,
+// until the record fits into a frame, and lists their names under "omitted": the
+// client must be informed that a job has ended, whatever the size of its result.
+// Of the field "error", only the details are omitted, because the rest is short.
+func (q queries) omitToFit(record overhop.Fields, names ...string) overhop.Fields {
 	var omitted []string
-	for _, key := range keys {
-		if len(p.Raw()) <= q.cfg.Wire.MaxEnvelope-envelopeOverhead {
+	for _, name := range names {
+		if len(record.Raw()) <= q.server.cfg.Wire.MaxEnvelope-envelopeOverhead {
 			break
 		}
-		if fault, ok := p[key].(overhop.Fields); ok && key == "error" {
-			delete(fault, "details") // the message is short
-			key = "error.details"
-		} else if p[key] != nil {
-			p[key] = nil
-		} else {
+		if record[name] == nil {
 			continue
 		}
-		omitted = append(omitted, key)
-		p["omitted"] = omitted
+		if fault, ok := record["error"].(overhop.Fields); ok && name == "error" {
+			delete(fault, "details")
+			name = "error.details"
+		} else {
+			record[name] = nil
+		}
+		omitted = append(omitted, name)
+		record["omitted"] = omitted
 	}
-	return p
+	return record
 }

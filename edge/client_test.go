@@ -130,14 +130,14 @@ func TestClientProducer(t *testing.T) {
 		if _, ended, err := c.Await(ctx, jid, time.Second); err != nil || ended {
 			t.Errorf("await: %t, %v", ended, err)
 		}
-		if now, err := c.Ping(ctx); err != nil || now.IsZero() {
-			t.Errorf("ping: %v, %v", now, err)
+		if pong, err := c.Call(ctx, overhop.TPing, overhop.EmptyMap); err != nil || str(pong.Get("server_time")) == "" {
+			t.Errorf("ping: %s, %v", text(pong), err)
 		}
 		stop()
 		if err := <-ended; err != nil {
 			t.Errorf("run: %v", err)
 		}
-		if _, err := c.Ping(r.t.Context()); err == nil {
+		if _, err := c.Call(r.t.Context(), overhop.TPing, overhop.EmptyMap); err == nil {
 			t.Error("a closed client answers")
 		}
 	})

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -86,11 +87,8 @@ func (c ServerConfig) IsWildcard() bool {
 // validate returns an error if a field is invalid. Defaults must have been
 // applied.
 func (c ServerConfig) validate() error {
-	if c.Advertise != "" {
-		host, port, err := net.SplitHostPort(c.Advertise)
-		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
-			return fmt.Errorf("server.advertise is %q; must be host:port as clients reach this node, such as 10.0.0.1:9876", c.Advertise)
-		}
+	if c.Advertise != "" && !isHostPort(c.Advertise) {
+		return fmt.Errorf("server.advertise is %q; must be host:port as clients reach this node, such as 10.0.0.1:9876", c.Advertise)
 	}
 	if len(c.Token) > maxToken {
 		return fmt.Errorf("server.token has %d bytes; must be 1 to %d, or empty to ask for none", len(c.Token), maxToken)
@@ -99,6 +97,51 @@ func (c ServerConfig) validate() error {
 		return errors.New("server.token is not valid UTF-8, or contains a control character such as a newline; clients could not send it")
 	}
 	return c.validateTLS()
+}
+
+// isHostPort reports whether address is a host, a colon and a port from 1 to
+// 65535.
+func isHostPort(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	return err == nil && portErr == nil && host != "" && number > 0
+}
+
+// TLSConfig names PEM files. They are read at start and again when they change.
+type TLSConfig struct {
+	// CertFile holds the server's certificate, followed by its intermediate
+	// certificates.
+	CertFile string `toml:"cert_file"`
+	// KeyFile holds the certificate's private key.
+	KeyFile string `toml:"key_file"`
+	// ClientCAFile holds the authorities of client certificates. If it is set,
+	// a client must present a certificate signed by one of them. Default:
+	// client certificates are not requested.
+	ClientCAFile string `toml:"client_ca_file"`
+}
+
+// tlsEnabled reports whether clients must use TLS.
+func (c ServerConfig) tlsEnabled() bool {
+	if c.TLSEnabled != nil {
+		return *c.TLSEnabled
+	}
+	return c.TLS.CertFile != ""
+}
+
+// validateTLS returns an error if TLS is enabled, or any of its files is named,
+// and the certificate or its key is missing. Files are ignored if TLS is disabled.
+func (c ServerConfig) validateTLS() error {
+	unset := c.TLSEnabled == nil && c.TLS == TLSConfig{}
+	disabled := c.TLSEnabled != nil && !*c.TLSEnabled
+	switch {
+	case unset || disabled:
+		return nil
+	case c.TLS.CertFile == "":
+		return errors.New("TLS needs a certificate: set cert_file and key_file in [server.tls], or server.tls_enabled = false")
+	case c.TLS.KeyFile == "":
+		return errors.New("server.tls.key_file is missing; it names the private key of server.tls.cert_file")
+	}
+	return nil
 }
 
 // maxToken is the largest length of a token, in bytes.
@@ -114,9 +157,6 @@ type WireConfig struct {
 // defaultLifetimes limit connections that are not registered.
 var defaultLifetimes = overhop.Lifetimes{Unhelloed: 10 * time.Second, Unregistered: 10 * time.Second, Ident: 2 * time.Second}
 
-// maxPageSize is the upper limit of PaginationConfig.PageSize.
-const maxPageSize = 10_000
-
 // PaginationConfig configures the pages of LSJOB.
 type PaginationConfig struct {
 	// PageSize is the number of jobs on a page if the request has none, 1 to 10000.
@@ -124,11 +164,12 @@ type PaginationConfig struct {
 	PageSize int `toml:"page_size"`
 }
 
-// largestPage returns the largest number of jobs on a page. A request for more gets this
-// number.
+// largestPage returns the largest number of jobs on a page. A request for more
+// gets this number.
 func (c PaginationConfig) largestPage() int { return max(1000, c.PageSize) }
 
-// recallGrace is how long a recalled job has to end by itself.
+// recallGrace is how long a worker has, after a RECALL, to end the job itself.
+// Then the node revokes the lease.
 const recallGrace = 2 * time.Second
 
 // DeliveryConfig configures the delivery of jobs to workers.
@@ -141,8 +182,8 @@ type DeliveryConfig struct {
 	// Default 5s.
 	Ack time.Duration `toml:"ack_timeout"`
 	// Lease is how long a worker may send nothing about a job before the job is
-	// treated as lost, 2s to 6s: a job's lease must not be longer than the
-	// node's own. Default 6s.
+	// treated as lost, 2s to 6s: it must not be longer than the lease of 6s that
+	// the node itself gets from the authority. Default 6s.
 	Lease time.Duration `toml:"lease"`
 	// Beat is the interval at which workers are asked to send BEAT, 100ms to
 	// half of Lease. Default 2s.
@@ -152,9 +193,9 @@ type DeliveryConfig struct {
 	DrainGrace time.Duration `toml:"drain_grace"`
 }
 
-// settleWait returns how long a DONE or FAIL waits for its commit before it is answered
-// UNAVAILABLE. It is less than Lease minus Beat, because later messages of the worker,
-// such as a BEAT, may wait as long.
+// settleWait returns how long a DONE or FAIL waits for its commit before it is
+// answered UNAVAILABLE. It is less than Lease minus Beat, because later messages
+// of the worker, such as a BEAT, may have to wait as long.
 func (c DeliveryConfig) settleWait() time.Duration {
 	return min(3*time.Second, (c.Lease-c.Beat)*3/4)
 }
@@ -184,8 +225,8 @@ type LimitsConfig struct {
 	// IdleTimeout is how long a registered client may send nothing before it is
 	// cut off, 10s or more; 0 means no limit. Default 0.
 	IdleTimeout time.Duration `toml:"idle_timeout"`
-	// RequestTimeout is how long a request may take that the yard answers
-	// rather than this node, 1s to 60s. Default 5s.
+	// RequestTimeout is how long a request may take that the cluster
+	// answers rather than this node, 1s to 60s. Default 5s.
 	RequestTimeout time.Duration `toml:"request_timeout"`
 }
 
@@ -195,10 +236,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.Server.Port, DefaultPort)
 	setDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
 	setDefault(&c.Pagination.PageSize, 15)
-	if c.Delivery.RequireHelloExt == nil {
-		required := true
-		c.Delivery.RequireHelloExt = &required
-	}
+	setDefault(&c.Delivery.RequireHelloExt, new(true))
 	setDefault(&c.Delivery.Ack, 5*time.Second)
 	setDefault(&c.Delivery.Lease, 6*time.Second)
 	setDefault(&c.Delivery.Beat, 2*time.Second)
@@ -214,58 +252,45 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
+func setDefault[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
 // Validate returns an error that names the first field out of range, and its
 // range. Defaults must have been applied.
 func (c Config) Validate() error {
-	for _, f := range [...]struct {
-		key             string
-		value, min, max int
-	}{
-		{"server.port", c.Server.Port, -1, 65535},
-		{"wire.max_envelope_size_bytes", c.Wire.MaxEnvelope, overhop.MinFrameLimit, overhop.MaxFrameLimit},
-		{"pagination.page_size", c.Pagination.PageSize, 1, maxPageSize},
-		{"limits.max_connections", c.Limits.Connections, 1, 1_000_000},
-		{"limits.max_connections_per_address", c.Limits.PerAddress, 1, 1_000_000},
-		{"limits.max_subscriptions_per_worker", c.Limits.Subscriptions, 1, 100_000},
-		{"limits.max_awaits_per_connection", c.Limits.Awaits, 1, 10_000},
-		{"limits.max_frame_memory_bytes", c.Limits.FrameMemory, c.Wire.MaxEnvelope, math.MaxInt32},
-	} {
-		if f.value < f.min || f.value > f.max {
-			return fmt.Errorf("%s is %d; must be %d to %d", f.key, f.value, f.min, f.max)
-		}
-	}
-	if err := c.validateDurations(); err != nil {
-		return err
-	}
-	return c.Server.validate()
+	delivery, limits := c.Delivery, c.Limits
+	return cmp.Or(
+		validateRange("server.port", c.Server.Port, -1, 65535),
+		validateRange("wire.max_envelope_size_bytes", c.Wire.MaxEnvelope, overhop.MinFrameLimit, overhop.MaxFrameLimit),
+		validateRange("pagination.page_size", c.Pagination.PageSize, 1, 10_000),
+		validateRange("limits.max_connections", limits.Connections, 1, 1_000_000),
+		validateRange("limits.max_connections_per_address", limits.PerAddress, 1, 1_000_000),
+		validateRange("limits.max_subscriptions_per_worker", limits.Subscriptions, 1, 100_000),
+		validateRange("limits.max_awaits_per_connection", limits.Awaits, 1, 10_000),
+		validateRange("limits.max_frame_memory_bytes", limits.FrameMemory, c.Wire.MaxEnvelope, math.MaxInt32),
+		validateRange("delivery.ack_timeout", delivery.Ack, time.Second, time.Minute),
+		validateRange("delivery.lease", delivery.Lease, 2*time.Second, 6*time.Second),
+		validateRange("delivery.beat", delivery.Beat, 100*time.Millisecond, delivery.Lease/2),
+		validateRange("delivery.drain_grace", delivery.DrainGrace, time.Second, time.Hour),
+		validateRange("limits.read_timeout", limits.ReadTimeout, time.Second, 5*time.Minute),
+		validateRange("limits.write_timeout", limits.WriteTimeout, 100*time.Millisecond, 5*time.Minute),
+		validateRange("limits.request_timeout", limits.RequestTimeout, time.Second, time.Minute),
+		limits.validateIdleTimeout(),
+		c.Server.validate(),
+	)
 }
 
-func (c Config) validateDurations() error {
-	for _, f := range [...]struct {
-		key             string
-		value, min, max time.Duration
-	}{
-		{"delivery.ack_timeout", c.Delivery.Ack, time.Second, time.Minute},
-		{"delivery.lease", c.Delivery.Lease, 2 * time.Second, 6 * time.Second},
-		{"delivery.beat", c.Delivery.Beat, 100 * time.Millisecond, c.Delivery.Lease / 2},
-		{"delivery.drain_grace", c.Delivery.DrainGrace, time.Second, time.Hour},
-		{"limits.read_timeout", c.Limits.ReadTimeout, time.Second, 5 * time.Minute},
-		{"limits.write_timeout", c.Limits.WriteTimeout, 100 * time.Millisecond, 5 * time.Minute},
-		{"limits.request_timeout", c.Limits.RequestTimeout, time.Second, time.Minute},
-	} {
-		if f.value < f.min || f.value > f.max {
-			return fmt.Errorf("%s is %s; must be %s to %s", f.key, f.value, f.min, f.max)
-		}
+// validateRange returns an error if the value of a key of the configuration is not
+// between low and high.
+func validateRange[T cmp.Ordered](key string, value, low, high T) error {
+	if value < low || value > high {
+		return fmt.Errorf("%s is %v; must be %v to %v", key, value, low, high)
 	}
-	if idle := c.Limits.IdleTimeout; idle != 0 && idle < 10*time.Second {
-		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", idle)
+	return nil
+}
+
+func (c LimitsConfig) validateIdleTimeout() error {
+	if c.IdleTimeout != 0 && c.IdleTimeout < 10*time.Second {
+		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", c.IdleTimeout)
 	}
 	return nil
 }

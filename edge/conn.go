@@ -17,7 +17,6 @@ import (
 // conn is one client connection.
 type conn struct {
 	link
-	s          *Server
 	out        *outbox
 	worker     worker
 	awaits     atomic.Int32 // jobs that are awaited; raised by the read loop only
@@ -32,17 +31,19 @@ type conn struct {
 	session   *overhop.Session
 }
 
-func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
+// newConn returns a connection for the client at the other end of netConn. It
+// ends when ctx does.
+func (s *Server) newConn(ctx context.Context, netConn net.Conn) *conn {
 	c := &conn{
-		s: s, link: link{linkLimits: &s.links, nc: nc, host: hostOf(nc.RemoteAddr())},
-		in:      frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
+		link:    link{server: s, netConn: netConn, host: hostOf(netConn.RemoteAddr())},
+		in:      frame.NewReader(netConn, s.cfg.Wire.MaxEnvelope),
 		session: overhop.NewSession(s.lifetimes, time.Now()),
 	}
-	c.worker.conn, c.worker.ds = c, &s.deliveries
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.worker.conn, c.worker.deliveries = c, s.deliveries
+	c.out = newOutbox(c.worker.congestionChanged)
 	c.in.SetGate(&c.link)
 	c.session.Token, c.session.AllowExtension = string(s.cfg.Server.Token), !*s.cfg.Delivery.RequireHelloExt
-	c.out = newOutbox(c.worker.congestionChanged)
-	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c
 }
 
@@ -56,11 +57,13 @@ func hostOf(a net.Addr) string {
 	return host
 }
 
-// run serves the connection until it ends and then closes it.
+// run serves the connection until it ends and then closes it. A second
+// goroutine writes the outbox. When the read loop ends, the writer finishes what
+// is in the outbox; when a write fails, the read loop is ended.
 func (c *conn) run() {
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		flushed := c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
+		flushed := c.out.run(c.netConn, c.server.cfg.Limits.WriteTimeout)
 		if !flushed || !c.readDone.Load() {
 			c.abort() // nothing can be answered any more
 			c.cancel()
@@ -70,104 +73,129 @@ func (c *conn) run() {
 	if err == nil {
 		err = c.readLoop()
 	}
+
 	c.releaseFrame()
 	c.readDone.Store(true)
 	c.out.finish()
 	c.cancel()
-	c.s.removeConn(c)
+	c.server.removeConn(c)
 	writer.Wait()
 	c.awaitGroup.Wait()
 	c.linger(err)
-	c.nc.Close()
+	c.netConn.Close()
 }
+
+// disconnected reports whether the connection is ending or its client has
+// closed it, even if messages that the client sent before are unread.
+func (c *conn) disconnected() bool { return c.ctx.Err() != nil || peerClosed(c.socket()) }
 
 // errRefused ends a connection after the reason was sent to the client.
 var errRefused = errors.New("client broke the protocol")
 
 // readLoop handles requests in order until the client disconnects or violates
-// the protocol. Malformed frames end it without an answer.
+// the protocol, and returns the reason. A malformed frame is not answered. The
+// stopwatch busy runs while a request is handled; the output collected for
+// several requests is written once no further request has arrived.
 func (c *conn) readLoop() error {
 	c.in.SetLimit(overhop.MinFrameLimit) // until the client has registered
 	for {
 		if !c.in.Ready() {
-			c.out.wakeWriter() // the input is used up: write what was collected
-			c.setIdleDeadline(c.worker.wid != "")
+			c.out.wakeWriter()
+			c.setIdleDeadline(c.worker.id != "")
 			c.busy.stop()
 		}
 		payload, err := c.in.Next()
 		c.busy.start()
 		if err != nil {
-			c.logUnexpectedTLS(err)
-			c.logSlowFrame(err)
+			c.logReadError(err)
 			return err
 		}
-		e, err := overhop.ParseEnvelope(payload)
+		request, err := overhop.ParseEnvelope(payload)
 		if err != nil {
 			return err
 		}
 		if !c.out.waitPending(maxPending) {
 			return net.ErrClosed
 		}
-		if err := c.step(e); err != nil {
+		if err := c.step(request); err != nil {
 			return err
 		}
 		c.releaseFrame()
 	}
 }
 
-// step applies the session's rules to a message and performs the action they
-// return.
-func (c *conn) step(e overhop.Envelope) error {
+// step applies the protocol's rules to the client's next message and performs the
+// action that they return. An error ends the connection.
+func (c *conn) step(request overhop.Envelope) error {
 	c.sessionMu.Lock()
-	step := c.session.Step(e, time.Now())
+	next := c.session.Step(request, time.Now())
 	c.sessionMu.Unlock()
-	switch step.Action {
+	switch next.Action {
 	case overhop.ActionHandle:
-		return c.handle(e)
+		err := c.handle(request)
+		if violation, ok := errors.AsType[*overhop.Violation](err); ok {
+			return c.refuse(request.RID, overhop.CodeProtocolViolation, violation.Reason)
+		}
+		return err
 	case overhop.ActionHi:
 		c.out.reply(func(b []byte) []byte {
-			return overhop.AppendHi(b, e.RID, c.session.Hello.Delivery, c.s.cfg.Node, c.s.cfg.Wire.MaxEnvelope)
+			return overhop.AppendHi(b, request.RID, c.delivery(), c.server.cfg.Node, c.server.cfg.Wire.MaxEnvelope)
 		})
 	case overhop.ActionRegister:
-		wid := uuid.NewString()
-		c.cluster = c.s.cluster.Session()
-		c.s.mu.Lock()
-		delete(c.s.anonymous, c)
-		c.s.mu.Unlock()
-		c.s.deliveries.addWorker(&c.worker, wid)
-		c.in.SetLimit(c.s.cfg.Wire.MaxEnvelope)
-		c.out.reply(func(b []byte) []byte { return overhop.AppendOK(b, e.RID, textField("wid", wid)) })
+		c.register(request.RID)
 	default:
-		return c.refuse(e.RID, step.Code, step.Message)
+		return c.refuse(request.RID, next.Code, next.Message)
 	}
 	return nil
+}
+
+// register makes the client a worker, accepts larger frames from it, and
+// answers with the new worker id.
+func (c *conn) register(rid string) {
+	w, ds := &c.worker, c.server.deliveries
+	c.cluster = c.server.cluster.Session()
+	c.server.mu.Lock()
+	delete(c.server.anonymous, c)
+	c.server.mu.Unlock()
+
+	ds.mu.Lock()
+	w.id = uuid.NewString()
+	w.subs, w.byQueue = make(map[string]*subscription), make(map[string]*subscription)
+	w.jobs = make(map[*dispatch]struct{})
+	ds.workers[w.id] = w
+	ds.mu.Unlock()
+
+	c.in.SetLimit(c.server.cfg.Wire.MaxEnvelope)
+	c.out.reply(func(b []byte) []byte { return overhop.AppendOK(b, rid, textField("wid", w.id)) })
 }
 
 // refuse sends an ERR after which the connection ends, and returns errRefused.
 func (c *conn) refuse(rid string, code overhop.Code, message string) error {
 	c.out.reply(func(b []byte) []byte { return overhop.AppendErr(b, rid, code, message, nil) })
-	if n, ok := c.s.refusedLog.Allow(time.Now()); ok {
-		c.s.log.Info("client refused", "peer", c.host, "code", string(code), "reason", message, "count", n)
+	if n, ok := c.server.refusedLog.Allow(time.Now()); ok {
+		c.server.log.Info("client refused", "peer", c.host, "code", string(code), "reason", message, "count", n)
 	}
 	return errRefused
 }
 
-// tick applies the session's time limits to a connection that is not
+// tick applies the protocol's time limits to a connection that has not
 // registered.
 func (c *conn) tick(now time.Time) {
 	c.sessionMu.Lock()
-	step := c.session.Tick(now)
+	next := c.session.Tick(now)
 	c.sessionMu.Unlock()
-	switch step.Action {
+	switch next.Action {
 	case overhop.ActionClose:
 		c.out.finish()
 	case overhop.ActionPushRefusal:
-		c.out.push(pushLimit, func(b []byte) ([]byte, error) {
-			return overhop.AppendErr(b, overhop.PushRID, step.Code, step.Message, nil), nil
+		c.out.push(pushLimit, func(b []byte) []byte {
+			return overhop.AppendErr(b, overhop.PushRID, next.Code, next.Message, nil)
 		})
 		c.out.finish()
 	case overhop.ActionIdent:
-		c.out.push(pushLimit, func(b []byte) ([]byte, error) { return overhop.AppendIdent(b, c.s.lifetimes.Ident, step.Deadline), nil })
+		c.out.push(pushLimit, func(b []byte) []byte {
+			return overhop.AppendIdent(b, c.server.lifetimes.Ident, next.Deadline)
+		})
 	}
 }
 
@@ -176,37 +204,38 @@ func (c *conn) tick(now time.Time) {
 func (c *conn) delivery() bool { return c.session.Hello.Delivery }
 
 // acceptsJobs reports whether the client may be sent QUESTs.
-func (c *conn) acceptsJobs() bool { return c.delivery() || !*c.s.cfg.Delivery.RequireHelloExt }
+func (c *conn) acceptsJobs() bool { return c.delivery() || !*c.server.cfg.Delivery.RequireHelloExt }
 
-// pushFields pushes a message, unless the client does not speak the delivery
-// extension. It must not be used for frequent messages: it cuts off a client
-// that does not read.
-func (c *conn) pushFields(t int64, p overhop.Fields) {
+// pushFields pushes a message of type t, unless the client does not speak the
+// delivery extension. It must not be used for frequent messages: it cuts off a
+// client that does not read.
+func (c *conn) pushFields(t int64, payload overhop.Fields) {
 	if !c.acceptsJobs() {
 		return
 	}
-	result, _ := c.out.push(pushLimit, func(b []byte) ([]byte, error) {
-		b, _ = overhop.AppendFields(b, t, overhop.PushRID, p)
-		return b, nil
+	full := c.out.push(pushLimit, func(b []byte) []byte {
+		b, _ = overhop.AppendFields(b, t, overhop.PushRID, payload)
+		return b
 	})
-	if result == pushFull {
-		c.abort() // the client does not read
+	if full {
+		c.abort()
 	}
 }
 
-// bye sends BYE to a client that speaks the extension, and closes the
-// connection once everything is written.
+// bye sends BYE to a registered client that speaks the delivery extension, and
+// closes the connection once everything is written.
 func (c *conn) bye(code, message string) {
 	c.sessionMu.Lock()
-	extension := c.session.Registered() && c.session.Hello.Delivery
+	sendBye := c.session.Registered() && c.delivery()
 	c.sessionMu.Unlock()
-	if extension {
+	if sendBye {
 		c.pushFields(overhop.TBye, overhop.Fields{"code": code, "msg": message})
 	}
 	c.out.finish()
 }
 
-// textField returns a map with one text.
+// textField returns an encoded map with one text.
 func textField(key, value string) overhop.Raw {
-	return overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(nil, 1), key), value)
+	b := make([]byte, 0, len(key)+len(value)+8)
+	return overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 1), key), value)
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,139 +15,172 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// start is [Server.Start].
-func (ds *deliveries) start(a job.Assignment, spec job.Spec) bool {
+// Start sends a job to the worker that the assignment names and takes one of
+// its credits. It returns false, without effect, if the worker is not
+// connected, has no credit left, or has too much unread output. It returns true
+// for a dispatch that is already here. Executor.Offer may be called before it
+// returns.
+func (s *Server) Start(assignment job.Assignment, spec job.Spec) bool {
+	ds := s.deliveries
 	ds.mu.Lock()
-	w := ds.workers[a.Worker]
+	w := ds.workers[assignment.Worker]
 	ds.mu.Unlock()
 	if w == nil || !ds.tokens.known() {
 		return false
 	}
+
+	quest := overhop.Quest{
+		JID: jid(assignment.Queue, assignment.Job), Queue: assignment.Queue, Function: assignment.Function,
+		Fence: int64(assignment.Fence), Redelivered: assignment.Redelivered,
+		Attempt: assignment.Attempt, MaxAttempts: assignment.MaxAttempts,
+		Created: assignment.Accepted, RunAt: assignment.RunAt,
+		Payload: overhop.Raw(spec.Payload), Params: spec.Params, Trace: spec.Trace,
+	}
 	var d *dispatch
-	known := false
-	result, err := w.conn.out.push(questLimit, func(b []byte) ([]byte, error) {
-		// Within the outbox's lock, so that no RECALL can precede its QUEST.
-		q := overhop.Quest{}
-		if d, known = ds.reserve(w, a, &q); d == nil {
-			return b, nil
+	var exists bool
+	var sendErr error
+	full := w.conn.out.push(questLimit, func(b []byte) []byte {
+		// The outbox is locked here, so that no RECALL can precede its QUEST.
+		if d, exists = ds.reserve(w, &assignment, &quest); d != nil {
+			b, sendErr = overhop.AppendQuest(b, &quest, s.cfg.Wire.MaxEnvelope)
 		}
-		fillQuest(&q, &a, &spec)
-		return overhop.AppendQuest(b, &q, ds.cfg.Wire.MaxEnvelope)
+		return b
 	})
-	if result == pushFull {
+
+	if full {
 		w.congestionChanged()
 	}
-	if err != nil {
-		ds.failUnsendable(d, err)
+	if sendErr != nil {
+		ds.failUnsendable(d, sendErr)
 	}
 	ds.flushOffers()
-	return d != nil || known
+	return d != nil || exists
 }
 
-// reserve takes a credit and creates a dispatch. d is nil if the worker has no
-// capacity, or if the dispatch exists, which known reports. reserve sets the
-// fields of q that depend on the time and the subscription.
-func (ds *deliveries) reserve(w *worker, a job.Assignment, q *overhop.Quest) (d *dispatch, known bool) {
-	r := a.DispatchID()
-	tok := ds.tokens.mint(r)
+// reserve takes a credit from the worker's subscription and creates a dispatch.
+// It returns nil if the worker can take no job, or if the dispatch exists
+// already, which exists reports. It sets the fields of quest that depend on the
+// time and on the subscription.
+func (ds *deliveries) reserve(w *worker, assignment *job.Assignment, quest *overhop.Quest) (d *dispatch, exists bool) {
+	id := assignment.DispatchID()
+	token := ds.tokens.mint(id)
 	now := time.Now()
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	if ds.dispatches[r] != nil {
+	if ds.dispatches[id] != nil {
 		return nil, true
 	}
-	sub := w.byQueue[a.Key]
+	sub := w.byQueue[assignment.Key]
 	if sub == nil || sub.available() == 0 {
 		return nil, false
 	}
+
 	sub.credits--
 	sub.changed()
-	d = &dispatch{DispatchID: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, worker: w, wid: w.wid, sub: sub, state: reserved, heapIndex: -1}
-	if a.Timeout > 0 {
-		d.deadline = now.Add(a.Timeout)
+	d = &dispatch{
+		DispatchID: id, token: token, queue: assignment.Queue, attempt: assignment.Attempt, timeout: assignment.Timeout,
+		worker: w, lastWorkerID: w.id, sub: sub, state: reserved,
 	}
-	until := ds.leaseLocked(d, now, ds.cfg.Delivery.Lease)
+	if assignment.Timeout > 0 {
+		d.deadline = now.Add(assignment.Timeout)
+	}
+	leaseUntil := ds.leaseLocked(d, now, ds.cfg.Delivery.Lease)
 	d.setReplyByLocked(now.Add(ds.cfg.Delivery.Ack))
-	d.due = earlier(d.replyBy, d.deadline)
-	ds.dispatches[r] = d
-	w.addJob(d)
-	ds.timers.set(d)
-	*q = overhop.Quest{
-		SID: sub.sid, Credits: sub.credits, Token: tok, AckBy: d.due, LeaseUntil: until, Deadline: d.deadline,
-		Lease: max(until.Sub(now), time.Millisecond), Beat: ds.cfg.Delivery.Beat,
-	}
+	w.jobs[d] = struct{}{}
+	ds.dispatches[id] = d
+	ds.startTimer(d, earlier(d.replyBy, d.deadline))
+
+	quest.SID, quest.Credits, quest.Token = sub.sid, sub.credits, token
+	quest.AckBy, quest.LeaseUntil, quest.Deadline = d.due, leaseUntil, d.deadline
+	quest.Lease, quest.Beat = max(leaseUntil.Sub(now), time.Millisecond), ds.cfg.Delivery.Beat
 	return d, false
 }
 
-// fillQuest sets the fields of q that describe the job.
-func fillQuest(q *overhop.Quest, a *job.Assignment, spec *job.Spec) {
-	q.JID, q.Queue, q.Function = jid(a.Queue, a.Job), a.Queue, a.Function
-	q.Fence, q.Attempt, q.MaxAttempts = int64(a.Fence), a.Attempt, a.MaxAttempts
-	q.Created, q.RunAt, q.Redelivered = a.Accepted, a.RunAt, a.Redelivered
-	q.Payload, q.Params, q.Trace = overhop.Raw(spec.Payload), spec.Params, spec.Trace
-}
-
-// failUnsendable ends a dispatch whose job does not fit into a frame. The
-// outcome is final, because no other worker could receive the job either.
+// failUnsendable ends a dispatch whose job does not fit into a frame, and gives the
+// subscription back the credit that it has used. The outcome is final: no other
+// worker could receive the job either.
 func (ds *deliveries) failUnsendable(d *dispatch, err error) {
 	ds.mu.Lock()
+	defer ds.unlock()
 	d.sub.credits++
 	d.sub.changed()
-	rep := ds.endLocked(d, job.Outcome{
+	ds.endLocked(d, job.Outcome{
 		Status: job.Error, Final: true,
 		Fault: &job.Fault{Type: job.FaultInvalid, Message: err.Error()},
 	})
-	ds.unlock(rep)
 }
 
-// stop is [Server.Stop].
-func (ds *deliveries) stop(r job.Recall) {
+// Stop recalls a dispatch. One that was not acknowledged ends at once. A
+// running one ends when its worker reports the end or the grace is over, which
+// revokes the lease; if the worker has not received the recall, the dispatch
+// ends only with its lease, because the job may still be running. A superseded
+// dispatch has moved to another node, which reports its outcome: it is removed
+// here without one, unless a later move has brought it back.
+func (s *Server) Stop(recall job.Recall) {
+	ds := s.deliveries
 	ds.mu.Lock()
-	d := ds.dispatches[r.DispatchID()]
-	if d == nil || d.state == ended || d.state == ackExpired || r.Outdated(d.moved) {
-		ds.mu.Unlock()
+	defer ds.unlock()
+	d := ds.dispatches[recall.DispatchID()]
+	if d == nil || d.state == ended || d.state == ackExpired || recall.Outdated(d.moved) {
 		return
 	}
-	left := ds.recallLocked(d, r.Reason, time.Now())
-	ds.mu.Unlock()
-	ds.finishRecall(left)
+	ds.recallLocked(d, recall.Reason)
 }
 
-// recall is what remains to be done without deliveries.mu after recallLocked.
-type recall struct {
-	worker      *worker // nil: it is not connected
-	fields      overhop.Fields
-	restoredSub *subscription // the subscription whose credit was restored
-	credits     uint32
-	reports     []report
-}
-
-// recallLocked recalls d and returns what the caller must pass to
-// finishRecall once deliveries.mu is released.
-func (ds *deliveries) recallLocked(d *dispatch, reason job.RecallReason, now time.Time) recall {
+// recallLocked sends a recall to the worker of dispatch d. It then removes d without
+// an outcome if d has moved to another node. It ends d at once if the worker has not
+// started the job or the lease is over. Otherwise the worker has recallGrace to end
+// the job; if d was recalled before, its first reason and grace remain. The caller
+// holds ds.mu.
+func (ds *deliveries) recallLocked(d *dispatch, reason job.RecallReason) {
+	superseded := reason == job.RecallSuperseded
+	endNow := !d.started() || reason == job.RecallLease
 	grace := recallGrace
-	started := d.state != reserved
-	if !started || reason == job.RecallLease || reason == job.RecallSuperseded {
+	if superseded || endNow {
 		grace = 0
 	}
-	r := recall{worker: d.worker, fields: overhop.Fields{
-		"jid": jid(d.queue, d.Job), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
-	}}
-	if !started && !d.sub.closed && (reason == job.RecallCancelled || reason == job.RecallQueueGone || reason == job.RecallSuperseded) {
+
+	ds.sendRecallLocked(d, reason, grace)
+	switch {
+	case superseded:
+		ds.forgetLocked(d)
+	case endNow:
+		ds.endLocked(d, recalledOutcome(d, reason))
+	case d.state != recalling: // else an earlier recall has started its timer
+		d.state, d.recallReason = recalling, reason
+		ds.startTimer(d, time.Now().Add(grace))
+	}
+}
+
+// sendRecallLocked makes ds.unlock send a RECALL to the worker of d, if the worker is
+// connected. If the job was withdrawn before the worker acknowledged its QUEST, the
+// worker's subscription gets the credit back, and the worker is told so after the
+// RECALL. The caller holds ds.mu.
+func (ds *deliveries) sendRecallLocked(d *dispatch, reason job.RecallReason, grace time.Duration) {
+	withdrawn := reason == job.RecallCancelled || reason == job.RecallQueueGone || reason == job.RecallSuperseded
+	restoreCredit := withdrawn && !d.started() && !d.sub.closed
+	var sid string
+	var credits uint32
+	if restoreCredit {
 		d.sub.credits++
 		d.sub.changed()
-		r.restoredSub, r.credits = d.sub, d.sub.credits
+		sid, credits = d.sub.sid, d.sub.credits
 	}
-	switch {
-	case reason == job.RecallSuperseded:
-		ds.forgetLocked(d)
-	case !started || reason == job.RecallLease:
-		r.reports = append(r.reports, ds.endLocked(d, recalledOutcome(d, reason)))
-	case d.state != recalling: // the first reason is kept
-		d.state, d.recallReason, d.due = recalling, reason, now.Add(grace)
-		ds.timers.set(d)
+
+	w := d.worker
+	if w == nil {
+		return
 	}
-	return r
+	recall := overhop.Fields{
+		"jid": jid(d.queue, d.Job), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
+	}
+	ds.deferLocked(func() {
+		w.conn.pushFields(overhop.TRecall, recall)
+		if restoreCredit {
+			w.pushCredits(sid, credits, overhop.CreditsRestored)
+		}
+		w.closeIfDrained()
+	})
 }
 
 // receivedRecall reports whether the worker of a recalled dispatch is connected
@@ -156,42 +191,30 @@ func (d *dispatch) receivedRecall() bool {
 	return w != nil && !w.closed && w.conn.out.written() && receivedAll(w.conn.socket())
 }
 
-// finishRecall sends a recall to the worker and reports the outcomes to the
-// agent. deliveries.mu must not be held.
-func (ds *deliveries) finishRecall(r recall) {
-	if w := r.worker; w != nil {
-		w.conn.pushFields(overhop.TRecall, r.fields)
-		if r.restoredSub != nil {
-			w.pushCredits(r.restoredSub.sid, r.credits, overhop.CreditsRestored)
-		}
-		w.closeIfDrained()
-	}
-	ds.reportOutcomes(r.reports...)
-	ds.flushOffers()
-}
-
 // recalledOutcome returns the outcome of a dispatch that ended because of a
-// recall.
+// recall for the given reason. Every reason that is not listed means that the
+// dispatch lost its lease. The messages are part of the worker protocol.
 func recalledOutcome(d *dispatch, reason job.RecallReason) job.Outcome {
-	o := job.Outcome{Started: d.state != reserved}
+	outcome := job.Outcome{Started: d.started()}
 	switch reason {
 	case job.RecallCancelled, job.RecallQueueGone:
-		o.Status, o.Fault = job.Cancelled, &job.Fault{Type: job.FaultCancelled, Message: "job was cancelled"}
+		outcome.Status, outcome.Fault = job.Cancelled, &job.Fault{Type: job.FaultCancelled, Message: "job was cancelled"}
 	case job.RecallDeadline:
-		o.Status, o.Fault = job.TimedOut, &job.Fault{Type: job.FaultTimeout, Message: timeoutMessage(d.timeout)}
+		seconds := strconv.FormatFloat(d.timeout.Seconds(), 'f', -1, 64)
+		outcome.Status, outcome.Fault = job.TimedOut, &job.Fault{Type: job.FaultTimeout, Message: "Job timed out after " + seconds + "s."}
 	case job.RecallShutdown:
-		o.Status = job.Interrupted
-	default:
+		outcome.Status = job.Interrupted
+	default: // job.RecallLease and reasons of newer versions
 		return lostOutcome(d, "lease is over")
 	}
-	return o
+	return outcome
 }
 
-// lostOutcome returns the outcome of a dispatch whose worker does not answer
-// any more.
+// lostOutcome returns the outcome of a dispatch of which this node does not know how
+// the worker ended it.
 func lostOutcome(d *dispatch, message string) job.Outcome {
 	return job.Outcome{
-		Status: job.Lost, Started: d.state != reserved,
+		Status: job.Lost, Started: d.started(),
 		Fault: &job.Fault{Type: job.FaultLost, Message: message},
 	}
 }
@@ -199,57 +222,52 @@ func lostOutcome(d *dispatch, message string) job.Outcome {
 type token = [overhop.TokenLen]byte
 
 // tokens creates and verifies lease tokens: the dispatch's number in eight
-// bytes, then eight bytes of a MAC over job and number under the yard's secret.
-// Any node can verify a token without storing it, and a guess succeeds with a
-// probability of 2^-64.
+// bytes, then eight bytes of a MAC over job and number under the cluster's
+// secret. Any node can verify a token without storing it, and a guess succeeds
+// with a probability of 2^-64.
 type tokens struct {
-	secret func() []byte // the yard's; empty until known
-
-	found atomic.Bool
-	mu    sync.Mutex
-	macs  sync.Pool // of hash.Hash keyed by the secret; valid once found
+	secret func() []byte // the cluster's; empty until known
+	found  atomic.Bool
+	macs   sync.Pool // of hash.Hash keyed by the secret
 }
 
 // known reports whether the secret is known, so that tokens can be created.
 func (t *tokens) known() bool {
-	if t.found.Load() {
-		return true
+	if !t.found.Load() && len(t.secret()) > 0 {
+		t.found.Store(true)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	secret := t.secret()
-	if len(secret) == 0 || t.found.Load() {
-		return t.found.Load()
-	}
-	t.macs.New = func() any { return hmac.New(sha256.New, secret) }
-	t.found.Store(true)
-	return true
+	return t.found.Load()
 }
 
-// mint returns the token of a dispatch. The secret must be known.
-func (t *tokens) mint(r job.DispatchID) (tok token) {
-	binary.BigEndian.PutUint64(tok[:8], uint64(r.N))
-	mac := t.macs.Get().(hash.Hash)
+// mint returns the lease token of a dispatch. The secret must be known.
+func (t *tokens) mint(id job.DispatchID) (created token) {
+	mac, ok := t.macs.Get().(hash.Hash)
+	if !ok {
+		mac = hmac.New(sha256.New, t.secret())
+	}
+	defer t.macs.Put(mac)
 	mac.Reset()
-	mac.Write(r.Job[:])
-	mac.Write(tok[:8])
+	number := created[:8]
+	binary.BigEndian.PutUint64(number, uint64(id.N))
+	mac.Write(id.Job[:])
+	mac.Write(number)
 	var sum [sha256.Size]byte
-	copy(tok[8:], mac.Sum(sum[:0])[:8])
-	t.macs.Put(mac)
-	return tok
+	copy(created[8:], mac.Sum(sum[:0]))
+	return created
 }
 
-// verify returns the dispatch that the token b belongs to. ok is false if the
-// token was not created with the yard's secret.
-func (t *tokens) verify(id job.ID, b []byte) (r job.DispatchID, ok bool) {
-	if len(b) != overhop.TokenLen || !t.known() {
+// verify returns the dispatch that the token of a job belongs to. ok is false
+// if the token was not created for this job with the cluster's secret, which
+// must be known.
+func (t *tokens) verify(jobID job.ID, given []byte) (id job.DispatchID, ok bool) {
+	if len(given) != overhop.TokenLen {
 		return job.DispatchID{}, false
 	}
-	n := binary.BigEndian.Uint64(b)
-	if n == 0 || n > 1<<32-1 {
+	number := binary.BigEndian.Uint64(given)
+	if number == 0 || number > math.MaxUint32 {
 		return job.DispatchID{}, false
 	}
-	r = job.DispatchID{Job: id, N: uint32(n)}
-	want := t.mint(r)
-	return r, hmac.Equal(want[:], b)
+	id = job.DispatchID{Job: jobID, N: uint32(number)}
+	valid := t.mint(id)
+	return id, hmac.Equal(valid[:], given)
 }

@@ -345,3 +345,21 @@ func TestProgressIsShown(t *testing.T) {
 		want("from another node", `{"data":[1],"percent":7}`)
 	})
 }
+
+// A NACK is handled while the next job is sent over the same connection.
+func TestStart_DuringNack(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
+		p, _ := r.startWorker(1 << 20)
+		quest := r.startJob(p, 1, nil)
+		for n := uint32(2); n < 3000; n++ {
+			next := assignment(p, n)
+			go r.server.Start(next, job.Spec{})
+			p.send(overhop.TNack, "n", leaseFields(quest))
+			for range 2 {
+				if e := p.next(); e.T == overhop.TQuest {
+					quest = e.P
+				}
+			}
+		}
+	})
+}

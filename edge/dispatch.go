@@ -1,22 +1,20 @@
 package edge
 
 import (
-	"container/heap"
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // dispatch is one job sent to a worker. It is guarded by deliveries.mu, except for
-// DispatchID, token, queue and timeout, which never change.
+// DispatchID, token, queue, attempt and timeout, which never change.
 type dispatch struct {
 	job.DispatchID
 	token   token
@@ -25,7 +23,7 @@ type dispatch struct {
 	timeout time.Duration // 0: none
 
 	worker       *worker // nil: it is not connected
-	wid          string  // the last worker that had it; "": none on this node
+	lastWorkerID string  // the last worker that had it; "": none on this node
 	sub          *subscription
 	state        state
 	recallReason job.RecallReason // the first one, if recalled
@@ -33,13 +31,13 @@ type dispatch struct {
 	replyBy      time.Time        // when the worker must have acknowledged it or extended its lease
 	busyAtGrant  time.Duration    // the connection's busy.elapsed when replyBy was set
 	deadline     time.Time        // zero: none
-	due          time.Time        // when its timer fires
-	heapIndex    int              // index in timers.heap; -1: not in it
+	due          time.Time        // when expire is to handle it
+	timer        *time.Timer      // calls expire; nil: never started
 	moved        uint64           // log index of the entry that moved it here; 0: it was started here
 
-	progress overhop.Raw // the last PROGRESS
-	logLines int         // lines of its log so far
-	waiters  []waiter    // DONEs and FAILs that are not answered yet
+	progress job.Progress // what the last PROGRESS contained; without the lease
+	logLines int          // lines of its log so far
+	waiters  []waiter     // DONEs and FAILs that are not answered yet
 }
 
 type state uint8
@@ -51,6 +49,10 @@ const (
 	ended                       // its outcome was passed to the agent
 	ackExpired                  // not acknowledged in time; kept to answer a late ACK
 )
+
+// started reports whether the worker acknowledged d, so that its handler may
+// have run. It must not be called on an ended dispatch.
+func (d *dispatch) started() bool { return d.state != reserved }
 
 // recallPoll is the interval at which a recalled dispatch is examined after its
 // grace, while the worker has not received the recall.
@@ -73,64 +75,75 @@ type deliveries struct {
 	executor Executor
 	log      *slog.Logger
 	tokens   tokens
-	offers   offerQueue
-	timers   timers
+	offering sync.Mutex // held while offers are sent; locked before mu
 
-	mu         sync.Mutex
-	workers    map[string]*worker           // registered connections, by worker id
-	dispatches map[job.DispatchID]*dispatch // until their outcome is committed
-	draining   bool                         // nothing is offered any more
+	mu            sync.Mutex
+	workers       map[string]*worker           // registered connections, by worker id
+	dispatches    map[job.DispatchID]*dispatch // until their outcome is committed
+	draining      bool                         // nothing is offered any more
+	dirty         []*subscription              // their offers may have changed
+	deferred      []func()                     // run by unlock
+	timersStopped bool
+	expiring      sync.WaitGroup // running calls of expire; none is added after timersStopped is set
 }
 
-func (ds *deliveries) init(cfg *Config, cluster Cluster, executor Executor, log *slog.Logger) {
-	ds.cfg, ds.cluster, ds.executor, ds.log = cfg, cluster, executor, log
-	ds.workers, ds.dispatches = make(map[string]*worker), make(map[job.DispatchID]*dispatch)
-	ds.tokens.secret = cluster.Secret
-	ds.timers.wake = make(chan struct{}, 1)
+func newDeliveries(cfg *Config, cluster Cluster, executor Executor, log *slog.Logger) *deliveries {
+	return &deliveries{
+		cfg: cfg, cluster: cluster, executor: executor, log: log, tokens: tokens{secret: cluster.Secret},
+		workers: make(map[string]*worker), dispatches: make(map[job.DispatchID]*dispatch),
+	}
 }
 
-// addWorker adds a client that has registered, under its worker id.
-func (ds *deliveries) addWorker(w *worker, wid string) {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	w.wid = wid
-	ds.workers[wid] = w
+// deferLocked makes unlock call f, which must not run with deliveries.mu held:
+// it writes to a connection or calls the agent.
+func (ds *deliveries) deferLocked(f func()) { ds.deferred = append(ds.deferred, f) }
+
+// unlock releases ds.mu. Then it makes the calls that deferLocked has collected, in
+// their order, and sends the offers that have changed. These calls take other locks,
+// which must not be taken while ds.mu is held.
+func (ds *deliveries) unlock() {
+	calls, offersChanged := ds.deferred, len(ds.dirty) > 0
+	ds.deferred = nil
+	ds.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+	if offersChanged {
+		ds.flushOffers()
+	}
 }
 
 // removeWorker removes the worker of a closed connection. Its dispatches that
-// were not acknowledged end as never started; running ones stay until their
-// lease expires.
+// were not acknowledged end as never started; running ones stay, without a
+// worker, until their lease expires.
 func (ds *deliveries) removeWorker(w *worker) {
 	ds.mu.Lock()
-	delete(ds.workers, w.wid)
+	defer ds.unlock()
+	delete(ds.workers, w.id)
 	w.closed = true
 	for _, sub := range w.subs {
 		sub.close()
 	}
-	var reports []report
 	for d := range w.jobs {
 		if d.state == reserved {
-			reports = append(reports, ds.endLocked(d, lostOutcome(d, "connection lost before ACK")))
+			ds.endLocked(d, lostOutcome(d, "connection lost before ACK"))
 		}
 		d.setWorkerLocked(nil)
 	}
-	w.jobs = nil
-	ds.unlock(reports...)
+	clear(w.jobs)
 }
 
 // setDraining begins or ends a drain and offers the capacity of all workers
 // again. It returns the workers, or nil if a drain had begun before.
 func (ds *deliveries) setDraining(draining bool) []*worker {
 	ds.mu.Lock()
+	defer ds.unlock()
 	if draining && ds.draining {
-		ds.mu.Unlock()
 		return nil
 	}
 	ds.draining = draining
-	workers := slices.Collect(maps.Values(ds.workers))
-	ds.mu.Unlock()
-	ds.offerAll()
-	return workers
+	ds.offerAllLocked()
+	return slices.Collect(maps.Values(ds.workers))
 }
 
 // reportInterrupted ends, when the node stops, the dispatches that were not
@@ -140,52 +153,35 @@ func (ds *deliveries) setDraining(draining bool) []*worker {
 func (ds *deliveries) reportInterrupted() {
 	now := time.Now()
 	ds.mu.Lock()
-	var reports []report
+	defer ds.unlock()
 	for _, d := range ds.dispatches {
-		if d.state == reserved || (d.state == running || d.state == recalling) && !d.leaseUntil.After(now) {
-			reports = append(reports, ds.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.state != reserved}))
+		leaseExpired := (d.state == running || d.state == recalling) && !d.leaseUntil.After(now)
+		if d.state == reserved || leaseExpired {
+			ds.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.started()})
 		}
 	}
-	ds.unlock(reports...)
 }
 
-// report is an outcome to be passed to the agent.
-type report struct {
-	d       *dispatch
-	outcome job.Outcome
-}
-
-// endLocked ends a dispatch. The caller passes the result to reportOutcomes
-// once deliveries.mu is released.
-func (ds *deliveries) endLocked(d *dispatch, outcome job.Outcome) report {
+// endLocked ends dispatch d with an outcome, which ds.unlock passes to the agent.
+// The worker's requests that reported the end, d.waiters, are answered when the
+// outcome is committed, or refused if that takes too long. The caller holds ds.mu.
+func (ds *deliveries) endLocked(d *dispatch, outcome job.Outcome) {
 	outcome.Job, outcome.N = d.Job, d.N
 	d.state = ended
-	d.progress = nil
-	ds.timers.drop(d)
+	d.progress = job.Progress{}
+	d.stopTimer()
 	if len(d.waiters) > 0 {
-		d.due = time.Now().Add(ds.cfg.Delivery.settleWait())
-		ds.timers.set(d)
+		ds.startTimer(d, time.Now().Add(ds.cfg.Delivery.settleWait()))
 	}
-	return report{d, outcome}
-}
-
-// unlock releases deliveries.mu, then passes outcomes to the agent and sends the
-// offers that have changed.
-func (ds *deliveries) unlock(reports ...report) {
-	ds.mu.Unlock()
-	ds.reportOutcomes(reports...)
-	ds.flushOffers()
-}
-
-// reportOutcomes passes outcomes to the agent. deliveries.mu must not be held.
-func (ds *deliveries) reportOutcomes(reports ...report) {
-	for _, r := range reports {
-		ds.executor.Report(r.outcome, func(settled job.Settled) { ds.handleSettled(r.d, settled) })
-	}
+	ds.deferLocked(func() {
+		ds.executor.Report(outcome, func(settled job.Settled) { ds.handleSettled(d, settled) })
+	})
 }
 
 // handleSettled removes a dispatch whose outcome is committed and answers the
 // requests that reported its end. All but the first are answered as duplicates.
+// A dispatch that was not acknowledged in time is kept for a while, without its
+// worker, so that a late ACK is answered with the reason.
 func (ds *deliveries) handleSettled(d *dispatch, settled job.Settled) {
 	ds.mu.Lock()
 	w, waiters := d.worker, d.waiters
@@ -194,7 +190,7 @@ func (ds *deliveries) handleSettled(d *dispatch, settled job.Settled) {
 	if d.state == ackExpired {
 		d.worker = nil
 		ds.dispatches[d.DispatchID] = d
-		ds.timers.set(d)
+		ds.startTimer(d, d.due)
 	}
 	ds.mu.Unlock()
 	for _, answer := range waiters {
@@ -208,190 +204,123 @@ func (ds *deliveries) handleSettled(d *dispatch, settled job.Settled) {
 
 // forgetLocked removes d from the server and from its connection.
 func (ds *deliveries) forgetLocked(d *dispatch) {
-	ds.timers.drop(d)
+	d.stopTimer()
 	delete(ds.dispatches, d.DispatchID)
 	if d.worker != nil {
 		delete(d.worker.jobs, d)
 	}
 }
 
-// attachLocked makes w the worker of d: the lease belongs to the
-// token, not to the connection. A message that was sent before the worker
-// disconnected has no effect, because the worker may already be back over
-// another connection.
-func (ds *deliveries) attachLocked(d *dispatch, w *worker) {
-	if d.worker == w || w.closed || w.conn.ctx.Err() != nil || peerClosed(w.conn.socket()) {
+// startTimer makes expire handle d at the given time instead of any earlier
+// one. deliveries.mu is held.
+func (ds *deliveries) startTimer(d *dispatch, due time.Time) {
+	d.due = due
+	if d.timer == nil {
+		d.timer = time.AfterFunc(time.Until(due), func() { ds.expire(d) })
+	} else {
+		d.timer.Reset(time.Until(due))
+	}
+}
+
+// stopTimer stops d's timer. A call of expire that has begun finds d ended or
+// removed.
+func (d *dispatch) stopTimer() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// stopTimers stops the timers of all dispatches and waits for the running calls
+// of expire.
+func (ds *deliveries) stopTimers() {
+	ds.mu.Lock()
+	ds.timersStopped = true
+	for _, d := range ds.dispatches {
+		d.stopTimer()
+	}
+	ds.mu.Unlock()
+	ds.expiring.Wait()
+}
+
+// expire is called by d's timer. It has no effect if d has been removed before
+// it holds the lock.
+func (ds *deliveries) expire(d *dispatch) {
+	ds.mu.Lock()
+	if ds.timersStopped || ds.dispatches[d.DispatchID] != d {
+		ds.mu.Unlock()
 		return
 	}
-	if d.worker != nil {
-		delete(d.worker.jobs, d)
-	}
-	w.noteResumed(d)
-	d.setWorkerLocked(w)
-	d.wid = w.wid
-	w.addJob(d)
+	ds.expiring.Add(1)
+	defer ds.expiring.Done()
+	ds.expireLocked(d, time.Now())
+	ds.unlock()
 }
 
-// timers wakes one goroutine when the earliest dispatch is due. A dispatch
-// whose due time was postponed is examined at the old time and set again, so
-// that extending a lease does not change the heap. All fields but wake are
-// guarded by deliveries.mu.
-type timers struct {
-	wake  chan struct{} // capacity 1: something is due before armed
-	heap  byDue
-	armed time.Time // when the goroutine wakes next; zero: never
-}
-
-// set adds d, or updates its position after its due time has changed.
-func (t *timers) set(d *dispatch) {
-	if d.heapIndex >= 0 {
-		heap.Fix(&t.heap, d.heapIndex)
-	} else {
-		heap.Push(&t.heap, d)
+// expireLocked handles dispatch d, whose timer has fired, according to its state: a
+// reply of the worker is overdue, the grace of a recall is over, the outcome was not
+// committed in time, or the time for a late ACK is over. If d is not due yet, because
+// its time was extended, expireLocked only starts the timer again. The caller holds
+// ds.mu.
+func (ds *deliveries) expireLocked(d *dispatch, now time.Time) {
+	if d.due.After(now) {
+		ds.startTimer(d, d.due)
+		return
 	}
-	if t.armed.IsZero() || d.due.Before(t.armed) {
-		t.armed = d.due
-		select {
-		case t.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-func (t *timers) drop(d *dispatch) {
-	if d.heapIndex >= 0 {
-		heap.Remove(&t.heap, d.heapIndex)
-	}
-}
-
-type byDue []*dispatch
-
-func (h byDue) Len() int           { return len(h) }
-func (h byDue) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h byDue) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].heapIndex, h[j].heapIndex = i, j }
-func (h *byDue) Push(x any)        { d := x.(*dispatch); d.heapIndex = len(*h); *h = append(*h, d) }
-func (h *byDue) Pop() any {
-	old := *h
-	d := old[len(old)-1]
-	old[len(old)-1] = nil
-	d.heapIndex = -1
-	*h = old[:len(old)-1]
-	return d
-}
-
-// secretPoll is the interval at which the secret is requested until it is
-// known.
-const secretPoll = 100 * time.Millisecond
-
-// runTimers runs expired timers until ctx ends.
-func (ds *deliveries) runTimers(ctx context.Context) {
-	noSecret := !ds.tokens.known()
-	for {
-		wait := ds.expire(time.Now())
-		if noSecret {
-			if noSecret = !ds.tokens.known(); !noSecret {
-				ds.offerAll()
-			}
-			wait = min(wait, secretPoll)
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-ds.timers.wake:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return
-		}
-	}
-}
-
-// expire handles all dispatches that are due and returns the time until the
-// next.
-func (ds *deliveries) expire(now time.Time) time.Duration {
-	var actions []func()
-	ds.mu.Lock()
-	for len(ds.timers.heap) > 0 {
-		d := ds.timers.heap[0]
-		if d.due.After(now) {
-			break
-		}
-		ds.timers.drop(d)
-		if f := ds.expireLocked(d, now); f != nil {
-			actions = append(actions, f)
-		}
-	}
-	wait := time.Hour
-	if len(ds.timers.heap) > 0 {
-		wait = ds.timers.heap[0].due.Sub(now)
-	}
-	ds.timers.armed = now.Add(wait)
-	ds.mu.Unlock()
-	for _, f := range actions {
-		f()
-	}
-	return wait
-}
-
-// expireLocked handles a dispatch whose timer has fired. It returns what the
-// caller must run once deliveries.mu is released, or nil.
-func (ds *deliveries) expireLocked(d *dispatch, now time.Time) func() {
 	switch d.state {
 	case reserved, running:
-		pastDeadline := !d.deadline.IsZero() && !d.deadline.After(now)
-		if until := d.replyDeadline(); until.After(now) && !pastDeadline {
-			d.due = earlier(until, d.deadline)
-			ds.timers.set(d)
-			return nil
-		}
-		if d.state == reserved {
-			return ds.expireAckLocked(d, now)
-		}
-		if pastDeadline {
-			r := ds.recallLocked(d, job.RecallDeadline, now)
-			return func() { ds.finishRecall(r) }
-		}
-		ds.noteLeaseExpired(d)
-		r := ds.recallLocked(d, job.RecallLease, now)
-		return func() { ds.finishRecall(r) }
+		ds.expireReplyLocked(d, now)
 	case recalling:
 		if d.leaseUntil.After(now) && !d.receivedRecall() {
-			d.due = earlier(now.Add(recallPoll), d.leaseUntil)
-			ds.timers.set(d)
-			return nil
+			ds.startTimer(d, earlier(now.Add(recallPoll), d.leaseUntil))
+			return
 		}
-		rep := ds.endLocked(d, recalledOutcome(d, d.recallReason))
-		return func() { ds.reportOutcomes(rep) }
+		ds.endLocked(d, recalledOutcome(d, d.recallReason))
 	case ended:
-		waiters := d.waiters
-		d.waiters = nil
-		return func() {
-			for _, answer := range waiters {
+		for _, answer := range d.waiters {
+			ds.deferLocked(func() {
 				answer(job.Settled{}, &job.UnavailableError{Reason: "the outcome is not committed yet", RetryAfter: time.Second})
-			}
+			})
 		}
+		d.waiters = nil
 	case ackExpired:
 		delete(ds.dispatches, d.DispatchID)
 	}
-	return nil
 }
 
-// expireAckLocked ends a dispatch whose QUEST was not acknowledged, and stalls
-// its subscription until the next CREDIT.
-func (ds *deliveries) expireAckLocked(d *dispatch, now time.Time) func() {
-	sub, w := d.sub, d.worker
+// expireReplyLocked handles a dispatch whose worker has not replied in time or
+// whose deadline has passed. If the worker has replied since the timer was
+// started, it starts the timer again: extending a lease does not change the
+// timer, because it happens often.
+func (ds *deliveries) expireReplyLocked(d *dispatch, now time.Time) {
+	pastDeadline := !d.deadline.IsZero() && !d.deadline.After(now)
+	replyBy := d.replyDeadline()
+	switch {
+	case replyBy.After(now) && !pastDeadline:
+		ds.startTimer(d, earlier(replyBy, d.deadline))
+	case d.state == reserved:
+		ds.expireAckLocked(d, now)
+	case pastDeadline:
+		ds.recallLocked(d, job.RecallDeadline)
+	default:
+		ds.noteLeaseExpired(d)
+		ds.recallLocked(d, job.RecallLease)
+	}
+}
+
+// expireAckLocked ends dispatch d, whose QUEST the worker has not acknowledged in
+// time, and stalls the worker's subscription: it gets no jobs until its next CREDIT.
+// d is kept for ackExpiredTTL, to answer a late ACK. The caller holds ds.mu.
+func (ds *deliveries) expireAckLocked(d *dispatch, now time.Time) {
+	sub, w, workerID := d.sub, d.worker, d.lastWorkerID
 	sub.stall()
-	rep := ds.endLocked(d, lostOutcome(d, "no ACK in time"))
-	d.state, d.due = ackExpired, now.Add(ackExpiredTTL)
-	return func() {
-		ds.log.Warn("worker did not acknowledge a job in time", "job", d.Job, "dispatch", d.N, "queue", d.queue, "worker", d.wid)
+	ds.deferLocked(func() {
+		ds.log.Warn("worker did not acknowledge a job in time", "job", d.Job, "dispatch", d.N, "queue", d.queue, "worker", workerID)
 		if w != nil {
 			w.pushCredits(sub.sid, 0, overhop.CreditsStalled)
 		}
-		ds.reportOutcomes(rep)
-		ds.flushOffers()
-	}
+	})
+	ds.endLocked(d, lostOutcome(d, "no ACK in time"))
+	d.state, d.due = ackExpired, now.Add(ackExpiredTTL)
 }
 
 // earlier returns the earlier of two times. A zero b means never.
@@ -402,6 +331,20 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-func timeoutMessage(d time.Duration) string {
-	return fmt.Sprintf("Job timed out after %ss.", strconv.FormatFloat(d.Seconds(), 'f', -1, 64))
+// secretPoll is the interval at which the secret is requested until it is
+// known.
+const secretPoll = 100 * time.Millisecond
+
+// awaitSecret waits until the key for lease tokens is known, without which
+// nothing is offered, and then offers the capacity of all workers. It returns
+// early if ctx ends.
+func (ds *deliveries) awaitSecret(ctx context.Context) {
+	for !ds.tokens.known() {
+		if backoff.Sleep(ctx, secretPoll) != nil {
+			return
+		}
+	}
+	ds.mu.Lock()
+	defer ds.unlock()
+	ds.offerAllLocked()
 }

@@ -1,5 +1,5 @@
 // Package edge is the Overhop server of one node. It accepts TCP connections of
-// workers and producers, and runs the yard's jobs at those workers.
+// workers and producers, and runs the cluster's jobs at those workers.
 //
 // Every connection has two goroutines. One reads requests and handles them
 // strictly in order; the other writes the connection's outbox. A request that
@@ -11,16 +11,10 @@
 //	         (overhop.Session)     │  ▲        ▲
 //	                               ▼  │        │ QUEST, RECALL, CREDITS, …
 //	                             Session     Server (dispatches, leases)
-//	                             (the yard)    ▲  │
+//	                             (cluster)     ▲  │
 //	                                     Start,│  │Offer,
 //	                                      Stop │  ▼Report
 //	                                        (Executor)
-//
-// The listener can require TLS, a client certificate, and a token in HELLO,
-// without which REGISTER is refused. The TLS handshake runs in the reading
-// goroutine and is limited by the time allowed until HELLO. Certificate files
-// are read again when they change. A connection over a limit is closed without
-// an answer.
 //
 // Memory for requests is bounded over all connections: frames of more than 64
 // KiB share one budget, and a connection whose frame does not fit into it is
@@ -46,15 +40,11 @@
 // moved and adopted by its agent; the old node is informed that the dispatch is
 // superseded, and removes it.
 //
-// Leases and progress are held in this node's memory only; the yard learns of a
-// dispatch when it ends. Other nodes request them when a user looks at a job
-// ([Server.Running]).
-//
 // One lock, deliveries.mu, guards workers, subscriptions and dispatches, because
 // they change together. It is held for a few map operations at a time and never
 // while anything is encoded or written, or during calls to [Executor], with
 // these exceptions: Adopt and WorkerLease, so that a dispatch cannot be stopped
 // before it is registered here, and Stalled and Recovered, so that they are
-// called in order. A connection's outbox has its own lock, which may be taken
-// first.
+// called in order. A connection's outbox has its own lock, which may be held
+// when deliveries.mu is locked, but not the other way round.
 package edge

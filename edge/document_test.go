@@ -290,7 +290,7 @@ func TestDoc_ListsMessageKeys(t *testing.T) {
 		t.Fatalf("found %d keys, want more", len(keys))
 	}
 	view := job.View{Function: "f", PayloadGone: true, Fault: &job.Fault{Message: "m", Type: "t", Code: "c"}}
-	for key, value := range (queries{ds: new(deliveries)}).jobFields(&view) {
+	for key, value := range (queries{server: &Server{deliveries: new(deliveries)}}).jobFields(&view) {
 		keys[key] = true
 		if inner, ok := value.(overhop.Fields); ok {
 			for key := range inner {

@@ -35,25 +35,25 @@ var errorCodes = [...]struct {
 // wireError returns what to send for an error. An unknown error is an internal
 // failure, JOB_PERSISTENCE_ERROR.
 func wireError(err error) codeError {
-	if e, ok := errors.AsType[*codeError](err); ok {
-		return *e
+	if sent, ok := errors.AsType[*codeError](err); ok {
+		return *sent
 	}
-	for _, r := range errorCodes {
-		if errors.Is(err, r.err) {
-			return codeError{r.code, err.Error(), nil}
+	for _, known := range errorCodes {
+		if errors.Is(err, known.err) {
+			return codeError{known.code, err.Error(), nil}
 		}
 	}
-	if e, ok := errors.AsType[*job.UnavailableError](err); ok {
-		return codeError{overhop.CodeUnavailable, err.Error(), overhop.Fields{"retry_after_ms": max(e.RetryAfter.Milliseconds(), 100)}}
+	if unavailable, ok := errors.AsType[*job.UnavailableError](err); ok {
+		return codeError{overhop.CodeUnavailable, err.Error(), overhop.Fields{"retry_after_ms": max(unavailable.RetryAfter.Milliseconds(), 100)}}
 	}
-	if e, ok := errors.AsType[*job.DuplicateError](err); ok {
-		return codeError{overhop.CodeDuplicateJob, err.Error(), overhop.Fields{"jid": jid(e.Queue, e.ID)}}
+	if limited, ok := errors.AsType[*job.RateLimitedError](err); ok {
+		return codeError{overhop.CodeRateLimited, err.Error(), overhop.Fields{"retry_after_ms": max(limited.RetryAfter.Milliseconds(), 1)}}
 	}
-	if e, ok := errors.AsType[*job.RateLimitedError](err); ok {
-		return codeError{overhop.CodeRateLimited, err.Error(), overhop.Fields{"retry_after_ms": max(e.RetryAfter.Milliseconds(), 1)}}
+	if duplicate, ok := errors.AsType[*job.DuplicateError](err); ok {
+		return codeError{overhop.CodeDuplicateJob, err.Error(), overhop.Fields{"jid": jid(duplicate.Queue, duplicate.ID)}}
 	}
 	if _, ok := errors.AsType[*job.InvalidError](err); ok {
-		// The one job field whose name differs between the yard's JSON and Overhop.
+		// The one job field whose name differs between the cluster's JSON and Overhop.
 		return codeError{overhop.CodeInvalidJobPayload, strings.ReplaceAll(err.Error(), "run_at", "scheduled_at"), nil}
 	}
 	return codeError{overhop.CodeJobPersistence, err.Error(), nil}
@@ -68,7 +68,13 @@ type codeError struct {
 
 func (e *codeError) Error() string { return e.message }
 
+// tooLarge returns an error for something larger than limit, in bytes.
+func tooLarge(code overhop.Code, message string, limit int) error {
+	return &codeError{code, message, overhop.Fields{"limit": limit}}
+}
+
+// appendError appends a framed ERR for err to b.
 func appendError(b []byte, rid string, err error) []byte {
-	e := wireError(err)
-	return overhop.AppendErr(b, rid, e.code, e.message, e.details)
+	sent := wireError(err)
+	return overhop.AppendErr(b, rid, sent.code, sent.message, sent.details)
 }

@@ -33,7 +33,7 @@ func largeFrame() []byte {
 // waits.
 func (h *harness) freeBudget() int {
 	synctest.Wait()
-	frames := h.server.links.frames
+	frames := h.server.frames
 	return sort.Search(2*mib, func(n int) bool {
 		ok := frames.TryAcquire(int64(n + 1))
 		if ok {

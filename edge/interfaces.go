@@ -12,7 +12,7 @@ type Cluster interface {
 	// Session returns a session for one connection. Its reads reflect its
 	// earlier writes.
 	Session() Session
-	// Secret returns the yard's key for lease tokens, the same on every node.
+	// Secret returns the cluster's key for lease tokens, the same on every node.
 	// It is empty until the node has it, then constant; no jobs are delivered
 	// before. It does not block.
 	Secret() []byte
@@ -26,22 +26,15 @@ type Cluster interface {
 	Status(ctx context.Context) (Status, error)
 }
 
-// Session is the set of yard operations that one connection uses. Errors are
-// those of package job, possibly wrapped; any other error is reported to the
-// client as an internal failure. A session is not used concurrently, except for
-// ObserveIndex.
+// Session is the set of operations on the cluster that one connection uses.
+// Errors are those of package job, possibly wrapped; any other error is reported
+// to the client as an internal failure. A session is not used concurrently, except
+// for ObserveIndex.
 type Session interface {
-	Queues
-	Jobs
-	Admin
-
 	// ObserveIndex makes later reads reflect the log up to index. It does not
 	// block and may be called concurrently.
 	ObserveIndex(index uint64)
-}
 
-// Queues reads and changes queues.
-type Queues interface {
 	Queue(ctx context.Context, name string) (job.Queue, bool, error)
 	Queues(ctx context.Context) ([]job.Queue, error) // in any order
 	AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error)
@@ -49,14 +42,18 @@ type Queues interface {
 	// PauseQueue pauses or resumes a queue. It returns job.ErrQueuePaused or
 	// job.ErrQueueNotPaused if there is nothing to change.
 	PauseQueue(ctx context.Context, name string, paused bool) error
-}
+	// Stats returns the number of a queue's jobs by state.
+	Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error)
+	// Clear removes a queue's jobs in the given states.
+	Clear(ctx context.Context, queue string, states []job.State) (removed int, err error)
+	// Obliterate removes a queue and all its jobs. It refuses if jobs are
+	// active, unless force is set.
+	Obliterate(ctx context.Context, queue string, force bool) (removed int, err error)
 
-// Jobs accepts and reads jobs.
-type Jobs interface {
 	// Enqueue accepts a job and calls done once, from any goroutine, when the
 	// job is accepted or refused. Jobs are accepted in the order of the calls.
 	// It refuses a queue that does not exist, then a system queue. With an
-	// empty key the yard generates the id.
+	// empty key the cluster generates the id.
 	Enqueue(ctx context.Context, queue string, spec job.Spec, key string, done func(job.ID, error))
 	// Job returns a job with its body and its result, which may have to be read
 	// from disk. Peek returns it without them, from memory.
@@ -67,20 +64,9 @@ type Jobs interface {
 	Await(ctx context.Context, id job.ID) (job.View, error)
 	// List returns a page (from 1) of a queue's jobs in a state, oldest first.
 	List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error)
-	// Stats returns the number of a queue's jobs by state.
-	Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error)
-}
-
-// Admin changes jobs and queues that have been accepted.
-type Admin interface {
 	RemoveJob(ctx context.Context, id job.ID) error
 	Cancel(ctx context.Context, id job.ID, reason string) (job.State, error)
 	Retry(ctx context.Context, id job.ID) (job.State, error)
-	// Clear removes a queue's jobs in the given states.
-	Clear(ctx context.Context, queue string, states []job.State) (removed int, err error)
-	// Obliterate removes a queue and all its jobs. It refuses if jobs are
-	// active, unless force is set.
-	Obliterate(ctx context.Context, queue string, force bool) (removed int, err error)
 }
 
 // Executor is the node's agent as the edge sees it: it receives offers,
@@ -118,7 +104,7 @@ type Status struct {
 	DataPath     string
 	PathExists   bool
 	DataSize     int64 // bytes
-	Bootstrapped bool  // the yard's queues are known on this node
+	Bootstrapped bool  // the cluster's queues are known on this node
 	Queues       int
 	PausedQueues int
 	Cluster      map[string]string // shown as "cluster"

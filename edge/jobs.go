@@ -12,11 +12,7 @@ import (
 )
 
 // jid returns a job's id as used in Overhop, "<queue>:<uuid>".
-func jid(queue string, id job.ID) string {
-	b := make([]byte, 0, len(queue)+37)
-	b = append(append(b, queue...), ':')
-	return string(id.Append(b))
-}
+func jid(queue string, id job.ID) string { return queue + ":" + id.String() }
 
 // errBadJID refuses a text that is not of the form "<queue>:<uuid>".
 var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>", nil}
@@ -24,141 +20,140 @@ var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>
 // parseJID splits a jid. It accepts the UUID in canonical form only, and
 // refuses system queues.
 func parseJID(text []byte) (queue []byte, id job.ID, err error) {
-	queue, tail, found := bytes.Cut(text, []byte(":"))
+	queue, uuid, found := bytes.Cut(text, []byte(":"))
 	if !found || len(queue) == 0 {
 		return nil, id, errBadJID
 	}
 	if queue[0] == '_' {
 		return nil, id, job.ErrSystemQueue
 	}
-	if id, err = job.ParseID(string(tail)); err != nil {
+	if id, err = job.ParseID(string(uuid)); err != nil {
 		return nil, id, errBadJID
 	}
 	return queue, id, nil
 }
 
-// viewFunc is [Jobs].Job or [Jobs].Peek.
+// viewFunc is [Session].Job or [Session].Peek.
 type viewFunc func(ctx context.Context, id job.ID) (job.View, bool, error)
 
-// find returns the job with the given jid. A job that does not exist is not an
-// error.
-func (q queries) find(ctx context.Context, name string, view viewFunc) (v job.View, found bool, err error) {
+// find looks up the job with the given jid. found is false, without an error, if
+// the job does not exist or is in another queue than the jid says.
+func (q queries) find(ctx context.Context, name string, lookUp viewFunc) (view job.View, found bool, err error) {
 	queue, id, err := parseJID([]byte(name))
 	if err != nil {
-		return v, false, err
+		return job.View{}, false, err
 	}
-	v, found, err = view(ctx, id)
-	if err != nil || !found || v.Queue != string(queue) || jid(v.Queue, v.ID) != name {
-		return v, false, err
-	}
-	return v, true, nil
+	view, found, err = lookUp(ctx, id)
+	return view, found && view.Queue == string(queue) && jid(view.Queue, view.ID) == name, err
 }
 
 // require is find for requests that need the job: it returns job.ErrJobNotFound
 // if there is none.
-func (q queries) require(ctx context.Context, name string, view viewFunc) (job.View, error) {
-	v, found, err := q.find(ctx, name, view)
+func (q queries) require(ctx context.Context, name string, lookUp viewFunc) (job.View, error) {
+	view, found, err := q.find(ctx, name, lookUp)
 	if err == nil && !found {
 		err = job.ErrJobNotFound
 	}
-	return v, err
-}
-
-// startEnqueue submits a job. The answer is written when the yard has accepted
-// or refused the job.
-func (c *conn) startEnqueue(e overhop.Envelope) error {
-	m, err := overhop.ParseEnqueue(e.P, c.delivery())
-	if err != nil {
-		return err
-	}
-	slot, release := c.out.reserve(), c.detachFrame()
-	answer := func(id job.ID, err error) {
-		release()
-		c.out.fill(slot, func(b []byte) []byte {
-			if err != nil {
-				return appendError(b, e.RID, err)
-			}
-			b, mark := overhop.Begin(b)
-			b = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 1), "jid"), jid(m.Queue, id))
-			b, _ = overhop.End(b, mark, overhop.TOK, e.RID)
-			return b
-		})
-	}
-	spec, err := specOf(&m)
-	if limit := c.s.cfg.Wire.MaxEnvelope - questOverhead; err == nil && len(e.P) > limit {
-		err = &codeError{overhop.CodeResultTooLarge, "the job would not fit into a QUEST", overhop.Fields{"limit": limit}}
-	}
-	if err == nil && m.Notify {
-		err = c.beginAwait()
-	}
-	if err != nil {
-		answer(job.ID{}, err)
-		return nil
-	}
-	done := answer
-	if m.Notify {
-		done = func(id job.ID, err error) {
-			answer(id, err)
-			c.awaitEnqueued(m.Queue, id, err)
-		}
-	}
-	c.cluster.Enqueue(c.ctx, m.Queue, spec, m.Key, done)
-	return nil
+	return view, err
 }
 
 // questOverhead is an upper limit, in bytes, of what a QUEST, or a record of a
 // job that has not run, adds to the payload of an ENQUEUE.
 const questOverhead = 1 << 10
 
+// startEnqueue submits a job. The answer is written when the cluster has
+// accepted or refused the job. If the client asked to be notified, a JOBEND
+// follows once the job has ended.
+func (c *conn) startEnqueue(request overhop.Envelope) error {
+	message, err := overhop.ParseEnqueue(request.P, c.delivery())
+	if err != nil {
+		return err
+	}
+	reply, releaseFrame := c.out.reserve(), c.detachFrame()
+	answer := func(id job.ID, err error) {
+		releaseFrame()
+		c.out.fill(reply, func(b []byte) []byte {
+			if err != nil {
+				return appendError(b, request.RID, err)
+			}
+			return overhop.AppendOK(b, request.RID, textField("jid", jid(message.Queue, id)))
+		})
+	}
+
+	spec, err := specOf(&message)
+	if limit := c.server.cfg.Wire.MaxEnvelope - questOverhead; err == nil && len(request.P) > limit {
+		err = tooLarge(overhop.CodeResultTooLarge, "the job would not fit into a QUEST", limit)
+	}
+	if err == nil && message.Notify {
+		err = c.beginAwait()
+	}
+	if err != nil {
+		answer(job.ID{}, err)
+		return nil
+	}
+
+	c.cluster.Enqueue(c.ctx, message.Queue, spec, message.Key, func(id job.ID, err error) {
+		answer(id, err)
+		if !message.Notify {
+			return
+		}
+		if err != nil {
+			c.endAwait()
+			return
+		}
+		go c.pushJobEnd(c.ctx, message.Queue, id)
+	})
+	return nil
+}
+
 // specOf converts an ENQUEUE to a job spec. A payload that is a map without
-// binary values becomes JSON params; any other stays MessagePack.
-func specOf(m *overhop.Enqueue) (job.Spec, error) {
-	if m.Key != "" && len(m.Key) > job.MaxKeyLen {
+// binary values becomes JSON params, unless it is so large that it could exceed
+// the limit as JSON; any other payload stays MessagePack. An interval or a
+// timeout longer than a record can hold, which the protocol accepts, becomes the
+// longest possible.
+func specOf(request *overhop.Enqueue) (job.Spec, error) {
+	if len(request.Key) > job.MaxKeyLen {
 		return job.Spec{}, job.ErrKeyTooLong
 	}
+	longest := job.MaxDuration.Milliseconds()
 	spec := job.Spec{
-		Function: m.Function, Priority: m.Priority, Trace: m.Trace,
-		UniqueKey: m.UniqueKey, UniqueTTLMS: m.UniqueTTL, RateLimitKey: m.RateLimitKey, RateLimitMS: m.RateLimit,
-		DebounceKey: m.DebounceKey, DebounceMS: m.Debounce,
+		Function: request.Function, Priority: request.Priority, Trace: request.Trace,
+		UniqueKey: request.UniqueKey, UniqueTTLMS: request.UniqueTTL, RateLimitKey: request.RateLimitKey, RateLimitMS: request.RateLimit,
+		DebounceKey: request.DebounceKey, DebounceMS: request.Debounce,
+		MaxAttempts:   nilIfZero(request.MaxAttempts),
+		RetryInterval: nilIfZero(min(request.RetryInterval, longest)),
+		TimeoutMS:     nilIfZero(min(request.Timeout, longest)),
 	}
-	switch params, err := mapParams(m.Payload); {
-	case err == nil && params != nil && len(params) <= job.MaxBody/2: // larger ones grow too much as JSON
+	if !request.At.IsZero() {
+		spec.RunAt = &request.At
+	}
+	switch params := mapParams(request.Payload); {
+	case params != nil && len(params) <= job.MaxBody/2:
 		spec.Params = params
-	case !m.Payload.IsNil():
-		spec.Payload = slices.Clone(m.Payload)
-	case m.Function == "":
+	case !request.Payload.IsNil():
+		spec.Payload = slices.Clone(request.Payload)
+	case request.Function == "":
 		spec.Payload = overhop.Nil
-	}
-	if !m.At.IsZero() {
-		spec.RunAt = &m.At
-	}
-	for _, f := range [...]struct {
-		from int64
-		to   **int64
-	}{{m.MaxAttempts, &spec.MaxAttempts}, {m.RetryInterval, &spec.RetryInterval}, {m.Timeout, &spec.TimeoutMS}} {
-		if f.from > 0 {
-			*f.to = &f.from
-		}
-	}
-	// The protocol accepts an interval or a timeout longer than a record can
-	// hold: it is stored as the longest possible.
-	maxMS := job.MaxDuration.Milliseconds()
-	for _, ms := range []*int64{spec.RetryInterval, spec.TimeoutMS} {
-		if ms != nil {
-			*ms = min(*ms, maxMS)
-		}
 	}
 	return spec, spec.Validate()
 }
 
-// mapParams returns a payload as JSON if it is a map, nil if it is another
-// value, and an error if JSON cannot represent it.
-func mapParams(payload overhop.Raw) ([]byte, error) {
+func nilIfZero(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+// mapParams returns a payload as JSON if it is a map without binary values, and
+// otherwise nil.
+func mapParams(payload overhop.Raw) []byte {
 	if payload.Kind() != overhop.KindMap {
-		return nil, nil
+		return nil
 	}
 	defer acquireConversion(payload)()
-	return overhop.AppendJSON(nil, payload)
+	params, _ := overhop.AppendJSON(nil, payload) // fails only for binary values, and returns nil then
+	return params
 }
 
 // largeValueSize is the size in bytes from which only a few values at a time
@@ -168,10 +163,10 @@ const largeValueSize = 256 << 10
 
 var conversions = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
-// acquireConversion waits until r may be converted to JSON. release must be
-// called afterwards.
-func acquireConversion(r overhop.Raw) (release func()) {
-	if len(r) < largeValueSize {
+// acquireConversion waits until value may be converted to JSON. release must be
+// called after the conversion.
+func acquireConversion(value overhop.Raw) (release func()) {
+	if len(value) < largeValueSize {
 		return func() {}
 	}
 	conversions <- struct{}{}
@@ -179,40 +174,41 @@ func acquireConversion(r overhop.Raw) (release func()) {
 }
 
 func (q queries) handleJob(ctx context.Context, name string) (overhop.Raw, error) {
-	v, found, err := q.find(ctx, name, q.cluster.Job)
+	view, found, err := q.find(ctx, name, q.cluster.Job)
 	if err != nil || !found {
 		return nil, err
 	}
-	return q.jobFields(&v).Raw(), nil
+	return q.jobFields(&view).Raw(), nil
 }
 
 func (q queries) handleRmJob(ctx context.Context, name string) (overhop.Raw, error) {
-	v, err := q.require(ctx, name, q.cluster.Peek)
+	view, err := q.require(ctx, name, q.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	return nil, q.cluster.RemoveJob(ctx, v.ID)
+	return nil, q.cluster.RemoveJob(ctx, view.ID)
 }
 
-func (q queries) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.Raw, error) {
-	if _, found, err := q.cluster.Queue(ctx, m.Queue); err != nil || !found {
-		if err == nil {
-			err = job.ErrQueueNotFound
-		}
+// handleLsJob answers with one page of those jobs of a queue whose state is the one
+// that the request calls its status. A request for more jobs than a page may have gets
+// the largest possible page, a request without a page size the configured one.
+func (q queries) handleLsJob(ctx context.Context, request overhop.ListJobs) (overhop.Raw, error) {
+	if err := q.requireQueue(ctx, request.Queue); err != nil {
 		return nil, err
 	}
-	state, ok := job.ParseState(m.Status)
+	state, ok := job.ParseState(request.Status)
 	if !ok {
-		return nil, badStatus(m.Status)
+		return nil, badStatus(request.Status)
 	}
-	pages := q.cfg.Pagination
+	pages := q.server.cfg.Pagination
 	size := pages.PageSize
-	if m.PageSize > 0 {
-		size = int(min(m.PageSize, int64(pages.largestPage())))
+	if request.PageSize > 0 {
+		size = int(min(request.PageSize, int64(pages.largestPage())))
 	}
-	views, err := q.cluster.List(ctx, m.Queue, state, int(m.Page), size)
+
+	views, err := q.cluster.List(ctx, request.Queue, state, int(request.Page), size)
 	if errors.Is(err, job.ErrTooLarge) {
-		return nil, &codeError{overhop.CodeResponseTooLarge, err.Error(), overhop.Fields{"limit": q.cfg.Wire.MaxEnvelope}}
+		return nil, tooLarge(overhop.CodeResponseTooLarge, err.Error(), q.server.cfg.Wire.MaxEnvelope)
 	}
 	if err != nil {
 		return nil, err
@@ -222,38 +218,41 @@ func (q queries) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.R
 		records[i] = q.jobFields(&views[i])
 	}
 	return overhop.Fields{
-		"q": m.Queue, "status": m.Status, "page": m.Page, "page_size": size, "jobs": records,
+		"q": request.Queue, "status": request.Status, "page": request.Page, "page_size": size, "jobs": records,
 	}.Raw(), nil
 }
 
+// badStatus returns the error of a request that names a state which does not exist.
 func badStatus(name string) error {
 	return &codeError{overhop.CodeInvalidStatusFilter, "status " + truncate(name, 40) + " is not one of new, waiting, delayed, active, completed, failed", nil}
 }
 
-func (q queries) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	name, reason, err := overhop.ParseCancel(p)
+// handleCancel cancels a job and answers with its state afterwards. If the job
+// has ended before, the error contains the state in which it ended.
+func (q queries) handleCancel(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
+	name, reason, err := overhop.ParseCancel(payload)
 	if err != nil {
 		return nil, err
 	}
-	v, err := q.require(ctx, name, q.cluster.Peek)
+	view, err := q.require(ctx, name, q.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	state, err := q.cluster.Cancel(ctx, v.ID, reason)
+	state, err := q.cluster.Cancel(ctx, view.ID, reason)
 	if errors.Is(err, job.ErrJobEnded) {
-		if v, found, _ := q.find(ctx, name, q.cluster.Peek); found && v.State.Ended() {
-			err = &codeError{overhop.CodeAlreadyTerminal, err.Error(), overhop.Fields{"status": v.State.String()}}
+		if view, found, _ := q.find(ctx, name, q.cluster.Peek); found && view.State.Ended() {
+			err = &codeError{overhop.CodeAlreadyTerminal, err.Error(), overhop.Fields{"status": view.State.String()}}
 		}
 	}
 	return textField("status", state.String()), err
 }
 
 func (q queries) handleRetryJob(ctx context.Context, name string) (overhop.Raw, error) {
-	v, err := q.require(ctx, name, q.cluster.Peek)
+	view, err := q.require(ctx, name, q.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	state, err := q.cluster.Retry(ctx, v.ID)
+	state, err := q.cluster.Retry(ctx, view.ID)
 	return textField("status", state.String()), err
 }
 
@@ -261,8 +260,11 @@ func (q queries) handleRetryJob(ctx context.Context, name string) (overhop.Raw, 
 // Active jobs are never removed.
 var clearable = []job.State{job.New, job.Waiting, job.Delayed, job.Completed, job.Failed}
 
-func (q queries) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	queue, statuses, err := overhop.ParseClrQueue(p)
+// handleClrQueue removes a queue's jobs in the states that the request lists,
+// and answers with their number. An empty list removes none, no list removes
+// jobs in all clearable states.
+func (q queries) handleClrQueue(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
+	queue, statuses, err := overhop.ParseClrQueue(payload)
 	if err != nil {
 		return nil, err
 	}
@@ -281,11 +283,13 @@ func (q queries) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw
 		states = append(states, state)
 	}
 	removed, err := q.cluster.Clear(ctx, queue, states)
-	return removedField(removed), err
+	return overhop.Fields{"removed": removed}.Raw(), err
 }
 
-func (q queries) handleObliterate(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	queue, force, err := overhop.ParseObliterate(p)
+// handleObliterate removes a queue with all its jobs and answers with their
+// number.
+func (q queries) handleObliterate(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
+	queue, force, err := overhop.ParseObliterate(payload)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +297,5 @@ func (q queries) handleObliterate(ctx context.Context, p overhop.Raw) (overhop.R
 		return nil, err
 	}
 	removed, err := q.cluster.Obliterate(ctx, queue, force)
-	return removedField(removed), err
+	return overhop.Fields{"removed": removed}.Raw(), err
 }
-
-func removedField(n int) overhop.Raw { return overhop.Fields{"removed": n}.Raw() }

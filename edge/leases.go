@@ -14,22 +14,22 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// lockDispatch returns the dispatch whose lease h proves, and makes w its
-// worker. A dispatch of another node is moved to this one.
-// Without an error lockDispatch returns with deliveries.mu held, and the caller
-// must unlock it.
-func (w *worker) lockDispatch(ctx context.Context, h overhop.LeaseRef) (*dispatch, error) {
-	r, err := w.checkToken(h)
+// lockDispatch returns the dispatch whose token a worker's message contains, and
+// makes w its worker. A dispatch of another node is moved to this one. Without an
+// error lockDispatch returns with deliveries.mu held, and the caller must release
+// it.
+func (w *worker) lockDispatch(ctx context.Context, lease overhop.LeaseRef) (*dispatch, error) {
+	id, err := w.checkToken(lease)
 	if err != nil {
 		return nil, err
 	}
-	ds := w.ds
+	ds := w.deliveries
 	ds.mu.Lock()
 	w.noteAlive()
-	d := ds.dispatches[r]
+	d := ds.dispatches[id]
 	if d == nil {
 		ds.mu.Unlock()
-		if d, err = w.lockResumed(ctx, r); err != nil {
+		if d, err = w.lockResumed(ctx, id); err != nil {
 			return nil, err
 		}
 	}
@@ -41,37 +41,50 @@ func (w *worker) lockDispatch(ctx context.Context, h overhop.LeaseRef) (*dispatc
 		ds.mu.Unlock()
 		return nil, job.ErrNotActive
 	}
-	ds.attachLocked(d, w)
+	d.attachLocked(w)
 	return d, nil
 }
 
-// checkToken verifies h's token for h's job and returns the dispatch it belongs
-// to.
-func (w *worker) checkToken(h overhop.LeaseRef) (job.DispatchID, error) {
-	queue, id, err := parseJID(h.JID)
+// lockRunning is lockDispatch for messages that a worker may send only after it
+// has acknowledged the job: it returns job.ErrNotActive before that. Without an
+// error it, too, returns with deliveries.mu held.
+func (w *worker) lockRunning(ctx context.Context, lease overhop.LeaseRef) (*dispatch, error) {
+	d, err := w.lockDispatch(ctx, lease)
+	if err == nil && d.state == reserved {
+		w.deliveries.mu.Unlock()
+		return nil, job.ErrNotActive
+	}
+	return d, err
+}
+
+// checkToken verifies a lease token and returns the dispatch that it belongs to.
+// The error is job.ErrLeaseLost for a token that no node created for this job.
+func (w *worker) checkToken(lease overhop.LeaseRef) (job.DispatchID, error) {
+	queue, jobID, err := parseJID(lease.JID)
 	if err != nil {
 		return job.DispatchID{}, err
 	}
-	ds := w.ds
+	ds := w.deliveries
 	if !ds.tokens.known() {
 		return job.DispatchID{}, &job.UnavailableError{Reason: "the node does not know the yard's key yet", RetryAfter: time.Second}
 	}
-	// Comparing with a known dispatch's token is cheaper than computing the
-	// MAC.
-	if len(h.Token) == overhop.TokenLen {
-		r := tokenKey(id, h.Token)
+
+	// Comparing with the token of a dispatch that is here is cheaper than
+	// computing the MAC.
+	if len(lease.Token) == overhop.TokenLen {
+		claimed := job.DispatchID{Job: jobID, N: binary.BigEndian.Uint32(lease.Token[4:])}
 		ds.mu.Lock()
-		d := ds.dispatches[r]
+		d := ds.dispatches[claimed]
 		ds.mu.Unlock()
-		if d != nil && d.queue == string(queue) && hmac.Equal(d.token[:], h.Token) {
-			return r, nil
+		if d != nil && d.queue == string(queue) && hmac.Equal(d.token[:], lease.Token) {
+			return claimed, nil
 		}
 	}
-	r, ok := ds.tokens.verify(id, h.Token)
+	id, ok := ds.tokens.verify(jobID, lease.Token)
 	if !ok {
 		return job.DispatchID{}, job.ErrLeaseLost
 	}
-	return r, nil
+	return id, nil
 }
 
 // errAckTimeout refuses a message about a job whose QUEST was acknowledged too
@@ -79,78 +92,98 @@ func (w *worker) checkToken(h overhop.LeaseRef) (job.DispatchID, error) {
 var errAckTimeout = &codeError{overhop.CodeAckTimeout, "the QUEST was not acknowledged in time; the job went elsewhere", nil}
 
 // errClusterUnavailable refuses a request about another node's dispatch while
-// the yard does not answer.
+// the cluster does not answer.
 var errClusterUnavailable = &job.UnavailableError{Reason: "the yard does not answer for now", RetryAfter: time.Second}
 
 // lockResumed moves a running dispatch of another node to this one. It waits no
 // longer than ctx and the request timeout allow, and gives up if the worker has
 // disconnected. Without an error it returns with deliveries.mu held.
-func (w *worker) lockResumed(ctx context.Context, r job.DispatchID) (*dispatch, error) {
-	ds := w.ds
-	if ctx.Err() != nil || peerClosed(w.conn.socket()) {
+func (w *worker) lockResumed(ctx context.Context, id job.DispatchID) (*dispatch, error) {
+	ds := w.deliveries
+	if ctx.Err() != nil || w.conn.disconnected() {
 		return nil, errClusterUnavailable
 	}
 	ctx, cancel := context.WithTimeout(ctx, ds.cfg.Limits.RequestTimeout)
 	defer cancel()
-	a, err := ds.cluster.Resume(ctx, r.Job, r.N, w.wid)
+	assignment, err := ds.cluster.Resume(ctx, id.Job, id.N, w.id)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, errClusterUnavailable
 	case err != nil:
 		return nil, err
-	case w.conn.ctx.Err() != nil || peerClosed(w.conn.socket()):
-		return nil, errClusterUnavailable // the authority finds it another worker
+	case w.conn.disconnected():
+		return nil, errClusterUnavailable // the authority finds another worker for the job
 	}
+
 	now := time.Now()
 	ds.mu.Lock()
-	if d := ds.dispatches[r]; d != nil { // another connection was faster
-		d.moved = max(d.moved, a.MoveIndex)
+	if d := ds.dispatches[id]; d != nil { // another connection was faster
+		d.moved = max(d.moved, assignment.MoveIndex)
 		return d, nil
 	}
-	if !ds.executor.Adopt(a) {
+	if !ds.executor.Adopt(assignment) {
 		ds.mu.Unlock()
 		return nil, &job.UnavailableError{Reason: "the node may not run jobs at present", RetryAfter: time.Second}
 	}
-	d := &dispatch{DispatchID: r, token: ds.tokens.mint(r), queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, wid: w.wid, state: running, heapIndex: -1, moved: a.MoveIndex}
-	if a.Timeout > 0 {
-		d.deadline = now.Add(a.Timeout)
-		if !a.Started.IsZero() { // by the authority's clock, which may be ahead
-			d.deadline = now.Add(a.Timeout - max(now.Sub(a.Started), 0))
+	d := &dispatch{
+		DispatchID: id, token: ds.tokens.mint(id), lastWorkerID: w.id, state: running,
+		queue: assignment.Queue, attempt: assignment.Attempt, timeout: assignment.Timeout, moved: assignment.MoveIndex,
+	}
+	if assignment.Timeout > 0 {
+		d.deadline = now.Add(assignment.Timeout)
+		if !assignment.Started.IsZero() { // by the authority's clock, which may be ahead
+			d.deadline = now.Add(assignment.Timeout - max(now.Sub(assignment.Started), 0))
 		}
 	}
 	ds.leaseLocked(d, now, ds.cfg.Delivery.Lease)
-	d.due = d.replyBy
-	ds.dispatches[r] = d
-	ds.timers.set(d)
-	ds.log.Info("worker resumed a job on this node", "job", r.Job, "dispatch", r.N, "worker", w.wid)
+	ds.dispatches[id] = d
+	ds.startTimer(d, d.replyBy)
+	ds.log.Info("worker resumed a job on this node", "job", id.Job, "dispatch", id.N, "worker", w.id)
 	return d, nil
+}
+
+// attachLocked makes w, which has sent the token of dispatch d, the worker of d,
+// because the lease belongs to the token and not to a connection. It has no effect if w
+// has disconnected: the message may be an old one of a worker that is already back over
+// another connection. The caller holds deliveries.mu.
+func (d *dispatch) attachLocked(w *worker) {
+	if d.worker == w || w.closed || w.conn.disconnected() {
+		return
+	}
+	if d.worker != nil {
+		delete(d.worker.jobs, d)
+	}
+	w.noteResumed(d)
+	d.setWorkerLocked(w)
+	d.lastWorkerID = w.id
+	w.jobs[d] = struct{}{}
 }
 
 // extendLocked renews a lease for the configured time, or for the requested
 // time if that is positive and shorter, and returns the lease's end. A recalled
-// dispatch is not extended: its grace is returned. deliveries.mu is held.
+// dispatch is not extended: the end of its grace is returned. deliveries.mu is
+// held.
 func (ds *deliveries) extendLocked(d *dispatch, requested time.Duration) time.Time {
-	lease := ds.cfg.Delivery.Lease
-	if requested > 0 {
-		lease = min(lease, requested)
-	}
 	if d.state == recalling {
 		return d.due
 	}
-	until := ds.leaseLocked(d, time.Now(), lease)
+	length := ds.cfg.Delivery.Lease
+	if requested > 0 {
+		length = min(length, requested)
+	}
+	until := ds.leaseLocked(d, time.Now(), length)
 	if d.replyBy.Before(d.due) {
-		d.due = d.replyBy
-		ds.timers.set(d)
+		ds.startTimer(d, d.replyBy)
 	}
 	return until
 }
 
 // leaseLocked grants the worker of d a lease of at most length, starting now,
-// and returns its end, which is never after the deadline or the end of the
-// node's own lease: after that the authority may run the job elsewhere. The
-// server still waits for the worker for the whole length, because the node's
-// lease is normally renewed meanwhile; if it is not, the agent recalls
-// everything. deliveries.mu is held.
+// and returns its end. That is never after the deadline or the end of the lease
+// that this node holds from the authority: after that the authority may run the
+// job elsewhere. The server still waits for the worker for the whole length,
+// because the node's lease is normally renewed meanwhile; if it is not, the agent
+// recalls everything. deliveries.mu is held.
 func (ds *deliveries) leaseLocked(d *dispatch, now time.Time, length time.Duration) time.Time {
 	d.setReplyByLocked(earlier(now.Add(length), d.deadline))
 	until := earlier(ds.executor.WorkerLease(now.Add(length)), d.deadline)
@@ -160,115 +193,98 @@ func (ds *deliveries) leaseLocked(d *dispatch, now time.Time, length time.Durati
 	return until
 }
 
-func (w *worker) handleAck(ctx context.Context, h overhop.LeaseRef) (overhop.Raw, error) {
-	d, err := w.lockDispatch(ctx, h)
+// handleAck makes a dispatch run, now that the worker has acknowledged it, and
+// answers with the end of its lease.
+func (w *worker) handleAck(ctx context.Context, lease overhop.LeaseRef) (overhop.Raw, error) {
+	d, err := w.lockDispatch(ctx, lease) // returns with deliveries.mu held
 	if err != nil {
 		return nil, err
 	}
 	if d.state == reserved {
 		d.state = running
 	}
-	until := w.ds.extendLocked(d, 0)
-	w.ds.mu.Unlock()
-	return w.timeField("lease_until", until), nil
+	until := w.deliveries.extendLocked(d, 0)
+	w.deliveries.mu.Unlock()
+	b := make([]byte, 0, 64)
+	return overhop.AppendTime(overhop.AppendStr(overhop.AppendMap(b, 1), "lease_until"), until), nil
 }
 
-func (w *worker) handleBeat(ctx context.Context, b overhop.Beat) (overhop.Raw, error) {
-	if len(b.Jobs) > 0 {
-		return w.beatAll(ctx, b)
+// handleBeat extends the lease of one job, or of several, and answers with the
+// end of each lease.
+func (w *worker) handleBeat(ctx context.Context, beat overhop.Beat) (overhop.Raw, error) {
+	if len(beat.Jobs) > 0 {
+		return w.beatAll(ctx, beat)
 	}
-	until, deadline, err := w.beat(ctx, b.LeaseRef, b.Extend)
+	until, deadline, err := w.beat(ctx, beat.LeaseRef, beat.Extend)
 	if err != nil {
 		return nil, err
 	}
-	out := overhop.AppendStr(overhop.AppendMap(w.scratch[:0], 2), "deadline")
-	if deadline.IsZero() {
-		out = overhop.AppendNil(out)
-	} else {
-		out = overhop.AppendTime(out, deadline)
-	}
-	w.scratch = overhop.AppendTime(overhop.AppendStr(out, "lease_until"), until)
-	return w.scratch, nil
+	return overhop.Fields{"deadline": orNil(deadline), "lease_until": until}.Raw(), nil
 }
 
-// tokenKey returns the dispatch that a token claims to belong to. The MAC is
-// not verified.
-func tokenKey(id job.ID, token []byte) job.DispatchID {
-	return job.DispatchID{Job: id, N: binary.BigEndian.Uint32(token[4:])}
-}
-
-// beat extends the lease of one job. A zero deadline means none.
-func (w *worker) beat(ctx context.Context, h overhop.LeaseRef, requested time.Duration) (until, deadline time.Time, err error) {
-	d, err := w.lockDispatch(ctx, h)
+// beat extends the lease of one job. requested is the length that the worker
+// asks for, or 0. A zero deadline means none.
+func (w *worker) beat(ctx context.Context, lease overhop.LeaseRef, requested time.Duration) (until, deadline time.Time, err error) {
+	d, err := w.lockRunning(ctx, lease) // returns with deliveries.mu held
 	if err != nil {
 		return time.Time{}, time.Time{}, err
 	}
-	defer w.ds.mu.Unlock()
-	if d.state == reserved {
-		return time.Time{}, time.Time{}, job.ErrNotActive
-	}
-	return w.ds.extendLocked(d, requested), d.deadline, nil
+	defer w.deliveries.mu.Unlock()
+	return w.deliveries.extendLocked(d, requested), d.deadline, nil
 }
 
 // beatAll extends the leases of several jobs and answers for each of them.
 // Dispatches of other nodes share the time of one request; after the first of
-// them fails because the yard does not answer, the rest are not attempted,
+// them fails because the cluster does not answer, the rest are not attempted,
 // because nothing else is read from the worker meanwhile.
-func (w *worker) beatAll(ctx context.Context, b overhop.Beat) (overhop.Raw, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.ds.cfg.Limits.RequestTimeout)
+func (w *worker) beatAll(ctx context.Context, beat overhop.Beat) (overhop.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.deliveries.cfg.Limits.RequestTimeout)
 	defer cancel()
-	out := overhop.AppendStr(overhop.AppendMap(nil, 1), "jobs")
-	out = overhop.AppendArray(out, b.Jobs.Len())
-	for item := range b.Jobs.Items() {
-		if limit := w.ds.cfg.Wire.MaxEnvelope; len(out) > limit { // the answer can be many times larger than the request
-			return nil, &codeError{overhop.CodeResponseTooLarge, "too many jobs for one BEAT", overhop.Fields{"limit": limit}}
+	answer := overhop.AppendStr(overhop.AppendMap(nil, 1), "jobs")
+	answer = overhop.AppendArray(answer, beat.Jobs.Len())
+	for item := range beat.Jobs.Items() {
+		// The answer can be many times larger than the request.
+		if limit := w.deliveries.cfg.Wire.MaxEnvelope; len(answer) > limit {
+			return nil, tooLarge(overhop.CodeResponseTooLarge, "too many jobs for one BEAT", limit)
 		}
-		h, err := overhop.ParseLeaseRef(item)
+		lease, err := overhop.ParseLeaseRef(item)
 		if err != nil {
 			return nil, err
 		}
-		until, _, err := w.beat(ctx, h, b.Extend)
-		if err != nil {
+
+		result := overhop.Fields{"jid": string(lease.JID), "ok": true}
+		until, _, err := w.beat(ctx, lease, beat.Extend)
+		if err == nil {
+			result["lease_until"] = until
+		} else {
 			code := wireError(err).code
+			result["ok"], result["code"] = false, string(code)
 			if code == overhop.CodeUnavailable {
 				cancel()
 			}
-			out = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(out, 3), "code"), code)
-			out = overhop.AppendStr(overhop.AppendStr(out, "jid"), h.JID)
-			out = overhop.AppendBool(overhop.AppendStr(out, "ok"), false)
-			continue
 		}
-		out = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(out, 3), "jid"), h.JID)
-		out = overhop.AppendTime(overhop.AppendStr(out, "lease_until"), until)
-		out = overhop.AppendBool(overhop.AppendStr(out, "ok"), true)
+		answer = overhop.AppendValue(answer, result)
 	}
-	return out, nil
+	return answer, nil
 }
 
 // maxProgress is the largest progress data that is accepted, in bytes.
 const maxProgress = 4 << 10
 
-func (w *worker) handleProgress(ctx context.Context, g overhop.Progress) (overhop.Raw, error) {
-	if len(g.Data) > maxProgress {
-		return nil, &codeError{overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes", overhop.Fields{"limit": maxProgress}}
+// handleProgress keeps what the worker reports about a job in place of its last
+// report, and extends the job's lease.
+func (w *worker) handleProgress(ctx context.Context, message overhop.Progress) (overhop.Raw, error) {
+	if len(message.Data) > maxProgress {
+		return nil, tooLarge(overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes", maxProgress)
 	}
-	kept := overhop.Fields{}
-	if g.Percent != nil {
-		kept["percent"] = *g.Percent
-	}
-	if !g.Data.IsNil() {
-		kept["data"] = g.Data
-	}
-	d, err := w.lockDispatch(ctx, g.LeaseRef)
+	data := jobValue(message.Data)
+	d, err := w.lockRunning(ctx, message.LeaseRef) // returns with deliveries.mu held
 	if err != nil {
 		return nil, err
 	}
-	defer w.ds.mu.Unlock()
-	if d.state == reserved {
-		return nil, job.ErrNotActive
-	}
-	d.progress = kept.Raw()
-	w.ds.extendLocked(d, 0)
+	defer w.deliveries.mu.Unlock()
+	d.progress = job.Progress{Percent: message.Percent, Data: data}
+	w.deliveries.extendLocked(d, 0)
 	return nil, nil
 }
 
@@ -280,38 +296,32 @@ const (
 	maxLevel = 32
 )
 
-func (w *worker) handleLog(ctx context.Context, l overhop.Log) (overhop.Raw, error) {
-	d, err := w.lockDispatch(ctx, l.LeaseRef)
+// handleLog passes lines of a job's log to the agent, extends the job's lease,
+// and answers with the number of lines accepted.
+func (w *worker) handleLog(ctx context.Context, message overhop.Log) (overhop.Raw, error) {
+	d, err := w.lockRunning(ctx, message.LeaseRef) // returns with deliveries.mu held
 	if err != nil {
 		return nil, err
 	}
-	if d.state == reserved {
-		w.ds.mu.Unlock()
-		return nil, job.ErrNotActive
-	}
-	w.ds.extendLocked(d, 0)
-	accepted := min(len(l.Lines), maxLines-d.logLines)
+	w.deliveries.extendLocked(d, 0)
+	accepted := min(len(message.Lines), maxLines-d.logLines)
 	d.logLines += accepted
-	entry := job.LogLine{Job: d.Job, N: d.N, Attempt: d.attempt, Stream: job.LogWire, Worker: d.wid}
-	w.ds.mu.Unlock()
-	for _, line := range l.Lines[:accepted] {
+	entry := job.LogLine{Job: d.Job, N: d.N, Attempt: d.attempt, Stream: job.LogWire, Worker: d.lastWorkerID}
+	w.deliveries.mu.Unlock()
+
+	for _, line := range message.Lines[:accepted] {
 		text := truncate(line.Text, maxLine)
-		w.ds.log.Info("job log line", "job", d.Job, "dispatch", d.N,
+		w.deliveries.log.Info("job log line", "job", entry.Job, "dispatch", entry.N,
 			slog.Group("line", "at", line.At, "level", line.Level, "text", text))
-		entry.At, entry.Level = time.Now().UTC(), cmp.Or(strings.ToLower(truncate(line.Level, maxLevel)), "info")
+		entry.At = time.Now().UTC()
 		if at, err := time.Parse(time.RFC3339, line.At); err == nil {
 			entry.At = at.UTC()
 		}
+		entry.Level = cmp.Or(strings.ToLower(truncate(line.Level, maxLevel)), "info")
 		entry.Text, entry.Truncated = strings.ToValidUTF8(text, "\uFFFD"), len(line.Text) > maxLine
-		w.ds.executor.Log(entry)
+		w.deliveries.executor.Log(entry)
 	}
-	return overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(nil, 1), "accepted"), int64(accepted)), nil
-}
-
-// timeField returns a map with one time, backed by w.scratch.
-func (w *worker) timeField(key string, t time.Time) overhop.Raw {
-	w.scratch = overhop.AppendTime(overhop.AppendStr(overhop.AppendMap(w.scratch[:0], 1), key), t)
-	return w.scratch
+	return overhop.Fields{"accepted": accepted}.Raw(), nil
 }
 
 // truncate returns the first limit bytes of a text, without a partial character

@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"syscall"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
-	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
-	"golang.org/x/sync/semaphore"
 )
 
 // minSendRate is the lowest rate, in bytes per second, at which a client may
@@ -32,37 +29,22 @@ const (
 // memory of the frame that is being read. Only the read loop uses it, except
 // for socket and abort.
 type link struct {
-	*linkLimits
-	nc          net.Conn        // may be a *tls.Conn
+	server      *Server
+	netConn     net.Conn        // may be a *tls.Conn
 	host        string          // the client's address without its port
 	ctx         context.Context // done when nothing can be written any more
 	cancel      context.CancelFunc
 	busy        stopwatch // runs while a request is handled and nothing is read
-	frameMemory int       // bytes of linkLimits.frames that the current frame takes
+	frameMemory int       // bytes of Server.frames that the current frame takes
 	frameBegun  bool      // the current frame is incomplete and has a read deadline
-}
-
-// linkLimits is what the links of all connections share.
-type linkLimits struct {
-	limits LimitsConfig
-	log    *slog.Logger
-
-	// frames is the memory, in bytes, that the large frames of all connections
-	// may take, each from its reservation until its answer is formed. A frame
-	// gets its whole announced size at once, or waits in order of arrival. So a
-	// frame that has begun never waits for another that waits for it; a client
-	// that sends its frame too slowly is cut off ([link.Started]).
-	frames *semaphore.Weighted
-
-	protocolMismatchLog, slowFrameLog logthrottle.Throttle
 }
 
 // socket returns the connection below TLS, or the connection itself.
 func (l *link) socket() net.Conn {
-	if t, ok := l.nc.(*tls.Conn); ok {
+	if t, ok := l.netConn.(*tls.Conn); ok {
 		return t.NetConn()
 	}
-	return l.nc
+	return l.netConn
 }
 
 // abort closes the connection at once. A close by TLS would wait for a client
@@ -70,50 +52,46 @@ func (l *link) socket() net.Conn {
 func (l *link) abort() { l.socket().Close() }
 
 // handshake performs the TLS handshake if the edge uses TLS. Its time is
-// limited by the purge of connections that have not sent HELLO.
+// limited because a connection that does not send HELLO in time is closed. A
+// failure is logged, unless the client has disconnected, and returned as
+// errRefused.
 func (l *link) handshake() error {
-	t, ok := l.nc.(*tls.Conn)
+	tlsConn, ok := l.netConn.(*tls.Conn)
 	if !ok {
 		return nil
 	}
-	err := t.Handshake()
+	err := tlsConn.Handshake()
 	if err == nil {
 		return nil
 	}
-	var plain tls.RecordHeaderError
-	switch {
-	case errors.As(err, &plain):
+	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
 		l.logProtocolMismatch("it does not speak TLS, and this port speaks nothing else; see [server.tls]")
-	case !isDisconnect(err):
+	} else if !isDisconnect(err) {
 		l.logProtocolMismatch(err.Error())
 	}
 	return fmt.Errorf("%w: %w", errRefused, err)
 }
 
-// logUnexpectedTLS logs a client that uses TLS on a port that does not. Its
-// first bytes look like a frame of an implausible length.
-func (l *link) logUnexpectedTLS(err error) {
-	const handshake, version = 22, 3 // the first bytes of a TLS record, for all versions in use
-	var size *frame.TooLargeError
-	if errors.As(err, &size) && size.Size>>16 == handshake<<8|version {
+// logReadError logs a client that could not be read because it did not finish a
+// frame in time, or because it uses TLS on a port that does not. The first bytes
+// of TLS look like a frame of an implausible length.
+func (l *link) logReadError(err error) {
+	const tlsHandshake, tlsMajorVersion = 22, 3 // the first bytes of a TLS record, for all versions in use
+	tooLarge, ok := errors.AsType[*frame.TooLargeError](err)
+	if ok && tooLarge.Size>>16 == tlsHandshake<<8|tlsMajorVersion {
 		l.logProtocolMismatch("it speaks TLS, and this port does not; see [server.tls]")
 	}
-}
-
-// logSlowFrame logs a client that was cut off because it did not finish a frame
-// in time.
-func (l *link) logSlowFrame(err error) {
 	if !l.frameBegun || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
-	if n, ok := l.slowFrameLog.Allow(time.Now()); ok {
-		l.log.Info("client cut off, frame not completed in time", "peer", l.host, "count", n)
+	if n, ok := l.server.slowFrameLog.Allow(time.Now()); ok {
+		l.server.log.Info("client cut off, frame not completed in time", "peer", l.host, "count", n)
 	}
 }
 
 func (l *link) logProtocolMismatch(reason string) {
-	if n, ok := l.protocolMismatchLog.Allow(time.Now()); ok {
-		l.log.Warn("client protocol mismatch", "peer", l.host, "reason", reason, "count", n)
+	if n, ok := l.server.protocolMismatchLog.Allow(time.Now()); ok {
+		l.server.log.Warn("client protocol mismatch", "peer", l.host, "reason", reason, "count", n)
 	}
 }
 
@@ -128,14 +106,15 @@ func isDisconnect(err error) bool {
 	return false
 }
 
-// linger waits until a refused client has read the reason: closing a socket
-// with unread input resets the connection, and the reason may be lost.
+// linger waits until a client that was refused with errRefused has read the
+// reason: closing a socket with unread input resets the connection, and the
+// reason may be lost.
 func (l *link) linger(err error) {
 	if !errors.Is(err, errRefused) {
 		return
 	}
-	if t, ok := l.nc.(*tls.Conn); ok {
-		t.CloseWrite() // TLS's own end of stream; fails if the handshake did
+	if tlsConn, ok := l.netConn.(*tls.Conn); ok {
+		tlsConn.CloseWrite() // TLS's own end of stream; fails if the handshake did
 	}
 	socket := l.socket()
 	half, ok := socket.(interface{ CloseWrite() error })
@@ -146,19 +125,21 @@ func (l *link) linger(err error) {
 	io.Copy(io.Discard, io.LimitReader(socket, lingerBytes))
 }
 
-// Started sets the read deadline for the rest of a frame of size bytes that has
-// begun, so that the frame cannot keep its memory for ever.
+// Started implements [frame.Gate]: it sets the read deadline for the rest of a
+// frame of size bytes that has begun, so that the frame cannot keep its memory
+// for ever.
 func (l *link) Started(size int) {
 	l.frameBegun = true
 	sendTime := time.Duration(size) * time.Second / minSendRate
-	l.nc.SetReadDeadline(time.Now().Add(l.limits.ReadTimeout + sendTime))
+	l.netConn.SetReadDeadline(time.Now().Add(l.server.cfg.Limits.ReadTimeout + sendTime))
 }
 
-// Reserve waits for the memory of a large frame. The wait does not count as the
-// client's silence.
+// Reserve implements [frame.Gate]: it waits until there is memory for a large
+// frame of size bytes. The wait does not count as the client's silence. The error
+// means that the connection is ending.
 func (l *link) Reserve(size int) error {
 	l.busy.start()
-	err := l.frames.Acquire(l.ctx, int64(size))
+	err := l.server.frames.Acquire(l.ctx, int64(size))
 	l.busy.stop()
 	if err != nil {
 		return net.ErrClosed
@@ -168,13 +149,14 @@ func (l *link) Reserve(size int) error {
 	return nil
 }
 
-// setIdleDeadline sets the read deadline for the time between two frames.
+// setIdleDeadline sets the read deadline for the time between two frames: the
+// idle timeout for a registered client if one is configured, else none.
 func (l *link) setIdleDeadline(registered bool) {
-	switch idle := l.limits.IdleTimeout; {
+	switch idle := l.server.cfg.Limits.IdleTimeout; {
 	case idle > 0 && registered:
-		l.nc.SetReadDeadline(time.Now().Add(idle))
+		l.netConn.SetReadDeadline(time.Now().Add(idle))
 	case l.frameBegun:
-		l.nc.SetReadDeadline(time.Time{})
+		l.netConn.SetReadDeadline(time.Time{})
 	}
 	l.frameBegun = false
 }
@@ -183,7 +165,7 @@ func (l *link) setIdleDeadline(registered bool) {
 // detachFrame was called for it.
 func (l *link) releaseFrame() {
 	if l.frameMemory > 0 {
-		l.frames.Release(int64(l.frameMemory))
+		l.server.frames.Release(int64(l.frameMemory))
 		l.frameMemory = 0
 	}
 }
@@ -196,5 +178,5 @@ func (l *link) detachFrame() (release func()) {
 		return func() {}
 	}
 	l.frameMemory = 0
-	return func() { l.frames.Release(int64(size)) }
+	return func() { l.server.frames.Release(int64(size)) }
 }

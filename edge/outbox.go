@@ -25,7 +25,7 @@ const maxPending = 1024
 type outbox struct {
 	wake      chan struct{} // capacity 1: run has something to do
 	drained   func()        // called by run when congested becomes false
-	congested atomic.Bool   // a push exceeded its limit and the output is not written yet; set with mu held
+	congested atomic.Bool   // a push was refused and the output is not written yet; set with mu held
 
 	mu         sync.Mutex
 	changed    sync.Cond       // pending or ready became shorter, or finishing or closed was set
@@ -38,12 +38,12 @@ type outbox struct {
 	closed     bool            // nothing is written any more
 }
 
-// pendingReply is the place of one answer. bytes is valid once done is set.
-type pendingReply struct {
-	bytes []byte
-	done  bool
-}
+// pendingReply is the place of one answer, which is outstanding while bytes is
+// nil.
+type pendingReply struct{ bytes []byte }
 
+// newOutbox returns an empty outbox. run calls drained when an outbox that was
+// congested accepts QUESTs again.
 func newOutbox(drained func()) *outbox {
 	o := &outbox{wake: make(chan struct{}, 1), drained: drained}
 	o.changed.L = &o.mu
@@ -53,6 +53,10 @@ func newOutbox(drained func()) *outbox {
 // buffers lends memory to outboxes with output, so that idle connections hold
 // none.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// maxPooledBuffer is the capacity, in bytes, of the largest buffer that is lent
+// again.
+const maxPooledBuffer = 64 << 10
 
 // borrowBuffer makes sure that ready has memory to append to.
 func (o *outbox) borrowBuffer() {
@@ -70,46 +74,47 @@ func (o *outbox) wakeWriter() {
 	}
 }
 
-// reply appends an answer after those of all earlier requests.
+// reply appends an answer after those of all earlier requests. write appends it
+// to its argument.
 func (o *outbox) reply(write func([]byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed {
-		return
-	}
-	if len(o.pending) == 0 {
+	switch {
+	case o.closed:
+	case len(o.pending) == 0:
 		o.borrowBuffer()
 		o.ready = write(o.ready)
-		return
+	default:
+		o.pending = append(o.pending, &pendingReply{bytes: write(nil)})
 	}
-	o.pending = append(o.pending, &pendingReply{bytes: write(nil), done: true})
 }
 
 // reserve reserves the place of the next answer.
 func (o *outbox) reserve() *pendingReply {
-	s := new(pendingReply)
+	place := new(pendingReply)
 	o.mu.Lock()
-	o.pending = append(o.pending, s)
+	o.pending = append(o.pending, place)
 	o.mu.Unlock()
-	return s
+	return place
 }
 
-// fill sets a reserved answer. It must be called once for each.
-func (o *outbox) fill(s *pendingReply, write func([]byte) []byte) {
+// fill sets a reserved answer, which write appends to its argument. It must be
+// called once for each. The answers up to the next outstanding one become ready
+// to be written.
+func (o *outbox) fill(place *pendingReply, write func([]byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return
 	}
-	if s == o.pending[0] {
+	if place == o.pending[0] {
 		o.borrowBuffer()
 		o.ready = write(o.ready)
 		o.pending = o.pending[1:]
 	} else {
-		s.bytes = write(nil)
+		place.bytes = write(nil)
 	}
-	s.done = true
-	for len(o.pending) > 0 && o.pending[0].done {
+	for len(o.pending) > 0 && o.pending[0].bytes != nil {
 		o.ready = append(o.ready, o.pending[0].bytes...)
 		o.pending = o.pending[1:]
 	}
@@ -120,41 +125,32 @@ func (o *outbox) fill(s *pendingReply, write func([]byte) []byte) {
 	o.wakeWriter()
 }
 
-// pushResult is the result of a push.
-type pushResult uint8
-
-const (
-	pushOK     pushResult = iota
-	pushFull              // too much output is unread; drained is called when it is written
-	pushClosed            // the connection is ending
-)
-
-// push appends a message that is not an answer, unless more than limit bytes
-// wait to be written. An error is that of write; nothing is appended then.
-func (o *outbox) push(limit int, write func([]byte) ([]byte, error)) (pushResult, error) {
+// push appends a message that is not an answer: write appends it to its
+// argument. full reports that more than limit bytes wait to be written: the
+// message is dropped, and run calls drained when the client has read enough. If
+// the connection is ending, the message is dropped, too.
+func (o *outbox) push(limit int, write func([]byte) []byte) (full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed || o.finishing {
-		return pushClosed, nil
+		return false
 	}
-	if len(o.ready)+len(o.heldPushes) > limit {
+	if o.unwritten() > limit {
 		o.congested.Store(true)
-		return pushFull, nil
+		return true
 	}
-	to := &o.ready
 	if o.pushesHeld {
-		to = &o.heldPushes
+		o.heldPushes = write(o.heldPushes)
 	} else {
 		o.borrowBuffer()
+		o.ready = write(o.ready)
 	}
-	out, err := write(*to)
-	if err != nil {
-		return pushOK, err
-	}
-	*to = out
 	o.wakeWriter()
-	return pushOK, nil
+	return false
 }
+
+// unwritten returns the number of bytes that run has not taken. mu is held.
+func (o *outbox) unwritten() int { return len(o.ready) + len(o.heldPushes) }
 
 // holdPushes holds pushes back until releasePushes.
 func (o *outbox) holdPushes() {
@@ -200,34 +196,33 @@ func (o *outbox) finish() {
 
 // run writes until finish is called. It returns false if a write fails or takes
 // longer than writeTimeout. Everything that has accumulated is written at once.
-func (o *outbox) run(nc net.Conn, writeTimeout time.Duration) bool {
+func (o *outbox) run(netConn net.Conn, writeTimeout time.Duration) bool {
 	defer o.discard()
-	for range o.wake {
-		for {
-			batch, finishing := o.takeReady()
-			if len(batch) == 0 && finishing {
+	for {
+		batch, finishing := o.takeReady()
+		if len(batch) == 0 {
+			if finishing {
 				return true
 			}
-			if len(batch) == 0 {
-				break
-			}
-			nc.SetWriteDeadline(time.Now().Add(writeTimeout))
-			_, err := nc.Write(batch)
-			if cap(batch) <= 64<<10 {
-				batch = batch[:0]
-				buffers.Put(&batch)
-			}
-			if err != nil {
-				return false
-			}
-			if o.clearCongested() {
-				o.drained()
-			}
+			<-o.wake
+			continue
+		}
+		netConn.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := netConn.Write(batch); err != nil {
+			return false
+		}
+		if cap(batch) <= maxPooledBuffer {
+			batch = batch[:0]
+			buffers.Put(&batch)
+		}
+		if o.clearCongested() {
+			o.drained()
 		}
 	}
-	return true // not reached: wake is never closed
 }
 
+// takeReady returns the frames to be written next, and whether run must end
+// after them. It wakes a read loop that waits because too much was unwritten.
 func (o *outbox) takeReady() (batch []byte, finishing bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,28 +234,30 @@ func (o *outbox) takeReady() (batch []byte, finishing bool) {
 	return batch, o.finishing
 }
 
-// written reports whether everything that was appended has gone to the socket.
+// written reports whether everything that was appended has gone to the socket. It
+// returns false while the outbox is locked, because it is called with
+// deliveries.mu held, which [Server.Start] locks while the outbox is locked.
 func (o *outbox) written() bool {
-	o.mu.Lock()
+	if !o.mu.TryLock() {
+		return false
+	}
 	defer o.mu.Unlock()
-	return !o.closed && !o.writing && len(o.ready)+len(o.heldPushes) == 0
+	return !o.closed && !o.writing && o.unwritten() == 0
 }
 
 // clearCongested reports, after a write, whether a congested outbox accepts
 // QUESTs again.
 func (o *outbox) clearCongested() bool {
-	if !o.congested.Load() {
-		return false
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.ready)+len(o.heldPushes) > questLimit {
-		return false // another write follows
+	if !o.congested.Load() || o.unwritten() > questLimit {
+		return false
 	}
 	o.congested.Store(false)
 	return true
 }
 
+// discard drops all output. Nothing is appended any more.
 func (o *outbox) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,54 +1,59 @@
 package edge
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// startNack returns a dispatch that was not acknowledged. The answer is written
-// when this is committed.
-func (c *conn) startNack(e overhop.Envelope) error {
-	n, err := overhop.ParseNack(e.P)
+// startNack gives back a dispatch that the worker did not acknowledge. The answer
+// is written when this is committed, and only then the worker's subscription gets
+// the credits that came with the NACK, so that the job is not sent to the worker
+// again before the answer. The place of the answer is reserved first, because the
+// outbox must not be locked after the deliveries.
+func (c *conn) startNack(request overhop.Envelope) error {
+	nack, err := overhop.ParseNack(request.P)
 	if err != nil {
 		return err
 	}
-	w, ds := &c.worker, c.worker.ds
-	d, err := w.lockDispatch(c.ctx, n.LeaseRef)
+	w, ds := &c.worker, c.worker.deliveries
+	reply := c.out.reserve()
+	answer := func(err error) {
+		c.out.fill(reply, func(b []byte) []byte {
+			if err != nil {
+				return appendError(b, request.RID, err)
+			}
+			return overhop.AppendOK(b, request.RID, overhop.EmptyMap)
+		})
+	}
+	d, err := w.lockDispatch(c.ctx, nack.LeaseRef) // returns with ds.mu held
 	if err == nil && d.state != reserved {
 		ds.mu.Unlock()
 		err = job.ErrNotActive
 	}
 	if err != nil {
-		c.answerErr(e, err)
+		answer(c.requestError(request.T, err))
 		return nil
 	}
-	slot := c.out.reserve()
+
+	defer ds.unlock()
 	d.waiters = append(d.waiters, func(settled job.Settled, err error) {
 		if err == nil && settled.Stale {
 			err = job.ErrLeaseLost
 		}
 		c.cluster.ObserveIndex(settled.Index)
-		c.out.fill(slot, func(b []byte) []byte {
-			if err != nil {
-				return appendError(b, e.RID, err)
-			}
-			return overhop.AppendOK(b, e.RID, overhop.EmptyMap)
-		})
-		ds.mu.Lock() // only now, so that the job is not sent again before the answer
-		w.addCreditsLocked(d.queue, n.Credits)
-		ds.unlock()
+		answer(err)
+		ds.mu.Lock()
+		defer ds.unlock()
+		w.addCreditsLocked(d.queue, nack.Credits)
 	})
-	o := job.Outcome{Status: job.Declined, RetryAfter: &n.Delay}
-	if n.Reason != "" {
-		o.Fault = &job.Fault{Message: truncate(n.Reason, job.MaxInlineFault/2)}
+	outcome := job.Outcome{Status: job.Declined, RetryAfter: &nack.Delay}
+	if nack.Reason != "" {
+		outcome.Fault = &job.Fault{Message: truncate(nack.Reason, job.MaxInlineFault/2)}
 	}
-	rep := ds.endLocked(d, o)
-	ds.unlock(rep)
+	ds.endLocked(d, outcome)
 	return nil
 }
 
@@ -61,90 +66,92 @@ func (w *worker) addCreditsLocked(queue string, credits uint32) {
 	}
 }
 
-func (c *conn) startDone(e overhop.Envelope) error {
-	m, err := overhop.ParseDone(e.P)
+// startDone ends a dispatch with a success.
+func (c *conn) startDone(request overhop.Envelope) error {
+	done, err := overhop.ParseDone(request.P)
 	if err != nil {
 		return err
 	}
-	o := job.Outcome{Status: job.Success, Started: true, Result: jobValue(m.Result)}
-	c.settleDispatch(e.RID, m.LeaseRef, m.Credits, func(*dispatch) job.Outcome { return o })
+	outcome := job.Outcome{Status: job.Success, Started: true, Result: jobValue(done.Result)}
+	c.settleDispatch(request.RID, done.LeaseRef, done.Credits, func(*dispatch) job.Outcome { return outcome })
 	return nil
 }
 
-func (c *conn) startFail(e overhop.Envelope) error {
-	m, err := overhop.ParseFail(e.P)
+// startFail ends a dispatch with a failure. If the worker stopped the job because
+// it was asked to, the outcome is that of the recall, with the worker's
+// description of the failure.
+func (c *conn) startFail(request overhop.Envelope) error {
+	fail, err := overhop.ParseFail(request.P)
 	if err != nil {
 		return err
 	}
-	fault := &job.Fault{Message: m.Message, Type: m.Type, Code: m.Code}
-	if len(m.Details) > 0 {
-		fault.Details = lossyJSON(m.Details)
+	fault := &job.Fault{Message: fail.Message, Type: fail.Type, Code: fail.Code}
+	if len(fail.Details) > 0 {
+		release := acquireConversion(fail.Details)
+		fault.Details = overhop.AppendLossyJSON(nil, fail.Details)
+		release()
 	}
-	c.settleDispatch(e.RID, m.LeaseRef, m.Credits, func(d *dispatch) job.Outcome {
-		o := job.Outcome{Status: job.Error, Started: true, Fault: fault, Final: !m.Retry || fault.Type == job.FaultInvalid, RetryAfter: m.RetryAfter}
-		if d != nil && d.state == recalling && (d.recallReason != job.RecallShutdown || m.Type == job.FaultCancelled) {
-			// The worker stopped because it was asked to.
-			o = recalledOutcome(d, d.recallReason)
-			o.Fault = fault
+	c.settleDispatch(request.RID, fail.LeaseRef, fail.Credits, func(d *dispatch) job.Outcome {
+		recalled := d != nil && d.state == recalling
+		if recalled && (d.recallReason != job.RecallShutdown || fail.Type == job.FaultCancelled) {
+			outcome := recalledOutcome(d, d.recallReason)
+			outcome.Fault = fault
+			return outcome
 		}
-		return o
+		return job.Outcome{
+			Status: job.Error, Started: true, Fault: fault, RetryAfter: fail.RetryAfter,
+			Final: !fail.Retry || fail.Type == job.FaultInvalid,
+		}
 	})
 	return nil
 }
 
-// lossyJSON returns r as JSON, with replacements for what JSON cannot
-// represent.
-func lossyJSON(r overhop.Raw) json.RawMessage {
-	defer acquireConversion(r)()
-	return overhop.AppendLossyJSON(nil, r)
-}
-
-// settleDispatch ends a dispatch and answers when the outcome is committed. A
-// worker may report an end twice, or to a node that never had the dispatch: the
-// authority decides which report is the first.
-func (c *conn) settleDispatch(rid string, h overhop.LeaseRef, credits uint32, outcome func(*dispatch) job.Outcome) {
-	w, ds := &c.worker, c.worker.ds
-	slot, release := c.out.reserve(), c.detachFrame()
+// settleDispatch ends the dispatch that the token in lease belongs to, and
+// answers when the outcome is committed. outcomeOf returns the outcome; its
+// argument is nil if this node does not have the dispatch. A worker may report an
+// end twice, or to a node that never had the dispatch: the authority decides
+// which report is the first.
+func (c *conn) settleDispatch(rid string, lease overhop.LeaseRef, credits uint32, outcomeOf func(*dispatch) job.Outcome) {
+	w, ds := &c.worker, c.worker.deliveries
+	reply, releaseFrame := c.out.reserve(), c.detachFrame()
 	answer := func(settled job.Settled, err error) {
-		release()
+		releaseFrame()
 		c.cluster.ObserveIndex(settled.Index)
-		c.out.fill(slot, func(b []byte) []byte { return appendSettled(b, rid, settled, err) })
+		c.out.fill(reply, func(b []byte) []byte { return appendSettled(b, rid, settled, err) })
 	}
-	r, err := w.checkToken(h)
-	queue, _, _ := parseJID(h.JID)
+	id, err := w.checkToken(lease)
+	queueName, _, _ := parseJID(lease.JID) // checkToken has returned its error
+	queue := string(queueName)
+
 	ds.mu.Lock()
-	w.addCreditsLocked(string(queue), credits)
+	defer ds.unlock()
+	w.addCreditsLocked(queue, credits)
 	if err != nil {
-		ds.unlock()
-		answer(job.Settled{}, err)
+		ds.deferLocked(func() { answer(job.Settled{}, err) })
 		return
 	}
 	w.noteAlive()
-	d := ds.dispatches[r]
-	var reports []report
+	d := ds.dispatches[id]
 	switch {
 	case d == nil:
-		d = &dispatch{DispatchID: r, queue: string(queue), heapIndex: -1, waiters: []waiter{answer}}
-		d.token = ds.tokens.mint(r)
-		ds.dispatches[r] = d
-		reports = append(reports, ds.endLocked(d, outcome(nil)))
+		d = &dispatch{DispatchID: id, token: ds.tokens.mint(id), queue: queue, waiters: []waiter{answer}}
+		ds.dispatches[id] = d
+		ds.endLocked(d, outcomeOf(nil))
+	case d.state == ackExpired:
+		ds.deferLocked(func() { answer(job.Settled{}, errAckTimeout) })
 	case d.state == ended:
 		d.waiters = append(d.waiters, answer)
-		d.due = time.Now().Add(ds.cfg.Delivery.settleWait())
-		ds.timers.set(d)
-	case d.state == ackExpired:
-		ds.unlock()
-		answer(job.Settled{}, errAckTimeout)
-		return
+		ds.startTimer(d, time.Now().Add(ds.cfg.Delivery.settleWait()))
 	default:
-		ds.attachLocked(d, w)
+		d.attachLocked(w)
 		d.waiters = append(d.waiters, answer)
-		reports = append(reports, ds.endLocked(d, outcome(d)))
+		ds.endLocked(d, outcomeOf(d))
 	}
-	ds.unlock(reports...)
 }
 
-// appendSettled appends the answer to a DONE or a FAIL.
+// appendSettled appends the answer to a DONE or a FAIL to b: the job's state, when
+// its next attempt starts, if it has one, and whether its end had been reported
+// before. A non-nil err means that the outcome is not committed.
 func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte {
 	if err == nil && settled.Stale {
 		err = job.ErrLeaseLost
@@ -152,9 +159,16 @@ func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte 
 	if err != nil {
 		return appendError(b, rid, err)
 	}
-	b, mark := overhop.Begin(b)
+	fields := 1
 	retried := settled.State == job.Delayed && !settled.RunAt.IsZero()
-	b = overhop.AppendMap(b, 1+countIf(settled.Duplicate)+countIf(retried))
+	if retried {
+		fields++
+	}
+	if settled.Duplicate {
+		fields++
+	}
+	b, mark := overhop.Begin(b)
+	b = overhop.AppendMap(b, fields)
 	if settled.Duplicate {
 		b = overhop.AppendBool(overhop.AppendStr(b, "dup"), true)
 	}
@@ -166,57 +180,64 @@ func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte 
 	return b
 }
 
-func countIf(cond bool) int {
-	if cond {
-		return 1
-	}
-	return 0
-}
-
-// jobValue stores a result as JSON if JSON represents it exactly, else as
-// MessagePack.
-func jobValue(r overhop.Raw) job.Value {
-	if r.IsNil() {
+// jobValue returns a result, or the data of a progress, as it is stored: as JSON
+// if JSON represents it exactly, else as MessagePack.
+func jobValue(received overhop.Raw) job.Value {
+	if received.IsNil() {
 		return job.Value{}
 	}
-	defer acquireConversion(r)()
-	text, err := overhop.AppendJSON(nil, r)
-	if errors.Is(err, overhop.ErrBinary) {
-		return job.Value{Msgpack: true, Data: append([]byte(nil), r...)}
+	defer acquireConversion(received)()
+	text, err := overhop.AppendJSON(nil, received)
+	if err != nil { // the value contains binary
+		return job.Value{Msgpack: true, Data: slices.Clone(received)}
 	}
 	return job.Value{Data: text}
 }
 
-func (w *worker) handleGoodbye(_ context.Context, g overhop.Goodbye) (overhop.Raw, error) {
-	ds := w.ds
+// startGoodbye handles the request of a worker that leaves. It withdraws the
+// worker's offers, so that the worker gets no more jobs, and answers with the number
+// of jobs that the worker has. If the request asks for a drain, the connection is
+// closed once these jobs have ended. Otherwise they end as interrupted, and the
+// connection is closed at once.
+func (c *conn) startGoodbye(request overhop.Envelope) error {
+	goodbye, err := overhop.ParseGoodbye(request.P)
+	if err != nil {
+		return err
+	}
+	w, ds := &c.worker, c.worker.deliveries
 	ds.mu.Lock()
 	w.draining = true
-	w.closeAfterReply = !g.Drain
 	w.offersChanged()
 	inflight := len(w.jobs)
-	var reports []report
-	if !g.Drain {
+	ds.unlock() // sends the withdrawn offers, before interrupted jobs are placed again
+
+	if !goodbye.Drain {
+		ds.mu.Lock()
 		for d := range w.jobs {
 			if d.state != ended && d.state != ackExpired {
-				reports = append(reports, ds.endLocked(d, job.Outcome{
-					Status: job.Interrupted, Started: d.state != reserved, Fault: &job.Fault{Message: "worker said goodbye"},
-				}))
+				ds.endLocked(d, job.Outcome{
+					Status: job.Interrupted, Started: d.started(), Fault: &job.Fault{Message: "worker said goodbye"},
+				})
 			}
 		}
+		ds.unlock()
 	}
-	ds.mu.Unlock()
-	ds.flushOffers()
-	ds.reportOutcomes(reports...)
-	return overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(nil, 1), "inflight"), int64(inflight)), nil
+
+	c.answerOK(request.RID, overhop.Fields{"inflight": inflight}.Raw())
+	if !goodbye.Drain {
+		c.bye("GOODBYE", "as asked")
+	}
+	w.closeIfDrained()
+	return nil
 }
 
 // closeIfDrained closes the connection of a worker that is draining and has no
 // jobs left.
 func (w *worker) closeIfDrained() {
-	w.ds.mu.Lock()
-	done := w.draining && !w.closed && len(w.jobs) == 0
-	w.ds.mu.Unlock()
-	if done {
+	w.deliveries.mu.Lock()
+	drained := w.draining && !w.closed && len(w.jobs) == 0
+	w.deliveries.mu.Unlock()
+	if drained {
 		w.conn.bye("GOODBYE", "no jobs left")
 	}
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -13,8 +14,7 @@ import (
 // and jobs of the cluster.
 type queries struct {
 	cluster Session
-	cfg     *Config
-	ds      *deliveries // its running dispatches are shown with their jobs
+	server  *Server
 }
 
 func (q queries) handleQueue(ctx context.Context, name string) (overhop.Raw, error) {
@@ -25,56 +25,65 @@ func (q queries) handleQueue(ctx context.Context, name string) (overhop.Raw, err
 	return queueFields(queue).Raw(), nil
 }
 
-func (q queries) handleLsQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	if err := overhop.ParseEmpty(p); err != nil {
+// handleLsQueue answers with all queues, sorted by name.
+func (q queries) handleLsQueue(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
+	if err := overhop.ParseEmpty(payload); err != nil {
 		return nil, err
 	}
 	queues, err := q.cluster.Queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(queues, func(a, b job.Queue) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(queues, func(a, b job.Queue) int { return cmp.Compare(a.Name, b.Name) })
 	list := make([]any, len(queues))
-	for i, q := range queues {
-		list[i] = queueFields(q)
+	for i, queue := range queues {
+		list[i] = queueFields(queue)
 	}
 	return overhop.Fields{"queues": list}.Raw(), nil
 }
 
-func queueFields(q job.Queue) overhop.Fields {
+// queueFields returns a queue as shown by QUEUE and LSQUEUE.
+func queueFields(queue job.Queue) overhop.Fields {
 	state := "running"
-	if q.Paused {
+	if queue.Paused {
 		state = "paused"
 	}
-	var limit any
-	if q.Config.Limit > 0 {
-		limit = q.Config.Limit
-	}
 	return overhop.Fields{
-		"id": q.ID.String(), "name": q.Name, "state": state,
-		"config": overhop.Fields{"concurrency_limit": limit, "allow_job_overrides": q.Config.AllowOverrides},
+		"id": queue.ID.String(), "name": queue.Name, "state": state,
+		"config": overhop.Fields{
+			"concurrency_limit": orNil(queue.Config.Limit), "allow_job_overrides": queue.Config.AllowOverrides,
+		},
 	}
 }
 
-func (q queries) handleAddQueue(ctx context.Context, m overhop.AddQueue) (overhop.Raw, error) {
-	if err := job.ValidQueue(m.Name); err != nil {
+// handleAddQueue creates a queue and answers with its id.
+func (q queries) handleAddQueue(ctx context.Context, queue overhop.AddQueue) (overhop.Raw, error) {
+	if err := job.ValidQueue(queue.Name); err != nil {
 		return nil, &codeError{overhop.CodeInvalidQueueName, err.Error(), nil}
 	}
-	id, err := q.cluster.AddQueue(ctx, m.Name, job.QueueConfig{Limit: m.Limit, AllowOverrides: m.AllowOverrides})
+	id, err := q.cluster.AddQueue(ctx, queue.Name, job.QueueConfig{Limit: queue.Limit, AllowOverrides: queue.AllowOverrides})
 	if err != nil {
 		return nil, err
 	}
 	return textField("qid", id.String()), nil
 }
 
-func (q queries) checkUserQueue(ctx context.Context, name string) error {
+// requireQueue returns job.ErrQueueNotFound if the queue does not exist.
+func (q queries) requireQueue(ctx context.Context, name string) error {
 	_, found, err := q.cluster.Queue(ctx, name)
-	switch {
-	case err != nil:
+	if err == nil && !found {
+		err = job.ErrQueueNotFound
+	}
+	return err
+}
+
+// checkUserQueue returns an error if users may not change a queue:
+// job.ErrQueueNotFound if it does not exist, then job.ErrSystemQueue.
+func (q queries) checkUserQueue(ctx context.Context, name string) error {
+	if err := q.requireQueue(ctx, name); err != nil {
 		return err
-	case !found:
-		return job.ErrQueueNotFound
-	case strings.HasPrefix(name, "_"):
+	}
+	if strings.HasPrefix(name, "_") {
 		return job.ErrSystemQueue
 	}
 	return nil
@@ -92,6 +101,7 @@ func (q queries) handleResume(ctx context.Context, queue string) (overhop.Raw, e
 	return nil, q.cluster.PauseQueue(ctx, queue, false)
 }
 
+// handleQStats answers with the number of a queue's jobs in each state.
 func (q queries) handleQStats(ctx context.Context, queue string) (overhop.Raw, error) {
 	counts, err := q.cluster.Stats(ctx, queue)
 	if err != nil {

@@ -1,158 +1,133 @@
 package edge
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // jobFields returns a job as shown by JOB, LSJOB and AWAIT.
-func (q queries) jobFields(v *job.View) overhop.Fields {
-	runAt := v.RunAt
-	if runAt.IsZero() {
-		runAt = v.Created
-	}
-	r := overhop.Fields{
-		"uuid": v.ID.String(), "jid": jid(v.Queue, v.ID), "queue_name": v.Queue,
-		"status": v.State.String(), "payload": payloadOf(v),
-		"created_at": v.Created, "execution_start_at": runAt,
-		"max_attempts": orNil(int64(v.MaxAttempts)), "retry_interval_ms": orNil(v.RetryInterval.Milliseconds()),
-		"runtime": q.runtimeFields(v),
+func (q queries) jobFields(view *job.View) overhop.Fields {
+	runAt := cmp.Or(view.RunAt, view.Created)
+	record := overhop.Fields{
+		"uuid": view.ID.String(), "jid": jid(view.Queue, view.ID), "queue_name": view.Queue,
+		"status": view.State.String(), "payload": payloadOf(view),
+		"created_at": view.Created, "execution_start_at": runAt,
+		"max_attempts": orNil(int64(view.MaxAttempts)), "retry_interval_ms": orNil(view.RetryInterval.Milliseconds()),
+		"runtime": q.runtimeFields(view),
 		// The fields from here on are extensions.
-		"priority": int64(v.Priority), "timeout_ms": orNil(v.Timeout.Milliseconds()),
-		"result": valueOf(v.Result, recordDepth), "error": faultOf(v),
-		"started_at": timeOrNil(v.Started), "completed_at": timeOrNil(v.Ended),
-		"worker_id": orNil(strings.TrimPrefix(v.Worker, "overhop/")), "node": orNil(v.Node),
+		"priority": int64(view.Priority), "timeout_ms": orNil(view.Timeout.Milliseconds()),
+		"result": valueOf(view.Result, recordDepth), "error": faultOf(view.Fault),
+		"started_at": orNil(view.Started), "completed_at": orNil(view.Ended),
+		"worker_id": orNil(strings.TrimPrefix(view.Worker, "overhop/")), "node": orNil(view.Node),
 	}
-	if v.Function != "" {
-		r["fn"] = v.Function
+	if view.Function != "" {
+		record["fn"] = view.Function
 	}
-	if v.PayloadGone {
-		r["payload_gone"] = true
+	if view.PayloadGone {
+		record["payload_gone"] = true
 	}
-	return r
+	return record
 }
 
-// running is [Server.Running].
-func (ds *deliveries) running(id job.ID, n uint32) (r job.Progress, ok bool) {
-	ds.mu.Lock()
-	d := ds.dispatches[job.DispatchID{Job: id, N: n}]
+// Running returns the lease and progress of a dispatch that runs at a worker of
+// this node. ok is false if the dispatch is not here or not acknowledged.
+func (s *Server) Running(id job.ID, dispatch uint32) (progress job.Progress, ok bool) {
+	s.deliveries.mu.Lock()
+	defer s.deliveries.mu.Unlock()
+	d := s.deliveries.dispatches[job.DispatchID{Job: id, N: dispatch}]
 	if d == nil || d.state != running && d.state != recalling {
-		ds.mu.Unlock()
-		return r, false
+		return job.Progress{}, false
 	}
-	lease, progress := d.leaseUntil, d.progress // progress is replaced, never changed in place
-	ds.mu.Unlock()
-	r.Lease = lease
-	if percent, known := progress.Get("percent").Int(); known {
-		r.Percent = &percent
-	}
-	r.Data = jobValue(progress.Get("data"))
-	return r, true
+	progress = d.progress
+	progress.Lease = d.leaseUntil
+	return progress, true
 }
 
 // runtimeFields returns a job's runtime part, with the lease and progress of a
-// running dispatch: from this node, or from v if the dispatch is at another.
-func (q queries) runtimeFields(v *job.View) overhop.Fields {
-	r := overhop.Fields{"attempts_so_far": v.Attempts, "last_error": orNil(v.Reason)}
-	if now, here := q.ds.running(v.ID, v.Dispatches); here {
-		r["lease_until"], r["progress"] = now.Lease, progressOf(&now)
-	} else if v.Progress != nil {
-		r["lease_until"], r["progress"] = v.Progress.Lease, progressOf(v.Progress)
+// running dispatch: from this node, or from view if the dispatch is at another.
+func (q queries) runtimeFields(view *job.View) overhop.Fields {
+	runtime := overhop.Fields{"attempts_so_far": view.Attempts, "last_error": orNil(view.Reason)}
+	progress := view.Progress
+	if here, ok := q.server.Running(view.ID, view.Dispatches); ok {
+		progress = &here
 	}
-	if r["progress"] == nil {
-		delete(r, "progress")
+	if progress == nil {
+		return runtime
 	}
-	return r
-}
 
-// progressDepth is how deep the data of a progress may be nested. Within a
-// record it is two levels deeper than the payload.
-const progressDepth = recordDepth - 2
-
-// progressOf returns the last PROGRESS of a dispatch, nil if there is none.
-func progressOf(r *job.Progress) any {
-	p := overhop.Fields{}
-	if r.Percent != nil {
-		p["percent"] = *r.Percent
+	runtime["lease_until"] = progress.Lease
+	report := overhop.Fields{}
+	if progress.Percent != nil {
+		report["percent"] = *progress.Percent
 	}
-	if data := valueOf(r.Data, progressDepth); data != nil {
-		p["data"] = data
+	if data := valueOf(progress.Data, progressDepth); data != nil {
+		report["data"] = data
 	}
-	if len(p) == 0 {
-		return nil
+	if len(report) > 0 {
+		runtime["progress"] = report
 	}
-	return p
-}
-
-// payloadOf returns the job's body: params as a map, any other value unchanged.
-// A MessagePack value that is nested too deeply is returned as its bytes.
-func payloadOf(v *job.View) any {
-	switch {
-	case v.Spec == nil:
-		return nil
-	case len(v.Spec.Params) > 0:
-		return fromJSON(v.Spec.Params, recordDepth)
-	case len(v.Spec.Payload) > 0:
-		return fromMsgpack(v.Spec.Payload, recordDepth)
-	}
-	return nil
+	return runtime
 }
 
 // recordDepth is how deep a value may be nested within a record, which is
-// itself within the envelope, the payload and a list.
-const recordDepth = overhop.MaxDepth - 5
+// itself within the envelope, the payload and a list. The data of a progress is
+// two levels deeper in the record than the payload.
+const (
+	recordDepth   = overhop.MaxDepth - 5
+	progressDepth = recordDepth - 2
+)
 
-func fromJSON(text []byte, levels int) any {
-	value, err := overhop.AppendFromJSON(nil, text, levels)
+// payloadOf returns the job's body: params as a map, any other value unchanged.
+func payloadOf(view *job.View) any {
+	if view.Spec == nil {
+		return nil
+	}
+	if len(view.Spec.Params) > 0 {
+		return valueOf(job.Value{Data: view.Spec.Params}, recordDepth)
+	}
+	return valueOf(job.Value{Data: view.Spec.Payload, Msgpack: true}, recordDepth)
+}
+
+// valueOf returns a stored value for a message to the client, or nil if there is
+// none. A value that is nested deeper than the given number of levels, or that
+// the protocol cannot represent, is returned as its bytes.
+func valueOf(stored job.Value, levels int) any {
+	if len(stored.Data) == 0 {
+		return nil
+	}
+	if stored.Msgpack {
+		if overhop.CheckDepth(stored.Data, levels) != nil {
+			return stored.Data
+		}
+		return overhop.Raw(stored.Data)
+	}
+	converted, err := overhop.AppendFromJSON(nil, stored.Data, levels)
 	if err != nil {
-		return text
+		return stored.Data
 	}
-	return overhop.Raw(value)
+	return overhop.Raw(converted)
 }
 
-func fromMsgpack(b []byte, levels int) any {
-	if overhop.CheckDepth(b, levels) != nil {
-		return b
-	}
-	return overhop.Raw(b)
-}
-
-func valueOf(v job.Value, levels int) any {
-	switch {
-	case len(v.Data) == 0:
-		return nil
-	case v.Msgpack:
-		return fromMsgpack(v.Data, levels)
-	}
-	return fromJSON(v.Data, levels)
-}
-
-func faultOf(v *job.View) any {
-	if v.Fault == nil {
+// faultOf returns the description of a failure, or nil if there is none.
+func faultOf(fault *job.Fault) any {
+	if fault == nil {
 		return nil
 	}
-	f := overhop.Fields{"message": v.Fault.Message}
-	if v.Fault.Type != "" {
-		f["type"] = v.Fault.Type
+	shown := overhop.Fields{"message": fault.Message}
+	if fault.Type != "" {
+		shown["type"] = fault.Type
 	}
-	if v.Fault.Code != "" {
-		f["code"] = v.Fault.Code
+	if fault.Code != "" {
+		shown["code"] = fault.Code
 	}
-	if len(v.Fault.Details) > 0 && json.Valid(v.Fault.Details) {
-		f["details"] = fromJSON(v.Fault.Details, recordDepth)
+	if len(fault.Details) > 0 && json.Valid(fault.Details) {
+		shown["details"] = valueOf(job.Value{Data: fault.Details}, recordDepth)
 	}
-	return f
-}
-
-func timeOrNil(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t
+	return shown
 }
 
 // orNil returns v, or nil if it is the zero value.

@@ -1,9 +1,9 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,67 +14,61 @@ import (
 )
 
 // handleStatus answers with this node's figures, under the names of the
-// reference server, and with the yard's under "cluster".
+// reference server, and with those of the cluster under "cluster".
 func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	if err := overhop.ParseEmpty(p); err != nil {
 		return nil, err
 	}
-	st, err := c.s.cluster.Status(ctx)
+	status, err := c.server.cluster.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	cfg := &c.s.cfg
+	cfg := &c.server.cfg
 	return overhop.Fields{
 		"application": overhop.Fields{
 			"name": "yardmaster", "version": cfg.Version, "build_date_utc": cfg.Built,
-			"started_at": c.s.started, "now": now,
-			"uptime_seconds": int64(now.Sub(c.s.started) / time.Second), "pid": os.Getpid(),
+			"started_at": c.server.started, "now": now,
+			"uptime_seconds": int64(now.Sub(c.server.started) / time.Second), "pid": os.Getpid(),
 		},
 		"memory": memoryStats(),
-		"pools":  c.s.connStats(),
+		"pools":  c.server.connStats(),
 		"storage": overhop.Fields{
-			"engine": "jetstream+raft", "data_path": st.DataPath, "path_exists": st.PathExists,
-			"persisted_queues_count": st.Queues, "data_size_bytes": st.DataSize,
+			"engine": "jetstream+raft", "data_path": status.DataPath, "path_exists": status.PathExists,
+			"persisted_queues_count": status.Queues, "data_size_bytes": status.DataSize,
 		},
 		"queues": overhop.Fields{
-			"bootstrapped": st.Bootstrapped, "total": st.Queues,
-			"active": st.Queues - st.PausedQueues, "paused": st.PausedQueues,
+			"bootstrapped": status.Bootstrapped, "total": status.Queues,
+			"active": status.Queues - status.PausedQueues, "paused": status.PausedQueues,
 		},
-		"cluster": st.Cluster,
+		"cluster": status.Cluster,
 	}.Raw(), nil
 }
 
-// Counts holds the numbers of the edge's connections, registered workers and
-// subscriptions, and the sum of the subscriptions' credits: how many jobs the
-// workers would take now.
-type Counts struct{ Connections, Registered, Subscriptions, Credits int }
-
-// Counts returns the present numbers.
-func (s *Server) Counts() Counts {
-	n := s.deliveries.counts()
+// Counts returns the present numbers of the edge's connections, registered
+// workers and subscriptions, and the sum of the subscriptions' credits.
+func (s *Server) Counts() api.WorkerStatus {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	n.Connections = len(s.conns)
-	return n
-}
+	counts := api.WorkerStatus{Connections: len(s.conns)}
+	s.mu.Unlock()
 
-// counts returns the numbers of workers, of their subscriptions and credits.
-func (ds *deliveries) counts() Counts {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
-	n := Counts{Registered: len(ds.workers)}
-	for _, w := range ds.workers {
-		n.Subscriptions += len(w.subs)
+	s.deliveries.mu.Lock()
+	defer s.deliveries.mu.Unlock()
+	counts.Registered = len(s.deliveries.workers)
+	for _, w := range s.deliveries.workers {
+		counts.Subscriptions += len(w.subs)
 		for _, sub := range w.subs {
-			n.Credits += int(sub.credits)
+			counts.Credits += int(sub.credits)
 		}
 	}
-	return n
+	return counts
 }
 
+// connStats returns the numbers of workers, of their subscriptions, and of
+// connections that have not registered: of all, of those that have sent HELLO,
+// and of those that were asked with IDENT to register.
 func (s *Server) connStats() overhop.Fields {
-	n, anonymous := s.deliveries.counts(), s.listAnonymous()
+	counts, anonymous := s.Counts(), s.listAnonymous()
 	helloed, challenged := 0, 0
 	for _, c := range anonymous {
 		c.sessionMu.Lock()
@@ -88,32 +82,28 @@ func (s *Server) connStats() overhop.Fields {
 	}
 	return overhop.Fields{
 		"anonymous_total": len(anonymous), "anonymous_helloed": helloed, "anonymous_ident_challenged": challenged,
-		"workers_total": n.Registered, "worker_subscriptions_total": n.Subscriptions,
+		"workers_total": counts.Registered, "worker_subscriptions_total": counts.Subscriptions,
 	}
 }
 
-// memoryStats returns the memory use of the process, where the system provides
-// it.
+// memoryStats returns the memory use of the process in KiB, where the system
+// provides it.
 func memoryStats() overhop.Fields {
-	m := overhop.Fields{"source": "none", "available": false, "vm_rss_kb": nil, "vm_size_kb": nil, "vm_peak_kb": nil}
-	if runtime.GOOS != "linux" {
-		return m
-	}
-	text, err := os.ReadFile("/proc/self/status")
+	const source = "/proc/self/status"
+	text, err := os.ReadFile(source)
 	if err != nil {
-		return m
+		return overhop.Fields{"source": "none", "available": false, "vm_rss_kb": nil, "vm_size_kb": nil, "vm_peak_kb": nil}
 	}
-	m["source"], m["available"] = "/proc/self/status", true
-	keys := map[string]string{"VmRSS": "vm_rss_kb", "VmSize": "vm_size_kb", "VmPeak": "vm_peak_kb"}
+	stats := overhop.Fields{"source": source, "available": true, "vm_rss_kb": nil, "vm_size_kb": nil, "vm_peak_kb": nil}
+	names := map[string]string{"VmRSS": "vm_rss_kb", "VmSize": "vm_size_kb", "VmPeak": "vm_peak_kb"}
 	for line := range strings.Lines(string(text)) {
-		name, rest, _ := strings.Cut(line, ":")
-		if key := keys[name]; key != "" {
-			if kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64); err == nil {
-				m[key] = kb
-			}
+		key, value, _ := strings.Cut(line, ":") // such as "VmRSS:  1234 kB"
+		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if name := names[key]; name != "" && err == nil {
+			stats[name] = kb
 		}
 	}
-	return m
+	return stats
 }
 
 // maxSubscribers is the number of workers that are listed.
@@ -122,7 +112,7 @@ const maxSubscribers = 20
 // Subscribers returns the workers of a queue on this node. Those with the most
 // credits are listed first.
 func (s *Server) Subscribers(queue string) (all api.Subscribers) {
-	ds := &s.deliveries
+	ds := s.deliveries
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	for _, w := range ds.workers {
@@ -130,19 +120,18 @@ func (s *Server) Subscribers(queue string) (all api.Subscribers) {
 		if sub == nil {
 			continue
 		}
-		one := api.Subscriber{Worker: w.wid, Credits: sub.available(), Running: len(w.jobs), Stalled: sub.stalled || w.leaseExpired}
+		subscriber := api.Subscriber{
+			Worker: w.id, Credits: sub.available(), Running: len(w.jobs), Stalled: sub.stalled || w.leaseExpired,
+		}
 		all.Count++
-		all.Credits += one.Credits
-		if one.Stalled {
+		all.Credits += subscriber.Credits
+		if subscriber.Stalled {
 			all.Stalled++
 		}
-		all.Workers = append(all.Workers, one)
+		all.Workers = append(all.Workers, subscriber)
 	}
 	slices.SortFunc(all.Workers, func(a, b api.Subscriber) int {
-		if a.Credits != b.Credits {
-			return b.Credits - a.Credits
-		}
-		return strings.Compare(a.Worker, b.Worker)
+		return cmp.Or(cmp.Compare(b.Credits, a.Credits), cmp.Compare(a.Worker, b.Worker))
 	})
 	all.Workers = slices.Clip(all.Workers[:min(len(all.Workers), maxSubscribers)])
 	return all

@@ -61,7 +61,7 @@ func (d *dispatch) replyDeadline() time.Time {
 }
 
 // setWorkerLocked makes w the worker of d, nil for none, and keeps the time that
-// is left for it. deliveries.mu is held.
+// is left until the worker must reply. deliveries.mu is held.
 func (d *dispatch) setWorkerLocked(w *worker) {
 	until := d.replyDeadline()
 	d.worker = w

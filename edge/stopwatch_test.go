@@ -168,7 +168,7 @@ func TestPeerClosed(t *testing.T) {
 	r := newHarness(t, Config{})
 	defer func() { r.stop(); <-r.served }()
 	w := &r.server.newConn(t.Context(), ours).worker
-	w.wid = "gone"
+	w.id = "gone"
 	asked := false
 	r.cluster.resume = func(job.ID, uint32, string) (job.Assignment, error) {
 		asked = true
@@ -183,9 +183,9 @@ func TestPeerClosed(t *testing.T) {
 		t.Errorf("asked %t, error %v", asked, err)
 	}
 	other := &r.server.newConn(t.Context(), client).worker
-	d := &dispatch{DispatchID: job.DispatchID{Job: someJobID, N: 1}, worker: other, heapIndex: -1}
+	d := &dispatch{DispatchID: job.DispatchID{Job: someJobID, N: 1}, worker: other}
 	r.server.deliveries.mu.Lock()
-	r.server.deliveries.attachLocked(d, w)
+	d.attachLocked(w)
 	r.server.deliveries.mu.Unlock()
 	if d.worker != other {
 		t.Error("a dispatch was attached to a closed connection")

@@ -1,21 +1,23 @@
 package edge
 
 import (
+	"context"
+	"math"
+
+	"github.com/google/uuid"
+
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // worker is a client as a receiver of jobs: its subscriptions, the jobs that it
 // runs, and whether it works on them. Every connection has one. All fields from
-// wid on are guarded by deliveries.mu.
+// id on are guarded by deliveries.mu.
 type worker struct {
-	conn *conn
-	ds   *deliveries
+	conn       *conn
+	deliveries *deliveries
 
-	// Used by the read loop only.
-	scratch         []byte // buffer for an answer's payload
-	closeAfterReply bool   // GOODBYE was sent without drain: close once it is answered
-
-	wid      string // empty: not registered; constant afterwards
+	id       string // empty: not registered; constant afterwards
 	subs     map[string]*subscription
 	byQueue  map[string]*subscription
 	jobs     map[*dispatch]struct{} // dispatched to this worker and not settled
@@ -27,20 +29,12 @@ type worker struct {
 	resumed      bool // it was reported that the worker resumed jobs of another connection
 }
 
-// addJob adds a dispatch to those of the worker.
-func (w *worker) addJob(d *dispatch) {
-	if w.jobs == nil {
-		w.jobs = make(map[*dispatch]struct{})
-	}
-	w.jobs[d] = struct{}{}
-}
-
 // congestionChanged updates the worker's offers after conn.out.congested has
 // changed. Calls may arrive late, so the present value counts.
 func (w *worker) congestionChanged() {
-	w.ds.mu.Lock()
+	w.deliveries.mu.Lock()
+	defer w.deliveries.unlock()
 	w.offersChanged()
-	w.ds.unlock()
 }
 
 // offersChanged records that the offers of all subscriptions may have changed.
@@ -52,7 +46,7 @@ func (w *worker) offersChanged() {
 
 // A worker stalls when a QUEST is not acknowledged in time, or when a job's
 // lease expires. It has recovered when no such reason is left. The executor is
-// called with deliveries.mu held, so it sees the changes in order.
+// called with deliveries.mu held, so that it sees the changes in order.
 
 // stall takes all credits from a subscription: it is sent no more jobs until
 // its next CREDIT.
@@ -77,7 +71,7 @@ func (sub *subscription) revive(recovery string) {
 func (ds *deliveries) noteLeaseExpired(d *dispatch) {
 	switch w := d.worker; {
 	case w == nil:
-		ds.executor.Stalled(channel(d.wid), job.StalledLease)
+		ds.executor.Stalled(channel(d.lastWorkerID), job.StalledLease)
 	case !w.leaseExpired:
 		w.leaseExpired = true
 		w.stall(job.StalledLease)
@@ -94,24 +88,178 @@ func (w *worker) noteAlive() {
 
 func (w *worker) stall(reason string) {
 	if w.stallCount++; w.stallCount == 1 {
-		w.ds.executor.Stalled(channel(w.wid), reason)
+		w.deliveries.executor.Stalled(channel(w.id), reason)
 	}
 }
 
 func (w *worker) revive(recovery string) {
 	if w.stallCount--; w.stallCount == 0 {
-		w.ds.executor.Recovered(channel(w.wid), recovery)
+		w.deliveries.executor.Recovered(channel(w.id), recovery)
 	}
 }
 
 // noteResumed reports that the worker resumed a dispatch of a lost connection,
 // once per connection.
 func (w *worker) noteResumed(d *dispatch) {
-	if d.worker == nil && d.wid != w.wid && d.wid != "" && !w.resumed {
+	lostConnection := d.worker == nil && d.lastWorkerID != "" && d.lastWorkerID != w.id
+	if lostConnection && !w.resumed {
 		w.resumed = true
-		w.ds.executor.Recovered(channel(w.wid), job.RecoveredResumed)
+		w.deliveries.executor.Recovered(channel(w.id), job.RecoveredResumed)
 	}
 }
 
-// channel returns a worker's name within the yard.
-func channel(wid string) string { return job.Channel(job.Overhop, wid) }
+// channel returns a worker's name within the cluster.
+func channel(workerID string) string { return job.Channel(job.Overhop, workerID) }
+
+// maxOffered bounds how many of one subscription's credits are offered at once,
+// and so the memory that a burst of large jobs for one client can take.
+const maxOffered = 4096
+
+// subscription is a worker's subscription to a queue. It is guarded by
+// deliveries.mu, except for sid, queue and worker, which never change.
+type subscription struct {
+	sid     string
+	queue   string
+	worker  *worker
+	credits uint32
+	stalled bool // a QUEST was not acknowledged: no jobs until the next CREDIT
+	closed  bool
+
+	offered int  // what was last offered to the agent
+	dirty   bool // in deliveries.dirty
+}
+
+// available returns the number of jobs that may be offered for sub.
+// deliveries.mu is held.
+func (sub *subscription) available() int {
+	if sub.closed || sub.stalled || !sub.worker.takesJobs() {
+		return 0
+	}
+	return int(min(sub.credits, maxOffered))
+}
+
+// takesJobs reports whether QUESTs may be sent to the worker, given credits.
+// deliveries.mu is held.
+func (w *worker) takesJobs() bool {
+	leaving := w.closed || w.draining || w.deliveries.draining
+	return !leaving && w.conn.acceptsJobs() && !w.conn.out.congested.Load() && w.deliveries.tokens.known()
+}
+
+// addCredits adds credits, up to the maximum of the counter, and ends the stall
+// of a subscription. deliveries.mu is held.
+func (sub *subscription) addCredits(credits uint32) {
+	sub.credits += min(credits, math.MaxUint32-sub.credits)
+	sub.worker.noteAlive()
+	sub.revive(job.RecoveredCredit)
+	sub.changed()
+}
+
+// close withdraws the offer of a subscription that has ended. deliveries.mu is
+// held.
+func (sub *subscription) close() {
+	sub.closed = true
+	sub.changed()
+}
+
+// changed records that the offer of sub may have changed. deliveries.mu is
+// held.
+func (sub *subscription) changed() {
+	if !sub.dirty {
+		sub.dirty = true
+		ds := sub.worker.deliveries
+		ds.dirty = append(ds.dirty, sub)
+	}
+}
+
+// flushOffers sends the offers that have changed to the agent, those of each
+// subscription in order. deliveries.mu must not be held.
+func (ds *deliveries) flushOffers() {
+	ds.offering.Lock()
+	defer ds.offering.Unlock()
+	offers := make([]job.Offer, 0, 16)
+	ds.mu.Lock()
+	for _, sub := range ds.dirty {
+		sub.dirty = false
+		if available := sub.available(); available != sub.offered {
+			sub.offered = available
+			offers = append(offers, job.Offer{Kind: job.Overhop, Key: sub.queue, Worker: sub.worker.id, Free: available})
+		}
+	}
+	clear(ds.dirty)
+	ds.dirty = ds.dirty[:0]
+	ds.mu.Unlock()
+
+	for _, offer := range offers {
+		ds.executor.Offer(offer)
+	}
+}
+
+// offerAllLocked makes unlock offer the capacity of all workers again.
+func (ds *deliveries) offerAllLocked() {
+	for _, w := range ds.workers {
+		w.offersChanged()
+	}
+}
+
+var (
+	errDraining       = &codeError{overhop.CodeDraining, "no more jobs are given out over this connection", nil}
+	errNoSubscription = &codeError{overhop.CodeSubNotFound, "worker has no such subscription", nil}
+)
+
+// handleSubscribe adds a subscription of the worker to a queue and answers with
+// the subscription's id. A worker may have one subscription to a queue.
+func (w *worker) handleSubscribe(ctx context.Context, request overhop.Subscribe) (overhop.Raw, error) {
+	if err := queriesOf(w.conn).requireQueue(ctx, request.Queue); err != nil {
+		return nil, err
+	}
+	ds := w.deliveries
+	ds.mu.Lock()
+	defer ds.unlock()
+	switch {
+	case ds.draining || w.draining:
+		return nil, errDraining
+	case w.byQueue[request.Queue] != nil:
+		return nil, &codeError{overhop.CodeDuplicateSub, "worker has a subscription to this queue already", nil}
+	case len(w.subs) >= ds.cfg.Limits.Subscriptions:
+		return nil, &codeError{overhop.CodeRateLimited, "worker has too many subscriptions", nil}
+	}
+	sub := &subscription{sid: uuid.NewString(), queue: request.Queue, worker: w, credits: request.Credits}
+	w.subs[sub.sid], w.byQueue[sub.queue] = sub, sub
+	sub.changed()
+	return textField("sid", sub.sid), nil
+}
+
+// handleUnsubscribe removes a subscription of the worker. Its running jobs go on.
+func (w *worker) handleUnsubscribe(_ context.Context, sid string) (overhop.Raw, error) {
+	w.deliveries.mu.Lock()
+	defer w.deliveries.unlock()
+	sub := w.subs[sid]
+	if sub == nil {
+		return nil, errNoSubscription
+	}
+	delete(w.subs, sid)
+	delete(w.byQueue, sub.queue)
+	sub.revive(job.RecoveredLeft)
+	sub.close()
+	return nil, nil
+}
+
+// handleCredit adds credits to a subscription of the worker.
+func (w *worker) handleCredit(_ context.Context, request overhop.Credit) (overhop.Raw, error) {
+	w.deliveries.mu.Lock()
+	defer w.deliveries.unlock()
+	sub := w.subs[request.SID]
+	switch {
+	case sub == nil:
+		return nil, errNoSubscription
+	case w.deliveries.draining || w.draining:
+		return nil, errDraining
+	}
+	sub.addCredits(request.Credits)
+	return nil, nil
+}
+
+// pushCredits pushes a credit balance that the server has changed.
+func (w *worker) pushCredits(sid string, credits uint32, reason string) {
+	w.conn.pushFields(overhop.TCredits, overhop.Fields{"sid": sid, "credits": credits, "reason": reason})
+}

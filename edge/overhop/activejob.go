@@ -8,26 +8,49 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// activeJob is a job that a worker has received, from its QUEST until the node
+// activeJob is a job that a worker has received, from its QUEST until a node
 // has answered its outcome.
 type activeJob struct {
-	w     *Worker
-	quest Quest
-	stop  context.CancelCauseFunc // ends the handler's context
+	worker *Worker
+	quest  Quest
+	stop   context.CancelCauseFunc // ends the handler's context
 
 	// Guarded by Worker.mu.
-	send        func(c *Client, credits uint32, done func(Raw, error)) // sends the outcome; nil while the handler runs
-	creditedOn  *workerConn                                            // the connection whose node has the job's credit back
-	leaseLost   bool                                                   // its lease is not renewed any more
-	interrupted bool                                                   // its handler ended because the worker stops; no outcome is sent, the job is released
+	outcome     *outcome    // nil while the handler runs
+	creditedOn  *workerConn // the connection whose node has the job's credit back; nil: none
+	leaseLost   bool        // the job's lease is not renewed any more
+	interrupted bool        // the handler ended because the worker stops; no outcome is sent, the job is released
 }
+
+// outcome is what a worker reports of a job whose handler has returned.
+type outcome struct {
+	result  Raw   // sent if failure is nil
+	failure *Fail // why the attempt failed; nil: it succeeded
+}
+
+// send sends the outcome of quest's job over c. The other arguments are those
+// of [Client.Done].
+func (o *outcome) send(c *Client, quest *Quest, credits uint32, done func(Raw, error)) {
+	if o.failure == nil {
+		c.Done(quest, o.result, credits, done)
+		return
+	}
+	failure := *o.failure
+	failure.Credits = credits
+	c.Fail(quest, failure, done)
+}
+
+// hasOutcome reports whether the job's handler has returned, so that only the
+// node's answer is missing. Worker.mu is held.
+func (j *activeJob) hasOutcome() bool { return j.outcome != nil }
 
 // renewable reports whether the job's lease is to be renewed. Worker.mu is
 // held.
-func (j *activeJob) renewable() bool { return j.send == nil && !j.leaseLost }
+func (j *activeJob) renewable() bool { return !j.hasOutcome() && !j.leaseLost }
 
 // endsLease reports whether code means that a lease is lost for good. After any
 // other code the job continues, and the next BEAT tries again.
@@ -39,78 +62,82 @@ func endsLease(code Code) bool {
 	return false
 }
 
-// handleQuest starts a job, or declines it.
-func (wc *workerConn) handleQuest(q Quest) {
-	w := wc.w
+// handleQuest acknowledges a job that the node has sent and starts its handler.
+// It declines the job if the worker is stopping or does not serve the queue.
+func (wc *workerConn) handleQuest(quest Quest) {
+	w := wc.worker
 	w.mu.Lock()
-	if j := w.running[q.Token]; j != nil {
-		ended := j.send != nil
-		sid := wc.sids[q.Queue]
+	if known := w.running[quest.Token]; known != nil {
 		w.mu.Unlock()
-		wc.handleDuplicate(j, ended, sid)
+		wc.handleDuplicate(known)
 		return
 	}
-	queue := w.handlerOf(q.Queue)
+	queue := w.handlerOf(quest.Queue)
 	if w.stopping || queue == nil {
 		w.mu.Unlock()
-		wc.client.Nack(&q, Nack{Reason: "worker stops, or does not serve this queue"}, nil)
+		wc.client.Nack(&quest, Nack{Reason: "worker stops, or does not serve this queue"}, nil)
 		return
 	}
-	ctx, stop := context.WithCancelCause(w.jobsCtx)
-	j := &activeJob{w: w, quest: q, stop: stop}
-	if q.Redelivered || q.Attempt > 1 {
-		w.stopPreviousLocked(q.JID)
+	if quest.Redelivered || quest.Attempt > 1 {
+		w.stopPreviousLocked(quest.JID)
 	}
-	w.running[q.Token] = j
-	wc.hurryBeatLocked(q.Beat)
+	ctx, stop := context.WithCancelCause(w.jobsCtx)
+	job := &activeJob{worker: w, quest: quest, stop: stop}
+	w.running[quest.Token] = job
+	wc.hurryBeatLocked(quest.Beat)
 	w.mu.Unlock()
-	wc.client.Ack(&j.quest, func(_ Raw, err error) {
+
+	wc.client.Ack(&job.quest, func(_ Raw, err error) {
 		if code := ErrorCode(err); endsLease(code) {
-			w.loseLease(j, code)
+			w.loseLease(job, code)
 		}
 	})
-	w.handlers.Go(func() { j.run(ctx, queue.handler) })
+	w.handlers.Go(func() { job.run(ctx, queue.handler) })
 }
 
-// handleDuplicate handles a QUEST for a dispatch that the worker already has:
-// it is acknowledged again, its outcome is sent again if it has ended, and the
-// credit it took is returned.
-func (wc *workerConn) handleDuplicate(j *activeJob, ended bool, sid string) {
-	wc.client.Ack(&j.quest, nil)
-	if ended {
-		wc.sendOutcome(j)
+// handleDuplicate handles a QUEST for a dispatch that the worker already has.
+// It acknowledges the dispatch again, sends the outcome again if there is one,
+// and returns the credit that the QUEST took.
+func (wc *workerConn) handleDuplicate(job *activeJob) {
+	wc.worker.mu.Lock()
+	hasOutcome, sid := job.hasOutcome(), wc.sids[job.quest.Queue]
+	wc.worker.mu.Unlock()
+	wc.client.Ack(&job.quest, nil)
+	if hasOutcome {
+		wc.sendOutcome(job)
 	}
-	if sid != "" {
+	if sid != "" { // else the queue is not subscribed over this connection
 		wc.credit(sid, 1)
 	}
 }
 
-// stopPreviousLocked stops earlier dispatches of a job, which the yard has
-// given up. Worker.mu is held.
+// stopPreviousLocked stops the handlers of earlier dispatches of a job, which
+// the yard has given up. Worker.mu is held.
 func (w *Worker) stopPreviousLocked(jid string) {
-	for _, j := range w.running {
-		if j.quest.JID == jid && j.send == nil {
-			j.leaseLost = true
-			j.stop(&StopError{StopLeaseLost})
+	for _, job := range w.running {
+		if job.quest.JID == jid && !job.hasOutcome() {
+			job.leaseLost = true
+			job.stop(&StopError{StopLeaseLost})
 		}
 	}
 }
 
-// loseLease stops a job whose lease is lost. Its outcome is still sent, and
-// will be refused.
-func (w *Worker) loseLease(j *activeJob, code Code) {
+// loseLease stops the handler of a job whose lease is lost, as a node reported
+// with code. The outcome is still sent, and the node will refuse it.
+func (w *Worker) loseLease(job *activeJob, code Code) {
 	w.mu.Lock()
-	first := j.renewable()
-	j.leaseLost = true
+	mustStop := job.renewable()
+	job.leaseLost = true
 	w.mu.Unlock()
-	if first {
-		w.Log.Warn("worker lost a lease", "job", j.quest.JID, "code", string(code))
-		j.stop(&StopError{StopLeaseLost})
+	if mustStop {
+		w.Log.Warn("worker lost a lease", "job", job.quest.JID, "code", string(code))
+		job.stop(&StopError{StopLeaseLost})
 	}
 }
 
-// run runs the handler and sends the job's outcome. A panic fails the attempt,
-// as does a call of runtime.Goexit.
+// run calls the handler and sends the job's outcome. The attempt fails if the
+// handler panics or calls runtime.Goexit. If the handler ended only because the
+// worker stops, run sends nothing and the worker releases the job.
 func (j *activeJob) run(ctx context.Context, handler Handler) {
 	defer j.stop(nil)
 	if left, ok := j.quest.timeLeft(); ok {
@@ -119,20 +146,22 @@ func (j *activeJob) run(ctx context.Context, handler Handler) {
 		defer cancel()
 	}
 	ctx = context.WithValue(ctx, activeJobKey{}, j)
-	result, err := Raw(nil), error(&FailError{Message: "handler ended its goroutine", Type: "panic"})
+
+	var result Raw
+	var err error = &FailError{Message: "handler ended its goroutine", Type: "panic"} // unless the handler returns
 	defer func() {
-		if p := recover(); p != nil {
-			j.w.Log.Error("handler panicked", "job", j.quest.JID, "panic", p, "stack", string(debug.Stack()))
-			err = &FailError{Message: fmt.Sprint("handler panicked: ", p), Type: "panic"}
+		if reason := recover(); reason != nil {
+			j.worker.Log.Error("handler panicked", "job", j.quest.JID, "panic", reason, "stack", string(debug.Stack()))
+			err = &FailError{Message: fmt.Sprint("handler panicked: ", reason), Type: "panic"}
 		}
 		if interruptedByStop(ctx, err) {
-			j.w.keepForRelease(j)
+			j.worker.keepForRelease(j)
 			return
 		}
 		j.finish(result, withStopCause(ctx, err))
 	}()
-	q := j.quest // the handler may change its own copy
-	result, err = handler(ctx, &q)
+	quest := j.quest // the handler may change its own copy
+	result, err = handler(ctx, &quest)
 }
 
 // timeLeft returns how long a job that was just received may take. It compares
@@ -145,21 +174,23 @@ func (q *Quest) timeLeft() (left time.Duration, ok bool) {
 	if q.LeaseUntil.IsZero() {
 		return time.Until(q.Deadline), true
 	}
-	return q.Deadline.Sub(q.LeaseUntil.Add(-q.Lease)), true
+	sent := q.LeaseUntil.Add(-q.Lease)
+	return q.Deadline.Sub(sent), true
 }
 
-// withStopCause adds the reason of a stop to the handler's error. After a
-// deadline the failure is final, because the yard does not retry a job that
-// timed out.
+// withStopCause returns the error to report for a handler that has returned
+// err. If the handler was stopped by a deadline, the failure is final, because
+// the yard does not retry a job that timed out. If it was stopped for another
+// reason and returned no [*FailError], the failure has the type "cancelled".
 func withStopCause(ctx context.Context, err error) error {
-	stopped, ok := errors.AsType[*StopError](context.Cause(ctx))
-	_, own := errors.AsType[*FailError](err)
-	switch {
-	case err == nil || !ok:
+	cause, stopped := errors.AsType[*StopError](context.Cause(ctx))
+	if err == nil || !stopped {
 		return err
-	case stopped.Reason == StopDeadline:
+	}
+	if cause.Reason == StopDeadline {
 		return &FailError{Message: err.Error(), Type: "timeout", Final: true}
-	case own || stopped.Reason == StopWorker:
+	}
+	if _, detailed := errors.AsType[*FailError](err); detailed || cause.Reason == StopWorker {
 		return err
 	}
 	return &FailError{Message: err.Error(), Type: "cancelled"}
@@ -168,141 +199,143 @@ func withStopCause(ctx context.Context, err error) error {
 // interruptedByStop reports whether a handler ended only because the worker
 // stops: its error is that of its context.
 func interruptedByStop(ctx context.Context, err error) bool {
-	cause, ok := errors.AsType[*StopError](context.Cause(ctx))
-	return ok && cause.Reason == StopWorker && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
+	cause, stopped := errors.AsType[*StopError](context.Cause(ctx))
+	return stopped && cause.Reason == StopWorker && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
 }
 
 // keepForRelease keeps a job whose handler was interrupted, so that its lease
 // is renewed until the worker releases it.
-func (w *Worker) keepForRelease(j *activeJob) {
+func (w *Worker) keepForRelease(job *activeJob) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	j.interrupted = true
+	job.interrupted = true
 	w.checkIdleLocked()
 }
 
-// finish records a job's outcome and sends it. It is sent again over later
-// connections until a node answers.
+// finish records a job's outcome, a failure unless err is nil, and sends it.
+// The outcome is sent again over later connections until a node answers. finish
+// does nothing if the worker has already released its jobs.
 func (j *activeJob) finish(result Raw, err error) {
-	w := j.w
+	w := j.worker
 	w.mu.Lock()
 	if w.released {
 		w.mu.Unlock()
-		return // the job has been released
+		return
 	}
-	j.send = func(c *Client, credits uint32, done func(Raw, error)) { c.Done(&j.quest, result, credits, done) }
+	j.outcome = &outcome{result: result}
 	if err != nil {
-		fail := newFail(err)
-		j.send = func(c *Client, credits uint32, done func(Raw, error)) {
-			fail := fail
-			fail.Credits = credits
-			c.Fail(&j.quest, fail, done)
-		}
+		j.outcome.failure = newFail(err)
 	}
-	wc := w.conn
+	conn := w.conn
 	w.mu.Unlock()
-	if wc != nil {
-		wc.sendOutcome(j)
+	if conn != nil {
+		conn.sendOutcome(j)
 	}
 }
 
 // newFail converts a handler's error to a FAIL.
-func newFail(err error) Fail {
-	fail := Fail{Message: err.Error(), Retry: true}
+func newFail(err error) *Fail {
+	fail := Fail{Message: strings.ToValidUTF8(err.Error(), "\uFFFD"), Retry: true}
 	if detailed, ok := errors.AsType[*FailError](err); ok {
 		fail.Type, fail.Code, fail.Details = detailed.Type, detailed.Code, detailed.Details
 		fail.Retry, fail.RetryAfter = !detailed.Final, detailed.RetryAfter
 	}
-	fail.Message = strings.ToValidUTF8(fail.Message, "\uFFFD")
-	return fail
+	return &fail
 }
 
-// sendOutcome sends a job's outcome over wc. The job's credit is returned with
-// it, unless this node has it back already.
-func (wc *workerConn) sendOutcome(j *activeJob) {
-	wc.w.mu.Lock()
-	if wc.w.running[j.quest.Token] != j {
-		wc.w.mu.Unlock()
-		return // answered over another connection
+// sendOutcome sends a job's outcome over wc, and the job's credit with it,
+// unless wc's node already has that credit back. A result that does not fit
+// into a frame fails the job. sendOutcome does nothing if a node has already
+// answered the outcome.
+func (wc *workerConn) sendOutcome(job *activeJob) {
+	w := wc.worker
+	w.mu.Lock()
+	if w.running[job.quest.Token] != job {
+		w.mu.Unlock()
+		return
 	}
-	queue, credited, credits := j.quest.Queue, false, uint32(0)
-	if wc.sids[queue] != "" && j.creditedOn != wc {
-		credited, credits = true, wc.returnCreditLocked(j)
+	owesCredit := wc.owesCreditLocked(job)
+	var credits uint32
+	if owesCredit {
+		credits = wc.returnCreditLocked(job)
 	}
-	end := j.send
-	wc.w.mu.Unlock()
-	end(wc.client, credits, func(_ Raw, err error) {
-		if _, large := errors.AsType[*frame.TooLargeError](err); large || errors.Is(err, ErrNotSendable) {
-			wc.failUnsendable(j, credited, credits, err)
+	outcome := job.outcome
+	w.mu.Unlock()
+
+	outcome.send(wc.client, &job.quest, credits, func(_ Raw, err error) {
+		_, tooLarge := errors.AsType[*frame.TooLargeError](err)
+		if !tooLarge && !errors.Is(err, ErrNotSendable) {
+			wc.handleSettled(job, err)
 			return
 		}
-		wc.handleSettled(j, err)
+		if owesCredit { // it was not sent, so it is still owed
+			w.mu.Lock()
+			job.creditedOn = nil
+			wc.surplus[job.quest.Queue] += 1 - int(credits)
+			w.mu.Unlock()
+		}
+		job.finish(nil, invalidResult(err.Error()))
 	})
 }
 
-// failUnsendable fails a job whose outcome does not fit into a frame. The
-// outcome was not sent, so its credit is accounted for again.
-func (wc *workerConn) failUnsendable(j *activeJob, credited bool, credits uint32, err error) {
-	if credited {
-		wc.w.mu.Lock()
-		j.creditedOn = nil
-		wc.surplus[j.quest.Queue] += 1 - int(credits)
-		wc.w.mu.Unlock()
-	}
-	j.finish(nil, &FailError{Message: "result: " + err.Error(), Type: "invalid_result", Final: true})
+// invalidResult returns the error of a job whose result cannot be sent or
+// stored.
+func invalidResult(reason string) error {
+	return &FailError{Message: "result: " + reason, Type: "invalid_result", Final: true}
+}
+
+// owesCreditLocked reports whether the worker must return the credit that a job
+// took to wc's node. Worker.mu is held.
+func (wc *workerConn) owesCreditLocked(job *activeJob) bool {
+	return wc.sids[job.quest.Queue] != "" && job.creditedOn != wc
 }
 
 // returnCreditLocked records that a job's credit is returned to wc's node, and
-// returns the number of credits to send for it, 0 or 1. Worker.mu is held.
-func (wc *workerConn) returnCreditLocked(j *activeJob) uint32 {
-	j.creditedOn = wc
-	if wc.surplus[j.quest.Queue] > 0 {
-		wc.surplus[j.quest.Queue]--
+// returns the number of credits to send for it: 0 if the node holds a surplus,
+// else 1. Worker.mu is held.
+func (wc *workerConn) returnCreditLocked(job *activeJob) uint32 {
+	job.creditedOn = wc
+	if wc.surplus[job.quest.Queue] > 0 {
+		wc.surplus[job.quest.Queue]--
 		return 0
 	}
 	return 1
 }
 
-// handleSettled handles the answer to an outcome. Without an answer, the job is
-// kept and its outcome is sent again over the next connection.
-func (wc *workerConn) handleSettled(j *activeJob, err error) {
-	w := wc.w
-	remote, refused := errors.AsType[*RemoteError](err)
+// handleSettled handles the node's answer to a job's outcome. The worker
+// forgets the job, unless the outcome must be sent again: later if the node was
+// unavailable, over the next connection if this one failed before the answer.
+func (wc *workerConn) handleSettled(job *activeJob, err error) {
+	w := wc.worker
+	refusal, refused := errors.AsType[*RemoteError](err)
 	switch {
-	case refused && remote.Code == CodeResultTooLarge:
-		j.finish(nil, &FailError{Message: "result: " + remote.Message, Type: "invalid_result", Final: true})
-		return
-	case refused && remote.Code == CodeUnavailable:
-		w.loops.Go(func() { wc.resendLater(j, remote.RetryAfter()) })
-		return
 	case err != nil && !refused:
 		return
+	case refused && refusal.Code == CodeResultTooLarge:
+		job.finish(nil, invalidResult(refusal.Message))
+		return
+	case refused && refusal.Code == CodeUnavailable:
+		w.loops.Go(func() {
+			if backoff.Sleep(wc.ctx, refusal.RetryAfter()) == nil {
+				wc.sendOutcome(job)
+			}
+		})
+		return
+	case refused:
+		w.Log.Warn("job outcome refused", "job", job.quest.JID, "err", err)
 	}
-	if refused {
-		w.Log.Warn("job outcome refused", "job", j.quest.JID, "err", err)
-	}
+
 	w.mu.Lock()
-	first := w.running[j.quest.Token] == j
-	delete(w.running, j.quest.Token)
-	sid, owed := wc.sids[j.quest.Queue], uint32(0)
-	if first && sid != "" && j.creditedOn != wc && !w.stopping {
-		owed = wc.returnCreditLocked(j) // the queue was subscribed after the outcome was sent
+	firstAnswer := w.running[job.quest.Token] == job
+	delete(w.running, job.quest.Token)
+	sid, credits := wc.sids[job.quest.Queue], uint32(0)
+	if firstAnswer && !w.stopping && wc.owesCreditLocked(job) {
+		credits = wc.returnCreditLocked(job) // the queue was subscribed after the outcome was sent
 	}
 	w.checkIdleLocked()
 	w.mu.Unlock()
-	if owed > 0 {
-		wc.credit(sid, owed)
-	}
-}
-
-// resendLater sends an outcome again that the node answered with UNAVAILABLE.
-func (wc *workerConn) resendLater(j *activeJob, after time.Duration) {
-	timer := time.NewTimer(after)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		wc.sendOutcome(j)
-	case <-wc.ctx.Done():
+	if credits > 0 {
+		wc.credit(sid, credits)
 	}
 }
 
@@ -335,27 +368,29 @@ func (q *Quest) Log(ctx context.Context, lines ...string) error {
 	return q.send(ctx, TLog, Fields{"lines": entries})
 }
 
-// send sends a message about a running job. It is not repeated if the
-// connection is lost.
-func (q *Quest) send(ctx context.Context, t int64, p Fields) error {
-	j, ok := ctx.Value(activeJobKey{}).(*activeJob)
+// send sends a message about the job whose handler has the context ctx, and
+// waits for the answer. The message is not repeated if the connection is lost.
+// If the answer means that the lease is lost, send stops the handler and
+// returns a [*StopError].
+func (q *Quest) send(ctx context.Context, t int64, payload Fields) error {
+	job, ok := ctx.Value(activeJobKey{}).(*activeJob)
 	if !ok {
 		return errors.New("the context is not that of a Worker's handler")
 	}
-	j.w.mu.Lock()
-	wc := j.w.conn
-	j.w.mu.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if wc == nil {
+	job.worker.mu.Lock()
+	conn := job.worker.conn
+	job.worker.mu.Unlock()
+	if conn == nil {
 		return nil
 	}
-	p["jid"], p["tok"] = j.quest.JID, j.quest.Token[:]
-	_, err := wc.client.Call(ctx, t, p.Raw())
+	payload["jid"], payload["tok"] = job.quest.JID, job.quest.Token[:]
+	_, err := conn.client.Call(ctx, t, payload.Raw())
 	switch code := ErrorCode(err); {
 	case endsLease(code):
-		j.w.loseLease(j, code)
+		job.worker.loseLease(job, code)
 		return &StopError{StopLeaseLost}
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

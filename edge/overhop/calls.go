@@ -5,34 +5,16 @@ import (
 	"time"
 )
 
-// Ping returns the node's time.
-func (c *Client) Ping(ctx context.Context) (time.Time, error) {
-	pong, err := c.Call(ctx, TPing, EmptyMap)
-	if err != nil {
-		return time.Time{}, err
-	}
-	r := newFieldReader(pong, "server_time")
-	now := r.optTime("server_time")
-	return now, r.err
-}
-
 // callForText sends a request and returns one text of its answer.
 func (c *Client) callForText(ctx context.Context, t int64, p Raw, name string) (string, error) {
 	ok, err := c.Call(ctx, t, p)
-	text, _ := ok.Get(name).Str()
-	return text, err
+	return ok.getText(name), err
 }
 
 // Subscribe subscribes to a queue with the given credits and returns the
 // subscription's id.
 func (c *Client) Subscribe(ctx context.Context, queue string, credits uint32) (sid string, err error) {
 	return c.callForText(ctx, TSubscribe, Fields{"q": queue, "credits": credits}.Raw(), "sid")
-}
-
-// Unsubscribe ends a subscription. Jobs that were received continue.
-func (c *Client) Unsubscribe(ctx context.Context, sid string) error {
-	_, err := c.Call(ctx, TUnsubscribe, Fields{"sid": sid}.Raw())
-	return err
 }
 
 // Credit adds n credits to a subscription; n must be at least 1.
@@ -58,12 +40,11 @@ func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error)
 // GoEnqueue submits a job without waiting. done is called as described at
 // [Client.Go]. The jobs of one client are accepted in the order of the calls.
 func (c *Client) GoEnqueue(e Enqueue, done func(jid string, err error)) {
-	c.Go(TEnqueue, e.append, func(ok Raw, err error) {
-		jid, _ := ok.Get("jid").Str()
-		done(jid, err)
-	})
+	c.Go(TEnqueue, e.append, func(ok Raw, err error) { done(ok.getText("jid"), err) })
 }
 
+// append appends the payload of the ENQUEUE to b, without the fields that are
+// not set. A negative number counts as not set.
 func (e *Enqueue) append(b []byte) []byte {
 	p := Fields{"q": e.Queue, "job_payload": e.Payload.orNil()}
 	if !e.At.IsZero() {
@@ -117,10 +98,10 @@ func (q *Quest) appendLeaseRef(b []byte) []byte {
 // the outcome is committed, or with an error, as described at [Client.Go].
 func (c *Client) Done(q *Quest, result Raw, credits uint32, done func(Raw, error)) {
 	c.Go(TDone, func(b []byte) []byte {
-		if credits == 0 {
-			b = AppendMap(b, 3)
-		} else {
+		if credits > 0 {
 			b = AppendInt(AppendStr(AppendMap(b, 4), "credits"), int64(credits))
+		} else {
+			b = AppendMap(b, 3)
 		}
 		b = AppendStr(AppendStr(b, "jid"), q.JID)
 		b = append(AppendStr(b, "result"), result.orNil()...)
@@ -128,8 +109,8 @@ func (c *Client) Done(q *Quest, result Raw, credits uint32, done func(Raw, error
 	}, done)
 }
 
-// Fail ends a dispatch with a failure. The [LeaseRef] of f is ignored, q's is
-// sent.
+// Fail ends a dispatch with a failure. It ignores the [LeaseRef] of f and sends
+// that of q. done is called as by [Client.Done].
 func (c *Client) Fail(q *Quest, f Fail, done func(Raw, error)) {
 	reason := Fields{"message": f.Message}
 	setUnlessZero(reason, "type", f.Type)
@@ -156,28 +137,24 @@ func (c *Client) Nack(q *Quest, n Nack, done func(Raw, error)) {
 	c.Go(TNack, p.append, done)
 }
 
-// Beat extends the leases of quests. The answer passed to done is for
-// [BeatAnswers].
-func (c *Client) Beat(quests []*Quest, done func(Raw, error)) {
-	c.Go(TBeat, func(b []byte) []byte {
+// Beat extends the leases of quests. When the node has answered, Beat calls lost
+// for every job whose lease could not be extended, with the node's reason.
+func (c *Client) Beat(quests []*Quest, lost func(jid string, code Code)) {
+	appendPayload := func(b []byte) []byte {
 		b = AppendStr(AppendMap(b, 1), "jobs")
 		b = AppendArray(b, len(quests))
 		for _, q := range quests {
 			b = q.appendLeaseRef(b)
 		}
 		return b
-	}, done)
-}
-
-// BeatAnswers calls lost for every job whose lease could not be extended.
-func BeatAnswers(ok Raw, lost func(jid string, code Code)) {
-	for answer := range ok.Get("jobs").Items() {
-		if alive, _ := answer.Get("ok").Bool(); !alive {
-			jid, _ := answer.Get("jid").Str()
-			code, _ := answer.Get("code").Str()
-			lost(jid, Code(code))
-		}
 	}
+	c.Go(TBeat, appendPayload, func(ok Raw, _ error) {
+		for answer := range ok.Get("jobs").Items() {
+			if extended, _ := answer.Get("ok").Bool(); !extended {
+				lost(answer.getText("jid"), Code(answer.getText("code")))
+			}
+		}
+	})
 }
 
 // Goodbye announces that the worker is leaving. With drain, the node sends no

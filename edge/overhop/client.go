@@ -19,32 +19,22 @@ import (
 // were answered. It is not known whether they took effect.
 var ErrClosed = errors.New("connection to the node is closed")
 
-// Options configures a [Client]. The zero value offers the delivery extension
-// and ignores QUESTs.
+// Options configures a [Client]. The zero value ignores QUESTs.
 type Options struct {
-	Name         string        // name of this client, for display
-	Token        string        // token that the node requires; empty: none
-	TLS          *tls.Config   // for [Dial]; nil: plain TCP
-	NoDelivery   bool          // do not offer the delivery extension
-	MaxFrame     int           // largest frame sent or accepted, in bytes; 0: the node's limit, or DefaultFrameLimit if it announces none
-	WriteTimeout time.Duration // the connection ends if 256 KiB cannot be written in this time; 0: 10 s
+	Name  string      // name of this client, for display
+	Token string      // token that the node requires; empty: none
+	TLS   *tls.Config // for [Dial]; nil: plain TCP
 
-	// ResponseTimeout is how long a node may send nothing at all while it owes
-	// an answer before the connection is closed. 0 means 65 s, which is more
-	// than the longest time a node can be configured to wait for the yard; a
-	// negative value means no limit.
-	ResponseTimeout time.Duration
+	OnQuest func(Quest) // called by Run for every QUEST; must not block
+
+	// OnPush is called by Run for every other push of message type t. payload
+	// is valid during the call only. It must not block.
+	OnPush func(t int64, payload Raw)
 
 	// probe reports whether the node is alive, over a separate connection; nil:
 	// not available. Answers come in order, so on this connection a slow answer
 	// cannot be told from a dead node.
 	probe func(context.Context) bool
-
-	OnQuest func(Quest) // called by Run for every QUEST; must not block
-
-	// OnPush is called by Run for every other push. p is valid during the call
-	// only. It must not block.
-	OnPush func(t int64, p Raw)
 }
 
 // Client is one registered connection to a node. Its methods may be called
@@ -69,14 +59,9 @@ func Dial(ctx context.Context, addr string, opts Options) (*Client, error) {
 	return nd.open(ctx, addr, opts)
 }
 
-// Connect registers over an existing connection. On error nc is left open.
+// Connect registers over an existing connection. ctx limits the time for that.
+// On error nc is left open.
 func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
-	if opts.WriteTimeout == 0 {
-		opts.WriteTimeout = 10 * time.Second
-	}
-	if opts.ResponseTimeout == 0 {
-		opts.ResponseTimeout = defaultResponseTimeout
-	}
 	c := &Client{
 		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), opts: opts,
 		requests: pipeline{wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[string]func(Raw, error))},
@@ -92,59 +77,63 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 	return c, nil
 }
 
+// handshake sends HELLO and REGISTER, and waits for both answers. It stores the
+// node's name, the worker's id and the frame limit.
 func (c *Client) handshake() error {
-	hello := Fields{"client": "yardmaster"}
+	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}}
 	setUnlessZero(hello, "name", c.opts.Name)
 	setUnlessZero(hello, "token", c.opts.Token)
-	if !c.opts.NoDelivery {
-		hello["ext"] = []string{Delivery}
-	}
 	hi, err := c.roundTrip(THello, hello.Raw(), THi)
 	if err != nil {
 		return err
 	}
-	c.node, _ = hi.Get("node").Str()
-	if c.opts.MaxFrame == 0 {
-		c.opts.MaxFrame = DefaultFrameLimit
-		if limit, ok := hi.Get("max_envelope_size_bytes").Int(); ok && limit >= MinFrameLimit && limit <= MaxFrameLimit {
-			c.opts.MaxFrame = int(limit)
-		}
-	}
-	c.requests.maxFrame = c.opts.MaxFrame
-	c.in.SetLimit(c.opts.MaxFrame)
+	c.node = hi.getText("node")
+	c.requests.maxFrame = frameLimit(hi)
+	c.in.SetLimit(c.requests.maxFrame)
 	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)
 	if err != nil {
 		return err
 	}
-	c.wid, _ = ok.Get("wid").Str()
+	c.wid = ok.getText("wid")
 	return nil
 }
 
-// roundTrip sends one request and returns the payload of its answer. It skips
-// an IDENT, which REGISTER answers.
-func (c *Client) roundTrip(t int64, p Raw, want int64) (Raw, error) {
+// frameLimit returns the largest frame payload that a node accepts, in bytes,
+// by its answer to HELLO: the default if the answer names no valid one.
+func frameLimit(hi Raw) int {
+	limit, ok := hi.Get("max_envelope_size_bytes").Int()
+	if !ok || limit < MinFrameLimit || limit > MaxFrameLimit {
+		return DefaultFrameLimit
+	}
+	return int(limit)
+}
+
+// roundTrip sends one request of message type t and returns the payload of its
+// answer, which must have the type answerType. It is only used before Run. It
+// skips an IDENT, which asks for the REGISTER that is sent anyway.
+func (c *Client) roundTrip(t int64, payload Raw, answerType int64) (Raw, error) {
 	c.requests.lastRID++
 	rid := strconv.FormatUint(c.requests.lastRID, 10)
-	if _, err := c.nc.Write(AppendMessage(nil, t, rid, p)); err != nil {
+	if _, err := c.nc.Write(AppendMessage(nil, t, rid, payload)); err != nil {
 		return nil, err
 	}
 	for {
-		payload, err := c.in.Next()
+		received, err := c.in.Next()
 		if err != nil {
 			return nil, err
 		}
-		e, err := ParseEnvelope(payload)
+		message, err := ParseEnvelope(received)
 		switch {
 		case err != nil:
 			return nil, err
-		case e.T == TErr:
-			return nil, parseErr(e.P)
-		case e.T == TIdent && e.RID == PushRID:
+		case message.T == TErr:
+			return nil, parseErr(message.P)
+		case message.T == TIdent && message.RID == PushRID:
 			continue
-		case e.T != want || e.RID != rid:
-			return nil, fmt.Errorf("node answered t=%d to t=%d", e.T, t)
+		case message.T != answerType || message.RID != rid:
+			return nil, fmt.Errorf("node answered t=%d to t=%d", message.T, t)
 		}
-		return e.P, nil
+		return message.P, nil
 	}
 }
 
@@ -165,15 +154,16 @@ func (c *Client) Run(ctx context.Context) error {
 	c.running.Store(true)
 	stop := context.AfterFunc(ctx, func() { c.nc.Close() })
 	defer stop()
-	loops, stopLoops := context.WithCancel(ctx)
-	var background sync.WaitGroup
-	background.Go(func() { c.writeLoop(loops) })
-	var silenceErr error
-	background.Go(func() { silenceErr = c.watchSilence(loops) })
+	loopCtx, stopLoops := context.WithCancel(ctx)
+	var loops sync.WaitGroup
+	var silenceErr error // why watchSilence closed the connection
+	loops.Go(func() { c.writeLoop(loopCtx) })
+	loops.Go(func() { silenceErr = c.watchSilence(loopCtx) })
 	err := c.readLoop()
+
 	stopLoops()
 	c.nc.Close()
-	background.Wait()
+	loops.Wait()
 	if silenceErr != nil {
 		err = silenceErr
 	}
@@ -194,20 +184,23 @@ func (c *Client) Close() error {
 	return err
 }
 
+// readLoop passes every message from the node to the request that it answers,
+// or to the callback for pushes. It returns the error that ends the connection,
+// never nil.
 func (c *Client) readLoop() error {
 	for {
-		payload, err := c.in.Next()
+		received, err := c.in.Next()
 		if err != nil {
 			return fmt.Errorf("read from node: %w", err)
 		}
-		t, rid, p, err := parseEnvelope(payload)
+		t, rid, payload, err := parseEnvelope(received)
 		if err != nil {
 			return fmt.Errorf("read from node: %w", err)
 		}
 		if string(rid) == PushRID {
-			err = c.handlePush(t, p)
+			err = c.handlePush(t, payload)
 		} else {
-			err = c.requests.answer(t, rid, p)
+			err = c.requests.answer(t, rid, payload)
 		}
 		if err != nil {
 			return err
@@ -215,31 +208,38 @@ func (c *Client) readLoop() error {
 	}
 }
 
-func (c *Client) handlePush(t int64, p Raw) error {
+// handlePush passes a push of message type t to OnQuest or OnPush. An error
+// ends the connection: the push is an ERR, a QUEST that cannot be parsed, or of
+// a type that this client does not know. An IDENT needs no reply, because the
+// client has registered.
+func (c *Client) handlePush(t int64, payload Raw) error {
 	c.requests.received()
 	switch {
 	case t == TErr:
-		return parseErr(p)
+		return parseErr(payload)
 	case t == TIdent:
-	case t < TQuest || t > TJobEnd || c.opts.NoDelivery:
+	case t < TQuest || t > TJobEnd:
 		return fmt.Errorf("node pushed t=%d, which this client does not know", t)
 	case t == TQuest && c.opts.OnQuest != nil:
-		q, err := ParseQuest(p)
+		quest, err := ParseQuest(payload)
 		if err != nil {
 			return fmt.Errorf("node sent a bad QUEST: %w", err)
 		}
-		c.opts.OnQuest(q)
+		c.opts.OnQuest(quest)
 	case c.opts.OnPush != nil:
-		c.opts.OnPush(t, p)
+		c.opts.OnPush(t, payload)
 	}
 	return nil
 }
 
-// maxWrite is the largest single write, in bytes, that must finish within
-// [Options.WriteTimeout].
-const maxWrite = 256 << 10
+const (
+	maxWrite     = 256 << 10        // largest single write, in bytes
+	writeTimeout = 10 * time.Second // time within which a write must finish
+)
 
-// writeLoop writes everything that waits, and meanwhile lets more accumulate.
+// writeLoop writes all output that waits, again and again, until ctx ends or a
+// write fails, when it closes the connection. More output accumulates during a
+// write, so that a busy client needs few writes.
 func (c *Client) writeLoop(ctx context.Context) {
 	var batch []byte
 	for {
@@ -250,13 +250,13 @@ func (c *Client) writeLoop(ctx context.Context) {
 		}
 		batch = c.requests.take(batch)
 		for part := range slices.Chunk(batch, maxWrite) {
-			c.nc.SetWriteDeadline(time.Now().Add(c.opts.WriteTimeout))
+			c.nc.SetWriteDeadline(time.Now().Add(writeTimeout))
 			if _, err := c.nc.Write(part); err != nil {
 				c.nc.Close() // ends readLoop
 				return
 			}
 		}
-		if cap(batch) > 1<<20 {
+		if cap(batch) > maxUnsent { // do not keep the memory of an exceptional batch
 			batch = nil
 		}
 	}
@@ -282,29 +282,82 @@ func (c *Client) Go(t int64, payload func([]byte) []byte, done func(ok Raw, err 
 	}
 }
 
-// Call sends a request of message type t with payload p and returns a copy of
-// the answer's payload. It waits while too much output is unsent. If ctx ends
-// first, the request may still take effect.
-func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
+// Call sends a request of message type t and returns a copy of the answer's
+// payload. It waits while too much output is unsent. If ctx ends first, the
+// request may still take effect.
+func (c *Client) Call(ctx context.Context, t int64, payload Raw) (Raw, error) {
 	type answer struct {
 		ok  Raw
 		err error
 	}
+	answers := make(chan answer, 1)
 	if err := c.requests.lockWritable(ctx); err != nil {
 		return nil, err
 	}
-	got := make(chan answer, 1)
-	err := c.requests.addLocked(t, p.append, func(ok Raw, err error) {
-		got <- answer{slices.Clone(ok), err}
+	err := c.requests.addLocked(t, payload.append, func(ok Raw, err error) {
+		answers <- answer{slices.Clone(ok), err}
 	})
 	c.requests.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case a := <-got:
+	case a := <-answers:
 		return a.ok, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+const (
+	// responseTimeout is how long a node may send nothing at all while it owes
+	// an answer. It is longer than the longest time for which a node can be
+	// configured to delay an answer, one minute.
+	responseTimeout = 65 * time.Second
+
+	// probeAfter is the silence after which a node that owes an answer is
+	// probed. With its default configuration a node always answers sooner.
+	probeAfter = 6 * time.Second
+
+	watchInterval = 500 * time.Millisecond
+)
+
+// watchSilence closes the connection and returns an error if the node owes
+// answers and has sent nothing for responseTimeout, or for probeAfter if a
+// probe finds it dead. It returns nil if ctx ends first.
+func (c *Client) watchSilence(ctx context.Context) error {
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	var lastAlive time.Time // when the last successful probe ended
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		since, waiting := c.requests.unansweredSince()
+		if !waiting {
+			continue
+		}
+		silence := time.Since(since)
+		if silence <= responseTimeout {
+			probeDue := c.opts.probe != nil && min(silence, time.Since(lastAlive)) > probeAfter
+			if !probeDue {
+				continue
+			}
+			if c.opts.probe(ctx) {
+				lastAlive = time.Now()
+				continue
+			}
+			latest, waiting := c.requests.unansweredSince()
+			if !waiting || latest.After(since) {
+				continue // the node has answered during the probe
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.nc.Close()
+		return fmt.Errorf("node has sent nothing for %s", time.Since(since).Round(watchInterval))
 	}
 }

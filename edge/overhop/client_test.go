@@ -66,7 +66,7 @@ func TestClient_BadNode(t *testing.T) {
 					t.Errorf("%s: a request ended with %v", name, err)
 				}
 			}
-			if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) {
+			if _, err := c.Call(t.Context(), TPing, EmptyMap); !errors.Is(err, ErrClosed) {
 				t.Errorf("%s: a later request ended with %v", name, err)
 			}
 			<-c.Closed()
@@ -78,9 +78,9 @@ func TestClient_BadNode(t *testing.T) {
 func TestClient_Unsendable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newFakeCluster(t)
-		c, _ := connect(t, y, Options{MaxFrame: 1000})
+		c, _ := connect(t, y, Options{})
 		var large *frame.TooLargeError
-		if _, err := c.Enqueue(t.Context(), Enqueue{Queue: "q", Payload: AppendBin(nil, make([]byte, 1000))}); !errors.As(err, &large) {
+		if _, err := c.Enqueue(t.Context(), Enqueue{Queue: "q", Payload: AppendBin(nil, make([]byte, DefaultFrameLimit))}); !errors.As(err, &large) {
 			t.Errorf("too large: %v", err)
 		}
 		for _, e := range []Enqueue{{Queue: "\xff"}, {Queue: "q", Payload: Raw{0xcb}}, {Queue: "q", Payload: Raw{0xc0, 0xc0}}} {
@@ -88,7 +88,7 @@ func TestClient_Unsendable(t *testing.T) {
 				t.Errorf("%+v: %v", e, err)
 			}
 		}
-		if _, err := c.Ping(t.Context()); err != nil {
+		if _, err := c.Call(t.Context(), TPing, EmptyMap); err != nil {
 			t.Error(err)
 		}
 		c.Close()
@@ -109,7 +109,7 @@ func TestClient_CallsWaitForSpace(t *testing.T) {
 			return nil, false
 		})
 		go n.run()
-		c, err := Connect(t.Context(), theirs, Options{WriteTimeout: time.Hour, ResponseTimeout: -1})
+		c, err := Connect(t.Context(), theirs, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestClient_CallsWaitForSpace(t *testing.T) {
 		c.requests.mu.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Call(ctx, TPing, EmptyMap); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call while the output is full: %v", err)
 		}
 		close(released)

@@ -86,15 +86,16 @@ type checker struct {
 
 func (c *checker) fail(reason string) error { return &CodecError{Offset: c.at, Reason: reason} }
 
-// value checks one value. depth is the number of container levels left.
-func (c *checker) value(depth int) error {
+// value checks the value at the current offset and moves the offset to its end.
+// Arrays and maps in it may be nested up to levels deep.
+func (c *checker) value(levels int) error {
 	h, ok := readHeader(c.b[c.at:])
 	if !ok {
-		return c.refuse()
+		return c.headerError()
 	}
 	switch h.kind {
 	case KindArray, KindMap:
-		return c.container(h, depth)
+		return c.container(h, levels)
 	case KindStr, KindBin:
 		body := c.b[c.at+h.size:]
 		if uint64(len(body)) < h.n {
@@ -110,38 +111,45 @@ func (c *checker) value(depth int) error {
 	return nil
 }
 
-func (c *checker) container(h header, depth int) error {
-	if depth == 0 {
+// container checks the array or map with the header h at the current offset. It
+// counts as one of the levels.
+func (c *checker) container(h header, levels int) error {
+	if levels == 0 {
 		return c.fail("nested too deep")
 	}
 	c.at += h.size
 	for range h.n {
 		if h.kind == KindMap {
-			if c.at < len(c.b) && !isText(c.b[c.at]) {
+			if c.at < len(c.b) && !startsText(c.b[c.at]) {
 				return c.fail("map key is not text")
 			}
-			if err := c.value(depth); err != nil {
+			if err := c.value(levels); err != nil {
 				return err
 			}
 		}
-		if err := c.value(depth - 1); err != nil {
+		if err := c.value(levels - 1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func isText(first byte) bool { return first>>5 == 5 || first >= 0xd9 && first <= 0xdb }
+// startsText reports whether first is the first byte of a text.
+func startsText(first byte) bool { return first>>5 == 5 || first >= 0xd9 && first <= 0xdb }
 
-// refuse returns the error for a value that readHeader does not accept.
-func (c *checker) refuse() error {
+// headerError returns the error for the value at the current offset, whose
+// header [readHeader] does not accept: its type is not allowed, or it is cut
+// off.
+func (c *checker) headerError() error {
 	if c.at >= len(c.b) {
 		return c.fail("cut off")
 	}
-	switch first := c.b[c.at]; {
+	first := c.b[c.at]
+	isExtension := first >= 0xc7 && first <= 0xc9 || first >= 0xd4 && first <= 0xd8
+	switch {
 	case first == 0xca || first == 0xcb:
 		return c.fail("float")
-	case first >= 0xc7 && first <= 0xc9 || first >= 0xd4 && first <= 0xd8:
+	case isExtension:
 		return c.fail("extension type")
 	case first == 0xc1:
 		return c.fail("reserved byte 0xc1")
@@ -160,8 +168,10 @@ type header struct {
 	v    int64  // of an int or a bool
 }
 
-// readHeader reads the header of the value at the beginning of b. ok is false
-// if b is too short or the type is not allowed.
+// readHeader reads the header of the MessagePack value at the beginning of b.
+// ok is false if b is too short or the protocol does not allow the type. The
+// first byte of short values holds the length or the integer itself; the other
+// types are left to readWideHeader.
 func readHeader(b []byte) (h header, ok bool) {
 	if len(b) == 0 {
 		return header{}, false
@@ -201,35 +211,39 @@ var wideHeaders = [32]struct {
 	0xde - 0xc0: {kind: KindMap, bytes: 2}, 0xdf - 0xc0: {kind: KindMap, bytes: 4},
 }
 
-func readWideHeader(first byte, rest []byte) (header, bool) {
-	w := wideHeaders[first-0xc0]
-	if w.kind == 0 || len(rest) < w.bytes {
+// readWideHeader reads a header whose first byte is 0xc0 to 0xdf and is followed
+// by rest. ok is false if rest is too short, the protocol does not allow the
+// type, or an integer is larger than int64.
+func readWideHeader(first byte, rest []byte) (h header, ok bool) {
+	wide := wideHeaders[first-0xc0]
+	if wide.kind == 0 || len(rest) < wide.bytes {
 		return header{}, false
 	}
-	h := header{kind: w.kind, size: 1 + w.bytes}
-	var n uint64
-	switch w.bytes {
+	var number uint64 // a length or an integer
+	switch wide.bytes {
 	case 1:
-		n = uint64(rest[0])
+		number = uint64(rest[0])
 	case 2:
-		n = uint64(binary.BigEndian.Uint16(rest))
+		number = uint64(binary.BigEndian.Uint16(rest))
 	case 4:
-		n = uint64(binary.BigEndian.Uint32(rest))
+		number = uint64(binary.BigEndian.Uint32(rest))
 	case 8:
-		n = binary.BigEndian.Uint64(rest)
+		number = binary.BigEndian.Uint64(rest)
 	}
+
+	h = header{kind: wide.kind, size: 1 + wide.bytes}
 	switch {
 	case h.kind == KindBool:
 		h.v = int64(first & 1)
 	case h.kind != KindInt:
-		h.n = n
-	case w.signed:
-		shift := 64 - 8*w.bytes
-		h.v = int64(n<<shift) >> shift
-	case n > math.MaxInt64:
+		h.n = number
+	case wide.signed: // extend the sign to 64 bits
+		shift := 64 - 8*wide.bytes
+		h.v = int64(number<<shift) >> shift
+	case number > math.MaxInt64:
 		return header{}, false
 	default:
-		h.v = int64(n)
+		h.v = int64(number)
 	}
 	return h, true
 }
@@ -256,13 +270,7 @@ func (r Raw) Bool() (v, ok bool) {
 }
 
 // Text returns r's text, in place. ok is false if r is not text.
-func (r Raw) Text() (v []byte, ok bool) {
-	h, _ := readHeader(r)
-	if h.kind != KindStr {
-		return nil, false
-	}
-	return r[h.size : h.size+int(h.n)], true
-}
+func (r Raw) Text() (v []byte, ok bool) { return r.body(KindStr) }
 
 // Str returns a copy of r's text. ok is false if r is not text.
 func (r Raw) Str() (v string, ok bool) {
@@ -271,9 +279,13 @@ func (r Raw) Str() (v string, ok bool) {
 }
 
 // Bin returns r's binary, in place. ok is false if r is not binary.
-func (r Raw) Bin() (v []byte, ok bool) {
+func (r Raw) Bin() (v []byte, ok bool) { return r.body(KindBin) }
+
+// body returns the bytes of a text or a binary. ok is false if r is of another
+// kind.
+func (r Raw) body(kind Kind) (v []byte, ok bool) {
 	h, _ := readHeader(r)
-	if h.kind != KindBin {
+	if h.kind != kind {
 		return nil, false
 	}
 	return r[h.size : h.size+int(h.n)], true
@@ -289,64 +301,60 @@ func (r Raw) Len() int {
 	return int(h.n)
 }
 
-// Items iterates over the values of an array. Other kinds have none.
+// Items iterates over the values of an array, which share r's memory. Other kinds
+// have none.
 func (r Raw) Items() iter.Seq[Raw] {
 	return func(yield func(Raw) bool) {
 		h, _ := readHeader(r)
 		if h.kind != KindArray {
 			return
 		}
-		at := h.size
+		offset := h.size
 		for range h.n {
-			end := skip(r, at)
-			if !yield(r[at:end:end]) {
+			end := skip(r, offset)
+			if !yield(r[offset:end:end]) {
 				return
 			}
-			at = end
+			offset = end
 		}
 	}
 }
 
-// Pairs iterates over the keys and values of a map, including repeated keys, of
-// which the last value counts. Other kinds have none.
+// Pairs iterates over the keys and values of a map, which share r's memory. It
+// includes repeated keys, of which the last value counts. Other kinds have none.
 func (r Raw) Pairs() iter.Seq2[[]byte, Raw] {
 	return func(yield func([]byte, Raw) bool) {
 		h, _ := readHeader(r)
 		if h.kind != KindMap {
 			return
 		}
-		at := h.size
+		offset := h.size
 		for range h.n {
-			key, value, end := pairAt(r, at)
-			if !yield(key, value) {
+			keyEnd := skip(r, offset)
+			end := skip(r, keyEnd)
+			key, _ := r[offset:keyEnd].Text()
+			if !yield(key, r[keyEnd:end:end]) {
 				return
 			}
-			at = end
+			offset = end
 		}
 	}
 }
 
-func pairAt(r Raw, at int) (key []byte, value Raw, end int) {
-	mid := skip(r, at)
-	end = skip(r, mid)
-	key, _ = r[at:mid].Text()
-	return key, r[mid:end:end], end
-}
-
-// skip returns the end of the value at offset at.
-func skip(r Raw, at int) int {
-	left := 1
-	for left > 0 {
+// skip returns the offset of the end of the value at offset at. It is not
+// recursive: it counts the values that remain, of all open arrays and maps
+// together.
+func skip(r Raw, at int) (end int) {
+	for remaining := 1; remaining > 0; remaining-- {
 		h, _ := readHeader(r[at:])
-		left--
 		at += h.size
 		switch h.kind {
 		case KindStr, KindBin:
 			at += int(h.n)
 		case KindArray:
-			left += int(h.n)
+			remaining += int(h.n)
 		case KindMap:
-			left += 2 * int(h.n)
+			remaining += 2 * int(h.n)
 		}
 	}
 	return at
@@ -359,12 +367,21 @@ func (r Raw) Get(key string) Raw {
 	return found[0]
 }
 
-// pick stores the values of several keys in found, in one pass.
+// getText returns a copy of the text of a map's key, "" if there is no such key
+// or its value is not text.
+func (r Raw) getText(key string) string {
+	text, _ := r.Get(key).Str()
+	return text
+}
+
+// pick stores the value of each of the given keys in r, which is a map, in found: that
+// of keys[i] in found[i]. It reads the map only once. Where a key is missing, found is
+// unchanged.
 func (r Raw) pick(found []Raw, keys ...string) {
-	for k, v := range r.Pairs() {
-		for i, key := range keys {
-			if string(k) == key {
-				found[i] = v
+	for key, value := range r.Pairs() {
+		for i := range keys {
+			if string(key) == keys[i] {
+				found[i] = value
 				break
 			}
 		}
@@ -376,8 +393,11 @@ func (r Raw) pick(found []Raw, keys ...string) {
 func (r Raw) HasBinary() bool {
 	for at := 0; at < len(r); {
 		h, ok := readHeader(r[at:])
-		if !ok || h.kind == KindBin {
-			return ok
+		if h.kind == KindBin {
+			return true
+		}
+		if !ok {
+			return false
 		}
 		at += h.size
 		if h.kind == KindStr {

@@ -32,6 +32,8 @@ type nodeDialer struct {
 	lastTry   time.Time
 }
 
+// newNodeDialer returns a dialer of nodes, which starts at a random one. dial
+// opens a connection; nil means TCP. tlsConfig is nil for plain connections.
 func newNodeDialer(nodes []string, dial func(context.Context, string) (net.Conn, error), tlsConfig *tls.Config) *nodeDialer {
 	if dial == nil {
 		dial = dialTCP
@@ -51,7 +53,8 @@ func (nd *nodeDialer) prefer(addrs []string) {
 	rand.Shuffle(len(nd.preferred), func(i, j int) { nd.preferred[i], nd.preferred[j] = nd.preferred[j], nd.preferred[i] })
 }
 
-// next returns the address to try next.
+// next returns the address to try next: a preferred one if there is any, else
+// that of the next node in turn.
 func (nd *nodeDialer) next() string {
 	nd.lastTry = time.Now()
 	if len(nd.preferred) > 0 {
@@ -63,16 +66,17 @@ func (nd *nodeDialer) next() string {
 	return nd.nodes[nd.index%len(nd.nodes)]
 }
 
-// connect is open with a time limit, and with probes of the node.
-func (nd *nodeDialer) connect(ctx context.Context, addr string, o Options) (*Client, error) {
+// connect is open within connectTimeout, with probes of the node.
+func (nd *nodeDialer) connect(ctx context.Context, addr string, opts Options) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	o.probe = func(ctx context.Context) bool { return nd.alive(ctx, addr) }
-	return nd.open(ctx, addr, o)
+	opts.probe = func(ctx context.Context) bool { return nd.alive(ctx, addr) }
+	return nd.open(ctx, addr, opts)
 }
 
-// open connects to a node and registers.
-func (nd *nodeDialer) open(ctx context.Context, addr string, o Options) (*Client, error) {
+// open connects to the node at addr, with TLS if it is configured, and
+// registers there. On error no connection is left open.
+func (nd *nodeDialer) open(ctx context.Context, addr string, opts Options) (*Client, error) {
 	nc, err := nd.dial(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to node: %w", err)
@@ -80,17 +84,17 @@ func (nd *nodeDialer) open(ctx context.Context, addr string, o Options) (*Client
 	if nc, err = wrapTLS(ctx, nc, addr, nd.tls); err != nil {
 		return nil, err
 	}
-	c, err := Connect(ctx, nc, o)
+	client, err := Connect(ctx, nc, opts)
 	if err != nil {
 		nc.Close()
 	}
-	return c, err
+	return client, err
 }
 
-// alive reports whether a node answers over a new connection. Any answer
-// counts, including a refusal or a closed connection: a process that hangs
-// still accepts connections, but sends nothing. alive may be called
-// concurrently with the other methods.
+// alive reports whether the node at addr answers a HELLO over a new connection
+// within probeTimeout. Any answer counts, including a refusal or a closed
+// connection: a process that hangs still accepts connections, but sends
+// nothing. alive may be called concurrently with the other methods.
 func (nd *nodeDialer) alive(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -127,20 +131,22 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// wrapTLS starts TLS over nc, unless cfg is nil. On error it closes nc.
-func wrapTLS(ctx context.Context, nc net.Conn, addr string, cfg *tls.Config) (net.Conn, error) {
-	if cfg == nil {
+// wrapTLS returns a TLS connection over nc, or nc itself if config is nil. The
+// node's certificate must be valid for the host of addr, unless config says
+// otherwise. On error wrapTLS closes nc.
+func wrapTLS(ctx context.Context, nc net.Conn, addr string, config *tls.Config) (net.Conn, error) {
+	if config == nil {
 		return nc, nil
 	}
-	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+	if config.ServerName == "" && !config.InsecureSkipVerify {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
 			host = addr
 		}
-		cfg = cfg.Clone()
-		cfg.ServerName = host
+		config = config.Clone()
+		config.ServerName = host
 	}
-	conn := tls.Client(nc, cfg)
+	conn := tls.Client(nc, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("TLS with node: %w", err)
@@ -148,9 +154,13 @@ func wrapTLS(ctx context.Context, nc net.Conn, addr string, cfg *tls.Config) (ne
 	return conn, nil
 }
 
-// permanentCodes are refusals that another node or a later attempt would not
-// change: the worker or producer is misconfigured.
-var permanentCodes = []Code{
-	CodeProtocolViolation, CodeQueueNotFound, CodeInvalidQueueName, CodeSystemQueue, CodeDuplicateSub, CodeNotImplemented,
-	CodeUnauthorized,
+// isPermanent reports whether err is a refusal that another node or a later
+// attempt would not change: the worker or producer is misconfigured.
+func isPermanent(err error) bool {
+	switch ErrorCode(err) {
+	case CodeProtocolViolation, CodeQueueNotFound, CodeInvalidQueueName, CodeSystemQueue, CodeDuplicateSub, CodeNotImplemented,
+		CodeUnauthorized:
+		return true
+	}
+	return false
 }

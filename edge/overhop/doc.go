@@ -5,8 +5,7 @@
 //
 // [Worker] runs jobs, and [Producer] submits them. Both connect to one of
 // several nodes and switch to another when it is lost, without losing or
-// repeating requests. [Client] is a single connection with a method for every
-// request. [Marshal] and [Unmarshal] convert Go values; the protocol has no
+// repeating requests. [Client] is a single connection. [Marshal] and [Unmarshal] convert Go values; the protocol has no
 // floats.
 //
 // # Protocol

@@ -24,7 +24,7 @@ func AppendBool(b []byte, v bool) []byte {
 	return append(b, 0xc2)
 }
 
-// AppendInt appends an integer.
+// AppendInt appends an integer in the shortest of MessagePack's forms.
 func AppendInt(b []byte, v int64) []byte {
 	switch {
 	case v >= 0 && v <= 0x7f, v < 0 && v >= -32:
@@ -54,23 +54,18 @@ func AppendStr[S ~string | ~[]byte](b []byte, s S) []byte {
 		b = append(b, 0xa0|byte(n))
 	case n <= math.MaxUint8:
 		b = append(b, 0xd9, byte(n))
-	case n <= math.MaxUint16:
-		b = binary.BigEndian.AppendUint16(append(b, 0xda), uint16(n))
 	default:
-		b = binary.BigEndian.AppendUint32(append(b, 0xdb), uint32(n))
+		b = appendWideHeader(b, 0xda, n)
 	}
 	return append(b, s...)
 }
 
 // AppendBin appends binary.
 func AppendBin(b, v []byte) []byte {
-	switch n := len(v); {
-	case n <= math.MaxUint8:
+	if n := len(v); n <= math.MaxUint8 {
 		b = append(b, 0xc4, byte(n))
-	case n <= math.MaxUint16:
-		b = binary.BigEndian.AppendUint16(append(b, 0xc5), uint16(n))
-	default:
-		b = binary.BigEndian.AppendUint32(append(b, 0xc6), uint32(n))
+	} else {
+		b = appendWideHeader(b, 0xc5, n)
 	}
 	return append(b, v...)
 }
@@ -81,14 +76,24 @@ func AppendArray(b []byte, n int) []byte { return appendHeader(b, 0x90, 0xdc, n)
 // AppendMap appends the header of a map. n pairs of key and value must follow.
 func AppendMap(b []byte, n int) []byte { return appendHeader(b, 0x80, 0xde, n) }
 
-func appendHeader(b []byte, small, wide byte, n int) []byte {
-	switch {
-	case n < 16:
-		return append(b, small|byte(n))
-	case n <= math.MaxUint16:
-		return binary.BigEndian.AppendUint16(append(b, wide), uint16(n))
+// appendHeader appends the header of an array or map with n items. short is the
+// first byte of a header without a length of its own, and wide that of a header
+// with a length of two bytes.
+func appendHeader(b []byte, short, wide byte, n int) []byte {
+	if n < 16 {
+		return append(b, short|byte(n))
 	}
-	return binary.BigEndian.AppendUint32(append(b, wide+1), uint32(n))
+	return appendWideHeader(b, wide, n)
+}
+
+// appendWideHeader appends the header of a value with the length n. first is
+// the first byte of a header with a length of two bytes; the next higher byte
+// begins one with a length of four.
+func appendWideHeader(b []byte, first byte, n int) []byte {
+	if n <= math.MaxUint16 {
+		return binary.BigEndian.AppendUint16(append(b, first), uint16(n))
+	}
+	return binary.BigEndian.AppendUint32(append(b, first+1), uint32(n))
 }
 
 // AppendTime appends a time as RFC 3339 text in UTC.
@@ -144,34 +149,32 @@ func AppendValue(b []byte, v any) []byte {
 		return AppendBin(b, v)
 	case time.Time:
 		return AppendTime(b, v)
+	case []any:
+		return appendItems(b, v, AppendValue)
+	case []string:
+		return appendItems(b, v, AppendStr[string])
+	case Fields:
+		return appendPairs(b, v, AppendValue)
+	case map[string]string:
+		return appendPairs(b, v, AppendStr[string])
 	}
-	return appendTree(b, v)
+	panic(fmt.Sprintf("overhop: cannot encode a %T", v))
 }
 
-func appendTree(b []byte, v any) []byte {
-	switch v := v.(type) {
-	case []any:
-		b = AppendArray(b, len(v))
-		for _, item := range v {
-			b = AppendValue(b, item)
-		}
-	case []string:
-		b = AppendArray(b, len(v))
-		for _, item := range v {
-			b = AppendStr(b, item)
-		}
-	case Fields:
-		b = AppendMap(b, len(v))
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			b = AppendValue(AppendStr(b, key), v[key])
-		}
-	case map[string]string:
-		b = AppendMap(b, len(v))
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			b = AppendStr(AppendStr(b, key), v[key])
-		}
-	default:
-		panic(fmt.Sprintf("overhop: cannot encode a %T", v))
+// appendItems appends items as an array, each with appendItem.
+func appendItems[T any](b []byte, items []T, appendItem func([]byte, T) []byte) []byte {
+	b = AppendArray(b, len(items))
+	for _, item := range items {
+		b = appendItem(b, item)
+	}
+	return b
+}
+
+// appendPairs appends pairs as a map, each value with appendItem.
+func appendPairs[T any](b []byte, pairs map[string]T, appendItem func([]byte, T) []byte) []byte {
+	b = AppendMap(b, len(pairs))
+	for _, key := range slices.Sorted(maps.Keys(pairs)) {
+		b = appendItem(AppendStr(b, key), pairs[key])
 	}
 	return b
 }

@@ -30,45 +30,40 @@ type Envelope struct {
 	P   Raw    // payload, a map
 }
 
-// EnvelopeError describes which part of an envelope is missing or invalid.
-type EnvelopeError struct{ Reason string }
-
-func (e *EnvelopeError) Error() string { return "not an envelope: " + e.Reason }
-
-// ParseEnvelope parses a frame's payload, a map with v, t, rid and p. The error
-// is a [*CodecError] or an [*EnvelopeError]; both end a connection without an
-// answer.
+// ParseEnvelope parses a frame's payload, a map with v, t, rid and p. Any error
+// ends a connection without an answer.
 func ParseEnvelope(payload []byte) (Envelope, error) {
 	t, rid, p, err := parseEnvelope(payload)
 	return Envelope{T: t, RID: string(rid), P: p}, err
 }
 
-// parseEnvelope is ParseEnvelope without a copy of the rid.
-func parseEnvelope(payload []byte) (t int64, rid []byte, p Raw, err error) {
-	if err := Check(payload); err != nil {
+// parseEnvelope is ParseEnvelope without a copy of the rid. It returns the
+// message type t, the request id rid and the payload p, which both refer to
+// received.
+func parseEnvelope(received []byte) (t int64, rid []byte, p Raw, err error) {
+	if err := Check(received); err != nil {
 		return 0, nil, nil, err
 	}
-	whole := Raw(payload)
-	if whole.Kind() != KindMap {
-		return 0, nil, nil, &EnvelopeError{"payload is not a map"}
+	if Raw(received).Kind() != KindMap {
+		return 0, nil, nil, errors.New("not an envelope: payload is not a map")
 	}
-	var f [4]Raw
-	whole.pick(f[:], "p", "rid", "t", "v")
-	if v, ok := f[3].Int(); !ok || v != Version {
-		return 0, nil, nil, &EnvelopeError{fmt.Sprintf("v must be %d", Version)}
+	var fields [4]Raw
+	Raw(received).pick(fields[:], "p", "rid", "t", "v")
+	if version, ok := fields[3].Int(); !ok || version != Version {
+		return 0, nil, nil, fmt.Errorf("not an envelope: v must be %d", Version)
 	}
-	t, ok := f[2].Int()
+	t, ok := fields[2].Int()
 	if !ok {
-		return 0, nil, nil, &EnvelopeError{"t must be an int"}
+		return 0, nil, nil, errors.New("not an envelope: t must be an int")
 	}
-	rid, ok = f[1].Text()
+	rid, ok = fields[1].Text()
 	if !ok || len(rid) == 0 {
-		return 0, nil, nil, &EnvelopeError{"rid must be a string and not empty"}
+		return 0, nil, nil, errors.New("not an envelope: rid must be a string and not empty")
 	}
-	if f[0].Kind() != KindMap {
-		return 0, nil, nil, &EnvelopeError{"p must be a map"}
+	if fields[0].Kind() != KindMap {
+		return 0, nil, nil, errors.New("not an envelope: p must be a map")
 	}
-	return t, rid, f[0], nil
+	return t, rid, fields[0], nil
 }
 
 // Begin begins a framed message at the end of b. The caller appends the payload
@@ -98,16 +93,14 @@ func AppendMessage(b []byte, t int64, rid string, p Raw) []byte {
 // AppendOK appends a framed OK with payload p.
 func AppendOK(b []byte, rid string, p Raw) []byte { return AppendMessage(b, TOK, rid, p) }
 
-// AppendErr appends a framed ERR; details may be nil.
+// AppendErr appends a framed ERR with the given code and message, and with
+// details unless they are nil.
 func AppendErr(b []byte, rid string, code Code, message string, details Fields) []byte {
 	b, mark := Begin(b)
 	if details == nil {
-		b = AppendMap(b, 2)
+		b = AppendStr(AppendStr(AppendMap(b, 2), "code"), code)
 	} else {
-		b = AppendMap(b, 3)
-	}
-	b = AppendStr(AppendStr(b, "code"), code)
-	if details != nil {
+		b = AppendStr(AppendStr(AppendMap(b, 3), "code"), code)
 		b = AppendValue(AppendStr(b, "details"), details)
 	}
 	b = AppendStr(AppendStr(b, "msg"), message)
@@ -174,8 +167,9 @@ func parseErr(p Raw) *RemoteError {
 	return &RemoteError{Code: Code(r.str("code")), Message: r.str("msg"), Details: slices.Clone(r.raw("details"))}
 }
 
-// RetryAfter returns how long to wait before the request is repeated: the
-// node's retry_after_ms, limited to 50 ms to 5 s, or 250 ms if there is none.
+// RetryAfter returns how long to wait before the request is repeated: what the
+// node asked for, but at least 50 ms and at most 5 s. Without such a wish it is
+// 250 ms.
 func (e *RemoteError) RetryAfter() time.Duration {
 	ms, ok := e.Details.Get("retry_after_ms").Int()
 	if !ok {

@@ -19,8 +19,8 @@ func ExampleWorker() {
 	w.Dial = exampleNode // for this example only
 	w.Handle("mail", 4, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		var mail struct{ To string }
-		if err := q.Decode(&mail); err != nil {
-			return nil, err
+		if err := overhop.Unmarshal(q.Payload, &mail); err != nil {
+			return nil, &overhop.FailError{Message: err.Error(), Final: true}
 		}
 		fmt.Println("to", mail.To)
 		return overhop.Marshal(map[string]any{"sent": true})
@@ -47,7 +47,7 @@ func ExampleProducer() {
 		Sent bool `json:"sent"`
 	}
 	if err == nil {
-		err = end.Decode(&receipt)
+		err = overhop.Unmarshal(end.Result, &receipt)
 	}
 	fmt.Println(receipt.Sent, err)
 	// Output: true <nil>

@@ -1,6 +1,10 @@
 package overhop
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // Delivery is the name of the delivery extension in HELLO and HI.
 const Delivery = "delivery/1"
@@ -103,9 +107,10 @@ type Beat struct {
 	Jobs   Raw           // array of items for ParseLeaseRef; empty: none
 }
 
-// ParseBeat parses a BEAT. The error is a [*Violation].
-func ParseBeat(p Raw) (Beat, error) {
-	r := newExtensionReader(p, "jid", "tok", "extend_ms", "jobs")
+// ParseBeat parses the payload of a BEAT, which is for the jobs in its list, or
+// without a list for one job. The error is a [*Violation].
+func ParseBeat(payload Raw) (Beat, error) {
+	r := newExtensionReader(payload, "jid", "tok", "extend_ms", "jobs")
 	b := Beat{Extend: milliseconds(r.optInt("extend_ms", 1, maxInt, 0))}
 	if r.isAbsent("jobs") {
 		b.LeaseRef = r.leaseRef()
@@ -142,24 +147,24 @@ type LogLine struct{ At, Level, Text string }
 // ignored.
 const MaxLogLines = 256
 
-// ParseLog parses a LOG. The error is a [*Violation].
-func ParseLog(p Raw) (Log, error) {
-	r := newExtensionReader(p, "jid", "tok", "lines")
-	l := Log{LeaseRef: r.leaseRef()}
+// ParseLog parses the payload of a LOG, each line of which is text or a map with
+// "msg". It reads at most MaxLogLines lines. The error is a [*Violation].
+func ParseLog(payload Raw) (Log, error) {
+	r := newExtensionReader(payload, "jid", "tok", "lines")
+	log := Log{LeaseRef: r.leaseRef()}
 	for item := range r.container("lines", KindArray, "an array").Items() {
-		if len(l.Lines) == MaxLogLines || r.err != nil {
+		if len(log.Lines) == MaxLogLines || r.err != nil {
 			break
 		}
 		if text, ok := item.Str(); ok {
-			l.Lines = append(l.Lines, LogLine{Text: text})
+			log.Lines = append(log.Lines, LogLine{Text: text})
 			continue
 		}
-		line := newExtensionReader(item, "at", "level", "msg")
-		line.within = "lines."
-		l.Lines = append(l.Lines, LogLine{At: line.optStr("at"), Level: line.optStr("level"), Text: line.str("msg")})
+		line := r.nested(item, "lines.", "at", "level", "msg")
+		log.Lines = append(log.Lines, LogLine{At: line.optStr("at"), Level: line.optStr("level"), Text: line.str("msg")})
 		r.err = line.err
 	}
-	return l, r.err
+	return log, r.err
 }
 
 // Done is the payload of DONE, which ends a dispatch successfully.
@@ -186,20 +191,18 @@ type Fail struct {
 	Credits             uint32         // added to the queue's subscription
 }
 
-// ParseFail parses a FAIL. The error is a [*Violation].
-func ParseFail(p Raw) (Fail, error) {
-	r := newExtensionReader(p, "jid", "tok", "error", "retry", "retry_after_ms", "credits")
-	m := Fail{LeaseRef: r.leaseRef(), Retry: r.optBool("retry", true), Credits: r.addedCredits()}
-	reason := newExtensionReader(r.container("error", KindMap, "a map"), "message", "type", "code", "details")
-	reason.within, reason.err = "error.", r.err
-	m.Message, m.Type, m.Code = reason.str("message"), reason.optStr("type"), reason.optStr("code")
-	m.Details = reason.optional("details")
+// ParseFail parses the payload of a FAIL. The error is a [*Violation].
+func ParseFail(payload Raw) (Fail, error) {
+	r := newExtensionReader(payload, "jid", "tok", "error", "retry", "retry_after_ms", "credits")
+	fail := Fail{LeaseRef: r.leaseRef(), Retry: r.optBool("retry", true), Credits: r.addedCredits()}
+	reason := r.nested(r.container("error", KindMap, "a map"), "error.", "message", "type", "code", "details")
+	fail.Message, fail.Type, fail.Code = reason.str("message"), reason.optStr("type"), reason.optStr("code")
+	fail.Details = reason.optional("details")
 	r.err = reason.err
 	if ms := r.optCount("retry_after_ms", 0, maxInt); ms != nil {
-		after := milliseconds(*ms)
-		m.RetryAfter = &after
+		fail.RetryAfter = new(milliseconds(*ms))
 	}
-	return m, r.err
+	return fail, r.err
 }
 
 // MaxAwait is the longest timeout of an AWAIT.
@@ -232,11 +235,15 @@ func ParseCancel(p Raw) (jid, reason string, err error) {
 	return jid, reason, r.err
 }
 
+// maxStatuses is the number of statuses that a job can have. Of a list with more,
+// one more is read at most.
+const maxStatuses = 6
+
 // ParseClrQueue parses a CLRQUEUE: a queue and the statuses of the jobs to
 // remove. statuses is nil if the request has none, which is different from an
 // empty list. The error is a [*Violation].
-func ParseClrQueue(p Raw) (queue string, statuses []string, err error) {
-	r := newExtensionReader(p, "q", "statuses")
+func ParseClrQueue(payload Raw) (queue string, statuses []string, err error) {
+	r := newExtensionReader(payload, "q", "statuses")
 	queue = r.str("q")
 	if r.isAbsent("statuses") {
 		return queue, nil, r.err
@@ -244,7 +251,7 @@ func ParseClrQueue(p Raw) (queue string, statuses []string, err error) {
 	statuses = []string{}
 	for item := range r.container("statuses", KindArray, "an array").Items() {
 		statuses = append(statuses, string(r.textOf("statuses", item)))
-		if r.err != nil || len(statuses) > 6 {
+		if r.err != nil || len(statuses) > maxStatuses {
 			break
 		}
 	}
@@ -256,4 +263,131 @@ func ParseObliterate(p Raw) (queue string, force bool, err error) {
 	r := newExtensionReader(p, "q", "force")
 	queue, force = r.str("q"), r.optBool("force", false)
 	return queue, force, r.err
+}
+
+// Quest is a job sent to a worker, the payload of QUEST.
+type Quest struct {
+	JID, Queue  string         // JID is "<queue>:<uuid>"
+	Function    string         // "": the job names no function
+	SID         string         // the subscription
+	Token       [TokenLen]byte // proves the lease
+	Fence       int64          // greater with every dispatch of the yard; lets other systems refuse writes of an old one
+	Attempt     uint32         // from 1
+	MaxAttempts uint32         // 0: the yard's default, nil in the message
+	Payload     Raw            // decoded by [Unmarshal]; empty: nil, unless Params is set
+	Params      []byte         // JSON, sent as the payload by AppendQuest; not set by ParseQuest
+	Created     time.Time      // when the job was accepted
+	RunAt       time.Time      // when it was due
+	AckBy       time.Time      // deadline of ACK or NACK
+	LeaseUntil  time.Time      // end of the lease, by the node's clock
+	Deadline    time.Time      // zero: none
+	Lease       time.Duration  // length of the lease
+	Beat        time.Duration  // interval of BEATs
+	Redelivered bool           // an earlier dispatch of this attempt was lost or not acknowledged; the job may have run before
+	Credits     uint32         // credits left on SID
+	Trace       map[string]string
+}
+
+// AppendQuest appends a framed QUEST with a frame payload of at most limit
+// bytes. If the job's payload cannot be encoded or is too large, it returns an
+// error that is [ErrNotSendable], and an unchanged b.
+func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
+	fields := 17 // without the optional ones
+	if q.Function != "" {
+		fields++
+	}
+	if len(q.Trace) > 0 {
+		fields++
+	}
+	out, mark := Begin(b)
+	out = AppendMap(out, fields)
+	out = AppendTime(AppendStr(out, "ack_by"), q.AckBy)
+	out = AppendInt(AppendStr(out, "attempt"), int64(q.Attempt))
+	out = AppendInt(AppendStr(out, "beat_ms"), q.Beat.Milliseconds())
+	out = AppendTime(AppendStr(out, "created_at"), q.Created)
+	out = AppendInt(AppendStr(out, "credits"), int64(q.Credits))
+	out = appendTimeOrNil(AppendStr(out, "deadline"), q.Deadline)
+	out = AppendTime(AppendStr(out, "execution_start_at"), q.RunAt)
+	out = AppendInt(AppendStr(out, "fence"), q.Fence)
+	if q.Function != "" {
+		out = AppendStr(AppendStr(out, "fn"), q.Function)
+	}
+	out = AppendStr(AppendStr(out, "jid"), q.JID)
+	out, err := q.appendPayload(AppendStr(out, "job_payload"))
+	if err != nil {
+		return b, err
+	}
+	out = AppendInt(AppendStr(out, "lease_ms"), q.Lease.Milliseconds())
+	out = AppendTime(AppendStr(out, "lease_until"), q.LeaseUntil)
+	out = appendCountOrNil(AppendStr(out, "max_attempts"), q.MaxAttempts)
+	out = AppendStr(AppendStr(out, "q"), q.Queue)
+	out = AppendBool(AppendStr(out, "redelivered"), q.Redelivered)
+	out = AppendStr(AppendStr(out, "sid"), q.SID)
+	out = AppendBin(AppendStr(out, "tok"), q.Token[:])
+	if len(q.Trace) > 0 {
+		out = AppendValue(AppendStr(out, "trace"), q.Trace)
+	}
+	out, size := End(out, mark, TQuest, PushRID)
+	if size > limit {
+		return b, fmt.Errorf("%w: its frame would have %d bytes, the limit is %d", ErrNotSendable, size, limit)
+	}
+	return out, nil
+}
+
+// payloadDepth is how deep a job's payload may be nested. It is below the
+// envelope and the message's own map.
+const payloadDepth = MaxDepth - 2
+
+// appendPayload appends the job's payload, or its params converted from JSON, or nil
+// if it has neither. If they cannot be sent it returns an error that is
+// [ErrNotSendable].
+func (q *Quest) appendPayload(b []byte) ([]byte, error) {
+	switch {
+	case len(q.Payload) > 0:
+		if err := CheckDepth(q.Payload, payloadDepth); err != nil {
+			return b, fmt.Errorf("%w: %v", ErrNotSendable, err)
+		}
+		return append(b, q.Payload...), nil
+	case len(q.Params) > 0:
+		return AppendFromJSON(b, q.Params, payloadDepth)
+	}
+	return AppendNil(b), nil
+}
+
+func appendTimeOrNil(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return AppendNil(b)
+	}
+	return AppendTime(b, t)
+}
+
+func appendCountOrNil(b []byte, n uint32) []byte {
+	if n == 0 {
+		return AppendNil(b)
+	}
+	return AppendInt(b, int64(n))
+}
+
+// ParseQuest parses the payload of a QUEST into a value that does not refer to
+// the frame. The error is a [*Violation].
+func ParseQuest(payload Raw) (Quest, error) {
+	r := newFieldReader(payload, "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "created_at",
+		"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace")
+	q := Quest{
+		Lease: milliseconds(r.optInt("lease_ms", 1, maxInt, 6000)), Beat: milliseconds(r.optInt("beat_ms", 1, maxInt, 2000)),
+		Redelivered: r.optBool("redelivered", false), Credits: uint32(r.optInt("credits", 0, maxCount, 0)),
+	}
+	r.nilIsAbsent = true // for the other fields
+	q.JID, q.Queue, q.Function, q.SID = r.str("jid"), r.str("q"), r.optStr("fn"), r.str("sid")
+	q.Fence, q.Attempt = r.int("fence", 0, maxInt), uint32(r.int("attempt", 1, maxCount))
+	q.MaxAttempts, q.Payload = uint32(r.optInt("max_attempts", 1, maxCount, 0)), slices.Clone(r.optional("job_payload"))
+	q.Created, q.RunAt = r.optTime("created_at"), r.optTime("execution_start_at")
+	q.AckBy, q.LeaseUntil, q.Deadline = r.optTime("ack_by"), r.optTime("lease_until"), r.optTime("deadline")
+	q.Trace = r.optStrings("trace")
+	if token := r.bin("tok"); len(token) == TokenLen {
+		q.Token = [TokenLen]byte(token)
+	} else {
+		r.mismatch("tok", "16 bytes", r.raw("tok"))
+	}
+	return q, r.err
 }

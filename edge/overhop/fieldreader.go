@@ -31,6 +31,14 @@ func newFieldReader(p Raw, names ...string) fieldReader {
 	return r
 }
 
+// nested returns a reader of the named fields of p, a field that r has read. Its
+// first error is that of r, if r has one. within precedes the names in errors.
+func (r *fieldReader) nested(p Raw, within string, names ...string) fieldReader {
+	reader := newFieldReader(p, names...)
+	reader.within, reader.nilIsAbsent, reader.err = within, r.nilIsAbsent, r.err
+	return reader
+}
+
 // newExtensionReader is newFieldReader for a message of the delivery extension.
 func newExtensionReader(p Raw, names ...string) fieldReader {
 	r := newFieldReader(p, names...)
@@ -62,19 +70,24 @@ func (r *fieldReader) fail(format string, args ...any) {
 	}
 }
 
-func (r *fieldReader) mismatch(name, want string, got Raw) {
-	if len(got) == 0 {
-		r.fail("%s%s is missing, must be %s", r.within, name, want)
+// mismatch records that a field is missing or has another type than expected,
+// which names the type.
+func (r *fieldReader) mismatch(name, expected string, actual Raw) {
+	if len(actual) == 0 {
+		r.fail("%s%s is missing, must be %s", r.within, name, expected)
 		return
 	}
-	r.fail("%s%s must be %s, not %s", r.within, name, want, got.Kind())
+	r.fail("%s%s must be %s, not %s", r.within, name, expected, actual.Kind())
 }
 
+// str returns a copy of a field that must be text.
 func (r *fieldReader) str(name string) string { return string(r.text(name)) }
 
-// text returns text in place. It is valid as long as the frame.
+// text returns a field that must be text, in place. It is valid as long as the
+// frame.
 func (r *fieldReader) text(name string) []byte { return r.textOf(name, r.raw(name)) }
 
+// textOf returns v, which must be text, in place. name is used in errors.
 func (r *fieldReader) textOf(name string, v Raw) []byte {
 	b, ok := v.Text()
 	if !ok {
@@ -92,6 +105,7 @@ func (r *fieldReader) bin(name string) []byte {
 	return b
 }
 
+// int returns an integer of at least low and at most high.
 func (r *fieldReader) int(name string, low, high int64) int64 {
 	i, ok := r.raw(name).Int()
 	if !ok {
@@ -111,11 +125,11 @@ func (r *fieldReader) uuid(name string) string {
 	return id.String()
 }
 
-// container returns an array or a map. want is the name of the kind in errors.
-func (r *fieldReader) container(name string, kind Kind, want string) Raw {
+// container returns an array or a map, as kind says. kindName is used in errors.
+func (r *fieldReader) container(name string, kind Kind, kindName string) Raw {
 	v := r.raw(name)
 	if v.Kind() != kind {
-		r.mismatch(name, want, v)
+		r.mismatch(name, kindName, v)
 	}
 	return v
 }
@@ -127,16 +141,17 @@ func (r *fieldReader) optStr(name string) string {
 	return r.str(name)
 }
 
-func (r *fieldReader) optInt(name string, low, high, otherwise int64) int64 {
+func (r *fieldReader) optInt(name string, low, high, fallback int64) int64 {
 	if r.isAbsent(name) {
-		return otherwise
+		return fallback
 	}
 	return r.int(name, low, high)
 }
 
-func (r *fieldReader) optBool(name string, otherwise bool) bool {
+// optBool returns a bool, fallback if it is missing.
+func (r *fieldReader) optBool(name string, fallback bool) bool {
 	if r.isAbsent(name) {
-		return otherwise
+		return fallback
 	}
 	b, ok := r.raw(name).Bool()
 	if !ok {
@@ -145,6 +160,8 @@ func (r *fieldReader) optBool(name string, otherwise bool) bool {
 	return b
 }
 
+// optTime returns a time that is given as RFC 3339 text, the zero time if it is
+// missing.
 func (r *fieldReader) optTime(name string) time.Time {
 	if r.isAbsent(name) {
 		return time.Time{}
@@ -162,8 +179,7 @@ func (r *fieldReader) optKey(name string) *string {
 	if r.raw(name).IsNil() {
 		return nil
 	}
-	key := r.str(name)
-	return &key
+	return new(r.str(name))
 }
 
 // optCount returns nil for a missing number, so that it can be told from 0.
@@ -171,14 +187,15 @@ func (r *fieldReader) optCount(name string, low, high int64) *int64 {
 	if r.raw(name).IsNil() {
 		return nil
 	}
-	n := r.int(name, low, high)
-	return &n
+	return new(r.int(name, low, high))
 }
 
 // maxStringMap is the number of entries allowed in a map of strings. In memory
 // each takes many times its size in the frame.
 const maxStringMap = 64
 
+// optStrings returns a copy of a map of texts, nil if it is missing. More than
+// maxStringMap entries are an error.
 func (r *fieldReader) optStrings(name string) map[string]string {
 	if r.isAbsent(name) {
 		return nil

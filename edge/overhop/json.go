@@ -10,6 +10,7 @@ import (
 	"math/bits"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -51,9 +52,9 @@ type jsonWriter struct {
 // out. The positions are less than 4 GiB, and there may be millions of pairs.
 type writtenPair struct{ key, out, end uint32 }
 
-// value writes the value at offset at and returns its end. It visits every byte
-// once, however deep the nesting.
-func (w *jsonWriter) value(at int) int {
+// value writes the value at offset at of src and returns the offset of its end.
+// It visits every byte once, however deep the nesting.
+func (w *jsonWriter) value(at int) (end int) {
 	h, _ := readHeader(w.src[at:])
 	at += h.size
 	switch h.kind {
@@ -79,7 +80,9 @@ func (w *jsonWriter) value(at int) int {
 	return at
 }
 
-func (w *jsonWriter) array(at int, n uint64) int {
+// array writes the array whose n items begin at offset at of src, and returns
+// the offset of its end.
+func (w *jsonWriter) array(at int, n uint64) (end int) {
 	w.out = append(w.out, '[')
 	for i := range n {
 		if i > 0 {
@@ -91,7 +94,9 @@ func (w *jsonWriter) array(at int, n uint64) int {
 	return at
 }
 
-func (w *jsonWriter) object(at int, n uint64) int {
+// object writes the map whose n pairs begin at offset at of src, and returns
+// the offset of its end. Of a repeated key it keeps the last pair.
+func (w *jsonWriter) object(at int, n uint64) (end int) {
 	w.out = append(w.out, '{')
 	first := len(w.pairs)
 	w.pairs = slices.Grow(w.pairs, int(n)) // src has been checked, so there are n pairs
@@ -117,54 +122,55 @@ func (w *jsonWriter) key(p writtenPair) []byte {
 	return text
 }
 
-// dropRepeated removes all but the last pair of every key from the output.
+// dropRepeated removes all but the last pair of every key from the output,
+// which ends with pairs. It moves the remaining pairs together.
 func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
 	if !w.markRepeated(pairs) {
 		return
 	}
 	begin := pairs[0].out
 	end := begin
-	for _, p := range pairs {
-		if p.end == 0 {
+	for _, pair := range pairs {
+		if pair.end == 0 {
 			continue
 		}
 		if end > begin {
 			w.out[end] = ','
 			end++
 		}
-		end += uint32(copy(w.out[end:], w.out[p.out:p.end]))
+		end += uint32(copy(w.out[end:], w.out[pair.out:pair.end]))
 	}
 	w.out = w.out[:end]
 }
 
 // markRepeated sets end to 0 for all pairs whose key is repeated later, and
-// reports whether there are any. Many keys are looked up in an open-addressing
-// table with a random hash seed, which clients cannot predict.
+// reports whether there are any. It compares the keys of a small map with each
+// other. Those of a larger one are looked up in a hash table, whose random seed
+// keeps clients from causing collisions; a Go map would take more memory.
 func (w *jsonWriter) markRepeated(pairs []writtenPair) (found bool) {
 	if len(pairs) <= 16 {
 		for i := range pairs {
-			for _, later := range pairs[i+1:] {
-				if bytes.Equal(w.key(pairs[i]), w.key(later)) {
-					pairs[i].end, found = 0, true
-					break
-				}
+			isSameKey := func(later writtenPair) bool { return bytes.Equal(w.key(pairs[i]), w.key(later)) }
+			if slices.ContainsFunc(pairs[i+1:], isSameKey) {
+				pairs[i].end, found = 0, true
 			}
 		}
 		return found
 	}
+
 	seed := maphash.MakeSeed()
-	table := make([]uint32, 1<<bits.Len(uint(len(pairs)*3/2))) // of indices into pairs, from 1
+	table := make([]uint32, 1<<bits.Len(uint(len(pairs)*3/2))) // open addressing; indexes of pairs plus 1, 0 if empty
 	for i := len(pairs) - 1; i >= 0; i-- {
 		key := w.key(pairs[i])
-		at := maphash.Bytes(seed, key) % uint64(len(table))
-		for table[at] != 0 && !bytes.Equal(w.key(pairs[table[at]-1]), key) {
-			at = (at + 1) % uint64(len(table))
+		slot := maphash.Bytes(seed, key) % uint64(len(table))
+		for table[slot] != 0 && !bytes.Equal(w.key(pairs[table[slot]-1]), key) {
+			slot = (slot + 1) % uint64(len(table))
 		}
-		if table[at] != 0 {
+		if table[slot] != 0 {
 			pairs[i].end, found = 0, true
 			continue
 		}
-		table[at] = uint32(i + 1)
+		table[slot] = uint32(i + 1)
 	}
 	return found
 }
@@ -175,27 +181,28 @@ const hexDigits = "0123456789abcdef"
 // only.
 func appendJSONText(b, text []byte) []byte {
 	b = append(b, '"')
-	plain := 0
+	written := 0 // length of the part of text that is already in b
 	for i, c := range text {
 		if c >= 0x20 && c != '"' && c != '\\' {
 			continue
 		}
-		b = append(b, text[plain:i]...)
-		plain = i + 1
+		b = append(b, text[written:i]...)
+		written = i + 1
 		switch c {
 		case '"', '\\':
 			b = append(b, '\\', c)
 		case '\n':
-			b = append(b, '\\', 'n')
+			b = append(b, `\n`...)
 		case '\t':
-			b = append(b, '\\', 't')
+			b = append(b, `\t`...)
 		case '\r':
-			b = append(b, '\\', 'r')
+			b = append(b, `\r`...)
 		default:
-			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+			b = append(b, `\u00`...)
+			b = append(b, hexDigits[c>>4], hexDigits[c&15])
 		}
 	}
-	b = append(b, text[plain:]...)
+	b = append(b, text[written:]...)
 	return append(b, '"')
 }
 
@@ -208,7 +215,8 @@ func appendJSONText(b, text []byte) []byte {
 func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
 	r := jsonReader{out: b, src: text}
 	err := r.value(levels)
-	if r.space(); err == nil && r.at != len(text) {
+	r.next() // skips white space at the end
+	if err == nil && r.at < len(text) {
 		err = r.fail("trailing bytes")
 	}
 	if err != nil {
@@ -217,70 +225,75 @@ func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
 	return r.out, nil
 }
 
+// jsonReader converts JSON to MessagePack.
 type jsonReader struct {
-	out []byte
-	src []byte
-	at  int
+	out []byte // the MessagePack
+	src []byte // the JSON
+	at  int    // offset in src of what is read next
 }
 
 func (r *jsonReader) fail(reason string) error {
 	return fmt.Errorf("%w: JSON %s at byte %d", ErrNotSendable, reason, r.at)
 }
 
-func (r *jsonReader) space() {
-	for r.at < len(r.src) {
-		switch r.src[r.at] {
-		case ' ', '\t', '\r', '\n':
-			r.at++
-		default:
-			return
+// next skips white space and returns the byte after it, 0 at the end of src. It
+// does not skip that byte.
+func (r *jsonReader) next() byte {
+	for ; r.at < len(r.src); r.at++ {
+		if c := r.src[r.at]; c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			return c
 		}
 	}
+	return 0
 }
 
+// value converts the next value. Arrays and objects in it may be nested up to
+// levels deep.
 func (r *jsonReader) value(levels int) error {
-	r.space()
-	if r.at >= len(r.src) {
+	switch first := r.next(); {
+	case r.at >= len(r.src):
 		return r.fail("ends early")
-	}
-	switch c := r.src[r.at]; {
-	case c == '{' || c == '[':
+	case first == '{' || first == '[':
 		if levels == 0 {
 			return r.fail("is nested too deep")
 		}
-		return r.container(c, levels-1)
-	case c == '"':
+		return r.container(first, levels-1)
+	case first == '"':
 		return r.text()
-	case c == '-' || c >= '0' && c <= '9':
+	case first == '-' || first >= '0' && first <= '9':
 		return r.number()
+	case r.skipWord("null"):
+		r.out = AppendNil(r.out)
+	case r.skipWord("false"):
+		r.out = AppendBool(r.out, false)
+	case r.skipWord("true"):
+		r.out = AppendBool(r.out, true)
+	default:
+		return r.fail("has an unknown value")
 	}
-	for _, word := range [...]struct {
-		text string
-		code byte
-	}{{"null", 0xc0}, {"false", 0xc2}, {"true", 0xc3}} {
-		if bytes.HasPrefix(r.src[r.at:], []byte(word.text)) {
-			r.at += len(word.text)
-			r.out = append(r.out, word.code)
-			return nil
-		}
-	}
-	return r.fail("has an unknown value")
+	return nil
 }
 
-// container parses an object or an array. Its length precedes the items in
-// MessagePack but is known only after them, so one byte is reserved and widened
-// if necessary.
-func (r *jsonReader) container(open byte, levels int) error {
+// skipWord skips word if it is next, and reports whether it was.
+func (r *jsonReader) skipWord(word string) bool {
+	found := bytes.HasPrefix(r.src[r.at:], []byte(word))
+	if found {
+		r.at += len(word)
+	}
+	return found
+}
+
+// container converts an object or an array, which opening begins. In MessagePack
+// the number of items precedes them but is known only after them, so one byte is
+// reserved for it and widened if necessary.
+func (r *jsonReader) container(opening byte, levels int) error {
 	start := len(r.out)
 	r.out = append(r.out, 0)
-	closing := open + 2 // ']' and '}' are two code points after '[' and '{'
-	n := 0
-	for r.at++; ; n++ {
-		r.space()
-		if n == 0 && r.at < len(r.src) && r.src[r.at] == closing {
-			break
-		}
-		if open == '{' {
+	closing := opening + 2 // ']' and '}' are two code points after '[' and '{'
+	r.at++
+	count := 0
+	for count > 0 || r.next() != closing {
+		if opening == '{' {
 			if err := r.key(); err != nil {
 				return err
 			}
@@ -288,48 +301,52 @@ func (r *jsonReader) container(open byte, levels int) error {
 		if err := r.value(levels); err != nil {
 			return err
 		}
-		r.space()
+		count++
+		following := r.next()
+		if following == closing {
+			break
+		}
 		if r.at >= len(r.src) {
 			return r.fail("ends early")
 		}
-		if r.src[r.at] == closing {
-			n++
-			break
-		}
-		if r.src[r.at] != ',' {
+		if following != ',' {
 			return r.fail("lacks a comma")
 		}
 		r.at++
 	}
 	r.at++
+
 	var buf [5]byte
-	head := AppendArray(buf[:0], n)
-	if open == '{' {
-		head = AppendMap(buf[:0], n)
+	header := AppendArray(buf[:0], count)
+	if opening == '{' {
+		header = AppendMap(buf[:0], count)
 	}
-	r.out = slices.Replace(r.out, start, start+1, head...)
+	r.out = slices.Replace(r.out, start, start+1, header...)
 	return nil
 }
 
+// key converts a key of an object and skips the colon after it.
 func (r *jsonReader) key() error {
-	if r.at >= len(r.src) || r.src[r.at] != '"' {
+	if r.next() != '"' {
 		return r.fail("lacks a key")
 	}
 	if err := r.text(); err != nil {
 		return err
 	}
-	if r.space(); r.at >= len(r.src) || r.src[r.at] != ':' {
+	if r.next() != ':' {
 		return r.fail("lacks a colon")
 	}
 	r.at++
 	return nil
 }
 
+// text converts the string that begins at the current offset. One without
+// escapes is copied; any other is left to encoding/json.
 func (r *jsonReader) text() error {
-	end, simple := r.at+1, true
+	end, hasEscapes := r.at+1, false
 	for ; end < len(r.src) && r.src[end] != '"'; end++ {
 		if c := r.src[end]; c == '\\' {
-			simple = false
+			hasEscapes = true
 			end++
 		} else if c < 0x20 {
 			return r.fail("has a control character")
@@ -339,31 +356,33 @@ func (r *jsonReader) text() error {
 		return r.fail("ends early")
 	}
 	quoted := r.src[r.at : end+1]
-	if body := quoted[1 : len(quoted)-1]; simple && utf8.Valid(body) {
+	if body := r.src[r.at+1 : end]; !hasEscapes && utf8.Valid(body) {
 		r.out = AppendStr(r.out, body)
 	} else {
-		var s string
-		if err := json.Unmarshal(quoted, &s); err != nil {
+		var decoded string
+		if err := json.Unmarshal(quoted, &decoded); err != nil {
 			return r.fail("has a broken text")
 		}
-		r.out = AppendStr(r.out, s)
+		r.out = AppendStr(r.out, decoded)
 	}
 	r.at = end + 1
 	return nil
 }
 
+// number converts the number at the current offset: to an integer if it is one
+// in the range of int64, else to its text.
 func (r *jsonReader) number() error {
 	end := r.at
-	for end < len(r.src) && bytes.IndexByte([]byte("+-.0123456789eE"), r.src[end]) >= 0 {
+	for end < len(r.src) && strings.IndexByte("+-.0123456789eE", r.src[end]) >= 0 {
 		end++
 	}
 	digits := r.src[r.at:end]
-	switch v, err := strconv.ParseInt(string(digits), 10, 64); {
-	case !json.Valid(digits):
+	if !json.Valid(digits) {
 		return r.fail("has a broken number")
-	case err == nil:
-		r.out = AppendInt(r.out, v)
-	default:
+	}
+	if integer, err := strconv.ParseInt(string(digits), 10, 64); err == nil {
+		r.out = AppendInt(r.out, integer)
+	} else {
 		r.out = AppendStr(r.out, digits)
 	}
 	r.at = end

@@ -1,6 +1,7 @@
 package overhop
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
 	"math"
@@ -42,22 +43,25 @@ func (e *ValueError) Error() string {
 // [*ValueError].
 func Marshal(v any) (Raw, error) {
 	m := marshaler{}
-	if err := m.value(reflect.ValueOf(v), MaxDepth-2); err != nil {
+	if err := m.value(reflect.ValueOf(v), payloadDepth); err != nil {
 		return nil, err
 	}
 	return m.out, nil
 }
 
 type marshaler struct {
-	out  []byte
-	path []string
+	valuePath
+	out []byte
 }
 
-func (m *marshaler) fail(format string, args ...any) error {
-	return &ValueError{Path: joinPath(m.path), Reason: fmt.Sprintf(format, args...)}
-}
+// valuePath is the position of the value that is being converted, such as
+// ".items" and "[3]".
+type valuePath []string
 
-func joinPath(path []string) string { return strings.TrimPrefix(strings.Join(path, ""), ".") }
+// fail returns an error about the value at the path.
+func (path valuePath) fail(format string, args ...any) error {
+	return &ValueError{Path: strings.TrimPrefix(strings.Join(path, ""), "."), Reason: fmt.Sprintf(format, args...)}
+}
 
 var (
 	rawType  = reflect.TypeFor[Raw]()
@@ -65,14 +69,15 @@ var (
 	textType = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
-// value appends v, which may contain depth levels of containers.
-func (m *marshaler) value(v reflect.Value, depth int) error {
+// value appends v, in which containers may be nested up to levels deep.
+func (m *marshaler) value(v reflect.Value, levels int) error {
+	isIndirect := v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface
 	switch {
-	case !v.IsValid() || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil():
+	case !v.IsValid() || isIndirect && v.IsNil():
 		m.out = AppendNil(m.out)
 		return nil
 	case v.Type() == rawType:
-		return m.raw(v.Bytes(), depth)
+		return m.raw(v.Bytes(), levels)
 	case v.Type() == timeType:
 		m.out = AppendTime(m.out, v.Interface().(time.Time))
 		return nil
@@ -85,31 +90,30 @@ func (m *marshaler) value(v reflect.Value, depth int) error {
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
-		if depth < 0 {
-			return m.fail("is nested more than %d deep, or within itself", MaxDepth-2)
+		if levels < 0 {
+			return m.nestedTooDeep()
 		}
-		return m.value(v.Elem(), depth-1+pointerCost(v))
+		if target := v.Elem().Kind(); target == reflect.Pointer || target == reflect.Interface {
+			levels-- // so that a cycle of pointers ends; a single pointer counts as no level
+		}
+		return m.value(v.Elem(), levels)
 	case reflect.Slice, reflect.Array, reflect.Map, reflect.Struct:
-		return m.container(v, depth)
+		return m.container(v, levels)
 	}
 	return m.scalar(v)
 }
 
-// pointerCost returns 1 for a pointer to anything but a pointer, to compensate
-// for the level it takes: only a cycle of pointers should exhaust the levels.
-func pointerCost(v reflect.Value) int {
-	if v.Elem().Kind() == reflect.Pointer || v.Elem().Kind() == reflect.Interface {
-		return 0
-	}
-	return 1
+func (m *marshaler) nestedTooDeep() error {
+	return m.fail("is nested more than %d deep, or within itself", payloadDepth)
 }
 
-func (m *marshaler) raw(b Raw, depth int) error {
-	b = b.orNil()
-	if err := CheckDepth(b, depth); err != nil {
+// raw appends a value that is encoded already, nil if it is empty.
+func (m *marshaler) raw(encoded Raw, levels int) error {
+	encoded = encoded.orNil()
+	if err := CheckDepth(encoded, levels); err != nil {
 		return m.fail("%v", err)
 	}
-	m.out = append(m.out, b...)
+	m.out = append(m.out, encoded...)
 	return nil
 }
 
@@ -121,6 +125,8 @@ func (m *marshaler) text(s string) error {
 	return nil
 }
 
+// scalar appends a bool, a string or an integer. The protocol has no other
+// scalar types.
 func (m *marshaler) scalar(v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -142,68 +148,72 @@ func (m *marshaler) scalar(v reflect.Value) error {
 	return nil
 }
 
-func (m *marshaler) container(v reflect.Value, depth int) error {
-	if depth <= 0 {
-		return m.fail("is nested more than %d deep, or within itself", MaxDepth-2)
-	}
+// container appends a struct, map, slice or array, which counts as one of the
+// levels. A nil map or slice becomes nil, a slice of bytes binary.
+func (m *marshaler) container(v reflect.Value, levels int) error {
 	switch {
+	case levels <= 0:
+		return m.nestedTooDeep()
 	case v.Kind() == reflect.Struct:
-		return m.structValue(v, depth)
-	case v.Kind() == reflect.Map:
-		return m.mapValue(v, depth)
-	case v.Kind() == reflect.Slice && v.IsNil():
+		return m.structValue(v, levels)
+	case v.Kind() != reflect.Array && v.IsNil():
 		m.out = AppendNil(m.out)
 		return nil
-	case v.Type().Elem().Kind() == reflect.Uint8 && v.Kind() == reflect.Slice:
+	case v.Kind() == reflect.Map:
+		return m.mapValue(v, levels)
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
 		m.out = AppendBin(m.out, v.Bytes())
 		return nil
 	}
 	m.out = AppendArray(m.out, v.Len())
 	for i := range v.Len() {
-		if err := m.element(fmt.Sprintf("[%d]", i), v.Index(i), depth); err != nil {
+		if err := m.element(fmt.Sprintf("[%d]", i), v.Index(i), levels); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// element appends a part of a container. name is appended to the path of
-// errors.
-func (m *marshaler) element(name string, v reflect.Value, depth int) error {
-	m.path = append(m.path, name)
-	err := m.value(v, depth-1)
-	m.path = m.path[:len(m.path)-1]
+// element appends a part of a container with the given number of levels. name
+// is part of the path in errors.
+func (m *marshaler) element(name string, v reflect.Value, levels int) error {
+	m.valuePath = append(m.valuePath, name)
+	err := m.value(v, levels-1)
+	m.valuePath = m.valuePath[:len(m.valuePath)-1]
 	return err
 }
 
-func (m *marshaler) mapValue(v reflect.Value, depth int) error {
-	if v.IsNil() {
-		m.out = AppendNil(m.out)
-		return nil
-	}
+// mapValue appends a map, sorted by the text of its keys.
+func (m *marshaler) mapValue(v reflect.Value, levels int) error {
 	type pair struct {
 		key   string
 		value reflect.Value
 	}
 	pairs := make([]pair, 0, v.Len())
-	for it := v.MapRange(); it.Next(); {
-		key, err := keyText(it.Key())
+	for entries := v.MapRange(); entries.Next(); {
+		key, err := keyText(entries.Key())
 		if err != nil {
 			return m.fail("%v", err)
 		}
-		pairs = append(pairs, pair{key, it.Value()})
+		pairs = append(pairs, pair{key, entries.Value()})
 	}
 	slices.SortFunc(pairs, func(a, b pair) int { return strings.Compare(a.key, b.key) })
+
 	m.out = AppendMap(m.out, len(pairs))
 	for _, p := range pairs {
-		if err := m.text(p.key); err != nil {
-			return err
-		}
-		if err := m.element("."+p.key, p.value, depth); err != nil {
+		if err := m.namedElement(p.key, p.value, levels); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// namedElement appends a key of a map and its value.
+func (m *marshaler) namedElement(key string, v reflect.Value, levels int) error {
+	if err := m.text(key); err != nil {
+		return err
+	}
+	return m.element("."+key, v, levels)
 }
 
 // keyText returns a map key as text, as encoding/json writes it.
@@ -222,20 +232,99 @@ func keyText(key reflect.Value) (string, error) {
 	return "", fmt.Errorf("map keys must be text or integers, not %s", key.Type())
 }
 
-func (m *marshaler) structValue(v reflect.Value, depth int) error {
-	fields := fieldsOf(v.Type())
-	fields = slices.DeleteFunc(fields, func(f field) bool {
-		at, err := v.FieldByIndexErr(f.index)
-		return err != nil || f.omits(at) // the error means a nil embedded pointer
+// structValue appends a struct as a map, without the fields that its tags omit
+// and those of nil embedded pointers.
+func (m *marshaler) structValue(v reflect.Value, levels int) error {
+	fields := slices.DeleteFunc(fieldsOf(v.Type()), func(f field) bool {
+		value, err := v.FieldByIndexErr(f.index)
+		isInNilPointer := err != nil
+		return isInNilPointer || f.omits(value)
 	})
 	m.out = AppendMap(m.out, len(fields))
 	for _, f := range fields {
-		if err := m.text(f.name); err != nil {
-			return err
-		}
-		if err := m.element("."+f.name, v.FieldByIndex(f.index), depth); err != nil {
+		if err := m.namedElement(f.name, v.FieldByIndex(f.index), levels); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// field is a field of a struct as encoded.
+type field struct {
+	name      string
+	index     []int
+	omitEmpty bool
+	omitZero  bool
+}
+
+// fieldsOf returns the encoded fields of a struct type, sorted by name. Of two
+// fields with the same name the less nested one is kept; of two at the same
+// level, neither.
+func fieldsOf(t reflect.Type) []field {
+	var fields []field
+	for _, f := range reflect.VisibleFields(t) {
+		tag := f.Tag.Get("json")
+		name, options, _ := strings.Cut(tag, ",")
+		isMerged := name == "" && f.Anonymous && isEmbedded(f.Type)
+		if tag == "-" || !f.IsExported() || isMerged || inNamedEmbed(t, f.Index) {
+			continue
+		}
+		optionList := strings.Split(options, ",")
+		fields = append(fields, field{
+			name: cmp.Or(name, f.Name), index: f.Index,
+			omitEmpty: slices.Contains(optionList, "omitempty"), omitZero: slices.Contains(optionList, "omitzero"),
+		})
+	}
+
+	slices.SortStableFunc(fields, func(a, b field) int {
+		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(len(a.index), len(b.index)))
+	})
+	var kept []field
+	for i, f := range fields {
+		isHidden := i > 0 && fields[i-1].name == f.name
+		isAmbiguous := i+1 < len(fields) && fields[i+1].name == f.name && len(fields[i+1].index) == len(f.index)
+		if !isHidden && !isAmbiguous {
+			kept = append(kept, f)
+		}
+	}
+	return kept
+}
+
+// isEmbedded reports whether the fields of an embedded type are merged into the
+// outer struct.
+func isEmbedded(t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct && t != timeType
+}
+
+// inNamedEmbed reports whether the field of t with the given index belongs to an
+// embedded struct that is encoded as a field itself.
+func inNamedEmbed(t reflect.Type, index []int) bool {
+	for n := 1; n < len(index); n++ {
+		outer := t.FieldByIndex(index[:n])
+		name, _, _ := strings.Cut(outer.Tag.Get("json"), ",")
+		if name != "" || !isEmbedded(outer.Type) {
+			return true
+		}
+	}
+	return false
+}
+
+// omits reports whether the field is left out of the encoding if v is its value.
+func (f *field) omits(v reflect.Value) bool {
+	if f.omitZero && v.IsZero() {
+		return true
+	}
+	if !f.omitEmpty {
+		return false
+	}
+	switch v.Kind() {
+	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
+		return v.Len() == 0
+	case reflect.Struct:
+		return false
+	}
+	return v.IsZero()
 }

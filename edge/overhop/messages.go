@@ -73,13 +73,13 @@ type Hello struct {
 	Client   string // the client's software; may be empty
 }
 
-// parseHello ignores fields that it does not know or that have another type,
+// parseHello parses a HELLO. It ignores fields of another type than expected,
 // because the protocol's draft gives the payload of HELLO no meaning.
 func parseHello(p Raw) Hello {
 	r := newExtensionReader(p, "ext", "name", "client")
 	h := Hello{Name: r.optStr("name"), Client: r.optStr("client")}
-	for ext := range r.raw("ext").Items() {
-		if name, _ := ext.Text(); string(name) == Delivery {
+	for extension := range r.raw("ext").Items() {
+		if name, _ := extension.Text(); string(name) == Delivery {
 			h.Delivery = true
 		}
 	}
@@ -88,10 +88,17 @@ func parseHello(p Raw) Hello {
 
 // ParseQueueName parses the queue name of QUEUE, RMQUEUE, PAUSE, RESUME and
 // QSTATS. The error is a [*Violation].
-func ParseQueueName(p Raw) (queue string, err error) {
-	r := newFieldReader(p, "q")
-	queue = r.str("q")
-	return queue, r.err
+func ParseQueueName(p Raw) (queue string, err error) { return parseText(p, "q") }
+
+// ParseJobRef parses the jid of JOB, RMJOB and RETRYJOB. The error is a
+// [*Violation].
+func ParseJobRef(p Raw) (jid string, err error) { return parseText(p, "jid") }
+
+// parseText returns the field of p with the given name, which must be text.
+func parseText(p Raw, name string) (text string, err error) {
+	r := newFieldReader(p, name)
+	text = r.str(name)
+	return text, r.err
 }
 
 // Subscribe is the payload of SUBSCRIBE.
@@ -135,20 +142,20 @@ type AddQueue struct {
 	AllowOverrides bool   // allow_job_overrides, default true
 }
 
-// ParseAddQueue parses an ADDQUEUE. The error is a [*Violation].
-func ParseAddQueue(p Raw) (AddQueue, error) {
-	r := newFieldReader(p, "name", "config")
-	a := AddQueue{Name: r.str("name"), AllowOverrides: true}
-	if !r.isAbsent("config") {
-		config := newFieldReader(r.container("config", KindMap, "a map"), "concurrency_limit", "allow_job_overrides")
-		config.within, config.err = "config.", r.err
-		if limit := config.optCount("concurrency_limit", 1, maxCount); limit != nil {
-			a.Limit = uint32(*limit)
-		}
-		a.AllowOverrides = config.optBool("allow_job_overrides", true)
-		r.err = config.err
+// ParseAddQueue parses the payload of an ADDQUEUE, whose config is optional. The
+// error is a [*Violation].
+func ParseAddQueue(payload Raw) (AddQueue, error) {
+	r := newFieldReader(payload, "name", "config")
+	queue := AddQueue{Name: r.str("name"), AllowOverrides: true}
+	if r.isAbsent("config") {
+		return queue, r.err
 	}
-	return a, r.err
+	config := r.nested(r.container("config", KindMap, "a map"), "config.", "concurrency_limit", "allow_job_overrides")
+	if limit := config.optCount("concurrency_limit", 1, maxCount); limit != nil {
+		queue.Limit = uint32(*limit)
+	}
+	queue.AllowOverrides = config.optBool("allow_job_overrides", true)
+	return queue, config.err
 }
 
 // Enqueue is the payload of ENQUEUE, a job to be run. The fields from Function
@@ -179,10 +186,10 @@ type Enqueue struct {
 	Debounce     *int64
 }
 
-// ParseEnqueue parses an ENQUEUE. The fields of the extension are read only if
-// delivery is set. The error is a [*Violation].
-func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
-	r := newFieldReader(p, "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
+// ParseEnqueue parses the payload of an ENQUEUE. The fields of the delivery
+// extension are read only if delivery is set. The error is a [*Violation].
+func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
+	r := newFieldReader(payload, "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
 		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms",
 		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
 	e := Enqueue{
@@ -204,14 +211,6 @@ func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
 		e.DebounceKey, e.Debounce = r.optKey("debounce_key"), r.optCount("debounce_ms", minInt, maxInt)
 	}
 	return e, r.err
-}
-
-// ParseJobRef parses the jid of JOB, RMJOB and RETRYJOB. The error is a
-// [*Violation].
-func ParseJobRef(p Raw) (jid string, err error) {
-	r := newFieldReader(p, "jid")
-	jid = r.str("jid")
-	return jid, r.err
 }
 
 // ListJobs is the payload of LSJOB, which requests a page of a queue's jobs.

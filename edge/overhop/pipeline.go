@@ -29,8 +29,9 @@ type pipeline struct {
 	err          error                       // why the connection has ended
 }
 
-// lockWritable waits until a request may be added to the output. Without an
-// error it returns with mu held.
+// lockWritable waits until less than maxUnsent bytes of output are unsent, or the
+// connection has ended, and then returns nil with mu held. If ctx ends first, it
+// returns the error of ctx, and mu is not held.
 func (pl *pipeline) lockWritable(ctx context.Context) error {
 	for {
 		pl.mu.Lock()
@@ -58,22 +59,28 @@ func (pl *pipeline) signalWritable() {
 	}
 }
 
-// addLocked adds a request to the output. mu is held.
+// addLocked adds a request of message type t to the output. payload appends the
+// payload map to its argument, and done, if it is not nil, receives the answer
+// or the error that ends the connection. If addLocked returns an error, the
+// request is not sent and done is not called: the connection has ended, or the
+// request is too large or not encoded properly. mu is held.
 func (pl *pipeline) addLocked(t int64, payload func([]byte) []byte, done func(Raw, error)) error {
 	if pl.err != nil {
 		return pl.err
 	}
+
 	rid := strconv.FormatUint(pl.lastRID+1, 10)
 	out, mark := Begin(pl.out)
 	out, size := End(payload(out), mark, t, rid)
-	pl.out = out[:mark]
+	pl.out = out[:mark] // keeps the memory, but not yet the request
 	if size > pl.maxFrame {
 		return &frame.TooLargeError{Size: size, Limit: pl.maxFrame}
 	}
-	// The node would close the connection, and so fail all other requests.
+	// The node would close the connection and so fail all other requests.
 	if err := Check(out[mark+frame.HeaderLen:]); err != nil {
 		return fmt.Errorf("%w: %v", ErrNotSendable, err)
 	}
+
 	pl.out = out
 	pl.lastRID++
 	if len(pl.pending) == 0 {
@@ -87,13 +94,13 @@ func (pl *pipeline) addLocked(t int64, payload func([]byte) []byte, done func(Ra
 	return nil
 }
 
-// take returns the output that waits to be written. It continues with the memory
-// of spent, which was written.
-func (pl *pipeline) take(spent []byte) []byte {
+// take returns the output that waits to be written. Later output goes to the
+// memory of written, which take's last result was.
+func (pl *pipeline) take(written []byte) []byte {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	batch := pl.out
-	pl.out = spent[:0]
+	pl.out = written[:0]
 	pl.signalWritable()
 	return batch
 }
@@ -105,12 +112,14 @@ func (pl *pipeline) received() {
 	pl.lastActivity = time.Now()
 }
 
-// answer passes an answer to its request. An answer without a request is an
-// error, because the two sides have lost track of each other.
-func (pl *pipeline) answer(t int64, rid []byte, p Raw) error {
+// answer passes an answer of message type t to the pending request rid. An
+// answer to no request, and one of another type than OK, ERR and PONG, is an
+// error, which ends the connection.
+func (pl *pipeline) answer(t int64, rid []byte, payload Raw) error {
 	pl.mu.Lock()
-	done, known := pl.pending[string(rid)]
-	if !known || t != TOK && t != TErr && t != TPong {
+	done, isPending := pl.pending[string(rid)]
+	isAnswer := t == TOK || t == TErr || t == TPong
+	if !isPending || !isAnswer {
 		pl.mu.Unlock()
 		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
 	}
@@ -120,14 +129,15 @@ func (pl *pipeline) answer(t int64, rid []byte, p Raw) error {
 	switch {
 	case done == nil:
 	case t == TErr:
-		done(nil, parseErr(p))
+		done(nil, parseErr(payload))
 	default:
-		done(p, nil)
+		done(payload, nil)
 	}
 	return nil
 }
 
-// fail fails all requests, including later ones, with err.
+// fail ends all pending requests with err, and makes later requests fail with
+// the first such error.
 func (pl *pipeline) fail(err error) {
 	pl.mu.Lock()
 	if pl.err == nil {

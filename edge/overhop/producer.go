@@ -50,32 +50,6 @@ type dialAttempt struct {
 	err  error // valid once done is closed
 }
 
-// DuplicateJobError is returned when a job was not created because another job
-// holds the same unique key.
-type DuplicateJobError struct {
-	JID   string // id of the other job
-	cause error
-}
-
-func (e *DuplicateJobError) Error() string { return "job " + e.JID + " holds the same unique key" }
-
-// Unwrap returns the node's [*RemoteError].
-func (e *DuplicateJobError) Unwrap() error { return e.cause }
-
-// RateLimitedError is returned when a job was not created because its rate
-// limit key is held.
-type RateLimitedError struct {
-	RetryAfter time.Duration
-	cause      error
-}
-
-func (e *RateLimitedError) Error() string {
-	return fmt.Sprintf("%v; try again after %s", e.cause, e.RetryAfter)
-}
-
-// Unwrap returns the node's [*RemoteError].
-func (e *RateLimitedError) Unwrap() error { return e.cause }
-
 // Enqueue submits a job and returns its id once the job is accepted, that is,
 // stored durably by the yard.
 //
@@ -84,103 +58,88 @@ func (e *RateLimitedError) Unwrap() error { return e.cause }
 // whether the job was accepted; calling Enqueue again with the same Key is
 // safe.
 //
-// The error may be a [*DuplicateJobError], a [*RateLimitedError] or another
-// [*RemoteError]. It is [ErrNotSendable] if the job cannot be encoded.
+// The error is a [*RemoteError] if a node refuses the job: with
+// [CodeDuplicateJob] or [CodeRateLimited] if a guard's key is held. It is
+// [ErrNotSendable] if the job cannot be encoded.
 func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
 	if e.Key == "" {
 		e.Key = "auto-" + rand.Text() // not a UUID, which would be taken as the job's id and looked up first
 	}
 	ok, err := p.callRetrying(ctx, TEnqueue, e.append(nil))
 	if err != nil {
-		return "", typedError(err)
+		return "", err
 	}
-	jid, _ = ok.Get("jid").Str()
-	return jid, nil
-}
-
-// typedError converts refusals that callers act on to their own types.
-func typedError(err error) error {
-	remote, ok := errors.AsType[*RemoteError](err)
-	if !ok {
-		return err
-	}
-	switch remote.Code {
-	case CodeDuplicateJob:
-		jid, _ := remote.Details.Get("jid").Str()
-		return &DuplicateJobError{jid, err}
-	case CodeRateLimited:
-		ms, _ := remote.Details.Get("retry_after_ms").Int()
-		return &RateLimitedError{milliseconds(ms), err}
-	}
-	return err
+	return ok.getText("jid"), nil
 }
 
 // maxTries is how often a node may answer UNAVAILABLE before another is tried.
 const maxTries = 3
 
-// callRetrying sends an idempotent request until a node has answered it or ctx
-// ends.
+// callRetrying sends an idempotent request of message type t until a node has
+// answered it or ctx ends, and returns the answer's payload.
 func (p *Producer) callRetrying(ctx context.Context, t int64, payload Raw) (Raw, error) {
-	var last *RemoteError
+	var lastRefusal *RemoteError // UNAVAILABLE; nil: none yet
 	for try := 1; ; try++ {
-		c, err := p.Client(ctx)
+		client, err := p.Client(ctx)
 		if err != nil {
-			return nil, unavailable(err, last)
+			return nil, addRefusal(err, lastRefusal)
 		}
-		ok, err := c.Call(ctx, t, payload)
-		remote, refused := errors.AsType[*RemoteError](err)
+		ok, err := client.Call(ctx, t, payload)
+		refusal, refused := errors.AsType[*RemoteError](err)
 		switch {
-		case ctx.Err() != nil && err != nil:
-			return nil, unavailable(ctx.Err(), last)
+		case err != nil && ctx.Err() != nil:
+			return nil, addRefusal(ctx.Err(), lastRefusal)
 		case errors.Is(err, ErrClosed):
-			p.retire(c)
-		case refused && remote.Code == CodeUnavailable:
+			p.retire(client)
+		case refused && refusal.Code == CodeUnavailable:
 			if try%maxTries == 0 {
-				p.retire(c)
-				c.Close() // calls that wait for this node try another one too
+				p.retire(client)
+				client.Close() // calls that wait for this node try another one too
 			}
-			last = remote
-			backoff.Sleep(ctx, last.RetryAfter()) // if ctx has ended, the next iteration returns
+			lastRefusal = refusal
+			backoff.Sleep(ctx, refusal.RetryAfter()) // if ctx has ended, the next iteration returns
 		default:
 			return ok, err
 		}
 	}
 }
 
-// unavailable adds the yard's last refusal, if any, to err.
-func unavailable(err error, last *RemoteError) error {
-	if last == nil {
+// addRefusal adds the last refusal of a node, if it is not nil, to err.
+func addRefusal(err error, refusal *RemoteError) error {
+	if refusal == nil {
 		return err
 	}
-	return fmt.Errorf("%w; last answer: %w", err, last)
+	return fmt.Errorf("%w; last answer: %w", err, refusal)
 }
 
 // Client returns the current connection, for requests that Producer has no
 // method for. It blocks until there is one. It returns an error if ctx ends,
 // the producer is closed, or a node refuses the producer permanently.
 func (p *Producer) Client(ctx context.Context) (*Client, error) {
-	var last error
+	var lastErr error // of the last attempt to connect
 	for {
-		c, d, err := p.clientOrAttempt()
-		if c != nil || err != nil {
-			return c, err
+		client, attempt, err := p.clientOrAttempt()
+		if client != nil || err != nil {
+			return client, err
 		}
 		select {
-		case <-d.done:
-			if last = d.err; slices.Contains(permanentCodes, ErrorCode(last)) {
-				return nil, last
+		case <-attempt.done:
+			lastErr = attempt.err
+			if isPermanent(lastErr) {
+				return nil, lastErr
 			}
 		case <-ctx.Done():
-			if last != nil {
-				return nil, fmt.Errorf("%w; no node could be reached: %w", ctx.Err(), last)
+			if lastErr != nil {
+				return nil, fmt.Errorf("%w; no node could be reached: %w", ctx.Err(), lastErr)
 			}
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// clientOrAttempt returns the connection, or the attempt to get one, which it
-// starts if necessary.
+// clientOrAttempt returns the connection, or if there is none, the attempt to
+// get one, which it starts unless one is in progress. The error is final: the
+// producer is closed or has no nodes.
 func (p *Producer) clientOrAttempt() (*Client, *dialAttempt, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,62 +152,70 @@ func (p *Producer) clientOrAttempt() (*Client, *dialAttempt, error) {
 		return nil, nil, errors.New("producer has no Nodes: set the address of at least one")
 	}
 	if p.dialer == nil {
-		p.dialer = newNodeDialer(p.Nodes, p.Dial, p.TLS)
-		p.ctx, p.cancel = context.WithCancel(context.Background())
-		p.waiters = make(map[string][]chan JobEnd)
-		if p.Log == nil {
-			p.Log = slog.Default()
-		}
+		p.initLocked()
 	}
 	if p.dialing == nil {
-		d := &dialAttempt{done: make(chan struct{})}
-		p.dialing = d
-		p.running.Go(func() { p.connect(d) })
+		attempt := &dialAttempt{done: make(chan struct{})}
+		p.dialing = attempt
+		p.running.Go(func() { p.connect(attempt) })
 	}
 	return nil, p.dialing, nil
 }
 
-// connect connects to one node, after a pause if another one was tried before.
-func (p *Producer) connect(d *dialAttempt) {
-	var c *Client
-	backoff.Sleep(p.ctx, p.dialer.retryDelay()) // interrupted by Close only
-	addr := p.dialer.next()
-	c, d.err = p.dialer.connect(p.ctx, addr, Options{
-		Name: p.Name, Token: p.Token,
-		OnPush: func(t int64, payload Raw) { p.handlePush(c, t, payload) },
-	})
-	if d.err != nil {
-		d.err = fmt.Errorf("node %s: %w", addr, d.err)
+// initLocked prepares the producer for its first connection. mu is held.
+func (p *Producer) initLocked() {
+	p.dialer = newNodeDialer(p.Nodes, p.Dial, p.TLS)
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.waiters = make(map[string][]chan JobEnd)
+	if p.Log == nil {
+		p.Log = slog.Default()
 	}
-	p.mu.Lock()
-	p.dialing = nil
-	if d.err == nil {
-		p.client = c
-		p.running.Go(func() {
-			if err := c.Run(p.ctx); err != nil {
-				p.Log.Warn("producer disconnected", "addr", addr, "err", err)
-			}
-			p.retire(c)
-		})
-	}
-	p.mu.Unlock()
-	close(d.done)
 }
 
-// retire makes new requests use another connection than c. Pending requests may
-// still be answered over c.
-func (p *Producer) retire(c *Client) {
+// connect makes one attempt to connect to a node, after a pause if it is not
+// the first attempt. If it succeeds, the connection is used until it ends.
+func (p *Producer) connect(attempt *dialAttempt) {
+	backoff.Sleep(p.ctx, p.dialer.retryDelay()) // interrupted by Close only
+	addr := p.dialer.next()
+	var client *Client
+	client, err := p.dialer.connect(p.ctx, addr, Options{
+		Name: p.Name, Token: p.Token,
+		OnPush: func(t int64, payload Raw) { p.handlePush(client, t, payload) },
+	})
+	p.mu.Lock()
+	p.dialing = nil
+	if err == nil {
+		p.client = client
+		p.running.Go(func() {
+			if err := client.Run(p.ctx); err != nil {
+				p.Log.Warn("producer disconnected", "addr", addr, "err", err)
+			}
+			p.retire(client)
+		})
+	} else {
+		attempt.err = fmt.Errorf("node %s: %w", addr, err)
+	}
+	p.mu.Unlock()
+	close(attempt.done)
+}
+
+// retire makes new requests use another connection than client. Pending
+// requests may still be answered over it.
+func (p *Producer) retire(client *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.client == c {
+	if p.client == client {
 		p.client = nil
 	}
 }
 
-func (p *Producer) handlePush(c *Client, t int64, payload Raw) {
+// handlePush handles a push of message type t that client received. After a
+// DRAIN or BYE new requests use another connection. A JOBEND is passed to the
+// calls of Wait for its job.
+func (p *Producer) handlePush(client *Client, t int64, payload Raw) {
 	switch t {
 	case TDrain, TBye:
-		p.retire(c)
+		p.retire(client)
 	case TJobEnd:
 		end := parseJobEnd(payload)
 		p.mu.Lock()
@@ -272,4 +239,135 @@ func (p *Producer) Close() error {
 	p.mu.Unlock()
 	p.running.Wait()
 	return nil
+}
+
+// JobEnd describes how a job ended.
+type JobEnd struct {
+	JID      string // "<queue>:<uuid>"
+	Result   Raw    // what the handler returned; empty: nothing
+	Fault    *Fault // why the job failed; nil: it completed
+	Attempts int64  // attempts made
+	Omitted  bool   // true if the job completed, but its result is too large for a frame
+}
+
+// Fault describes why a job failed.
+type Fault struct {
+	Message, Type, Code string // as in [FailError]; Type and Code may be empty
+	Details             Raw    // empty: none
+}
+
+// parseJobEnd parses a JOBEND, or the record of a job that has ended. It ignores
+// fields that have another type.
+func parseJobEnd(payload Raw) JobEnd {
+	r := newFieldReader(payload, "jid", "status", "result", "error", "attempts", "runtime", "omitted")
+	end := JobEnd{JID: r.str("jid"), Result: slices.Clone(r.optional("result"))}
+	end.Attempts, _ = r.raw("attempts").Int()
+	if r.isAbsent("attempts") {
+		end.Attempts, _ = r.raw("runtime").Get("attempts_so_far").Int()
+	}
+	for key := range r.raw("omitted").Items() {
+		name, _ := key.Text()
+		end.Omitted = end.Omitted || string(name) == "result"
+	}
+	if r.str("status") != "completed" {
+		fault := newFieldReader(r.raw("error"), "message", "type", "code", "details")
+		end.Fault = &Fault{
+			Message: fault.str("message"), Type: fault.str("type"), Code: fault.str("code"),
+			Details: slices.Clone(fault.optional("details")),
+		}
+	}
+	return end
+}
+
+const (
+	// awaitTimeout is the timeout of one AWAIT. A node continues to wait for a
+	// client that has disconnected, so it is short.
+	awaitTimeout = 20 * time.Second
+
+	// unknownGrace is how long a job may be unknown before Wait gives up: a
+	// node may not have learned yet of a job that another has accepted.
+	unknownGrace = 3 * time.Second
+
+	awaitRetry = 250 * time.Millisecond // pause before a failed AWAIT is repeated
+)
+
+// Wait blocks until a job has ended, and reconnects as often as necessary. It
+// returns ctx's error if ctx ends first, and a [*RemoteError] with
+// [CodeJobNotFound] if the job remains unknown for three seconds.
+func (p *Producer) Wait(ctx context.Context, jid string) (JobEnd, error) {
+	pushed := make(chan JobEnd, 1)
+	defer p.removeWaiter(jid, pushed)
+	var unknownSince time.Time // zero: the job is not unknown
+	for {
+		client, err := p.Client(ctx)
+		if err != nil {
+			return JobEnd{}, err
+		}
+		p.addWaiter(jid, pushed)
+		record, ended, err := client.Await(ctx, jid, awaitTimeout)
+		code := ErrorCode(err)
+		switch {
+		case ended:
+			return parseJobEnd(record), nil
+		case ctx.Err() != nil:
+			return JobEnd{}, ctx.Err()
+		case err == nil:
+			unknownSince = time.Time{}
+			end, ok, err := awaitPush(ctx, client, pushed)
+			if ok || err != nil {
+				return end, err
+			}
+			continue
+		case errors.Is(err, ErrClosed):
+			p.retire(client)
+		case code == CodeJobNotFound && unknownSince.IsZero():
+			unknownSince = time.Now()
+		case code == CodeJobNotFound && time.Since(unknownSince) >= unknownGrace:
+			return JobEnd{}, err
+		case code != CodeJobNotFound && code != CodeUnavailable && code != CodeRateLimited: // not worth a retry
+			return JobEnd{}, err
+		}
+		if backoff.Sleep(ctx, awaitRetry) != nil {
+			return JobEnd{}, ctx.Err()
+		}
+	}
+}
+
+// awaitPush waits for the JOBEND of a job for which client has sent an AWAIT, and
+// receives it from pushed. ok is false if awaitTimeout has passed or client's
+// connection has ended: the caller must then repeat the AWAIT, which the server has
+// forgotten. The error is that of ctx, if ctx ends first.
+func awaitPush(ctx context.Context, client *Client, pushed <-chan JobEnd) (end JobEnd, ok bool, err error) {
+	timeout := time.NewTimer(awaitTimeout)
+	defer timeout.Stop()
+	select {
+	case end = <-pushed:
+		return end, true, nil
+	case <-client.Closed():
+	case <-timeout.C:
+	case <-ctx.Done():
+		return JobEnd{}, false, ctx.Err()
+	}
+	return JobEnd{}, false, nil
+}
+
+// addWaiter makes the producer send the JOBENDs of a job to pushed.
+func (p *Producer) addWaiter(jid string, pushed chan JobEnd) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Contains(p.waiters[jid], pushed) {
+		p.waiters[jid] = append(p.waiters[jid], pushed)
+	}
+}
+
+// removeWaiter undoes addWaiter: the producer sends no more JOBENDs of the job to pushed.
+func (p *Producer) removeWaiter(jid string, pushed chan JobEnd) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	remaining := slices.DeleteFunc(p.waiters[jid], func(waiter chan JobEnd) bool { return waiter == pushed })
+	if len(remaining) == 0 {
+		delete(p.waiters, jid)
+		return
+	}
+	p.waiters[jid] = remaining
 }

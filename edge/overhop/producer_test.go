@@ -113,14 +113,12 @@ func TestProducer_Refused(t *testing.T) {
 	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
 		y.setAnswer(refuseAnswers(TEnqueue, CodeDuplicateJob, 1))
 		_, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
-		var dup *DuplicateJobError
-		if !errors.As(err, &dup) || dup.JID != "mail:other" || ErrorCode(err) != CodeDuplicateJob {
+		if refusal, _ := errors.AsType[*RemoteError](err); ErrorCode(err) != CodeDuplicateJob || refusal.Details.getText("jid") != "mail:other" {
 			t.Errorf("%v", err)
 		}
 		y.setAnswer(refuseAnswers(TEnqueue, CodeRateLimited, 1))
 		_, err = p.Enqueue(ctx, Enqueue{Queue: "mail"})
-		var limited *RateLimitedError
-		if !errors.As(err, &limited) || limited.RetryAfter != 100*time.Millisecond {
+		if refusal, _ := errors.AsType[*RemoteError](err); ErrorCode(err) != CodeRateLimited || refusal.RetryAfter() != 100*time.Millisecond {
 			t.Errorf("%v", err)
 		}
 		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail", Payload: Raw{0xca, 0, 0, 0, 0}}); !errors.Is(err, ErrNotSendable) {
@@ -148,8 +146,7 @@ func TestProducer_Wait(t *testing.T) {
 			}, e.T == TAwait
 		})
 		end, err := p.Wait(ctx, "mail:ended")
-		var fault *Fault
-		if err != nil || !errors.As(end.Decode(nil), &fault) || fault.Type != "t" || end.Attempts != 3 {
+		if err != nil || end.Fault == nil || end.Fault.Type != "t" || end.Attempts != 3 {
 			t.Errorf("%+v, %v", end, err)
 		}
 		begin := time.Now()
@@ -161,7 +158,7 @@ func TestProducer_Wait(t *testing.T) {
 			waiting.Go(func() {
 				end, err := p.Wait(ctx, "mail:later")
 				var n int
-				if err != nil || end.Decode(&n) != nil || n != 7 || end.Attempts != 1 {
+				if err != nil || Unmarshal(end.Result, &n) != nil || n != 7 || end.Attempts != 1 {
 					t.Errorf("%+v, %v", end, err)
 				}
 			})
@@ -218,5 +215,21 @@ func TestProducer_NoNode(t *testing.T) {
 	})
 	if _, err := new(Producer).Enqueue(t.Context(), Enqueue{}); err == nil || !strings.Contains(err.Error(), "no Nodes") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A result that was omitted is not reported as an empty one.
+func TestJobEnd_Omitted(t *testing.T) {
+	for _, c := range []struct {
+		payload Fields
+		want    bool
+	}{
+		{Fields{"status": "completed", "result": nil}, false},
+		{Fields{"status": "completed", "result": 7, "omitted": []string{"payload"}}, false},
+		{Fields{"status": "completed", "result": nil, "omitted": []string{"payload", "result"}}, true},
+	} {
+		if end := parseJobEnd(c.payload.Raw()); end.Omitted != c.want {
+			t.Errorf("%v: omitted is %t", c.payload, end.Omitted)
+		}
 	}
 }

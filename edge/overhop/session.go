@@ -90,7 +90,8 @@ func (s *Session) Helloed() bool { return s.state == helloed }
 // registered.
 func (s *Session) Challenged() bool { return s.state == helloed && !s.identDeadline.IsZero() }
 
-// Step handles the client's next message.
+// Step handles the client's next message, which arrived at the time now, and
+// returns what the server must do. The first message must be HELLO.
 func (s *Session) Step(e Envelope, now time.Time) Step {
 	switch s.state {
 	case registered:
@@ -111,10 +112,13 @@ func (s *Session) Step(e Envelope, now time.Time) Step {
 // every wrong token of any length; a value that is not text is wrong.
 func (s *Session) tokenMatches(given Raw) bool {
 	text, _ := given.Text()
-	want, got := sha256.Sum256([]byte(s.Token)), sha256.Sum256(text)
-	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
+	requiredHash, givenHash := sha256.Sum256([]byte(s.Token)), sha256.Sum256(text)
+	return subtle.ConstantTimeCompare(requiredHash[:], givenHash[:]) == 1
 }
 
+// register handles the message that follows HELLO. It registers the client if
+// the message is a REGISTER with an empty payload, has arrived before the
+// deadline of the IDENT, if one was sent, and HELLO contained the right token.
 func (s *Session) register(e Envelope, now time.Time) Step {
 	if e.T != TRegister {
 		return refuse(CodeProtocolViolation, "after HELLO only REGISTER (t=%d) is allowed, not t=%d", TRegister, e.T)
@@ -132,29 +136,33 @@ func (s *Session) register(e Envelope, now time.Time) Step {
 	return Step{Action: ActionRegister}
 }
 
+// request handles a message of a registered client. Requests of the delivery
+// extension are allowed only to clients that offered it, unless AllowExtension
+// is set.
 func (s *Session) request(e Envelope) Step {
+	isExtension := e.T >= TAck && e.T <= TObliterate
 	switch {
 	case e.T == THello || e.T == TRegister:
 		return refuse(CodeProtocolViolation, "t=%d is not allowed after REGISTER", e.T)
-	case e.T >= TPing && e.T <= TQStats:
-		return Step{Action: ActionHandle}
-	case e.T >= TAck && e.T <= TObliterate && (s.AllowExtension || s.Hello.Delivery):
-		return Step{Action: ActionHandle}
-	case e.T >= TAck && e.T <= TObliterate:
+	case !isExtension && (e.T < TPing || e.T > TQStats):
+		return refuse(CodeProtocolViolation, "unknown message type t=%d", e.T)
+	case isExtension && !s.AllowExtension && !s.Hello.Delivery:
 		return refuse(CodeProtocolViolation, "t=%d needs ext [%q] in HELLO", e.T, Delivery)
 	}
-	return refuse(CodeProtocolViolation, "unknown message type t=%d", e.T)
+	return Step{Action: ActionHandle}
 }
 
-// Tick handles the passage of time. It must be called every
+// Tick handles the passage of time until now, and returns what the server must
+// do if one of the [Lifetimes] is over. It must be called every
 // [Lifetimes.TickInterval].
 func (s *Session) Tick(now time.Time) Step {
+	age := now.Sub(s.since)
 	switch {
-	case s.state == connected && now.Sub(s.since) >= s.lifetimes.Unhelloed:
+	case s.state == connected && age >= s.lifetimes.Unhelloed:
 		return Step{Action: ActionClose}
 	case s.state != helloed:
 		return Step{}
-	case s.identDeadline.IsZero() && now.Sub(s.since) >= s.lifetimes.Unregistered:
+	case s.identDeadline.IsZero() && age >= s.lifetimes.Unregistered:
 		s.identDeadline = now.Add(s.lifetimes.Ident)
 		return Step{Action: ActionIdent, Deadline: s.identDeadline}
 	case !s.identDeadline.IsZero() && !now.Before(s.identDeadline):

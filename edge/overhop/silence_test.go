@@ -15,15 +15,15 @@ func TestClient_Silence(t *testing.T) {
 		y := newFakeCluster(t)
 		c, ended := connect(t, y, Options{})
 		time.Sleep(time.Hour)
-		if _, err := c.Ping(t.Context()); err != nil {
+		if _, err := c.Call(t.Context(), TPing, EmptyMap); err != nil {
 			t.Fatalf("after an hour of peace: %v", err)
 		}
 		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) { return nil, true })
 		begin := time.Now()
-		if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "sent nothing") {
+		if _, err := c.Call(t.Context(), TPing, EmptyMap); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "sent nothing") {
 			t.Errorf("%v", err)
 		}
-		if took := time.Since(begin); took < defaultResponseTimeout || took > defaultResponseTimeout+time.Second {
+		if took := time.Since(begin); took < responseTimeout || took > responseTimeout+time.Second {
 			t.Errorf("given up after %s", took)
 		}
 		if err := <-ended; err == nil {

@@ -26,30 +26,16 @@ func Unmarshal(r Raw, v any) error {
 	if err := Check(r); err != nil {
 		return err
 	}
-	var u unmarshaler
-	return u.value(r, target.Elem())
+	return new(unmarshaler).value(r, target.Elem())
 }
 
-// Decode decodes the job's payload into the value that v points to, as
-// [Unmarshal] does. Its error is a final [*FailError]: if the handler returns
-// it, the job is not retried, because the payload would not change.
-func (q *Quest) Decode(v any) error {
-	if err := Unmarshal(q.Payload, v); err != nil {
-		return &FailError{Message: "payload: " + err.Error(), Type: "invalid_params", Final: true}
-	}
-	return nil
-}
-
-type unmarshaler struct{ path []string }
-
-func (u *unmarshaler) fail(format string, args ...any) error {
-	return &ValueError{Path: joinPath(u.path), Reason: fmt.Sprintf(format, args...)}
-}
+type unmarshaler struct{ valuePath }
 
 func (u *unmarshaler) mismatch(r Raw, v reflect.Value) error {
 	return u.fail("%s does not fit into a %s", r.Kind(), v.Type())
 }
 
+// value decodes r into v, which must be settable.
 func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 	switch {
 	case r.IsNil():
@@ -64,16 +50,17 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 		}
 		return u.value(r, v.Elem())
 	}
-	if into, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if target, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		text, isText := r.Text()
 		if !isText {
 			return u.mismatch(r, v)
 		}
-		if err := into.UnmarshalText(text); err != nil {
+		if err := target.UnmarshalText(text); err != nil {
 			return u.fail("%v", err)
 		}
 		return nil
 	}
+
 	switch v.Kind() {
 	case reflect.Interface:
 		if v.NumMethod() > 0 {
@@ -91,6 +78,8 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 	return u.scalar(r, v)
 }
 
+// scalar decodes a bool, text or an integer into v, which has a kind that is not
+// a container.
 func (u *unmarshaler) scalar(r Raw, v reflect.Value) error {
 	n, isInt := r.Int()
 	switch {
@@ -100,24 +89,21 @@ func (u *unmarshaler) scalar(r Raw, v reflect.Value) error {
 	case v.Kind() == reflect.String && r.Kind() == KindStr:
 		s, _ := r.Str()
 		v.SetString(s)
-	case v.CanInt() && isInt:
-		if v.OverflowInt(n) {
-			return u.fail("%d does not fit into a %s", n, v.Type())
-		}
-		v.SetInt(n)
-	case v.CanUint() && isInt:
-		if n < 0 || v.OverflowUint(uint64(n)) {
-			return u.fail("%d does not fit into a %s", n, v.Type())
-		}
-		v.SetUint(uint64(n))
 	case v.CanFloat():
 		return u.float(r, v)
-	default:
+	case !isInt || !v.CanInt() && !v.CanUint():
 		return u.mismatch(r, v)
+	case v.CanInt() && !v.OverflowInt(n):
+		v.SetInt(n)
+	case v.CanUint() && n >= 0 && !v.OverflowUint(uint64(n)):
+		v.SetUint(uint64(n))
+	default:
+		return u.fail("%d does not fit into a %s", n, v.Type())
 	}
 	return nil
 }
 
+// float decodes an integer, or text that is a number, into a float.
 func (u *unmarshaler) float(r Raw, v reflect.Value) error {
 	if n, ok := r.Int(); ok {
 		v.SetFloat(float64(n))
@@ -127,23 +113,26 @@ func (u *unmarshaler) float(r Raw, v reflect.Value) error {
 	if !ok {
 		return u.mismatch(r, v)
 	}
-	f, err := strconv.ParseFloat(text, v.Type().Bits())
+	number, err := strconv.ParseFloat(text, v.Type().Bits())
 	if err != nil {
 		return u.fail("%q is not a number that fits into a %s", text, v.Type())
 	}
-	v.SetFloat(f)
+	v.SetFloat(number)
 	return nil
 }
 
+// list decodes an array into a slice or into a Go array of the same length, or
+// binary into a slice of bytes.
 func (u *unmarshaler) list(r Raw, v reflect.Value) error {
-	if b, ok := r.Bin(); ok && v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
+	isSlice := v.Kind() == reflect.Slice
+	if b, ok := r.Bin(); ok && isSlice && v.Type().Elem().Kind() == reflect.Uint8 {
 		v.SetBytes(slices.Clone(b))
 		return nil
 	}
 	switch {
 	case r.Kind() != KindArray:
 		return u.mismatch(r, v)
-	case v.Kind() == reflect.Slice:
+	case isSlice:
 		v.Set(reflect.MakeSlice(v.Type(), r.Len(), r.Len()))
 	case v.Len() != r.Len():
 		return u.fail("%d items do not fit into a %s", r.Len(), v.Type())
@@ -158,48 +147,58 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 	return nil
 }
 
+// element decodes r into v, a part of a container. name is part of the path in
+// errors.
 func (u *unmarshaler) element(name string, r Raw, v reflect.Value) error {
-	u.path = append(u.path, name)
+	u.valuePath = append(u.valuePath, name)
 	err := u.value(r, v)
-	u.path = u.path[:len(u.path)-1]
+	u.valuePath = u.valuePath[:len(u.valuePath)-1]
 	return err
 }
 
+// maxSizeHint is the largest number of items or pairs for which memory is
+// allocated before they are decoded.
+const maxSizeHint = 1024
+
+// mapValue decodes a map into a new Go map.
 func (u *unmarshaler) mapValue(r Raw, v reflect.Value) error {
 	if r.Kind() != KindMap {
 		return u.mismatch(r, v)
 	}
-	t := v.Type()
-	v.Set(reflect.MakeMapWithSize(t, min(r.Len(), 1024)))
-	for key, value := range r.Pairs() {
-		k, item := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
-		if err := u.key(string(key), k); err != nil {
+	mapType := v.Type()
+	v.Set(reflect.MakeMapWithSize(mapType, min(r.Len(), maxSizeHint)))
+	for name, value := range r.Pairs() {
+		key, item := reflect.New(mapType.Key()).Elem(), reflect.New(mapType.Elem()).Elem()
+		if err := u.key(string(name), key); err != nil {
 			return err
 		}
-		if err := u.element("."+string(key), value, item); err != nil {
+		if err := u.element("."+string(name), value, item); err != nil {
 			return err
 		}
-		v.SetMapIndex(k, item)
+		v.SetMapIndex(key, item)
 	}
 	return nil
 }
 
-// key decodes a map key: text, or the digits of an integer.
-func (u *unmarshaler) key(text string, k reflect.Value) error {
-	if k.Kind() != reflect.String && !k.CanInt() && !k.CanUint() {
-		return u.value(AppendStr(nil, text), k)
-	}
-	if k.Kind() == reflect.String {
-		k.SetString(text)
+// key decodes the text of a map key into a string, an integer, or a type that
+// has UnmarshalText.
+func (u *unmarshaler) key(text string, v reflect.Value) error {
+	switch {
+	case v.Kind() == reflect.String:
+		v.SetString(text)
 		return nil
+	case v.CanInt() || v.CanUint():
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return u.fail("key %q does not fit into a %s", text, v.Type())
+		}
+		return u.scalar(AppendInt(nil, n), v)
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return u.fail("key %q does not fit into a %s", text, k.Type())
-	}
-	return u.scalar(AppendInt(nil, n), k)
+	return u.value(AppendStr(nil, text), v)
 }
 
+// structValue decodes a map into the fields of a struct. It ignores the keys of
+// other fields, and leaves fields without a key as they are.
 func (u *unmarshaler) structValue(r Raw, v reflect.Value) error {
 	if r.Kind() != KindMap {
 		return u.mismatch(r, v)
@@ -210,22 +209,23 @@ func (u *unmarshaler) structValue(r Raw, v reflect.Value) error {
 		if i < 0 {
 			continue
 		}
-		at, err := fieldByIndex(v, fields[i].index)
-		if err == nil {
-			err = u.element("."+fields[i].name, value, at)
-		}
+		target, err := fieldByIndex(v, fields[i].index)
 		if err != nil {
+			return err
+		}
+		if err := u.element("."+fields[i].name, value, target); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fieldByIndex returns a field of a struct. It allocates embedded structs on
-// the way that are nil.
+// fieldByIndex returns the field of a struct with an index as in
+// [reflect.StructField]. Unlike [reflect.Value.FieldByIndex] it allocates nil
+// embedded structs on the way.
 func fieldByIndex(v reflect.Value, index []int) (reflect.Value, error) {
-	for n, i := range index {
-		if n > 0 && v.Kind() == reflect.Pointer {
+	for level, i := range index {
+		if level > 0 && v.Kind() == reflect.Pointer {
 			if v.IsNil() && !v.CanSet() {
 				return v, &ValueError{Reason: fmt.Sprintf("embedded %s is nil and not exported", v.Type())}
 			}
@@ -239,7 +239,8 @@ func fieldByIndex(v reflect.Value, index []int) (reflect.Value, error) {
 	return v, nil
 }
 
-// toGo returns a value as plain Go values.
+// toGo returns a value as the plain Go values that [Unmarshal] stores in an any,
+// nil for nil.
 func toGo(r Raw) any {
 	switch r.Kind() {
 	case KindBool:
@@ -255,13 +256,13 @@ func toGo(r Raw) any {
 		b, _ := r.Bin()
 		return slices.Clone(b)
 	case KindArray:
-		items := make([]any, 0, min(r.Len(), 1024))
+		items := make([]any, 0, min(r.Len(), maxSizeHint))
 		for item := range r.Items() {
 			items = append(items, toGo(item))
 		}
 		return items
 	case KindMap:
-		pairs := make(map[string]any, min(r.Len(), 1024))
+		pairs := make(map[string]any, min(r.Len(), maxSizeHint))
 		for key, value := range r.Pairs() {
 			pairs[string(key)] = toGo(value)
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,13 +106,26 @@ func (w *Worker) Handle(queue string, credits uint32, h Handler) {
 	w.queues = append(w.queues, &queueHandler{name: queue, credits: credits, handler: h})
 }
 
+// handlerOf returns the handler of the queue called name, or nil if the worker
+// does not serve it.
 func (w *Worker) handlerOf(name string) *queueHandler {
-	for _, q := range w.queues {
-		if q.name == name {
-			return q
+	for _, queue := range w.queues {
+		if queue.name == name {
+			return queue
 		}
 	}
 	return nil
+}
+
+// selectLocked returns the worker's jobs for which match returns true.
+// Worker.mu is held.
+func (w *Worker) selectLocked(match func(*activeJob) bool) (jobs []*activeJob) {
+	for _, job := range w.running {
+		if match(job) {
+			jobs = append(jobs, job)
+		}
+	}
+	return jobs
 }
 
 // Run connects and runs jobs until ctx ends. Then it takes no more jobs, waits
@@ -133,18 +145,19 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.prepare(); err != nil {
 		return err
 	}
-	var stopJobs context.CancelCauseFunc
-	w.jobsCtx, stopJobs = context.WithCancelCause(context.WithoutCancel(ctx))
 	// The worker stays connected after ctx has ended, for the jobs that still
 	// run.
+	var stopJobs context.CancelCauseFunc
+	w.jobsCtx, stopJobs = context.WithCancelCause(context.WithoutCancel(ctx))
 	connCtx, disconnect := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	w.loops.Go(func() { ended <- w.keepConnected(connCtx) })
+	connErr := make(chan error, 1)
+	w.loops.Go(func() { connErr <- w.keepConnected(connCtx) })
 	var err error
 	select {
 	case <-ctx.Done():
-	case err = <-ended:
+	case err = <-connErr:
 	}
+
 	w.shutdown(stopJobs)
 	disconnect()
 	stopJobs(&StopError{StopWorker})
@@ -153,6 +166,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
+// prepare checks the worker's configuration, sets the defaults of fields that
+// are not set, and resets the state of an earlier Run.
 func (w *Worker) prepare() error {
 	switch {
 	case len(w.Nodes) == 0:
@@ -160,13 +175,13 @@ func (w *Worker) prepare() error {
 	case len(w.queues) == 0:
 		return errors.New("worker serves no queue: call Handle before Run")
 	}
-	for i, q := range w.queues {
+	for _, queue := range w.queues {
 		switch {
-		case q.handler == nil || q.credits == 0:
+		case queue.handler == nil || queue.credits == 0:
 			return fmt.Errorf("worker cannot serve %q with %d credits and handler %t: pass a handler and at least one credit",
-				q.name, q.credits, q.handler != nil)
-		case w.handlerOf(q.name) != w.queues[i]:
-			return fmt.Errorf("worker serves %q twice: call Handle once for every queue", q.name)
+				queue.name, queue.credits, queue.handler != nil)
+		case w.handlerOf(queue.name) != queue:
+			return fmt.Errorf("worker serves %q twice: call Handle once for every queue", queue.name)
 		}
 	}
 	if w.ShutdownGrace == 0 {
@@ -182,28 +197,22 @@ func (w *Worker) prepare() error {
 	return nil
 }
 
-// keepConnected keeps the worker connected until ctx ends, when it returns nil.
-// A connection to a node that drains is used until another one is ready.
+// keepConnected keeps the worker connected until ctx ends or the worker needs
+// no connection any more, when it returns nil. It returns an error if a node
+// refuses the worker permanently. A connection to a node that drains is used
+// until another one is ready.
 func (w *Worker) keepConnected(ctx context.Context) error {
 	for {
-		wc, err := w.connect(ctx, w.dialer.next())
-		if err == nil {
-			err = w.activate(wc)
-		}
-		if err == nil {
-			err = wc.wait(ctx)
-		} else if wc != nil && !slices.Contains(permanentCodes, ErrorCode(err)) {
-			wc.cancel(err)
-		}
-		drain, draining := errors.AsType[*drainError](err)
+		err := w.useNode(ctx, w.dialer.next())
+		drain, isDraining := errors.AsType[*drainError](err)
 		switch {
 		case ctx.Err() != nil || w.isDone():
 			return nil
-		case slices.Contains(permanentCodes, ErrorCode(err)):
+		case isPermanent(err):
 			return err
-		case draining:
-			w.Log.Info("node is draining, worker switches to another", "addr", wc.addr, "reconnect", drain.addrs)
-			w.dialer.prefer(drain.addrs)
+		case isDraining:
+			w.Log.Info("node is draining, worker switches to another", "addr", drain.addr, "reconnect", drain.reconnect)
+			w.dialer.prefer(drain.reconnect)
 			continue
 		}
 		w.Log.Warn("worker disconnected", "err", err)
@@ -213,14 +222,32 @@ func (w *Worker) keepConnected(ctx context.Context) error {
 	}
 }
 
-// activate makes a new connection the one in use, and subscribes to the queues.
-// If another connection is in use, that one keeps the jobs until the
-// subscriptions succeed.
+// useNode connects to the node at addr and blocks until the connection must not
+// be used any more. It returns the reason, never nil. After a permanent refusal
+// it leaves the connection open, for the jobs that still run.
+func (w *Worker) useNode(ctx context.Context, addr string) error {
+	wc, err := w.connect(ctx, addr)
+	if err != nil {
+		return err
+	}
+	if err := w.activate(wc); err != nil {
+		if !isPermanent(err) {
+			wc.cancel(err)
+		}
+		return err
+	}
+	return wc.wait(ctx)
+}
+
+// activate makes a new connection the one in use, subscribes to the worker's
+// queues and sends the credits for them. If another connection is in use, that
+// one keeps the jobs until the subscriptions succeed. A worker that is stopping
+// does not subscribe.
 func (w *Worker) activate(wc *workerConn) error {
 	w.mu.Lock()
-	alone, stopping := w.conn == nil, w.stopping
+	isOnly, stopping := w.conn == nil, w.stopping
 	w.mu.Unlock()
-	if alone || stopping {
+	if isOnly || stopping {
 		w.switchTo(wc)
 	}
 	if stopping {
@@ -231,87 +258,78 @@ func (w *Worker) activate(wc *workerConn) error {
 		return err
 	}
 	w.switchTo(wc)
-	for i, q := range w.queues {
+
+	for i, queue := range w.queues {
 		w.mu.Lock()
-		wc.sids[q.name] = sids[i]
-		available := w.availableLocked(q)
-		if w.stopping {
-			available = 0
-		}
+		wc.sids[queue.name] = sids[i]
+		available := w.availableLocked(queue)
+		stopping := w.stopping
 		w.mu.Unlock()
-		if available == 0 {
+		if stopping || available == 0 {
 			continue
 		}
 		if err := wc.client.Credit(wc.ctx, sids[i], available); err != nil {
-			return fmt.Errorf("credit subscription to %q: %w", q.name, err)
+			return fmt.Errorf("credit subscription to %q: %w", queue.name, err)
 		}
 	}
 	w.Log.Info("worker is subscribed", "node", wc.client.Node(), "worker", wc.client.WID(), "queues", len(w.queues))
 	return nil
 }
 
-// switchTo makes wc the connection in use: leases are renewed over it, and
-// outcomes that were not answered are sent again.
+// switchTo makes wc the connection in use and closes the previous one. Leases
+// are now renewed over wc, and outcomes that no node has answered are sent over
+// it again. switchTo does nothing if wc has ended or is already in use.
 func (w *Worker) switchTo(wc *workerConn) {
 	w.mu.Lock()
-	old := w.conn
-	if old == wc || wc.ctx.Err() != nil {
+	previous := w.conn
+	if previous == wc || wc.ctx.Err() != nil {
 		w.mu.Unlock()
 		return
 	}
 	w.conn = wc
-	var finished []*activeJob
-	for _, j := range w.running {
-		if j.send != nil {
-			finished = append(finished, j)
-		}
-	}
+	unanswered := w.selectLocked((*activeJob).hasOutcome)
 	w.mu.Unlock()
+
 	wc.beat()
-	for _, j := range finished {
-		wc.sendOutcome(j)
+	for _, job := range unanswered {
+		wc.sendOutcome(job)
 	}
-	if old != nil {
-		old.cancel(errors.New("worker switched to another node"))
+	if previous != nil {
+		previous.cancel(errors.New("worker switched to another node"))
 	}
 }
 
 // availableLocked returns how many more jobs of a queue may run. Worker.mu is
 // held.
 func (w *Worker) availableLocked(q *queueHandler) uint32 {
-	available := q.credits
-	for _, j := range w.running {
-		if j.quest.Queue == q.name && available > 0 {
-			available--
-		}
-	}
-	return available
+	jobs := w.selectLocked(func(job *activeJob) bool { return job.quest.Queue == q.name })
+	return q.credits - min(q.credits, uint32(len(jobs)))
 }
 
-// shutdown takes no more jobs, waits for running ones during the grace, and
-// releases those that have not ended.
+// shutdown makes the worker take no more jobs and waits for the running ones,
+// at most for ShutdownGrace. Then it stops the handlers that still run, waits
+// for their outcomes for stopTimeout, and releases the remaining jobs.
 func (w *Worker) shutdown(stopJobs context.CancelCauseFunc) {
 	w.mu.Lock()
 	w.stopping = true
-	wc := w.conn
+	conn := w.conn
 	w.checkIdleLocked()
 	w.mu.Unlock()
-	if wc != nil {
-		wc.client.Go(TGoodbye, Fields{"reason": "worker stops", "drain": true}.append, nil)
+	if conn != nil {
+		conn.client.Go(TGoodbye, Fields{"reason": "worker stops", "drain": true}.append, nil)
 	}
-	grace := time.NewTimer(w.ShutdownGrace)
-	defer grace.Stop()
-	select {
-	case <-w.idle.Done():
-	case <-grace.C:
+
+	if !w.waitIdle(w.ShutdownGrace) {
 		stopJobs(&StopError{StopWorker})
-		grace.Reset(stopTimeout)
-		select {
-		case <-w.idle.Done():
-		case <-grace.C:
-		}
+		w.waitIdle(stopTimeout)
 	}
 	w.release()
+}
+
+// waitIdle waits until the worker is idle, and reports whether it was within
+// timeout.
+func (w *Worker) waitIdle(timeout time.Duration) bool {
+	return backoff.Sleep(w.idle, timeout) != nil
 }
 
 // release returns the jobs that have not ended to the node, which sends them to
@@ -319,27 +337,23 @@ func (w *Worker) shutdown(stopJobs context.CancelCauseFunc) {
 func (w *Worker) release() {
 	w.mu.Lock()
 	w.released = true
-	wc, left := w.conn, 0
-	for _, j := range w.running {
-		if j.renewable() {
-			left++
-		}
-	}
+	conn, count := w.conn, len(w.selectLocked((*activeJob).renewable))
 	w.mu.Unlock()
-	if left == 0 {
+	if count == 0 {
 		return
 	}
 	err := ErrClosed
-	if wc != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(wc.ctx), stopTimeout) // the node closes the connection right after its answer
+	if conn != nil {
+		// The node closes the connection right after its answer.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(conn.ctx), stopTimeout)
 		defer cancel()
-		err = wc.client.Goodbye(ctx, "worker stops", false)
+		err = conn.client.Goodbye(ctx, "worker stops", false)
 	}
 	if err != nil {
-		w.Log.Warn("running jobs not released, their leases will expire", "count", left, "err", err)
+		w.Log.Warn("running jobs not released, their leases will expire", "count", count, "err", err)
 		return
 	}
-	w.Log.Info("running jobs released", "count", left)
+	w.Log.Info("running jobs released", "count", count)
 }
 
 // isDone reports whether the worker needs no connection any more.
@@ -349,11 +363,11 @@ func (w *Worker) isDone() bool {
 	return w.released || w.idle.Err() != nil
 }
 
-// checkIdleLocked ends idle if the worker is stopping and no job needs an
-// outcome any more. Worker.mu is held.
+// checkIdleLocked ends the context idle if the worker is stopping and waits for
+// no more outcomes. Worker.mu is held.
 func (w *Worker) checkIdleLocked() {
-	for _, j := range w.running {
-		if !j.interrupted {
+	for _, job := range w.running {
+		if !job.interrupted {
 			return
 		}
 	}

@@ -254,7 +254,10 @@ func TestWorker_GraceExpires_Disconnected(t *testing.T) {
 
 // A permanent refusal ends the worker; others do not.
 func TestWorker_Refused(t *testing.T) {
-	for _, code := range permanentCodes {
+	for _, code := range []Code{
+		CodeProtocolViolation, CodeQueueNotFound, CodeInvalidQueueName, CodeSystemQueue, CodeDuplicateSub, CodeNotImplemented,
+		CodeUnauthorized,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			y := newFakeCluster(t)
 			codes := []Code{CodeUnavailable, CodeDraining, code}

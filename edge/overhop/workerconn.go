@@ -10,7 +10,7 @@ import (
 // workerConn is a worker's connection to one node. One of them is in use; a
 // second one may exist while the worker switches nodes.
 type workerConn struct {
-	w      *Worker
+	worker *Worker
 	client *Client
 	addr   string
 
@@ -30,28 +30,31 @@ const (
 	minInterval  = 10 * time.Millisecond
 )
 
-// drainError ends the use of a connection whose node drains. addrs are the
-// nodes to reconnect to.
-type drainError struct{ addrs []string }
+// drainError ends the use of a connection whose node drains.
+type drainError struct {
+	addr      string   // of the node that drains
+	reconnect []string // addresses of the nodes to connect to instead
+}
 
 func (e *drainError) Error() string { return "node is draining" }
 
-// connect opens a connection, which lives until it fails or ctx ends.
+// connect opens a connection to the node at addr. The connection lives until it
+// fails or ctx ends.
 func (w *Worker) connect(ctx context.Context, addr string) (*workerConn, error) {
 	wc := &workerConn{
-		w: w, addr: addr, beatInterval: idleInterval, wakeBeat: make(chan struct{}, 1), drained: make(chan *drainError, 1),
+		worker: w, addr: addr, beatInterval: idleInterval, wakeBeat: make(chan struct{}, 1), drained: make(chan *drainError, 1),
 		sids: make(map[string]string), surplus: make(map[string]int),
 	}
-	c, err := w.dialer.connect(ctx, addr, Options{
+	client, err := w.dialer.connect(ctx, addr, Options{
 		Name: w.Name, Token: w.Token, OnQuest: wc.handleQuest, OnPush: wc.handlePush,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", addr, err)
 	}
-	wc.client = c
+	wc.client = client
 	wc.ctx, wc.cancel = context.WithCancelCause(ctx)
 	w.loops.Go(func() {
-		wc.cancel(c.Run(wc.ctx))
+		wc.cancel(client.Run(wc.ctx))
 		w.mu.Lock()
 		if w.conn == wc {
 			w.conn = nil
@@ -62,8 +65,8 @@ func (w *Worker) connect(ctx context.Context, addr string) (*workerConn, error) 
 	return wc, nil
 }
 
-// wait blocks until the connection must not be used any more and returns the
-// reason.
+// wait blocks until the connection has ended, its node drains, or ctx ends. It
+// returns the reason, never nil.
 func (wc *workerConn) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -75,11 +78,12 @@ func (wc *workerConn) wait(ctx context.Context) error {
 	}
 }
 
-// subscribe subscribes to the worker's queues, without credits yet.
+// subscribe subscribes to the worker's queues, without credits yet. It returns
+// the ids of the subscriptions in the order of the queues.
 func (wc *workerConn) subscribe() (sids []string, err error) {
-	for _, q := range wc.w.queues {
+	for _, q := range wc.worker.queues {
 		sid, err := wc.client.Subscribe(wc.ctx, q.name, 0)
-		if wc.w.CreateQueues && ErrorCode(err) == CodeQueueNotFound {
+		if wc.worker.CreateQueues && ErrorCode(err) == CodeQueueNotFound {
 			sid, err = wc.createAndSubscribe(q.name)
 		}
 		if err != nil {
@@ -113,28 +117,27 @@ func (wc *workerConn) beatLoop() {
 			wc.beat()
 		case <-wc.wakeBeat:
 		}
-		timer.Reset(wc.nextBeat())
+		timer.Reset(wc.updateBeatInterval())
 	}
 }
 
-// nextBeat returns the shortest interval that a running job requires.
-func (wc *workerConn) nextBeat() time.Duration {
-	wc.w.mu.Lock()
-	defer wc.w.mu.Unlock()
-	wc.beatInterval = idleInterval
-	for _, j := range wc.w.running {
-		if j.renewable() {
-			wc.beatInterval = min(wc.beatInterval, j.quest.Beat)
-		}
+// updateBeatInterval sets the time until the next BEAT to the shortest that the
+// QUEST of a running job requires, and returns it.
+func (wc *workerConn) updateBeatInterval() time.Duration {
+	wc.worker.mu.Lock()
+	defer wc.worker.mu.Unlock()
+	interval := idleInterval
+	for _, job := range wc.worker.selectLocked((*activeJob).renewable) {
+		interval = min(interval, job.quest.Beat)
 	}
-	wc.beatInterval = max(wc.beatInterval, minInterval)
+	wc.beatInterval = max(interval, minInterval)
 	return wc.beatInterval
 }
 
 // hurryBeatLocked makes beatLoop apply the interval of a new job. Worker.mu is
 // held.
-func (wc *workerConn) hurryBeatLocked(beat time.Duration) {
-	if beat < wc.beatInterval {
+func (wc *workerConn) hurryBeatLocked(interval time.Duration) {
+	if interval < wc.beatInterval {
 		select {
 		case wc.wakeBeat <- struct{}{}:
 		default:
@@ -149,112 +152,102 @@ const maxBeatJobs = 256
 // beat renews the leases of all jobs if wc is the connection in use. If there
 // are no jobs, or wc is not in use, it sends a PING.
 func (wc *workerConn) beat() {
-	var jobs []*activeJob
-	wc.w.mu.Lock()
-	idle := wc.w.conn != wc || len(wc.w.running) == 0
-	if !idle {
-		for _, j := range wc.w.running {
-			if j.renewable() {
-				jobs = append(jobs, j)
-			}
-		}
-	}
-	wc.w.mu.Unlock()
-	if idle {
+	w := wc.worker
+	w.mu.Lock()
+	isIdle := w.conn != wc || len(w.running) == 0
+	jobs := w.selectLocked((*activeJob).renewable)
+	w.mu.Unlock()
+	if isIdle {
 		wc.client.Go(TPing, EmptyMap.append, nil)
+		return
 	}
 	for batch := range slices.Chunk(jobs, maxBeatJobs) {
 		wc.beatBatch(batch)
 	}
 }
 
+// beatBatch sends one BEAT, which renews the leases of jobs. It stops the
+// handlers of those whose leases the node reports as lost.
 func (wc *workerConn) beatBatch(jobs []*activeJob) {
 	quests := make([]*Quest, len(jobs))
-	for i, j := range jobs {
-		quests[i] = &j.quest
+	for i, job := range jobs {
+		quests[i] = &job.quest
 	}
-	wc.client.Beat(quests, func(ok Raw, err error) {
-		BeatAnswers(ok, func(jid string, code Code) {
-			for _, j := range jobs {
-				if j.quest.JID == jid && endsLease(code) {
-					wc.w.loseLease(j, code)
-				}
+	wc.client.Beat(quests, func(jid string, code Code) {
+		for _, job := range jobs {
+			if job.quest.JID == jid && endsLease(code) {
+				wc.worker.loseLease(job, code)
 			}
-		})
+		}
 	})
 }
 
-// handlePush handles pushes other than QUEST.
-func (wc *workerConn) handlePush(t int64, p Raw) {
+// handlePush handles a push of message type t, which is not QUEST. After a DRAIN
+// the worker connects to another node. A BYE ends the connection.
+func (wc *workerConn) handlePush(t int64, payload Raw) {
 	switch t {
 	case TRecall:
-		wc.handleRecall(p)
+		wc.handleRecall(payload)
 	case TCredits:
-		wc.handleCredits(p)
+		wc.handleCredits(payload)
 	case TDrain:
-		var drain drainError
-		for addr := range p.Get("reconnect").Items() {
+		drain := &drainError{addr: wc.addr}
+		for addr := range payload.Get("reconnect").Items() {
 			if text, ok := addr.Str(); ok {
-				drain.addrs = append(drain.addrs, text)
+				drain.reconnect = append(drain.reconnect, text)
 			}
 		}
 		select {
-		case wc.drained <- &drain:
-		default:
+		case wc.drained <- drain:
+		default: // an earlier DRAIN has not been handled yet
 		}
 	case TBye:
-		code, _ := p.Get("code").Str()
-		message, _ := p.Get("msg").Str()
-		wc.cancel(fmt.Errorf("node sent BYE: %s: %s", code, message))
+		wc.cancel(fmt.Errorf("node sent BYE: %s: %s", payload.getText("code"), payload.getText("msg")))
 	}
 }
 
-// handleRecall stops the dispatch of a RECALL. It ignores a node that the
-// worker has left, which recalls the jobs that moved.
-func (wc *workerConn) handleRecall(p Raw) {
-	tok, _ := p.Get("tok").Bin()
-	if len(tok) != TokenLen {
+// handleRecall stops the handler of the dispatch that a RECALL names. It
+// ignores a node that the worker has left, which recalls the jobs that moved.
+func (wc *workerConn) handleRecall(payload Raw) {
+	token, _ := payload.Get("tok").Bin()
+	if len(token) != TokenLen {
 		return
 	}
-	reason, _ := p.Get("reason").Str()
-	wc.w.mu.Lock()
-	j := wc.w.running[[TokenLen]byte(tok)]
-	if wc.w.conn != wc {
-		j = nil
-	}
-	wc.w.mu.Unlock()
-	if j != nil {
-		j.stop(&StopError{reason})
+	wc.worker.mu.Lock()
+	job := wc.worker.running[[TokenLen]byte(token)]
+	isInUse := wc.worker.conn == wc
+	wc.worker.mu.Unlock()
+	if job != nil && isInUse {
+		job.stop(&StopError{payload.getText("reason")})
 	}
 }
 
-// handleCredits handles a credit balance that the node has changed.
-func (wc *workerConn) handleCredits(p Raw) {
-	sid, _ := p.Get("sid").Str()
-	reason, _ := p.Get("reason").Str()
-	w := wc.w
+// handleCredits handles a CREDITS push, with which the node reports that it has
+// changed the credits of a subscription. After RESTORED the node holds a credit
+// that the end of its job would return again. After STALLED it holds none, and
+// the worker sends as many as jobs of the queue may run.
+func (wc *workerConn) handleCredits(payload Raw) {
+	sid, reason := payload.getText("sid"), payload.getText("reason")
+	w := wc.worker
 	w.mu.Lock()
-	var q *queueHandler
-	for _, qh := range w.queues {
-		if wc.sids[qh.name] == sid {
-			q = qh
+	defer w.mu.Unlock()
+	i := slices.IndexFunc(w.queues, func(q *queueHandler) bool { return wc.sids[q.name] == sid })
+	if i < 0 || w.stopping {
+		return
+	}
+	queue := w.queues[i]
+	switch reason {
+	case CreditsRestored:
+		wc.surplus[queue.name]++
+	case CreditsStalled:
+		wc.surplus[queue.name] = 0
+		if available := w.availableLocked(queue); available > 0 {
+			wc.credit(sid, available)
 		}
 	}
-	var available uint32
-	switch {
-	case q == nil || w.stopping:
-	case reason == CreditsRestored:
-		wc.surplus[q.name]++ // its end would return the same credit
-	case reason == CreditsStalled: // the balance is 0
-		wc.surplus[q.name] = 0
-		available = w.availableLocked(q)
-	}
-	w.mu.Unlock()
-	if available > 0 {
-		wc.credit(sid, available)
-	}
 }
 
+// credit adds n credits to a subscription.
 func (wc *workerConn) credit(sid string, n uint32) {
 	wc.client.Go(TCredit, Fields{"sid": sid, "credits": n}.append, nil)
 }
