@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
 const (
@@ -38,8 +38,8 @@ type Node struct {
 
 	submitMu sync.Mutex // keeps proposals in order, protects closing
 	closing  bool
-	pending  chan *Pending // in order of submission
-	resolved chan struct{} // closed when all pending proposals are resolved
+	pending  chan *pendingProposal // in order of submission
+	resolved chan struct{}         // closed when all pending proposals are resolved
 
 	closeOnce sync.Once
 	closeErr  error
@@ -50,13 +50,10 @@ type Node struct {
 // configuration, which is the same on every member. The caller closes the Node,
 // which closes the store, and then the Identity.
 func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	cfg = cfg.withDefaults()
 	n := &Node{
 		cfg: cfg, id: id, log: log, store: store,
-		pending: make(chan *Pending, 1024), resolved: make(chan struct{}),
+		pending: make(chan *pendingProposal, 1024), resolved: make(chan struct{}),
 	}
 	n.fsm = newFSM(cfg.SnapshotBytes, func(err error) {
 		cfg.OnFatal(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
@@ -74,8 +71,8 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 // start opens the transport and the guarded store, writes the bootstrap configuration if
 // this is the first start, and starts Raft.
 func (n *Node) start() error {
-	rlog := &raftLog{log: n.log}
-	store := newGuardedStore(n.cfg.wrapStore(n.store.bolt), n.store.watermarks, n.cfg.WriteDeadline, n.cfg.OnFatal)
+	rlog := newRaftLog(n.log)
+	store := newGuardedStore(n.cfg.wrapStore(n.store.bolt), n.store.watermarks, n.cfg.writeDeadline, n.cfg.OnFatal)
 	n.guarded = store
 	logs, err := raft.NewLogCache(logCache, store)
 	if err != nil {
@@ -95,7 +92,9 @@ func (n *Node) start() error {
 	return nil
 }
 
-// bootstrap writes the bootstrap configuration into a new directory.
+// bootstrap writes the bootstrap configuration, which lists the members that formed
+// the group, into Raft's files, and makes them durable. It does nothing if the files
+// have a state already, or if this member was added later.
 func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.StableStore) error {
 	dir, snaps := n.store.dir, n.store.snaps
 	exists, err := raft.HasExistingState(logs, stable, snaps)
@@ -107,6 +106,7 @@ func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.Stab
 	case n.id.Joined():
 		return nil // a member that was added gets the configuration from the leader; until it votes it may start again empty
 	}
+
 	// Servers are addressed by their ids, so that the first entry is the same
 	// on every member and a member may move to another host.
 	var first raft.Configuration
@@ -116,7 +116,7 @@ func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.Stab
 	if err := raft.BootstrapCluster(conf, logs, stable, snaps, n.raftTransport, first); err != nil {
 		return fmt.Errorf("write the bootstrap configuration: %w", err)
 	}
-	if err := errors.Join(syncDir(dir), syncDir(filepath.Dir(dir))); err != nil {
+	if err := errors.Join(durable.SyncDir(dir), durable.SyncDir(filepath.Dir(dir))); err != nil {
 		return fmt.Errorf("make raft directory durable: %w", err)
 	}
 	return n.id.MarkBootstrapped()
@@ -149,6 +149,9 @@ func (n *Node) Close() error {
 	return n.closeErr
 }
 
+// close refuses further proposals, waits for drainTimeout for the answers to earlier ones,
+// and stops Raft. What Raft has still not answered after resolveTimeout remains
+// unresolved. At last, close saves the watermarks and closes the store.
 func (n *Node) close() error {
 	n.submitMu.Lock()
 	n.closing = true
@@ -232,6 +235,16 @@ type MemberInfo struct {
 	Voter bool   `json:"voter"`
 }
 
+// Voters returns the names of the voting members.
+func (s Status) Voters() (names []string) {
+	for _, m := range s.Members {
+		if m.Voter {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
 // Status returns the node's present status. It only reads counters and does not
 // block.
 func (n *Node) Status() Status {
@@ -259,13 +272,4 @@ func (n *Node) members() []MemberInfo {
 		members = append(members, MemberInfo{Name: name, ID: string(s.ID), Addr: addrOf(n.id, string(s.ID)), Voter: s.Suffrage == raft.Voter})
 	}
 	return members
-}
-
-// syncDir makes the creation and renaming of files in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -5,7 +5,7 @@
 //
 //	Submit ─▶ entry (stamp, epoch, commands) ─▶ log on a quorum of disks ─▶ ledger.Apply
 //	                                                                         │
-//	Pending.Wait ◀── Commit (index, term, results) ◀─────────────────────────┘
+//	wait ◀── Commit (index, results) ◀───────────────────────────────────────┘
 //
 // A proposal ends in one of three ways: it is committed, with one result per
 // command; it was certainly not proposed ([*NotLeaderError], [ErrBusy],

@@ -30,7 +30,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var errInvalidEntry = errors.New("log entry cannot be read")
 
 // encodeEntry returns the log entry of a proposal.
-func encodeEntry(p *Proposal) ([]byte, error) {
+func encodeEntry(p *ledger.Proposal) ([]byte, error) {
 	return encode(func(e *structpack.Encoder) error {
 		err := errors.Join(e.EncodeArrayLen(3), e.EncodeInt(p.At.UnixNano()), e.EncodeUint(p.Epoch), e.EncodeArrayLen(len(p.Commands)))
 		if err != nil {
@@ -46,8 +46,8 @@ func encodeEntry(p *Proposal) ([]byte, error) {
 }
 
 // decodeEntry returns the proposal of a log entry. An error wraps errInvalidEntry.
-func decodeEntry(raw []byte) (*Proposal, error) {
-	var p Proposal
+func decodeEntry(raw []byte) (*ledger.Proposal, error) {
+	var p ledger.Proposal
 	err := decode(raw, func(d *structpack.Decoder) error {
 		if err := d.ExpectArray(3); err != nil {
 			return err
@@ -132,10 +132,13 @@ func decode(raw []byte, get func(*structpack.Decoder) error) error {
 	return nil
 }
 
+// encodeCommand appends a command as an array of its kind and its fields.
 func encodeCommand(e *structpack.Encoder, c ledger.Command) error {
 	return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(uint64(c.Kind())), e.Value(c))
 }
 
+// decodeCommand decodes what encodeCommand wrote. A kind that this release does not know
+// is an error.
 func decodeCommand(d *structpack.Decoder) (ledger.Command, error) {
 	if err := d.ExpectArray(2); err != nil {
 		return nil, err
@@ -144,8 +147,8 @@ func decodeCommand(d *structpack.Decoder) (ledger.Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, ok := ledger.NewCommand(ledger.Kind(kind))
-	if !ok || uint64(ledger.Kind(kind)) != kind {
+	c, isKnown := ledger.NewCommand(ledger.Kind(kind))
+	if fits := uint64(ledger.Kind(kind)) == kind; !isKnown || !fits {
 		return nil, fmt.Errorf("command of kind %d is not known to this release", kind)
 	}
 	return c, d.Value(c)

@@ -80,7 +80,7 @@ func TestEntry_RoundTrip(t *testing.T) {
 		fill(reflect.ValueOf(c).Elem(), r)
 	}
 	for _, cmds := range [][]ledger.Command{empty, full, nil} {
-		want := &Proposal{At: time.Unix(5, 6).UTC(), Epoch: 1 << 60, Commands: cmds}
+		want := &ledger.Proposal{At: time.Unix(5, 6).UTC(), Epoch: 1 << 60, Commands: cmds}
 		raw, err := encodeEntry(want)
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func TestEntry_RoundTrip(t *testing.T) {
 }
 
 func TestEntry_DetectsBitFlips(t *testing.T) {
-	raw, err := encodeEntry(&Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "mail"}}})
+	raw, err := encodeEntry(&ledger.Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "mail"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func FuzzDecodeCommand(f *testing.F) {
 
 // ingestEntry returns an entry as under high load: so many jobs ingested, placed and
 // settled.
-func ingestEntry(jobs int) *Proposal {
+func ingestEntry(jobs int) *ledger.Proposal {
 	ingest, place, settle := new(ledger.Ingest), new(ledger.Place), new(ledger.Settle)
 	at := time.Unix(1_700_000_000, 0)
 	for i := range jobs {
@@ -169,7 +169,7 @@ func ingestEntry(jobs int) *Proposal {
 		place.Placements = append(place.Placements, ledger.Placement{Job: id, N: 1, Node: "n1", Incarnation: 3, Channel: "overhop/worker-7"})
 		settle.Settlements = append(settle.Settlements, ledger.Settlement{Job: id, N: 1, Next: job.NextDone})
 	}
-	return &Proposal{At: at, Epoch: 7, Commands: []ledger.Command{ingest, place, settle}}
+	return &ledger.Proposal{At: at, Epoch: 7, Commands: []ledger.Command{ingest, place, settle}}
 }
 
 func BenchmarkEncodeEntry(b *testing.B) {

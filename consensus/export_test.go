@@ -1,12 +1,16 @@
 package consensus
 
-import "context"
+import (
+	"context"
 
-// Propose submits a proposal and waits for its result; see [Pending.Wait].
-func (n *Node) Propose(ctx context.Context, p Proposal) (Commit, error) {
-	pending, err := n.Submit(p)
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Propose submits a proposal and waits for its result; see [Node.Submit].
+func (n *Node) Propose(ctx context.Context, p ledger.Proposal) (ledger.Commit, error) {
+	wait, err := n.Submit(p)
 	if err != nil {
-		return Commit{}, err
+		return ledger.Commit{}, err
 	}
-	return pending.Wait(ctx)
+	return wait(ctx)
 }

@@ -29,7 +29,7 @@ func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
 	return &fsm{Replica: newReplica(), snapshotBytes: snapshotBytes, onFatal: onFatal, snapshotDue: make(chan struct{}, 1), log: log}
 }
 
-// Apply applies one committed entry and returns a [*Commit]. An entry that
+// Apply applies one committed entry and returns a [*ledger.Commit]. An entry that
 // cannot be decoded stops the process: without it, this member's ledger would
 // differ from those of the other members.
 func (f *fsm) Apply(entry *raft.Log) any {
@@ -53,7 +53,7 @@ func (f *fsm) Apply(entry *raft.Log) any {
 		default:
 		}
 	}
-	return &Commit{Index: entry.Index, Term: entry.Term, Results: results}
+	return &ledger.Commit{Index: entry.Index, Results: results}
 }
 
 // Snapshot returns a copy of the ledger, which takes no time. Raft writes it
@@ -111,7 +111,8 @@ const (
 	snapshotChunk = 256 << 10
 )
 
-// writeSnapshot writes the ledger in the format above.
+// writeSnapshot writes a snapshot of the ledger: snapshotMagic, the encoded ledger in
+// chunks, and an empty chunk as the end.
 func writeSnapshot(w io.Writer, l *ledger.Ledger) error {
 	if _, err := io.WriteString(w, snapshotMagic); err != nil {
 		return err
@@ -123,7 +124,7 @@ func writeSnapshot(w io.Writer, l *ledger.Ledger) error {
 	if err := chunks.Flush(); err != nil {
 		return err
 	}
-	_, err := w.Write(make([]byte, 8))
+	_, err := w.Write(make([]byte, 8)) // the empty chunk: length 0, checksum 0
 	return err
 }
 
@@ -150,6 +151,7 @@ func readSnapshot(r io.Reader) (*ledger.Ledger, error) {
 // chunkWriter writes each Write as one chunk, or as several if it is too long for one.
 type chunkWriter struct{ w io.Writer }
 
+// Write writes b in chunks of at most snapshotChunk bytes, each after its header.
 func (c chunkWriter) Write(b []byte) (int, error) {
 	for rest := b; len(rest) > 0; {
 		part := rest[:min(len(rest), snapshotChunk)]
@@ -175,6 +177,8 @@ type chunkReader struct {
 	done bool
 }
 
+// Read reads the verified bytes of the current chunk, or of the next one if none remain.
+// It returns [io.EOF] only after the empty chunk that ends a snapshot.
 func (c *chunkReader) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 && !c.done {
 		if err := c.next(); err != nil {

@@ -102,10 +102,12 @@ func (g *guardedStore) DeleteRange(min, max uint64) error {
 	return g.write("truncate", func() error { return g.rawStore.DeleteRange(min, max) }, nil)
 }
 
-// Set stores a value of Raft; the vote is also saved in the watermarks.
+// Set stores a value of Raft. If it is the vote, Set also saves it in the watermarks,
+// with the term of the vote, which Raft has stored before.
 func (g *guardedStore) Set(key, val []byte) error {
 	return g.writeStable("vote", func() error {
-		if err := g.rawStore.Set(key, val); err != nil || string(key) != keyVote || g.watermarks == nil {
+		err := g.rawStore.Set(key, val)
+		if isVote := string(key) == keyVote; err != nil || !isVote || g.watermarks == nil {
 			return err
 		}
 		term, err := g.rawStore.GetUint64([]byte(keyVoteTerm))

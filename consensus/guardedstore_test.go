@@ -37,7 +37,7 @@ func (d *slowStore) SetUint64(k []byte, v uint64) error {
 
 func command(t *testing.T, index uint64) *raft.Log {
 	t.Helper()
-	raw, err := encodeEntry(&Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "q"}}})
+	raw, err := encodeEntry(&ledger.Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "q"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,25 +183,6 @@ func TestChunks_LargeRoundTrip(t *testing.T) {
 	got, err := io.ReadAll(&chunkReader{r: &b})
 	if err != nil || string(got) != want {
 		t.Errorf("read %d bytes of %d, %v", len(got), len(want), err)
-	}
-}
-
-func TestConfig_Validate(t *testing.T) {
-	if err := (Config{Dir: "d"}).Validate(); err != nil {
-		t.Error(err)
-	}
-	for name, bad := range map[string]Config{
-		"dir":       {},
-		"heartbeat": {Dir: "d", HeartbeatTimeout: time.Millisecond},
-		"election":  {Dir: "d", ElectionTimeout: time.Millisecond},
-		"lease":     {Dir: "d", LeaderLease: time.Hour},
-		"commit":    {Dir: "d", CommitTimeout: 1},
-		"append":    {Dir: "d", MaxAppendEntries: 5000},
-		"entry":     {Dir: "d", MaxEntryBytes: 1},
-	} {
-		if bad.Validate() == nil {
-			t.Errorf("%s: accepted", name)
-		}
 	}
 }
 

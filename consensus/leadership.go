@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 const (
@@ -66,8 +68,9 @@ func (n *Node) isLeading(term uint64) bool {
 	return ok && now == term
 }
 
-// leadTerm runs fn for one term, and gives up the leadership of that term after
-// it.
+// leadTerm runs fn while this node leads in the given term. If fn returns before the
+// term has ended, leadTerm transfers the leadership to another member, or waits for
+// restartDelay if that fails and ctx has not ended.
 func (n *Node) leadTerm(ctx context.Context, term uint64, changes <-chan raft.Observation, fn func(context.Context, uint64) error) {
 	err := n.runInTerm(ctx, term, changes, fn)
 	if !n.isLeading(term) {
@@ -86,19 +89,17 @@ func (n *Node) leadTerm(ctx context.Context, term uint64, changes <-chan raft.Ob
 		}
 	}
 	n.log.Warn("leadership transfer failed, restarting leader task", "term", term, "err", err)
-	select {
-	case <-time.After(restartDelay):
-	case <-ctx.Done():
-	}
+	_ = backoff.Sleep(ctx, restartDelay) // the caller checks ctx
 }
 
-// runInTerm runs fn with a ctx that ends with the term, and waits for earlier
-// terms' entries first.
+// runInTerm waits until all entries of earlier terms are applied on this node, and
+// then runs fn with a context that ends with ctx or when this node no longer leads in
+// the term. changes receives a value when the leadership may have changed.
 func (n *Node) runInTerm(ctx context.Context, term uint64, changes <-chan raft.Observation, fn func(context.Context, uint64) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	watched := make(chan struct{})
+	watchEnded := make(chan struct{})
 	go func() {
-		defer close(watched)
+		defer close(watchEnded)
 		defer cancel()
 		for n.isLeading(term) {
 			select {
@@ -108,7 +109,11 @@ func (n *Node) runInTerm(ctx context.Context, term uint64, changes <-chan raft.O
 			}
 		}
 	}()
-	defer func() { cancel(); <-watched }()
+	defer func() {
+		cancel()
+		<-watchEnded
+	}()
+
 	if err := n.raft.Barrier(0).Error(); err != nil {
 		return fmt.Errorf("wait for earlier terms: %w", err)
 	}
@@ -130,7 +135,9 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 		if err = n.transfer(to); err == nil || errors.Is(err, ErrNoMember) {
 			return err
 		}
-		if due, limited := ctx.Deadline(); ctx.Err() != nil || limited && time.Until(due) < n.cfg.ElectionTimeout {
+		deadline, limited := ctx.Deadline()
+		noTimeLeft := limited && time.Until(deadline) < electionTimeout
+		if ctx.Err() != nil || noTimeLeft {
 			return err
 		}
 	}

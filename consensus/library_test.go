@@ -37,7 +37,7 @@ func newLibrary() *library {
 	return &library{enc: msgpack.NewEncoder(nil), dec: msgpack.NewDecoder(nil)}
 }
 
-func (l *library) encode(p *Proposal) ([]byte, error) {
+func (l *library) encode(p *ledger.Proposal) ([]byte, error) {
 	l.buf.Reset()
 	l.enc.Reset(&l.buf)
 	l.enc.UseArrayEncodedStructs(true)
@@ -49,14 +49,14 @@ func (l *library) encode(p *Proposal) ([]byte, error) {
 	return bytes.Clone(l.buf.Bytes()), err
 }
 
-func (l *library) decode(raw []byte) (*Proposal, error) {
+func (l *library) decode(raw []byte) (*ledger.Proposal, error) {
 	l.src.Reset(raw)
 	l.dec.Reset(&l.src)
 	at, err := l.dec.DecodeInt64()
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{At: time.Unix(0, at)}
+	p := &ledger.Proposal{At: time.Unix(0, at)}
 	if p.Epoch, err = l.dec.DecodeUint64(); err != nil {
 		return nil, err
 	}

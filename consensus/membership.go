@@ -10,10 +10,6 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ErrDirectoryUsed is returned for a node to be added whose data directory
-// already belongs to a cluster.
-var ErrDirectoryUsed = errors.New("its data directory belongs to a yard already")
-
 // defaultChangeTimeout is the time limit of a change of the group's configuration if
 // the caller's context has no deadline.
 const defaultChangeTimeout = 5 * time.Second
@@ -46,9 +42,9 @@ func (n *Node) AddMember(ctx context.Context, id string, vote bool) error {
 	return n.awaitConfigChange(n.raft.AddNonvoter(s.ID, s.Address, 0, changeTimeout(ctx)), "add "+id)
 }
 
-// RemoveServer removes a server from the group. Without such a server it has no
-// effect.
-func (n *Node) RemoveServer(ctx context.Context, id string) error {
+// RemoveVoter removes a server from the group, with its vote if it has one. Without
+// such a server it has no effect.
+func (n *Node) RemoveVoter(ctx context.Context, id string) error {
 	if !slices.ContainsFunc(n.members(), func(m MemberInfo) bool { return m.ID == id }) {
 		return nil
 	}

@@ -49,7 +49,7 @@ func (c *testCluster) addMember(name string, revision uint64) *Node {
 	if id == nil {
 		c.t.FailNow()
 	}
-	cfg := Config{Dir: c.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
+	cfg := Config{Dir: c.dirs[name], heartbeatTimeout: 300 * time.Millisecond}
 	store, err := OpenStore(cfg, id, discardLog)
 	if err != nil {
 		c.t.Fatal(err)
@@ -110,10 +110,10 @@ func TestMembership_AddThenPromote(t *testing.T) {
 
 	// A bootstrap member can be removed.
 	out := c.nodes["n1"].id.ServerID()
-	if err := leader.RemoveServer(t.Context(), out); err != nil {
+	if err := leader.RemoveVoter(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.RemoveServer(t.Context(), out); err != nil {
+	if err := leader.RemoveVoter(t.Context(), out); err != nil {
 		t.Errorf("removed again: %v", err)
 	}
 	c.kill("n1")
@@ -128,7 +128,7 @@ func TestMembership_AddThenPromote(t *testing.T) {
 func (c *testCluster) propose(leader *Node) {
 	c.t.Helper()
 	at := time.Now()
-	if _, err := leader.Propose(c.t.Context(), Proposal{At: at, Commands: []ledger.Command{&ledger.Lead{Owner: leader.id.Node, Until: at.Add(time.Second)}}}); err != nil {
+	if _, err := leader.Propose(c.t.Context(), ledger.Proposal{At: at, Commands: []ledger.Command{&ledger.Lead{Owner: leader.id.Node, Until: at.Add(time.Second)}}}); err != nil {
 		c.t.Fatal(err)
 	}
 }

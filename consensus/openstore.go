@@ -51,31 +51,19 @@ type Store struct {
 // node communicates with other members. The caller closes the Store unless it
 // passes it to [Open].
 func OpenStore(cfg Config, id *Identity, log *slog.Logger) (*Store, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	cfg = cfg.withDefaults()
 	s := &Store{dir: filepath.Join(cfg.Dir, "raft")}
 	if err := s.open(id, log); err != nil {
-		err = errors.Join(err, s.Close())
-		if d, ok := errors.AsType[*damageError](err); ok {
-			err = &DamagedError{Node: id.Node, Dir: cfg.Dir, What: d.what, Err: d.err}
+		if damaged, ok := errors.AsType[*DamagedError](err); ok {
+			damaged.Node, damaged.Dir = id.Node, cfg.Dir
 		}
-		return nil, err
+		return nil, errors.Join(err, s.Close())
 	}
 	if err := s.checkWithPeers(cfg, id); err != nil {
 		return nil, errors.Join(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err}, s.Close())
 	}
 	return s, nil
 }
-
-// damageError is a [DamagedError] without the node.
-type damageError struct {
-	what string
-	err  error
-}
-
-func (d *damageError) Error() string { return d.what + ": " + d.err.Error() }
 
 // Close closes the log's file. It may be called more than once.
 func (s *Store) Close() error {
@@ -87,21 +75,22 @@ func (s *Store) Close() error {
 	return err
 }
 
-// open opens and verifies the files, except for the comparison with peers.
+// open opens and verifies the files, except for the comparison with peers. A
+// [*DamagedError] that it returns does not have the node and its directory yet.
 func (s *Store) open(id *Identity, log *slog.Logger) (err error) {
 	if err := prepareDir(s.dir, id); err != nil {
 		return err
 	}
 	if s.watermarks, err = loadWatermarks(s.dir); err != nil {
-		return &damageError{watermarkFile, err}
+		return &DamagedError{What: watermarkFile, Err: err}
 	}
 	if err := boltcheck.Check(filepath.Join(s.dir, logFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &damageError{logFile, err}
+		return &DamagedError{What: logFile, Err: err}
 	}
 	if s.bolt, err = openBolt(s.dir); err != nil {
 		return err
 	}
-	if s.snaps, err = raft.NewFileSnapshotStoreWithLogger(s.dir, retainSnapshots, &raftLog{log: log}); err != nil {
+	if s.snaps, err = raft.NewFileSnapshotStoreWithLogger(s.dir, retainSnapshots, newRaftLog(log)); err != nil {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
 	last, err := s.verify()
@@ -113,10 +102,10 @@ func (s *Store) open(id *Identity, log *slog.Logger) (err error) {
 	case !id.Bootstrapped():
 		return nil
 	case last == 0:
-		return &damageError{"raft's directory", errors.New("its files are gone, although this node was bootstrapped before")}
+		return &DamagedError{What: "raft's directory", Err: errors.New("its files are gone, although this node was bootstrapped before")}
 	}
 	if err := s.watermarks.verify(s.bolt, last); err != nil {
-		return &damageError{"an older " + logFile + " was put back: the log", err}
+		return &DamagedError{What: "an older " + logFile + " was put back: the log", Err: err}
 	}
 	return nil
 }
@@ -145,7 +134,7 @@ func (s *Store) verify() (last uint64, err error) {
 	if len(list) > 0 { // the newest comes first; older ones lack the entries removed since
 		meta, body, err := s.snaps.Open(list[0].ID) // verifies its checksum
 		if err != nil {
-			return 0, &damageError{"snapshot " + list[0].ID, err}
+			return 0, &DamagedError{What: "snapshot " + list[0].ID, Err: err}
 		}
 		if err := body.Close(); err != nil {
 			return 0, fmt.Errorf("close snapshot: %w", err)
@@ -155,13 +144,13 @@ func (s *Store) verify() (last uint64, err error) {
 	first, err := s.bolt.FirstIndex()
 	end, err2 := s.bolt.LastIndex()
 	if err := errors.Join(err, err2); err != nil {
-		return 0, &damageError{logFile, err}
+		return 0, &DamagedError{What: logFile, Err: err}
 	}
 	if first > last+1 {
-		return 0, &damageError{"the snapshot before the log", fmt.Errorf("the log begins with entry %d, but the newest snapshot is of entry %d", first, last)}
+		return 0, &DamagedError{What: "the snapshot before the log", Err: fmt.Errorf("the log begins with entry %d, but the newest snapshot is of entry %d", first, last)}
 	}
 	if err := s.verifyEntries(first, end); err != nil {
-		return 0, &damageError{logFile, err}
+		return 0, &DamagedError{What: logFile, Err: err}
 	}
 	return max(last, end), nil
 }

@@ -57,7 +57,7 @@ func editFile(t *testing.T, file string, edit func([]byte) []byte) {
 // a member that the test is to stop and damage.
 func startDamaged(t *testing.T) (c *testCluster, down string) {
 	c = newTestCluster(t, "n1", "n2", "n3")
-	c.configure = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 4<<10, 8 }
+	c.configure = func(c *Config) { c.SnapshotBytes, c.trailingLogs = 4<<10, 8 }
 	c.start(c.names()...)
 	last := c.addQueues("a", "b", "c")
 	down = "n1"

@@ -4,28 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
-
-// Proposal is a log entry to be committed: commands that are applied in order,
-// at one time and under one epoch.
-type Proposal struct {
-	At       time.Time
-	Epoch    uint64
-	Commands []ledger.Command
-}
-
-// Commit is a committed proposal: its place in the log, and one result for each
-// command.
-type Commit struct {
-	Index, Term uint64
-	Results     []ledger.Result
-}
 
 // NotLeaderError is returned when a proposal was not made, because this node
 // does not lead or is transferring the leadership.
@@ -49,25 +33,27 @@ var (
 	ErrTooLarge = errors.New("proposal is too large for one log entry")
 )
 
-// Pending is a proposal that is not resolved yet.
-type Pending struct {
-	node   *Node
+// pendingProposal is a proposal that Raft has not answered yet.
+type pendingProposal struct {
 	future raft.ApplyFuture
-	done   chan struct{}
-	commit Commit
+	done   chan struct{} // closed when commit or err is set
+	commit ledger.Commit
 	err    error
 }
 
 // Submit passes a proposal to Raft and does not wait for its commit. Proposals
 // of one goroutine are appended in the order of the calls. Submit blocks only
-// while Raft's queue is full, at most for Config.WriteDeadline.
-func (n *Node) Submit(p Proposal) (*Pending, error) {
+// while Raft's queue is full, at most for writeDeadline.
+//
+// The returned function blocks until the proposal is applied on this node or has
+// failed. If its ctx ends or the node closes first, its error is [ErrUnknown].
+func (n *Node) Submit(p ledger.Proposal) (wait func(context.Context) (ledger.Commit, error), err error) {
 	raw, err := encodeEntry(&p)
 	if err != nil {
 		return nil, err
 	}
-	if len(raw) > n.cfg.MaxEntryBytes {
-		return nil, fmt.Errorf("%d bytes, at most %d: %w", len(raw), n.cfg.MaxEntryBytes, ErrTooLarge)
+	if len(raw) > maxEntryBytes {
+		return nil, fmt.Errorf("%d bytes, at most %d: %w", len(raw), maxEntryBytes, ErrTooLarge)
 	}
 	if n.raft.State() != raft.Leader {
 		return nil, n.notLeader()
@@ -77,29 +63,26 @@ func (n *Node) Submit(p Proposal) (*Pending, error) {
 	if n.closing {
 		return nil, ErrClosed
 	}
-	pending := &Pending{node: n, done: make(chan struct{}), future: n.raft.Apply(raw, n.cfg.WriteDeadline)}
+	pending := &pendingProposal{done: make(chan struct{}), future: n.raft.Apply(raw, n.cfg.writeDeadline)}
 	n.pending <- pending
-	return pending, nil
+	return func(ctx context.Context) (ledger.Commit, error) { return n.await(ctx, pending) }, nil
 }
 
-// Done returns a channel that closes when the proposal is resolved.
-func (p *Pending) Done() <-chan struct{} { return p.done }
-
-// Wait blocks until the proposal is applied on this node or has failed. If ctx
-// ends or the node closes first, the error is [ErrUnknown].
-func (p *Pending) Wait(ctx context.Context) (Commit, error) {
+// await blocks until p is resolved. It returns [ErrUnknown] if ctx ends or the node
+// closes before that.
+func (n *Node) await(ctx context.Context, p *pendingProposal) (ledger.Commit, error) {
 	select {
 	case <-p.done:
 		return p.commit, p.err
 	case <-ctx.Done():
-		return Commit{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
-	case <-p.node.done:
+		return ledger.Commit{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	case <-n.done:
 	}
 	select { // closing may have resolved it
 	case <-p.done:
 		return p.commit, p.err
 	default:
-		return Commit{}, fmt.Errorf("%w: %w", ErrUnknown, ErrClosed)
+		return ledger.Commit{}, fmt.Errorf("%w: %w", ErrUnknown, ErrClosed)
 	}
 }
 
@@ -111,7 +94,7 @@ func (n *Node) resolvePending() {
 		if err := p.future.Error(); err != nil {
 			p.err = n.proposalError(err)
 		} else {
-			p.commit = *p.future.Response().(*Commit)
+			p.commit = *p.future.Response().(*ledger.Commit)
 		}
 		close(p.done)
 	}

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -76,13 +77,13 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	log, logged := testlog.NewRecorder(t)
-	p := Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "none"}}}
+	p := ledger.Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "none"}}}
 	entry, err := encodeEntry(&p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const entries = 400 // enough to make a snapshot due
-	cfg := Config{Dir: dir, HeartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: int64(entries * len(entry))}
+	cfg := Config{Dir: dir, heartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: int64(entries * len(entry))}
 	store, err := OpenStore(cfg, id, discardLog)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 	eventually(t, "leading", func() (bool, any) { s := n.Status(); return s.State == "leader", s })
 	for range 2 {
 		before, _ := n.Applied()
-		var pending []*Pending
+		var pending []func(context.Context) (ledger.Commit, error)
 		for range entries * 5 / 4 {
 			one, err := n.Submit(p)
 			if err != nil {
@@ -103,7 +104,7 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 			pending = append(pending, one)
 		}
 		for _, one := range pending {
-			if _, err := one.Wait(t.Context()); err != nil {
+			if _, err := one(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

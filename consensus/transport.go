@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
 )
 

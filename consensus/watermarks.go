@@ -9,9 +9,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
 // watermarkFile is the file with a node's watermarks, in Raft's directory.
@@ -81,28 +84,11 @@ func (w *watermarks) save() error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(w.path, raw); err != nil {
+	if err := durable.WriteFile(w.path, raw); err != nil {
 		return fmt.Errorf("write watermarks: %w", err)
 	}
 	w.saved = string(body)
 	return nil
-}
-
-// writeDurably replaces a file atomically, so that after a power loss it has
-// the old or the new content.
-func writeDurably(path string, raw []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
 }
 
 // update changes the watermarks in memory; save writes them.
@@ -138,12 +124,7 @@ func (w *watermarks) peerIndex(id string) uint64 {
 func (w *watermarks) prunePeers(members []MemberInfo) {
 	w.update(func(s *hardState) {
 		maps.DeleteFunc(s.Peers, func(id string, _ uint64) bool {
-			for _, member := range members {
-				if member.ID == id {
-					return false
-				}
-			}
-			return true
+			return !slices.ContainsFunc(members, func(m MemberInfo) bool { return m.ID == id })
 		})
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math/bits"
 	"os"
 )
 
@@ -52,7 +53,9 @@ type checker struct {
 
 var order = binary.LittleEndian
 
-// metas reads both meta pages and returns the root page of the newer one.
+// metas reads both meta pages, which describe the two last committed states of the
+// file, and returns the id of the root page in the newer one. It sets c.pageSize and
+// c.highPage, and marks the page of the free list as used.
 func (c *checker) metas() (root uint64, err error) {
 	// The first meta page has the page size, which is the offset of the second.
 	first, err := c.meta(0)
@@ -60,7 +63,8 @@ func (c *checker) metas() (root uint64, err error) {
 		return 0, fmt.Errorf("meta page 0: %w", err)
 	}
 	c.pageSize = uint64(order.Uint32(first[8:]))
-	if c.pageSize < 1024 || c.pageSize > 1<<16 || c.pageSize&(c.pageSize-1) != 0 {
+	isPowerOfTwo := bits.OnesCount64(c.pageSize) == 1
+	if c.pageSize < 1024 || c.pageSize > 1<<16 || !isPowerOfTwo {
 		return 0, fmt.Errorf("meta page 0: pages of %d bytes", c.pageSize)
 	}
 	second, err := c.meta(int64(c.pageSize))
@@ -72,8 +76,8 @@ func (c *checker) metas() (root uint64, err error) {
 		newer = second
 	}
 	c.highPage = order.Uint64(newer[40:])
-	if list := order.Uint64(newer[32:]); list != noFreelist {
-		c.seen[list] = true
+	if freelist := order.Uint64(newer[32:]); freelist != noFreelist {
+		c.seen[freelist] = true
 	}
 	return order.Uint64(newer[16:]), nil
 }
@@ -98,8 +102,9 @@ func (c *checker) meta(offset int64) ([]byte, error) {
 	return m, nil
 }
 
-// tree checks page id and the pages below it. All keys must be at least from
-// and less than to; nil means unlimited.
+// tree checks the page with the given id, which is depth levels below its root,
+// and all pages below it. All keys must be at least from and less than to; a nil
+// bound means that there is no limit.
 func (c *checker) tree(id uint64, from, to []byte, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d: the tree is deeper than %d", id, maxDepth)
@@ -111,7 +116,8 @@ func (c *checker) tree(id uint64, from, to []byte, depth int) error {
 	return c.elements(page, from, to, depth, fmt.Sprintf("page %d", id))
 }
 
-// page reads page id with its overflow pages.
+// page reads the page with the given id and the overflow pages that continue it.
+// It marks them as used, and returns an error if one of them was used before.
 func (c *checker) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= c.highPage {
 		return nil, fmt.Errorf("outside of the %d pages in use", c.highPage)
@@ -123,25 +129,27 @@ func (c *checker) page(id uint64) ([]byte, error) {
 	if header := order.Uint64(head); header != id {
 		return nil, fmt.Errorf("its header has page id %d", header)
 	}
-	over := uint64(order.Uint32(head[12:]))
-	if over > maxOverflow || id+over >= c.highPage {
-		return nil, fmt.Errorf("it has %d overflow pages, beyond the %d pages in use", over, c.highPage)
+	overflow := uint64(order.Uint32(head[12:]))
+	if overflow > maxOverflow || id+overflow >= c.highPage {
+		return nil, fmt.Errorf("it has %d overflow pages, beyond the %d pages in use", overflow, c.highPage)
 	}
-	for i := id; i <= id+over; i++ {
+	for i := id; i <= id+overflow; i++ {
 		if c.seen[i] {
 			return nil, fmt.Errorf("page %d is used twice", i)
 		}
 		c.seen[i] = true
 	}
-	page := make([]byte, (over+1)*c.pageSize)
+	page := make([]byte, (overflow+1)*c.pageSize)
 	if _, err := c.file.ReadAt(page, int64(id*c.pageSize)); err != nil {
 		return nil, fmt.Errorf("the file is cut short: %w", err)
 	}
 	return page, nil
 }
 
-// elements checks the elements of a page, which may be embedded in another
-// page.
+// elements checks the elements of a page, which may be embedded in the value of
+// another page, and what they refer to: the child pages of a branch page, and the
+// buckets in a leaf page. from, to and depth are as for tree; where names the page
+// in errors.
 func (c *checker) elements(page, from, to []byte, depth int, where string) error {
 	flags, count := order.Uint16(page[8:]), int(order.Uint16(page[10:]))
 	if flags != branchPage && flags != leafPage {
@@ -150,28 +158,29 @@ func (c *checker) elements(page, from, to []byte, depth int, where string) error
 	if headerSize+count*elemSize > len(page) || flags == branchPage && count == 0 {
 		return fmt.Errorf("%s: it has %d elements", where, count)
 	}
-	var last []byte
+	var previousKey []byte
 	for i := range count {
 		e, err := element(page, i, flags)
 		if err != nil {
 			return fmt.Errorf("%s, element %d: %w", where, i, err)
 		}
-		switch {
-		case i > 0 && bytes.Compare(last, e.key) >= 0, from != nil && bytes.Compare(e.key, from) < 0, to != nil && bytes.Compare(e.key, to) >= 0:
+		outOfOrder := i > 0 && bytes.Compare(previousKey, e.key) >= 0
+		outOfRange := from != nil && bytes.Compare(e.key, from) < 0 || to != nil && bytes.Compare(e.key, to) >= 0
+		if outOfOrder || outOfRange {
 			return fmt.Errorf("%s, element %d: its key is out of order", where, i)
 		}
-		last = e.key
+		previousKey = e.key
 		switch {
 		case flags == branchPage:
-			end := to
+			childEnd := to // the keys of a child are less than the key of the next element
 			if i+1 < count {
 				next, err := element(page, i+1, flags)
 				if err != nil {
 					return fmt.Errorf("%s, element %d: %w", where, i+1, err)
 				}
-				end = next.key
+				childEnd = next.key
 			}
-			err = c.tree(e.child, e.key, end, depth+1)
+			err = c.tree(e.child, e.key, childEnd, depth+1)
 		case e.bucket:
 			err = c.bucket(e.value, depth, fmt.Sprintf("%s, element %d", where, i))
 		}
@@ -182,8 +191,8 @@ func (c *checker) elements(page, from, to []byte, depth int, where string) error
 	return nil
 }
 
-// bucket checks a bucket's value: root page u64, sequence u64, and the embedded
-// page if root is 0.
+// bucket checks a bucket, which is a tree of its own. Its value contains the id of
+// the root page u64, a sequence u64 and, if the id is 0, the root page itself.
 func (c *checker) bucket(value []byte, depth int, where string) error {
 	if len(value) < 16 {
 		return fmt.Errorf("%s: a bucket of %d bytes", where, len(value))
@@ -204,15 +213,16 @@ type elem struct {
 	bucket     bool
 }
 
-// element decodes element i: in a branch page position u32, key size u32, child
-// page u64; in a leaf page flags u32, position u32, key size u32, value size
-// u32. Positions are relative to the element.
+// element decodes element i of a page of the type in flags. In a branch page it
+// consists of position u32, key size u32, child page u64; in a leaf page of flags
+// u32, position u32, key size u32, value size u32. The key begins at position,
+// counted from the element, and the value follows the key.
 func element(page []byte, i int, flags uint16) (e elem, err error) {
 	offset := uint64(headerSize + i*elemSize)
 	raw := page[offset:]
-	var pos, ksize, vsize uint64
+	var position, keySize, valueSize uint64
 	if flags == branchPage {
-		pos, ksize = uint64(order.Uint32(raw)), uint64(order.Uint32(raw[4:]))
+		position, keySize = uint64(order.Uint32(raw)), uint64(order.Uint32(raw[4:]))
 		e.child = order.Uint64(raw[8:])
 	} else {
 		kind := order.Uint32(raw)
@@ -220,12 +230,12 @@ func element(page []byte, i int, flags uint16) (e elem, err error) {
 			return e, fmt.Errorf("invalid element flags %#x", kind)
 		}
 		e.bucket = kind == bucketFlag
-		pos, ksize, vsize = uint64(order.Uint32(raw[4:])), uint64(order.Uint32(raw[8:])), uint64(order.Uint32(raw[12:]))
+		position, keySize, valueSize = uint64(order.Uint32(raw[4:])), uint64(order.Uint32(raw[8:])), uint64(order.Uint32(raw[12:]))
 	}
-	begin := offset + pos
-	if begin+ksize+vsize > uint64(len(page)) {
+	valueBegin := offset + position + keySize
+	if valueBegin+valueSize > uint64(len(page)) {
 		return e, errors.New("it ends outside of its page")
 	}
-	e.key, e.value = page[begin:begin+ksize], page[begin+ksize:begin+ksize+vsize]
+	e.key, e.value = page[offset+position:valueBegin], page[valueBegin:valueBegin+valueSize]
 	return e, nil
 }

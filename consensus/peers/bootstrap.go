@@ -1,15 +1,14 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
@@ -26,7 +25,7 @@ type Member struct {
 	Addr string // host:port of its raft port, as reachable from the other members
 }
 
-// Config describes the node that is to be identified.
+// Config describes the node that is to be identified. Package node/config has checked it.
 type Config struct {
 	Yard    string   // the yard as people call it; default "yard"
 	Node    string   // name of this member: lower case letters, digits, '-'
@@ -49,43 +48,14 @@ type Config struct {
 	OnWaiting func(reasons []string)
 }
 
-var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
+// withDefaults returns c with the default name of the yard, and this node as its only
+// member if none is declared.
 func (c Config) withDefaults() Config {
-	if c.Yard == "" {
-		c.Yard = "yard"
-	}
+	c.Yard = cmp.Or(c.Yard, "yard")
 	if len(c.Members) == 0 {
 		c.Members = []Member{{Name: c.Node, Addr: c.Listen}}
 	}
 	return c
-}
-
-// Validate checks what can be checked without contacting other members.
-func (c Config) Validate() error {
-	if !nodeName.MatchString(c.Node) {
-		return fmt.Errorf("node name %q: must be 1 to 63 lower case letters, digits or '-', not at its ends", c.Node)
-	}
-	if c.Dir == "" {
-		return errors.New("data directory is not given")
-	}
-	seen := map[string]bool{}
-	for _, m := range c.Members {
-		if !nodeName.MatchString(m.Name) || seen[m.Name] {
-			return fmt.Errorf("member %q: name is not valid or declared twice", m.Name)
-		}
-		seen[m.Name] = true
-		if len(c.Members) > 1 && m.Addr == "" {
-			return fmt.Errorf("member %q has no raft address", m.Name)
-		}
-	}
-	if len(c.Members) > 0 && !seen[c.Node] {
-		return fmt.Errorf("node %q is not among the declared members", c.Node)
-	}
-	if len(c.Members) > 1 && c.Listen == "" && c.Listener == nil {
-		return errors.New("a member needs a raft port to listen on")
-	}
-	return nil
 }
 
 // Identify locks the data directory, opens the raft port and returns once this
@@ -99,9 +69,6 @@ func (c Config) Validate() error {
 // The caller closes the Identity after everything that uses its listener.
 func Identify(ctx context.Context, cfg Config, log *slog.Logger) (*Identity, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	ln, err := listen(cfg)
 	if err != nil {
 		return nil, err
@@ -127,6 +94,7 @@ func Identify(ctx context.Context, cfg Config, log *slog.Logger) (*Identity, err
 	return id, nil
 }
 
+// listen opens the raft port. It returns nil for a single node without a raft port.
 func listen(cfg Config) (net.Listener, error) {
 	if cfg.Listener != nil || cfg.Listen == "" {
 		return cfg.Listener, nil
@@ -150,6 +118,7 @@ func (c Config) hello(id *Identity) hello {
 	return h
 }
 
+// memberNames returns the names of members, sorted.
 func memberNames(members []Member) []string {
 	var names []string
 	for _, m := range members {
@@ -159,14 +128,16 @@ func memberNames(members []Member) []string {
 	return names
 }
 
-// bootstrapOrJoin determines the cluster of a node that has none, and stores
-// it.
+// bootstrapOrJoin waits until the cluster is determined that a node belongs to whose
+// data directory has none yet, records it in id, and announces it to other members. A
+// node that declares no other members forms a cluster of its own at once.
 func bootstrapOrJoin(ctx context.Context, cfg Config, id *Identity, log *slog.Logger) error {
 	found := bootstrapResult{members: []MemberID{id.MemberID}}
 	if len(cfg.Members) > 1 {
-		m := &bootstrapper{cfg: cfg, self: id.MemberID, listener: id.listener}
+		others := slices.DeleteFunc(slices.Clone(cfg.Members), func(m Member) bool { return m.Name == id.Node })
+		b := &bootstrapper{cfg: cfg, self: id.MemberID, others: others, listener: id.listener}
 		var err error
-		if found, err = m.wait(ctx, log); err != nil {
+		if found, err = b.wait(ctx, log); err != nil {
 			return err
 		}
 	}
@@ -194,6 +165,7 @@ type bootstrapResult struct {
 type bootstrapper struct {
 	cfg      Config
 	self     MemberID
+	others   []Member // the declared members without this node
 	listener *PeerListener
 	plan     string // last plan announced
 
@@ -230,34 +202,37 @@ func (b *bootstrapper) wait(ctx context.Context, log *slog.Logger) (bootstrapRes
 	}
 }
 
-// round probes every other member once. It returns the cluster if it is
-// determined, or else which members are missing and why.
+// round probes every other member once. It returns this node's cluster if that is
+// determined, or else which members are missing and why. If a cluster has formed
+// already, it must have this node as a member. Otherwise the nodes form one in two
+// steps: a node that reaches all others announces a plan, the id of the cluster of
+// these nodes, and the cluster is determined when all of them announce the same plan.
 func (b *bootstrapper) round() (bootstrapResult, []string, error) {
-	answers := b.probeAll()
+	addrs := make([]string, len(b.others))
+	for i, peer := range b.others {
+		addrs[i] = peer.Addr
+	}
 	ids := []MemberID{b.self}
 	var missing []string
 	agreed := true
-	for i, peer := range b.cfg.Members {
-		if peer.Name == b.self.Node {
-			continue
-		}
-		a := &answers[i]
-		if a.err == nil && a.formed() {
-			found, hint, err := b.joinFormed(&a.hello)
+	for i, answer := range b.listener.exchangeAll(addrs, purposeProbe) {
+		if answer.err == nil && answer.formed() {
+			found, hint, err := b.joinFormed(&answer.hello)
 			if err != nil || found.members != nil {
 				return found, nil, err
 			}
-			if b.waitsForAdd = true; !slices.Contains(missing, hint) {
+			b.waitsForAdd = true
+			if !slices.Contains(missing, hint) { // several members give the same hint
 				missing = append(missing, hint)
 			}
 			continue
 		}
-		if reason := b.mismatch(peer, a); reason != "" {
-			missing = append(missing, peer.Name+": "+reason)
+		if reason := b.mismatch(b.others[i], &answer); reason != "" {
+			missing = append(missing, b.others[i].Name+": "+reason)
 			continue
 		}
-		ids = append(ids, a.memberID())
-		agreed = agreed && a.Plan != "" && a.Plan == b.plan
+		ids = append(ids, answer.memberID())
+		agreed = agreed && answer.Plan != "" && answer.Plan == b.plan
 	}
 	if len(missing) > 0 {
 		b.announcePlan("")
@@ -272,25 +247,8 @@ func (b *bootstrapper) round() (bootstrapResult, []string, error) {
 	return bootstrapResult{}, nil, nil
 }
 
-// probeResult is the hello of a member, or the error of probing it.
-type probeResult struct {
-	hello
-	err error
-}
-
-func (b *bootstrapper) probeAll() []probeResult {
-	answers := make([]probeResult, len(b.cfg.Members))
-	var asks sync.WaitGroup
-	for i, peer := range b.cfg.Members {
-		if peer.Name == b.self.Node {
-			continue
-		}
-		asks.Go(func() { answers[i].hello, answers[i].err = b.listener.fetchHello(peer.Addr) })
-	}
-	asks.Wait()
-	return answers
-}
-
+// announcePlan sends plan, the id of the cluster that this node would form, with
+// every hello from now on; "" withdraws it.
 func (b *bootstrapper) announcePlan(plan string) {
 	b.plan = plan
 	b.listener.updateHello(func(h *hello) { h.Plan = plan })
@@ -316,8 +274,8 @@ func (b *bootstrapper) joinFormed(peer *hello) (found bootstrapResult, hint stri
 		found.members = peer.BootstrapMembers
 		return found, "", nil
 	}
-	if want, known := peer.memberNamed(b.self.Node); known {
-		return bootstrapResult{}, replaceHint(b.self.Node, want.Dir, b.self.Dir), nil
+	if listed, ok := peer.memberNamed(b.self.Node); ok {
+		return bootstrapResult{}, replaceHint(b.self.Node, listed.Dir, b.self.Dir), nil
 	}
 	return bootstrapResult{}, b.addHint(), nil
 }
@@ -325,37 +283,36 @@ func (b *bootstrapper) joinFormed(peer *hello) (found bootstrapResult, hint stri
 // addHint returns the hint on how to add this node to a cluster that has
 // formed.
 func (b *bootstrapper) addHint() string {
-	raft, route := "HOST:PORT", "HOST:PORT"
+	const placeholder = "HOST:PORT"
+	raft, route := placeholder, cmp.Or(b.cfg.Route, placeholder)
 	for _, member := range b.cfg.Members {
-		if member.Name == b.self.Node && member.Addr != "" {
-			raft = member.Addr
+		if member.Name == b.self.Node {
+			raft = cmp.Or(member.Addr, placeholder)
 		}
-	}
-	if b.cfg.Route != "" {
-		route = b.cfg.Route
 	}
 	return fmt.Sprintf("the yard has formed without a member %q: add it with 'yardmaster cluster add %s --route %s --raft %s' at any member",
 		b.self.Node, b.self.Node, route, raft)
 }
 
-// mismatch returns why a member that has not formed does not count yet, or "".
-func (b *bootstrapper) mismatch(peer Member, a *probeResult) string {
+// mismatch returns why a declared member that has not formed a cluster cannot form one
+// with this node yet, given its answer to a probe; "" if it can.
+func (b *bootstrapper) mismatch(peer Member, answer *helloResult) string {
 	switch {
-	case a.err != nil:
-		return a.err.Error()
-	case a.Yard != b.cfg.Yard:
-		return fmt.Sprintf("is declared in yard %q, not %q", a.Yard, b.cfg.Yard)
-	case a.Node != peer.Name:
-		return fmt.Sprintf("%s answers as %q", peer.Addr, a.Node)
-	case !slices.Equal(a.Members, memberNames(b.cfg.Members)):
-		return fmt.Sprintf("declares other members (%s)", strings.Join(a.Members, ", "))
+	case answer.err != nil:
+		return answer.err.Error()
+	case answer.Yard != b.cfg.Yard:
+		return fmt.Sprintf("is declared in yard %q, not %q", answer.Yard, b.cfg.Yard)
+	case answer.Node != peer.Name:
+		return fmt.Sprintf("%s answers as %q", peer.Addr, answer.Node)
+	case !slices.Equal(answer.Members, memberNames(b.cfg.Members)):
+		return fmt.Sprintf("declares other members (%s)", strings.Join(answer.Members, ", "))
 	}
 	return ""
 }
 
-// replaceHint returns the hint for a member that came with another data
-// directory than the one the cluster knows.
-func replaceHint(node, wantDir, gotDir string) string {
+// replaceHint returns the hint for a node that presents another data directory than
+// the one with which it is a member. Both are ids of directories, see [MemberID].
+func replaceHint(node, memberDir, presentedDir string) string {
 	return fmt.Sprintf("member %s belongs to data directory %s, but came with %s: its old directory is lost or another one was mounted. "+
-		"Mount the old one, or if it is lost, replace it by this one with 'yardmaster cluster replace %s' at any other member", node, wantDir, gotDir, node)
+		"Mount the old one, or if it is lost, replace it by this one with 'yardmaster cluster replace %s' at any other member", node, memberDir, presentedDir, node)
 }

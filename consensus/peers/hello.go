@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 )
 
@@ -25,6 +26,9 @@ const (
 	maxHello     = 64 << 10
 	maxVersion   = 128 // bytes of a build's version
 )
+
+// nodeName matches the valid names of members.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // hello is the first message that each side of a connection sends.
 type hello struct {
@@ -83,6 +87,7 @@ func (e *versionError) Error() string {
 	return fmt.Sprintf("uses version %d of the members' protocol, this node %d: run the same release on both", e.theirs, helloVersion)
 }
 
+// writeHello writes a hello with its frame, in one Write.
 func writeHello(w io.Writer, h hello) error {
 	body, err := json.Marshal(h)
 	if err != nil {
@@ -95,6 +100,8 @@ func writeHello(w io.Writer, h hello) error {
 	return err
 }
 
+// readHello reads and checks one hello. A sender that uses another version of the
+// protocol causes a [*versionError], and nothing after the version is read.
 func readHello(r io.Reader) (hello, error) {
 	var head [headerLen]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -290,25 +290,6 @@ func TestIdentify_WrongDirectory(t *testing.T) {
 	}
 }
 
-func TestConfig_Validate(t *testing.T) {
-	two := []Member{{"a", "h:1"}, {"b", "h:2"}}
-	for name, bad := range map[string]Config{
-		"name":      {Node: "A_", Dir: "d"},
-		"no dir":    {Node: "a"},
-		"not among": {Node: "c", Dir: "d", Listen: ":1", Members: two},
-		"twice":     {Node: "a", Dir: "d", Listen: ":1", Members: []Member{{"a", "h:1"}, {"a", "h:2"}}},
-		"no addr":   {Node: "a", Dir: "d", Listen: ":1", Members: []Member{{"a", "h:1"}, {"b", ""}}},
-		"no port":   {Node: "a", Dir: "d", Members: two},
-	} {
-		if bad.Validate() == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-	if err := (Config{Node: "a", Dir: "d", Listen: ":1", Members: two}).Validate(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestPeerListener_AcceptsRaftOnly(t *testing.T) {
 	s := newTestSite(t, "n1", "n2")
 	s.form(t)

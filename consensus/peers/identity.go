@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
 const (
@@ -96,6 +98,8 @@ func openIdentity(dir, yard, node string) (*Identity, error) {
 	return i, nil
 }
 
+// lockDir locks a data directory until the returned file is closed. It returns
+// [ErrInUse] if another process has locked it.
 func lockDir(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -111,6 +115,9 @@ func lockDir(dir string) (*os.File, error) {
 	return lock, nil
 }
 
+// load reads the identity file of a data directory, or creates the identity of an
+// unused one, and stores it with the next incarnation. yard and node are the names in
+// the configuration, which must be those in the file.
 func (i *Identity) load(dir, yard, node string) error {
 	raw, err := os.ReadFile(i.path)
 	switch {
@@ -137,6 +144,8 @@ func (i *Identity) load(dir, yard, node string) error {
 	return nil
 }
 
+// validate returns an error unless this program can use the record for a node and a yard
+// with these names.
 func (r *identityRecord) validate(yard, node string) error {
 	switch {
 	case r.Version != identityVersion:
@@ -151,12 +160,15 @@ func (r *identityRecord) validate(yard, node string) error {
 	return nil
 }
 
-// bind binds the directory to its cluster, on disk first. A node that joins a
-// cluster with a membership list adopts that.
+// bind records on disk to which cluster the data directory belongs: the one that
+// members formed, which also determines its id. membership is the present list of
+// members if this node joins a cluster that has one, else zero. A node in that list
+// starts the incarnations that its join revision reserves for it. If the file cannot be
+// written, the identity is unchanged.
 func (i *Identity) bind(members []MemberID, membership Membership) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	before := i.record
+	previous := i.record
 	i.record.BootstrapMembers, i.record.YardID, i.record.Membership = members, yardID(i.record.Yard, members), membership
 	for _, p := range membership.Peers {
 		if p.MemberID == i.MemberID && p.JoinRevision > 0 {
@@ -164,7 +176,7 @@ func (i *Identity) bind(members []MemberID, membership Membership) error {
 		}
 	}
 	if err := i.save(); err != nil {
-		i.record = before
+		i.record = previous
 		return err
 	}
 	i.copyRecord()
@@ -190,12 +202,12 @@ func (i *Identity) MarkBootstrapped() error {
 	return i.save()
 }
 
-// Listener returns the raft port, which is open from Identify on, or nil for a
-// single node without one.
+// Listener returns the raft port, which [Identify] has opened, or nil for a single
+// node without one.
 func (i *Identity) Listener() *PeerListener { return i.listener }
 
-// Close closes the port and unlocks the directory. It may be called more than
-// once.
+// Close closes the raft port and unlocks the data directory. It may be called more
+// than once.
 func (i *Identity) Close() error {
 	var err error
 	if i.listener != nil {
@@ -223,31 +235,10 @@ func (i *Identity) save() error {
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
 	}
-	if err := writeDurably(i.path, append(raw, '\n')); err != nil {
+	if err := durable.WriteFile(i.path, append(raw, '\n')); err != nil {
 		return fmt.Errorf("write identity: %w", err)
 	}
 	return nil
-}
-
-func writeDurably(path string, raw []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // yardID returns the id of a cluster: a hash of its name and bootstrap members.

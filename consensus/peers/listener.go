@@ -40,14 +40,14 @@ type PeerListener struct {
 	work       sync.WaitGroup
 
 	connsMu sync.Mutex
-	conns   map[net.Conn]MemberID // every accepted connection, to be closed by Close; with its member if it is Raft's
+	conns   map[*trackedConn]struct{} // every accepted connection, to be closed by Close
 	closed  bool
 }
 
 // newPeerListener starts to serve ln; Close stops it.
 func newPeerListener(ln net.Listener, self hello, members []Member, store *certs.Store, log *slog.Logger) *PeerListener {
 	l := &PeerListener{
-		peerState: newPeerState(self, members, log), ln: ln, certs: store, conns: map[net.Conn]MemberID{},
+		peerState: newPeerState(self, members, log), ln: ln, certs: store, conns: map[*trackedConn]struct{}{},
 		raftConns: make(chan net.Conn), done: make(chan struct{}), handshakes: make(chan struct{}, maxHandshakes),
 	}
 	l.work.Go(l.serve)
@@ -109,7 +109,7 @@ func (l *PeerListener) Close() error {
 	l.closed = true
 	close(l.done)
 	for c := range l.conns {
-		c.Close()
+		c.Conn.Close()
 	}
 	l.connsMu.Unlock()
 	err := l.ln.Close()
@@ -120,36 +120,59 @@ func (l *PeerListener) Close() error {
 // PeerStatus returns the status of the member at addr, or nil if it has not set
 // one.
 func (l *PeerListener) PeerStatus(addr string) ([]byte, error) {
-	answer, err := l.fetchHello(addr)
+	answer, err := l.exchange(addr, purposeProbe)
 	if err == nil && answer.YardID != l.hello().YardID {
 		err = &RefusedError{Peer: l.nameAt(addr), Reason: "belongs to another yard"}
 	}
 	return answer.Status, err
 }
 
-// fetchHello returns the hello of the member at addr.
-func (l *PeerListener) fetchHello(addr string) (hello, error) {
-	conn, answer, err := l.connect(addr, purposeProbe, time.Second)
-	if err != nil {
-		return hello{}, err
+// exchangeTimeout bounds a connection that is closed after the exchange of hellos.
+const exchangeTimeout = time.Second
+
+// exchange connects to the member at addr for the given purpose, exchanges hellos and
+// closes the connection. Like connect, it may return a hello with an error.
+func (l *PeerListener) exchange(addr, purpose string) (hello, error) {
+	conn, answer, err := l.connect(addr, purpose, exchangeTimeout)
+	if err == nil {
+		err = conn.Close()
 	}
-	return answer, conn.Close()
+	return answer, err
 }
 
-// connect connects to addr and exchanges hellos within timeout. If either side
-// refuses the other regardless of the purpose, the error is a [*RefusedError],
-// and the returned hello may still be set.
+// helloResult is the hello of another member, or the error of the exchange.
+type helloResult struct {
+	hello
+	err error
+}
+
+// exchangeAll calls exchange for all addresses at once and returns the results in the
+// order of addrs.
+func (l *PeerListener) exchangeAll(addrs []string, purpose string) []helloResult {
+	results := make([]helloResult, len(addrs))
+	var calls sync.WaitGroup
+	for i, addr := range addrs {
+		calls.Go(func() { results[i].hello, results[i].err = l.exchange(addr, purpose) })
+	}
+	calls.Wait()
+	return results
+}
+
+// connect dials the member at addr and exchanges hellos within timeout: this member's
+// hello says for which purpose it connects, purposeProbe or purposeRaft. If one side
+// refuses the other, the error is a [*RefusedError]; if the other side did so in its
+// hello, that hello is returned, too, because it says more than the reason.
 func (l *PeerListener) connect(addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
 	raw, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
 		return nil, hello{}, err
 	}
 	conn, answer, err := l.clientHandshake(raw, addr, purpose, timeout)
-	if err == nil && answer.Refused != "" {
+	if err == nil && answer.Refused != "" { // the other side refuses; err is set if this side does
 		err = &RefusedError{Peer: l.nameAt(addr), Reason: answer.Refused}
 	}
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		if refused.Reason != reasonNotFormed {
+		if refused.Reason != reasonNotFormed { // that one is temporary and expected while a cluster forms
 			l.logThrottled(refused.Error(), "members do not talk", refused.Peer, "reason", refused.Reason)
 			l.recordRefusal(addr, refused.Reason)
 		}
@@ -163,8 +186,10 @@ func (l *PeerListener) connect(addr, purpose string, timeout time.Duration) (net
 	return conn, answer, nil
 }
 
-// clientHandshake starts TLS and exchanges hellos on a connection that this
-// member has made.
+// clientHandshake starts TLS and exchanges hellos on raw, a connection that this
+// member has made to addr. It returns the connection to use from now on and the other
+// side's hello, whose Refused is also set if only this side refuses the other's build.
+// It does not close raw.
 func (l *PeerListener) clientHandshake(raw net.Conn, addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
 	if err := raw.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return nil, hello{}, err
@@ -193,6 +218,9 @@ func (l *PeerListener) clientHandshake(raw net.Conn, addr, purpose string, timeo
 	return conn, answer, raw.SetDeadline(time.Time{})
 }
 
+// serve accepts connections until the listener is closed, and handles each in a
+// goroutine of its own. It pauses while maxHandshakes connections have not completed
+// their handshake; handle releases the place that serve reserves in l.handshakes.
 func (l *PeerListener) serve() {
 	for {
 		select {
@@ -214,17 +242,19 @@ func (l *PeerListener) serve() {
 				return
 			}
 		}
-		tracked, ok := l.track(conn)
-		if !ok {
+		tracked := l.track(conn)
+		if tracked == nil {
 			return
 		}
 		l.work.Go(func() { l.handle(tracked) })
 	}
 }
 
-// handle performs the handshake of one connection and passes it to Accept if it
-// is for Raft.
-func (l *PeerListener) handle(raw net.Conn) {
+// handle performs the handshake of an accepted connection, and passes the connection
+// to [PeerListener.Accept] if the caller has opened it for Raft. It closes any other
+// connection, and one whose caller is refused. serve has reserved a place in
+// l.handshakes for it, which it releases after the handshake.
+func (l *PeerListener) handle(raw *trackedConn) {
 	conn, theirs, err := l.serverHandshake(raw)
 	<-l.handshakes
 	if err != nil {
@@ -246,8 +276,9 @@ func (l *PeerListener) handle(raw net.Conn) {
 	}
 }
 
-// serverHandshake accepts TLS and exchanges hellos on a connection that a
-// caller has made.
+// serverHandshake accepts TLS and exchanges hellos on a connection that a caller has
+// made. It returns the connection and the caller's hello. If this node refuses the
+// caller, it sends the reason in its own hello and returns a [*RefusedError].
 func (l *PeerListener) serverHandshake(raw net.Conn) (net.Conn, hello, error) {
 	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return nil, hello{}, err
@@ -257,37 +288,32 @@ func (l *PeerListener) serverHandshake(raw net.Conn) (net.Conn, hello, error) {
 		return nil, hello{}, err
 	}
 	theirs, err := readHello(conn)
-	if err == nil {
-		if reason := nameMismatch(cert, theirs.Node); reason != "" {
-			return nil, hello{}, l.reject(conn, hello{}, reason)
-		}
-	}
 	mine := l.hello()
-	version, unknown := errors.AsType[*versionError](err)
-	switch {
-	case unknown:
+	if version, ok := errors.AsType[*versionError](err); ok {
 		mine.Refused = fmt.Sprintf("version %d of the members' protocol is not known here", version.theirs)
-	case err != nil:
-		return nil, hello{}, err
-	default:
-		mine.Refused = mine.Build.rejectReason(theirs.Build)
-		if mine.Refused == "" && theirs.Purpose == purposeRaft {
-			if mine.Refused = mine.rejectReason(theirs); mine.Refused == "" {
-				mine.Refused = l.truncationReason(&theirs)
-				mine.Truncated = mine.Refused != ""
-			}
-		}
-		l.warnDirChanged(&mine, &theirs, conn)
-		l.recordContact(&theirs, cert != nil, mine.Refused)
-	}
-	if werr := writeHello(conn, mine); werr != nil {
-		return nil, hello{}, werr
-	}
-	if err == nil && mine.Refused != "" {
-		err = &RefusedError{Peer: theirs.Node, Reason: mine.Refused}
+		return nil, hello{}, errors.Join(err, writeHello(conn, mine))
 	}
 	if err != nil {
 		return nil, hello{}, err
+	}
+	if reason := nameMismatch(cert, theirs.Node); reason != "" {
+		return nil, hello{}, l.reject(conn, hello{}, reason)
+	}
+	mine.Refused = mine.Build.rejectReason(theirs.Build)
+	if mine.Refused == "" && theirs.Purpose == purposeRaft {
+		mine.Refused = mine.rejectReason(theirs)
+		if mine.Refused == "" {
+			mine.Refused = l.truncationReason(&theirs)
+			mine.Truncated = mine.Refused != ""
+		}
+	}
+	l.warnDirChanged(&mine, &theirs, conn)
+	l.recordContact(&theirs, cert != nil, mine.Refused)
+	if err := writeHello(conn, mine); err != nil {
+		return nil, hello{}, err
+	}
+	if mine.Refused != "" {
+		return nil, hello{}, &RefusedError{Peer: theirs.Node, Reason: mine.Refused}
 	}
 	return conn, theirs, raw.SetDeadline(time.Time{})
 }
@@ -296,29 +322,29 @@ func (l *PeerListener) serverHandshake(raw net.Conn) (net.Conn, hello, error) {
 // directory than the one the cluster knows. That member waits and logs the
 // reason itself; this log entry is for the operator of the other members.
 func (l *PeerListener) warnDirChanged(mine, theirs *hello, conn net.Conn) {
-	want, known := mine.memberNamed(theirs.Node)
-	if !known || mine.hasMember(theirs.memberID()) || theirs.Yard != mine.Yard || l.recentlyLogged("moved "+theirs.Node) {
+	listed, isListed := mine.memberNamed(theirs.Node)
+	if !isListed || mine.hasMember(theirs.memberID()) || theirs.Yard != mine.Yard || l.recentlyLogged("moved "+theirs.Node) {
 		return
 	}
 	l.log.Warn("a member came without its data directory and is kept waiting: mount that one again, or replace the member if it is lost",
-		"peer", theirs.Node, "directory", want.Dir, "came_with", theirs.Dir, "addr", conn.RemoteAddr().String(),
+		"peer", theirs.Node, "directory", listed.Dir, "came_with", theirs.Dir, "addr", conn.RemoteAddr().String(),
 		"command", "yardmaster cluster replace "+theirs.Node)
 }
 
-// rejectReason returns why the sender of theirs may not connect for Raft, or
-// "".
+// rejectReason returns why this node, whose hello is h, refuses a connection for Raft
+// from the sender of theirs, or "" if it does not. The text is sent to that node.
 func (h *hello) rejectReason(theirs hello) string {
-	switch want, known := h.memberNamed(theirs.Node); {
+	switch listed, isListed := h.memberNamed(theirs.Node); {
 	case !h.formed():
 		return reasonNotFormed
 	case theirs.YardID != h.YardID:
 		return fmt.Sprintf("belongs to yard %s, the caller to %s", h.YardID, theirs.YardID)
 	case h.hasMember(theirs.memberID()):
 		return ""
-	case !known:
+	case !isListed:
 		return fmt.Sprintf("knows no member %q", theirs.Node)
 	default:
-		return replaceHint(theirs.Node, want.Dir, theirs.Dir)
+		return replaceHint(theirs.Node, listed.Dir, theirs.Dir)
 	}
 }
 
@@ -326,33 +352,35 @@ func (h *hello) rejectReason(theirs hello) string {
 type trackedConn struct {
 	net.Conn
 	listener *PeerListener
+	member   MemberID // zero until the connection is Raft's; guarded by listener.connsMu
 }
 
 func (t *trackedConn) Close() error {
 	t.listener.connsMu.Lock()
-	delete(t.listener.conns, t.Conn)
+	delete(t.listener.conns, t)
 	t.listener.connsMu.Unlock()
 	return t.Conn.Close()
 }
 
-func (l *PeerListener) track(conn net.Conn) (net.Conn, bool) {
+// track adds a connection to those that Close closes. If the listener is closed
+// already, track closes the connection and returns nil.
+func (l *PeerListener) track(conn net.Conn) *trackedConn {
 	l.connsMu.Lock()
 	defer l.connsMu.Unlock()
 	if l.closed {
 		conn.Close()
-		return nil, false
+		return nil
 	}
-	l.conns[conn] = MemberID{}
-	return &trackedConn{Conn: conn, listener: l}, true
+	tracked := &trackedConn{Conn: conn, listener: l}
+	l.conns[tracked] = struct{}{}
+	return tracked
 }
 
 // assignConn records the member of a connection for Raft. It returns false if
 // that member has just been removed.
-func (l *PeerListener) assignConn(conn net.Conn, id MemberID) bool {
+func (l *PeerListener) assignConn(conn *trackedConn, id MemberID) bool {
 	l.connsMu.Lock()
-	if t, ok := conn.(*trackedConn); ok {
-		l.conns[t.Conn] = id
-	}
+	conn.member = id
 	l.connsMu.Unlock()
 	self := l.hello() // only now: updateMembership closes the connections of removed members after it has changed the list
 	return self.hasMember(id)
@@ -371,7 +399,7 @@ func (l *PeerListener) probeLoop() {
 		case <-tick.C:
 		}
 		for _, addr := range l.staleAddrs() {
-			_, _ = l.fetchHello(addr) // fetchHello records and logs the result
+			_, _ = l.exchange(addr, purposeProbe) // which records and logs the result
 		}
 	}
 }

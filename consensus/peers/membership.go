@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -56,13 +55,15 @@ func (i *Identity) Peers() []Peer {
 	return i.record.peers()
 }
 
+// peers returns the membership list, or the bootstrap members, without addresses, if
+// there is no list yet.
 func (r *identityRecord) peers() []Peer {
 	if r.Membership.Revision > 0 {
 		return slices.Clone(r.Membership.Peers)
 	}
 	peers := make([]Peer, len(r.BootstrapMembers))
-	for n, s := range r.BootstrapMembers {
-		peers[n].MemberID = s
+	for n, id := range r.BootstrapMembers {
+		peers[n].MemberID = id
 	}
 	return peers
 }
@@ -84,10 +85,10 @@ func (i *Identity) UpdateMembership(membership Membership) error {
 	if membership.Revision <= i.record.Membership.Revision {
 		return nil
 	}
-	before, removed := i.record.Membership, i.record.Removed
+	previous, wasRemoved := i.record.Membership, i.record.Removed
 	i.record.Membership, i.record.Removed = membership, !membership.has(i.MemberID)
 	if err := i.save(); err != nil {
-		i.record.Membership, i.record.Removed = before, removed
+		i.record.Membership, i.record.Removed = previous, wasRemoved
 		return err
 	}
 	if i.listener != nil {
@@ -119,23 +120,15 @@ func (i *Identity) refreshMembership(ctx context.Context, log *slog.Logger) erro
 	if i.listener == nil {
 		return nil
 	}
-	var mu sync.Mutex
 	var newest Membership
-	var asks sync.WaitGroup
-	for _, addr := range i.listener.otherAddrs() {
-		asks.Go(func() {
-			answer, err := i.listener.fetchHello(addr)
-			if err != nil || answer.YardID != i.Yard || answer.Membership == nil {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if answer.Membership.Revision > newest.Revision {
-				newest = *answer.Membership
-			}
-		})
+	for _, answer := range i.listener.exchangeAll(i.listener.otherAddrs(), purposeProbe) {
+		if answer.err != nil || answer.YardID != i.Yard || answer.Membership == nil {
+			continue
+		}
+		if answer.Membership.Revision > newest.Revision {
+			newest = *answer.Membership
+		}
 	}
-	asks.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -154,7 +147,7 @@ type WaitingNode struct {
 
 // Probe returns which node answers at addr. It takes at most a second.
 func (l *PeerListener) Probe(addr string) (WaitingNode, error) {
-	h, err := l.fetchHello(addr)
+	h, err := l.exchange(addr, purposeProbe)
 	return WaitingNode{MemberID: h.memberID(), Yard: h.Yard, YardID: h.YardID}, err
 }
 
@@ -164,9 +157,9 @@ func (l *PeerListener) updateMembership(membership Membership) {
 	l.updateHello(func(h *hello) { h.Membership = &membership })
 	l.connsMu.Lock()
 	defer l.connsMu.Unlock()
-	for conn, id := range l.conns {
-		if id != (MemberID{}) && !membership.has(id) {
-			conn.Close()
+	for conn := range l.conns {
+		if conn.member != (MemberID{}) && !membership.has(conn.member) {
+			conn.Conn.Close()
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
@@ -24,46 +25,48 @@ const (
 // tlsHandshakeRecord is the first byte that a TLS client sends.
 const tlsHandshakeRecord = 0x16
 
-// acceptTLS determines whether the caller uses TLS, which it must if this
-// member has certificates and must not otherwise. It returns the caller's
-// certificate, nil without TLS. A caller that does not match gets a readable
-// reason.
+// acceptTLS finds out from the caller's first byte whether the caller uses TLS, and
+// completes the TLS handshake if so. A caller must use TLS if and only if this member
+// has certificates; any other caller is sent the reason why it is refused. acceptTLS
+// returns the connection to use from now on and the caller's certificate, nil without
+// TLS. It does not close conn.
 func (l *PeerListener) acceptTLS(conn net.Conn) (net.Conn, *x509.Certificate, error) {
-	first := make([]byte, 1)
-	if _, err := io.ReadFull(conn, first); err != nil {
+	firstByte := make([]byte, 1)
+	if _, err := io.ReadFull(conn, firstByte); err != nil {
 		return nil, nil, fmt.Errorf("read hello: %w", err)
 	}
-	conn = &prefixConn{Conn: conn, rest: io.MultiReader(bytes.NewReader(first), conn)}
-	secured := first[0] == tlsHandshakeRecord
+	conn = &prefixConn{Conn: conn, rest: io.MultiReader(bytes.NewReader(firstByte), conn)}
+	callerUsesTLS := firstByte[0] == tlsHandshakeRecord
 	switch {
-	case !secured && l.certs == nil:
+	case !callerUsesTLS && l.certs == nil:
 		return conn, nil, nil
-	case !secured:
-		theirs, _ := readHello(conn) // its name, if it gives one
-		return nil, nil, l.reject(conn, theirs, reasonTLSRequired)
+	case !callerUsesTLS:
+		caller, _ := readHello(conn) // only for its name, which is "" if there is no hello
+		return nil, nil, l.reject(conn, caller, reasonTLSRequired)
 	case l.certs == nil:
 		discardTLSRecord(conn)
 		return nil, nil, l.reject(conn, hello{}, reasonNoTLS)
 	}
-	secure := tls.Server(conn, l.certs.Server())
-	if err := secure.Handshake(); err != nil {
+	tlsConn := tls.Server(conn, l.certs.Server())
+	if err := tlsConn.Handshake(); err != nil {
 		return nil, nil, handshakeError(remoteHost(conn), err)
 	}
-	return secure, secure.ConnectionState().PeerCertificates[0], nil // the TLS configuration requires one
+	return tlsConn, tlsConn.ConnectionState().PeerCertificates[0], nil // the TLS configuration requires one
 }
 
-// reject sends a reason, with nothing of this member except its cluster, name
-// and build, and returns it as an error.
-func (l *PeerListener) reject(conn net.Conn, theirs hello, reason string) error {
-	refused := &RefusedError{Peer: theirs.Node, Reason: reason}
-	if refused.Peer == "" {
-		refused.Peer = remoteHost(conn)
-	}
-	if theirs.Node != "" {
-		l.recordContact(&theirs, false, reason)
+// reject sends a hello with the reason why the caller is refused, and returns the
+// reason as a [*RefusedError]. Because the connection is not encrypted, the hello
+// contains only the cluster, name and build of this member. caller is the caller's own
+// hello, zero if it sent none. The caller of reject must close conn.
+func (l *PeerListener) reject(conn net.Conn, caller hello, reason string) error {
+	peer := remoteHost(conn)
+	if caller.Node != "" {
+		peer = caller.Node
+		l.recordContact(&caller, false, reason) // false: without TLS
 	}
 	self := l.hello()
-	return errors.Join(refused, writeHello(conn, hello{Yard: self.Yard, Node: self.Node, Build: self.Build, Refused: reason}))
+	answer := hello{Yard: self.Yard, Node: self.Node, Build: self.Build, Refused: reason}
+	return errors.Join(&RefusedError{Peer: peer, Reason: reason}, writeHello(conn, answer))
 }
 
 // discardTLSRecord reads the first record of a TLS client: if the connection
@@ -75,43 +78,52 @@ func discardTLSRecord(conn net.Conn) {
 	}
 }
 
-// startTLS starts TLS on a connection to addr if this member has certificates.
-// The name in the other side's certificate is compared with its hello later.
+// startTLS completes a TLS handshake on a connection to the member at addr if this
+// member has certificates. It returns the connection to use from now on and the other
+// side's certificate, nil without TLS; the caller must compare the name in that
+// certificate with the other side's hello. The error is a [*RefusedError] if the other
+// side does not use TLS or fails the handshake.
 func (l *PeerListener) startTLS(conn net.Conn, addr string) (net.Conn, *x509.Certificate, error) {
 	if l.certs == nil {
 		return conn, nil, nil
 	}
-	secure := tls.Client(conn, l.certs.Client(nil))
-	err := secure.Handshake()
-	plain, isPlain := errors.AsType[tls.RecordHeaderError](err)
-	switch {
-	case err == nil:
-		return secure, secure.ConnectionState().PeerCertificates[0], nil
-	case isPlain && string(plain.RecordHeader[:len(magic)]) == magic:
+	tlsConn := tls.Client(conn, l.certs.Client(nil))
+	err := tlsConn.Handshake()
+	if err == nil {
+		return tlsConn, tlsConn.ConnectionState().PeerCertificates[0], nil
+	}
+	notTLS, ok := errors.AsType[tls.RecordHeaderError](err)
+	if ok && string(notTLS.RecordHeader[:len(magic)]) == magic { // the answer was a hello in clear text
 		return nil, nil, &RefusedError{Peer: l.nameAt(addr), Reason: reasonNoTLS}
 	}
 	return nil, nil, handshakeError(l.nameAt(addr), err)
 }
 
 // certRefused returns a [*RefusedError] if err means that the member at addr
-// refused our certificate, else err. In TLS 1.3 that is only known after our
-// side of the handshake.
+// refused this member's certificate, else err. In TLS 1.3 the refusal arrives
+// only with the first read after the handshake.
 func (l *PeerListener) certRefused(addr string, err error) error {
-	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" { // how package tls marks an alert
 		return &RefusedError{Peer: l.nameAt(addr), Reason: "refuses this member's certificate: " + alert.Err.Error()}
 	}
 	return err
 }
 
-// handshakeError returns a [*RefusedError] for a failed TLS handshake, but a
-// plain error if the peer was only unreachable.
+// handshakeError returns the error of a failed TLS handshake with a peer: a
+// [*RefusedError], or a plain error if only the connection failed, so that the
+// handshake may succeed when it is repeated.
 func handshakeError(peer string, err error) error {
-	if waited, ok := errors.AsType[net.Error](err); ok && waited.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	netErr, ok := errors.AsType[net.Error](err)
+	timedOut := ok && netErr.Timeout()
+	isCause := func(cause error) bool { return errors.Is(err, cause) }
+	if timedOut || slices.ContainsFunc(connectionErrors, isCause) {
 		return fmt.Errorf("TLS handshake: %w", err)
 	}
 	return &RefusedError{Peer: peer, Reason: "TLS handshake: " + err.Error()}
 }
+
+// connectionErrors are the errors, besides a timeout, of a connection that was lost.
+var connectionErrors = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE}
 
 // nameMismatch returns a reason if certificate c is not valid for name, or "".
 // c is nil without TLS.
@@ -131,10 +143,11 @@ func remoteHost(conn net.Conn) string {
 	return host
 }
 
-// prefixConn is a connection whose first bytes have already been read.
+// prefixConn is a connection whose first bytes have already been read from Conn; rest
+// returns these bytes again and then the following ones.
 type prefixConn struct {
 	net.Conn
 	rest io.Reader
 }
 
-func (b *prefixConn) Read(p []byte) (int, error) { return b.rest.Read(p) }
+func (c *prefixConn) Read(p []byte) (int, error) { return c.rest.Read(p) }

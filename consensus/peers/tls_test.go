@@ -164,7 +164,7 @@ func TestPeerListener_MismatchLoggedByBoth(t *testing.T) {
 			p.open(t)
 			for purpose, call := range map[string]func() error{
 				purposeRaft:  func() error { _, err := p.n2.Dial("n1-00000001", 5*time.Second); return err },
-				purposeProbe: func() error { _, err := p.n2.fetchHello(p.addr1); return err },
+				purposeProbe: func() error { _, err := p.n2.exchange(p.addr1, purposeProbe); return err },
 			} {
 				var refused *RefusedError
 				if err := call(); err == nil || !strings.Contains(err.Error(), c.callerErr) || !errors.As(err, &refused) {
@@ -252,7 +252,7 @@ func TestTLS_Rotation(t *testing.T) {
 	talk := func(want error) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-			_, err := p.n2.fetchHello(p.addr1)
+			_, err := p.n2.exchange(p.addr1, purposeProbe)
 			if (err == nil) == (want == nil) {
 				return
 			}

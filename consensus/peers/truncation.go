@@ -3,8 +3,6 @@ package peers
 import (
 	"errors"
 	"fmt"
-	"sync"
-	"time"
 )
 
 // LogInfo gives a PeerListener access to this node's log and to what it knows
@@ -42,30 +40,25 @@ func (s *peerState) SetLogInfo(log LogInfo) {
 // do not answer.
 func (l *PeerListener) CheckTruncated() error {
 	addrs := l.otherAddrs()
-	errs := make([]error, len(addrs))
-	var asks sync.WaitGroup
-	for i, addr := range addrs {
-		asks.Go(func() {
-			conn, answer, err := l.connect(addr, purposeRaft, time.Second)
-			if err == nil {
-				conn.Close()
-			}
-			if answer.Truncated {
-				errs[i] = &RefusedError{Peer: l.nameAt(addr), Reason: answer.Refused}
-			}
-		})
+	var errs []error
+	for i, answer := range l.exchangeAll(addrs, purposeRaft) {
+		if answer.Truncated {
+			errs = append(errs, &RefusedError{Peer: l.nameAt(addrs[i]), Reason: answer.Refused})
+		}
 	}
-	asks.Wait()
 	return errors.Join(errs...)
 }
 
-// truncationReason returns a reason if the sender's log has lost its end, or
-// "".
+// truncationReason returns why this node refuses the sender of a hello: the sender's
+// log ends before an entry that this node has seen in it. It returns "" if that is not
+// so or cannot be known. Each process of a member is checked only once, because a
+// running process cannot lose the end of its log.
 func (s *peerState) truncationReason(theirs *hello) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := theirs.memberID()
-	if s.logInfo.MinIndex == nil || theirs.LastIndex == nil || theirs.Instance == "" || s.verified[id.ServerID()] == theirs.Instance {
+	isKnown := s.logInfo.MinIndex != nil && theirs.LastIndex != nil && theirs.Instance != ""
+	if !isKnown || s.verified[id.ServerID()] == theirs.Instance {
 		return ""
 	}
 	if minIndex := s.logInfo.MinIndex(id.ServerID()); !theirs.Fresh && *theirs.LastIndex < minIndex {
@@ -76,6 +69,7 @@ func (s *peerState) truncationReason(theirs *hello) string {
 	return ""
 }
 
+// reportTruncated calls LogInfo.OnTruncated, if it is set.
 func (s *peerState) reportTruncated(err error) {
 	s.mu.Lock()
 	report := s.logInfo.OnTruncated
