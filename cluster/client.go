@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,24 +47,19 @@ type Client struct {
 // Dial connects to the first server that answers; url may list several, separated
 // by commas.
 func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
-	if o.Name == "" {
-		o.Name = "yardmaster"
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 5 * time.Second
-	}
+	o.Name = cmp.Or(o.Name, "yardmaster")
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
 	wait := o.Timeout
-	if due, limited := ctx.Deadline(); limited {
-		wait = min(wait, time.Until(due))
+	if deadline, limited := ctx.Deadline(); limited {
+		wait = min(wait, time.Until(deadline))
 	}
-	permissions := &permissionWatch{}
-	opts := []nats.Option{nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond),
-		nats.ErrorHandler(permissions.onError)}
-	credentials, err := o.credentials(url)
+	permissions := &permissionWatch{requests: map[*watchedRequest]struct{}{}}
+	opts, err := o.credentials(url)
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, credentials...)
+	opts = append(opts, nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+		nats.ErrorHandler(permissions.onError))
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
@@ -95,7 +91,8 @@ func (c *Client) RequestWithIndex(ctx context.Context, subject string, body []by
 	return m.Data, index, nil
 }
 
-// request sends m and waits for one reply.
+// request sends m and waits for one reply, for at most the client's timeout if ctx has
+// no deadline. The error is [ErrNoNodes] if nothing subscribes to the subject of m.
 func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc

@@ -20,51 +20,80 @@ import (
 // heartbeat is 1 s instead of the default 5 s.
 var pullOptions = []jetstream.PullMessagesOpt{jetstream.PullExpiry(5 * time.Second), jetstream.PullHeartbeat(time.Second)}
 
-// History calls fn for each stored batch of events since a time, oldest first; the
+// maxIdle is after what time without requests the server removes an ordered consumer.
+const maxIdle = time.Minute
+
+// History calls visit for each stored batch of events since a time, oldest first; the
 // zero time means all that are kept. It returns at the end of the stream or, with
-// follow, when ctx ends, or when fn returns an error. It continues where it was
-// after a reconnect.
-func (c *Client) History(ctx context.Context, since time.Time, follow bool, fn func(streams.Batch) error) error {
-	msgs, pending, err := c.openHistory(ctx, since)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", subjects.StreamEvents, err)
+// follow, when ctx ends, or when visit returns an error. After a reconnect it continues
+// where it was.
+func (c *Client) History(ctx context.Context, since time.Time, follow bool, visit func(streams.Batch) error) error {
+	cfg := jetstream.OrderedConsumerConfig{InactiveThreshold: maxIdle}
+	if !since.IsZero() {
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
 	}
-	defer msgs.Stop()
+	return c.readStream(ctx, subjects.StreamEvents, cfg, follow, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+		return visit(streams.BatchOf(m, meta))
+	})
+}
+
+// FollowLog calls visit for each page of a job's log from a sequence on, until ctx
+// ends or visit returns an error.
+func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, visit func(streams.LogPage) error) error {
+	cfg := jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subjects.LogSubject(id)}, InactiveThreshold: maxIdle,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
+	}
+	return c.readStream(ctx, subjects.StreamLogs, cfg, true, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+		return visit(streams.LogPage{Seq: meta.Sequence.Stream, Body: m.Data()})
+	})
+}
+
+// readStream calls visit for each message of a stream that cfg selects, until visit
+// returns an error. With follow it waits for further messages until ctx ends, and then
+// returns nil; otherwise it returns at the end of the stream.
+func (c *Client) readStream(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig, follow bool,
+	visit func(jetstream.Msg, *jetstream.MsgMetadata) error,
+) error {
+	messages, pending, err := c.openConsumer(ctx, stream, cfg, follow)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", stream, err)
+	}
+	defer messages.Stop()
 	for follow || pending > 0 {
-		m, err := msgs.Next(jetstream.NextContext(ctx))
+		m, err := messages.Next(jetstream.NextContext(ctx))
 		if follow && ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read %s: %w", subjects.StreamEvents, err)
+			return fmt.Errorf("read %s: %w", stream, err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return fmt.Errorf("read %s: %w", subjects.StreamEvents, err)
+			return fmt.Errorf("read %s: %w", stream, err)
 		}
 		pending = meta.NumPending
-		if err := fn(streams.BatchOf(m, meta)); err != nil {
+		if err := visit(m, meta); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// openHistory opens an ordered consumer, which detects gaps and reads them again.
-// pending is the number of messages ahead.
-func (c *Client) openHistory(ctx context.Context, since time.Time) (msgs jetstream.MessagesContext, pending uint64, err error) {
+// openConsumer opens an ordered consumer of a stream, which detects gaps and reads them
+// again. pending is the number of messages ahead, 0 with follow, where it does not
+// matter.
+func (c *Client) openConsumer(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig, follow bool) (
+	messages jetstream.MessagesContext, pending uint64, err error,
+) {
 	js, err := jetstream.New(c.nc)
 	if err != nil {
 		return nil, 0, err
 	}
-	cfg := jetstream.OrderedConsumerConfig{InactiveThreshold: time.Minute}
-	if !since.IsZero() {
-		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
-	}
-	openCtx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	watchCtx, done := c.permissions.watch(openCtx, subjects.APIStreams)
-	consumer, err := js.OrderedConsumer(watchCtx, subjects.StreamEvents, cfg)
+	watchCtx, done := c.permissions.watch(ctx, subjects.APIStreams)
+	consumer, err := js.OrderedConsumer(watchCtx, stream, cfg)
 	err = done(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
 		return nil, 0, fmt.Errorf("%w: %w", ErrNoNodes, err)
@@ -72,54 +101,13 @@ func (c *Client) openHistory(ctx context.Context, since time.Time) (msgs jetstre
 	if err != nil {
 		return nil, 0, err
 	}
-	info, err := consumer.Info(openCtx)
-	if err != nil {
-		return nil, 0, err
-	}
-	msgs, err = consumer.Messages(pullOptions...)
-	return msgs, info.NumPending, err
-}
-
-// FollowLog calls fn for each page of a job's log from a sequence on, until ctx
-// ends or fn returns an error.
-func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(streams.LogPage) error) error {
-	js, err := jetstream.New(c.nc)
-	if err != nil {
-		return err
-	}
-	openCtx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	watchCtx, done := c.permissions.watch(openCtx, subjects.APIStreams)
-	consumer, err := js.OrderedConsumer(watchCtx, subjects.StreamLogs, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subjects.LogSubject(id)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
-		InactiveThreshold: time.Minute,
-	})
-	err = done(err)
-	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: %w", ErrNoNodes, err)
-	}
-	if err != nil {
-		return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
-	}
-	pages, err := consumer.Messages(pullOptions...)
-	if err != nil {
-		return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
-	}
-	defer pages.Stop()
-	for {
-		m, err := pages.Next(jetstream.NextContext(ctx))
-		if ctx.Err() != nil {
-			return nil
-		}
+	if !follow {
+		info, err := consumer.Info(ctx)
 		if err != nil {
-			return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
+			return nil, 0, err
 		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
-		}
-		if err := fn(streams.LogPage{Seq: meta.Sequence.Stream, Body: m.Data()}); err != nil {
-			return err
-		}
+		pending = info.NumPending
 	}
+	messages, err = consumer.Messages(pullOptions...)
+	return messages, pending, err
 }

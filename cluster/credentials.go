@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 
@@ -26,57 +27,55 @@ func (e *LoginError) Unwrap() error { return e.Err }
 // first unusable credential.
 func (o *DialOptions) credentials(address string) (opts []nats.Option, err error) {
 	tried := nats.GetDefaultOptions()
-	add := func(what string, tls bool, opt nats.Option) {
-		if err == nil {
-			if failed := tryOption(&tried, opt); failed != nil {
-				err = &LoginError{what, tls, failed}
-			}
+	add := func(what string, isTLS bool, opt nats.Option) {
+		optErr := tryOption(&tried, opt)
+		if err == nil && optErr != nil {
+			err = &LoginError{what, isTLS, optErr}
 		}
 		opts = append(opts, opt)
 	}
-	switch {
+	addLogin := func(what string, opt nats.Option) { add(what, false, opt) }
+	addTLS := func(what string, opt nats.Option) { add(what, true, opt) }
+
+	switch { // the login
 	case o.User != "":
-		add("user", false, nats.UserInfo(o.User, o.Password))
+		addLogin("user", nats.UserInfo(o.User, o.Password))
 	case o.Creds != "":
-		add("creds "+o.Creds, false, nats.UserCredentials(o.Creds))
+		addLogin("creds "+o.Creds, nats.UserCredentials(o.Creds))
 	case o.NKey != "":
-		signed, err := nats.NkeyOptionFromSeed(o.NKey)
+		signature, err := nats.NkeyOptionFromSeed(o.NKey)
 		if err != nil {
 			return nil, &LoginError{"nkey " + o.NKey, false, err}
 		}
-		add("nkey "+o.NKey, false, signed)
+		addLogin("nkey "+o.NKey, signature)
 	case o.JWT != "" && o.Seed != "":
-		add("the user's JWT and seed", false, nats.UserJWTAndSeed(o.JWT, o.Seed))
+		addLogin("the user's JWT and seed", nats.UserJWTAndSeed(o.JWT, o.Seed))
 	case o.JWT != "": // a bearer token: the server asks for no signature
-		add("the user's JWT", false, nats.UserJWT(func() (string, error) { return o.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil }))
+		addLogin("the user's JWT", nats.UserJWT(func() (string, error) { return o.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil }))
 	}
 	if o.Token != "" {
-		add("token", false, nats.Token(o.Token))
+		addLogin("token", nats.Token(o.Token))
 	}
 	if o.Cert != "" {
-		add("cert "+o.Cert+" with key "+o.Key, true, nats.ClientCert(o.Cert, o.Key))
+		addTLS("cert "+o.Cert+" with key "+o.Key, nats.ClientCert(o.Cert, o.Key))
 	}
 	if o.CA != "" {
-		add("ca "+o.CA, true, nats.RootCAs(o.CA))
+		addTLS("ca "+o.CA, nats.RootCAs(o.CA))
 	}
 	if o.TLSFirst {
-		add("tls_first", true, nats.TLSHandshakeFirst())
+		addTLS("tls_first", nats.TLSHandshakeFirst())
 	}
 	if prefix := o.replyPrefix(address, tried.Nkey); prefix != "" {
-		add("inbox_prefix "+prefix, true, nats.CustomInboxPrefix(prefix))
+		addTLS("inbox_prefix "+prefix, nats.CustomInboxPrefix(prefix))
 	}
 	return opts, err
 }
 
 // replyPrefix returns the prefix of reply subjects: InboxPrefix if it is set,
 // otherwise the prefix that a yard permits this user. "" is the library's default.
+// address may name the user; nkey is the public key of the user, "" if it has none.
 func (o *DialOptions) replyPrefix(address, nkey string) string {
-	user := o.User
-	if u, err := url.Parse(address); err == nil && user == "" && u.User != nil {
-		if _, password := u.User.Password(); password { // without a password it is a token
-			user = u.User.Username()
-		}
-	}
+	user := cmp.Or(o.User, userInURL(address))
 	switch {
 	case o.InboxPrefix != "":
 		return o.InboxPrefix
@@ -88,19 +87,33 @@ func (o *DialOptions) replyPrefix(address, nkey string) string {
 	return ""
 }
 
-// tryOption applies an option the way the connection would. The connection itself
-// would only report that no server was reachable.
-func tryOption(o *nats.Options, opt nats.Option) error {
-	o.UserJWT, o.SignatureCB = nil, nil
-	if err := opt(o); err != nil {
+// userInURL returns the user name in the URL of a server, "" if it has none. A name
+// without a password is a token.
+func userInURL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.User == nil {
+		return ""
+	}
+	if _, hasPassword := u.User.Password(); !hasPassword {
+		return ""
+	}
+	return u.User.Username()
+}
+
+// tryOption applies opt to options as the connection would, and calls the functions for
+// the JWT and the signature that opt sets. It returns the first error, nil if opt can be
+// used. The connection itself would only report that no server was reachable.
+func tryOption(options *nats.Options, opt nats.Option) error {
+	options.UserJWT, options.SignatureCB = nil, nil
+	if err := opt(options); err != nil {
 		return err
 	}
-	if o.UserJWT == nil {
+	if options.UserJWT == nil {
 		return nil
 	}
-	if _, err := o.UserJWT(); err != nil {
+	if _, err := options.UserJWT(); err != nil {
 		return err
 	}
-	_, err := o.SignatureCB([]byte("try"))
+	_, err := options.SignatureCB([]byte("any text"))
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/replication"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
@@ -75,7 +76,7 @@ func TestRun_GroupSetAside(t *testing.T) {
 func awaitAge(t *testing.T, c *testNode) {
 	t.Helper()
 	eventually(t, "the lane to be older than six seconds", func() error {
-		info, err := c.Reader.LaneInfo(t.Context(), 0)
+		info, err := streams.Info(t.Context(), c.local.JS, subjects.LaneStream(0))
 		if err == nil && time.Since(info.Created) < 6*time.Second {
 			err = errors.New("it is younger")
 		}

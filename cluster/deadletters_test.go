@@ -30,8 +30,8 @@ func TestDeadLetters(t *testing.T) {
 	for i := range 600 { // more than one read returns
 		queue := []string{"mail", "odd queue.name"}[i%2]
 		deadLetter := streams.Batch{Subject: subjects.DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
-		for range 1 + (i+1)/600 { // the last is published again by the next authority, and stored once
-			if _, err := c.Writer.Append(t.Context(), subjects.StreamDLQ, deadLetter, streams.AnySequence); err != nil {
+		for again := range 1 + (i+1)/600 { // the last is published again by the next authority, and stored once
+			if _, err := appendBatch(c, subjects.StreamDLQ, deadLetter, uint64(i+again)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +68,7 @@ func TestRemoveDeadLetter(t *testing.T) {
 	c := startSingle(t)
 	for i := range 4 {
 		deadLetter := streams.Batch{Subject: subjects.DLQSubject("mail"), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
-		if _, err := c.Writer.Append(t.Context(), subjects.StreamDLQ, deadLetter, streams.AnySequence); err != nil {
+		if _, err := appendBatch(c, subjects.StreamDLQ, deadLetter, uint64(i)); err != nil {
 			t.Fatal(err)
 		}
 	}

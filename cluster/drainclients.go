@@ -40,32 +40,34 @@ type clientActivity struct {
 	since          time.Time
 }
 
-// closeIdleClients notifies new clients, closes those that have been idle since
-// the previous calls, and returns how many were still connected.
+// closeIdleClients notifies the clients that are not in seen that this node goes away,
+// closes those that have sent and received nothing for idleClientAfter, and returns how
+// many clients were connected before that. It records in seen, by client id, what each
+// client has sent and received, and when that last changed.
 func (s *Server) closeIdleClients(seen map[uint64]clientActivity, now time.Time) (left int, err error) {
-	own := make(map[uint64]bool)
+	internal := make(map[uint64]bool) // the node's own connections
 	for _, nc := range s.local.Conns {
 		id, err := nc.GetClientID()
 		if err != nil {
 			return 0, fmt.Errorf("identify the node's own connections: %w", err)
 		}
-		own[id] = true
+		internal[id] = true
 	}
 	list, err := s.local.NATS.Connz(&server.ConnzOptions{Limit: embedded.MaxClients})
 	if err != nil {
 		return 0, fmt.Errorf("list clients: %w", err)
 	}
 	for _, client := range list.Conns {
-		if own[client.Cid] {
+		if internal[client.Cid] {
 			continue
 		}
 		left++
-		last, known := seen[client.Cid]
-		if !known {
+		last, notified := seen[client.Cid]
+		if !notified {
 			// It fails for old client libraries; those are closed as well.
 			_ = s.local.NATS.LDMClientByID(client.Cid)
 		}
-		if !known || last.received != client.InMsgs || last.sent != client.OutMsgs {
+		if !notified || last.received != client.InMsgs || last.sent != client.OutMsgs {
 			seen[client.Cid] = clientActivity{client.InMsgs, client.OutMsgs, now}
 			continue
 		}

@@ -27,7 +27,7 @@ const (
 	// requests; more are dropped, and their callers time out.
 	endpointQueueLen   = 65536
 	endpointQueueBytes = 256 << 20
-	maxReplyHeader     = 4 << 10 // bytes of a reply's headers
+	maxReply           = embedded.MaxMessage - 4<<10 // bytes without the reply's headers
 )
 
 // Service is a NATS micro service of this node, which `nats micro ls`, `info`,
@@ -116,9 +116,11 @@ type natsResponder struct {
 	started     time.Time
 }
 
+// respond sends data, or apiErr if it is not nil, and counts the reply. A reply that is
+// too large for a message is replaced by an error.
 func (r *natsResponder) respond(data []byte, apiErr *api.Error) error {
-	if len(data) > embedded.MaxMessage-maxReplyHeader {
-		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), embedded.MaxMessage-maxReplyHeader, job.ErrTooLarge))
+	if len(data) > maxReply {
+		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), maxReply, job.ErrTooLarge))
 	}
 	r.stats.record(r.started, apiErr)
 	if r.reply == "" {
@@ -137,92 +139,98 @@ func (r *natsResponder) respond(data []byte, apiErr *api.Error) error {
 // Serve serves a service until ctx has ended and all handlers have returned. It
 // receives only requests of this node's own clients, see mapLocalSubjects.
 func (s *Server) Serve(ctx context.Context, service Service) error {
-	var work, waitGroup errgroup.Group
-	work.SetLimit(maxHandlers)
-	waitGroup.SetLimit(maxWaiters)
-	var endpoints []*activeEndpoint
-	var subs []*nats.Subscription
-	var err error
-	for i := range service.Endpoints {
-		e := &activeEndpoint{Endpoint: &service.Endpoints[i], errorsByCode: map[string]uint64{}}
-		group := &work
+	var handlers, waiters errgroup.Group
+	handlers.SetLimit(maxHandlers)
+	waiters.SetLimit(maxWaiters)
+	groupOf := func(e *activeEndpoint) *errgroup.Group {
 		if e.LongRunning {
-			group = &waitGroup
+			return &waiters
 		}
-		if err == nil {
-			endpoints = append(endpoints, e)
-			var sub *nats.Subscription
-			if sub, err = s.openEndpoint(ctx, e, group); err == nil {
-				subs = append(subs, sub)
-			}
-		}
+		return &handlers
 	}
-	if err == nil {
-		var verbs []*nats.Subscription
-		verbs, err = s.serveMicro(&microService{Service: &service, node: s.local.Config.Node, started: time.Now().UTC(), endpoints: endpoints})
-		subs = append(subs, verbs...)
-	}
+	subs, err := s.openService(ctx, &service, groupOf)
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, embedded.EndSubscriptions((*nats.Subscription).Drain, subs...), work.Wait(), waitGroup.Wait())
+	return errors.Join(err, embedded.EndSubscriptions((*nats.Subscription).Drain, subs...), handlers.Wait(), waiters.Wait())
+}
+
+// openService subscribes to the subjects of a service and to its discovery. groupOf
+// returns the group in which an endpoint's handlers run. With an error openService also
+// returns the subscriptions that it has made.
+func (s *Server) openService(ctx context.Context, service *Service, groupOf func(*activeEndpoint) *errgroup.Group) (subs []*nats.Subscription, err error) {
+	instance := &microService{Service: service, node: s.local.Config.Node, started: time.Now().UTC()}
+	for i := range service.Endpoints {
+		e := &activeEndpoint{Endpoint: &service.Endpoints[i], errorsByCode: map[string]uint64{}}
+		sub, err := s.openEndpoint(ctx, e, groupOf(e))
+		if err != nil {
+			return subs, err
+		}
+		subs = append(subs, sub)
+		instance.endpoints = append(instance.endpoints, e)
+	}
+	discovery, err := s.serveMicro(instance)
+	return append(subs, discovery...), err
 }
 
 // mapLocalSubjects maps the public request subjects to subjects of this node, so
 // that each node serves its own clients. A queue group over all nodes would also
 // pick a node that has just died.
 func (s *Server) mapLocalSubjects() error {
-	acc, err := s.local.NATS.LookupAccount(embedded.AccountYard)
+	account, err := s.local.NATS.LookupAccount(embedded.AccountYard)
 	if err != nil {
 		return err
 	}
-	node := s.local.Config.Node
-	mapped := map[string]string{
-		api.SubjectEnqueue + ".*": subjects.LocalSubject(node, api.SubjectEnqueue) + ".$1",
-		api.SubjectCall + ".*":    subjects.LocalSubject(node, api.SubjectCall) + ".$1",
-		api.SubjectExec:           subjects.LocalSubject(node, api.SubjectExec),
-		api.SubjectExec + ".*":    subjects.LocalSubject(node, api.SubjectExec) + ".$1",
-		api.SubjectSnapshot:       subjects.LocalSubject(node, api.SubjectSnapshot),
-		api.SubjectStatus:         subjects.LocalSubject(node, api.SubjectStatus),
-		api.SubjectAPI + ".>":     subjects.LocalSubject(node, api.SubjectAPI) + ".>",
-		subjects.Consumers + ".>": subjects.LocalSubject(node, subjects.Consumers) + ".>",
+	local := func(subject string) string { return subjects.LocalSubject(s.local.Config.Node, subject) }
+	mappings := map[string]string{
+		api.SubjectEnqueue + ".*": local(api.SubjectEnqueue) + ".$1",
+		api.SubjectCall + ".*":    local(api.SubjectCall) + ".$1",
+		api.SubjectExec:           local(api.SubjectExec),
+		api.SubjectExec + ".*":    local(api.SubjectExec) + ".$1",
+		api.SubjectSnapshot:       local(api.SubjectSnapshot),
+		api.SubjectStatus:         local(api.SubjectStatus),
+		api.SubjectAPI + ".>":     local(api.SubjectAPI) + ".>",
+		subjects.Consumers + ".>": local(subjects.Consumers) + ".>",
 	}
 	for _, verb := range subjects.NodeVerbs { // to the node in the subject
-		mapped[subjects.NodeSubject("*", verb)] = subjects.NodeVerbSubject("$1", verb)
+		mappings[subjects.NodeSubject("*", verb)] = subjects.NodeVerbSubject("$1", verb)
 	}
-	for src, dest := range mapped {
-		if err := acc.AddMapping(src, dest); err != nil {
+	for public, destination := range mappings {
+		if err := account.AddMapping(public, destination); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// openEndpoint subscribes to the endpoint's subject.
-func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, work *errgroup.Group) (*nats.Subscription, error) {
+// openEndpoint subscribes to the endpoint's subject. Its handler runs in a goroutine of
+// group for each request, as long as that is within its limit.
+func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *errgroup.Group) (*nats.Subscription, error) {
 	if (e.Handle == nil) == (e.HandleAsync == nil) {
 		return nil, fmt.Errorf("endpoint %s must have either Handle or HandleAsync", e.Name)
 	}
-	if verb, ofNode := strings.CutPrefix(e.Subject, subjects.NodeSubject(s.local.Config.Node, "")); ofNode && !slices.Contains(subjects.NodeVerbs, verb) {
+	node := s.local.Config.Node
+	verb, ofNode := strings.CutPrefix(e.Subject, subjects.NodeSubject(node, ""))
+	if ofNode && !slices.Contains(subjects.NodeVerbs, verb) {
 		return nil, fmt.Errorf("endpoint %s is not one of the verbs %v that clients may send to a node", e.Name, subjects.NodeVerbs)
 	}
-	handle := func(m *nats.Msg) {
+	receive := func(m *nats.Msg) {
 		if m.Reply == "" && !e.AllowNoReply || isReservedReply(m.Reply) {
-			return // no one would see the reply
+			return // the reply could not be sent
 		}
 		e.requests.Add(1)
-		d := &natsResponder{node: s.local.Config.Node, reply: m.Reply, nc: s.local.API.Conn, stats: e, started: time.Now()}
-		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, d.respond)
-		d.request = r
+		responder := &natsResponder{node: node, reply: m.Reply, nc: s.local.API.Conn, stats: e, started: time.Now()}
+		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, responder.respond)
+		responder.request = r
 		if e.HandleAsync != nil {
 			e.HandleAsync(r)
 			return
 		}
-		if !work.TryGo(func() error { s.handle(ctx, e.Endpoint, r); return nil }) {
+		if !group.TryGo(func() error { s.handle(ctx, e.Endpoint, r); return nil }) {
 			s.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}
 	}
-	sub, err := s.local.API.Conn.Subscribe(subjects.LocalSubject(s.local.Config.Node, e.Subject), handle)
+	sub, err := s.local.API.Conn.Subscribe(subjects.LocalSubject(node, e.Subject), receive)
 	if err == nil {
 		err = sub.SetPendingLimits(endpointQueueLen, endpointQueueBytes)
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,54 +16,62 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// The errors that have a code of their own.
+var (
+	invalidErrors  = []error{job.ErrBadQueueName, job.ErrBadID, job.ErrKeyTooLong}
+	notFoundErrors = []error{job.ErrQueueNotFound, job.ErrJobNotFound, streams.ErrNotStored}
+	conflictErrors = []error{
+		job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueNotPaused, job.ErrSystemQueue,
+		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost,
+		ledger.ErrBackupRunning, ledger.ErrNotFresh, ledger.ErrNotRestoring, ledger.ErrRestoreIncomplete, ledger.ErrMembersChanging,
+	}
+)
+
 // AsAPIError returns err as an [*api.Error], with a code that depends on its kind;
 // the default is 500.
 func AsAPIError(err error) *api.Error {
-	var (
-		apiErr      *api.Error
-		invalid     *job.InvalidError
-		unavailable *job.UnavailableError
-		limited     *job.RateLimitedError
-	)
-	switch {
-	case errors.As(err, &apiErr):
+	if apiErr, ok := errors.AsType[*api.Error](err); ok {
 		return apiErr
-	case errors.Is(err, streams.ErrUnknown):
-		return &api.Error{Code: api.CodeUnknown, Text: err.Error(), RetryAfter: time.Second}
-	case errors.As(err, &unavailable):
-		return &api.Error{Code: api.CodeUnavailable, Text: err.Error(), RetryAfter: unavailable.RetryAfter}
-	case errors.As(err, &limited):
-		return &api.Error{Code: api.CodeLimited, Text: err.Error(), RetryAfter: limited.RetryAfter}
-	case errors.Is(err, job.ErrTooLarge):
-		return &api.Error{Code: api.CodeTooLarge, Text: err.Error()}
-	case errors.As(err, &invalid), isAny(err, job.ErrBadQueueName, job.ErrBadID, job.ErrKeyTooLong):
-		return &api.Error{Code: api.CodeInvalid, Text: err.Error()}
-	case isAny(err, job.ErrQueueNotFound, job.ErrJobNotFound, streams.ErrNotStored):
-		return &api.Error{Code: api.CodeNotFound, Text: err.Error()}
-	case isAny(err, job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueNotPaused, job.ErrSystemQueue,
-		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost,
-		ledger.ErrBackupRunning, ledger.ErrNotFresh, ledger.ErrNotRestoring, ledger.ErrRestoreIncomplete, ledger.ErrMembersChanging):
-		return &api.Error{Code: api.CodeConflict, Text: err.Error()}
 	}
-	return &api.Error{Code: api.CodeInternal, Text: err.Error()}
+	code, retryAfter := errorCode(err)
+	return &api.Error{Code: code, Text: err.Error(), RetryAfter: retryAfter}
 }
 
-func isAny(err error, targets ...error) bool {
-	for _, target := range targets {
-		if errors.Is(err, target) {
-			return true
-		}
+// errorCode returns the code of an error, and after what time a retry makes sense, 0 if
+// that is unknown.
+func errorCode(err error) (code string, retryAfter time.Duration) {
+	if errors.Is(err, streams.ErrUnknown) {
+		return api.CodeUnknown, time.Second
 	}
-	return false
+	if unavailable, ok := errors.AsType[*job.UnavailableError](err); ok {
+		return api.CodeUnavailable, unavailable.RetryAfter
+	}
+	if limited, ok := errors.AsType[*job.RateLimitedError](err); ok {
+		return api.CodeLimited, limited.RetryAfter
+	}
+	_, invalid := errors.AsType[*job.InvalidError](err)
+	isErr := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case isErr(job.ErrTooLarge):
+		return api.CodeTooLarge, 0
+	case invalid, slices.ContainsFunc(invalidErrors, isErr):
+		return api.CodeInvalid, 0
+	case slices.ContainsFunc(notFoundErrors, isErr):
+		return api.CodeNotFound, 0
+	case slices.ContainsFunc(conflictErrors, isErr):
+		return api.CodeConflict, 0
+	}
+	return api.CodeInternal, 0
 }
 
-// errorReply returns an error reply in the convention of NATS services.
+// errorReply returns the message that replies to the subject reply with an error, in the
+// convention of NATS services. node is this node's name.
 func errorReply(reply, node string, e *api.Error) *nats.Msg {
-	h := nats.Header{subjects.HeaderError: []string{e.Text}, subjects.HeaderErrorCode: []string{e.Code}, subjects.HeaderNode: []string{node}}
+	header := nats.Header{subjects.HeaderError: []string{e.Text}, subjects.HeaderErrorCode: []string{e.Code}, subjects.HeaderNode: []string{node}}
 	if e.RetryAfter > 0 {
-		h[subjects.HeaderRetryAfter] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
+		header[subjects.HeaderRetryAfter] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
 	}
-	return &nats.Msg{Subject: reply, Header: h, Data: e.Data}
+	return &nats.Msg{Subject: reply, Header: header, Data: e.Data}
 }
 
 // parseErrorReply returns the error of an error reply, nil if m is not one.
@@ -71,11 +80,13 @@ func parseErrorReply(m *nats.Msg) *api.Error {
 	if code == "" {
 		return nil
 	}
-	ms, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderRetryAfter), 10, 64) // absent or malformed: 0, unknown
-	return &api.Error{Code: code, Text: m.Header.Get(subjects.HeaderError), RetryAfter: time.Duration(max(ms, 0)) * time.Millisecond, Data: m.Data}
+	milliseconds, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderRetryAfter), 10, 64) // absent or malformed: 0, unknown
+	retryAfter := time.Duration(max(milliseconds, 0)) * time.Millisecond
+	return &api.Error{Code: code, Text: m.Header.Get(subjects.HeaderError), RetryAfter: retryAfter, Data: m.Data}
 }
 
-// ErrorText returns err for a user, with a deadline in plain words.
+// ErrorText returns the text of err for a user, which for the end of a deadline is
+// plainer than that of the context package.
 func ErrorText(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "no answer in time"

@@ -57,38 +57,29 @@ type Fleet struct {
 	local *embedded.Server
 }
 
-// AssignAsync sends a batch of assignments. done gets one answer per assignment,
-// in order, or [ErrNodeUnreachable] or [ErrNoAnswer]. It must not block.
+// AssignAsync sends a batch of assignments to a node and does not wait for the reply.
+// done is called once, from another goroutine or before AssignAsync returns, with the
+// node's answers, one per assignment and in the same order, or with an error, such as
+// [ErrNodeUnreachable] or [ErrNoAnswer]. done must not block.
 func (f *Fleet) AssignAsync(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
-	call(f, node, verbAssign, wire.Encode(&b), assignTimeout, func(data []byte) ([]job.Answer, error) {
+	parse := func(data []byte) ([]job.Answer, error) {
 		answers, err := wire.Decode[[]job.Answer](data)
 		if err == nil && len(answers) != len(b.Assignments) {
 			return nil, fmt.Errorf("node %s answered %d of %d assignments", node, len(answers), len(b.Assignments))
 		}
 		return answers, err
-	}, done)
+	}
+	call(f, nodeRequest{node, verbAssign, wire.Encode(&b), assignTimeout}, parse, done)
 }
 
-// Assign is the blocking form of [Fleet.AssignAsync].
-func (f *Fleet) Assign(ctx context.Context, node string, b job.AssignmentBatch) ([]job.Answer, error) {
-	return await(ctx, func(done func([]job.Answer, error)) { f.AssignAsync(node, b, done) })
-}
-
-// ReportAsync sends a report to the authority's node.
-func (f *Fleet) ReportAsync(node string, r job.Report, done func(job.ReportAck, error)) {
-	call(f, node, verbReport, wire.Encode(&r), reportTimeout, wire.Decode, done)
-}
-
-// Report is the blocking form of [Fleet.ReportAsync].
+// Report sends a report to the authority's node and returns its answer.
 func (f *Fleet) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
-	return await(ctx, func(done func(job.ReportAck, error)) { f.ReportAsync(node, r, done) })
+	return callAndWait(ctx, f, nodeRequest{node, verbReport, wire.Encode(&r), reportTimeout}, wire.Decode[job.ReportAck])
 }
 
 // Heartbeat sends a heartbeat to the authority's node and returns its answer.
 func (f *Fleet) Heartbeat(ctx context.Context, node string, b job.Heartbeat) (job.HeartbeatAck, error) {
-	return await(ctx, func(done func(job.HeartbeatAck, error)) {
-		call(f, node, verbHeartbeat, wire.Encode(&b), heartbeatTimeout, wire.Decode, done)
-	})
+	return callAndWait(ctx, f, nodeRequest{node, verbHeartbeat, wire.Encode(&b), heartbeatTimeout}, wire.Decode[job.HeartbeatAck])
 }
 
 // Recall asks a node to stop a dispatch. There is no reply; the dispatch's outcome
@@ -110,9 +101,8 @@ func (f *Fleet) Request(ctx context.Context, node, verb string, payload []byte) 
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = time.Until(deadline)
 	}
-	return await(ctx, func(done func([]byte, error)) {
-		call(f, node, verb, payload, wait, func(data []byte) ([]byte, error) { return data, nil }, done)
-	})
+	unchanged := func(data []byte) ([]byte, error) { return data, nil }
+	return callAndWait(ctx, f, nodeRequest{node, verb, payload, wait}, unchanged)
 }
 
 // RequestJSON is [Fleet.Request] with a request and a reply in JSON.
@@ -128,18 +118,44 @@ func (f *Fleet) RequestJSON(ctx context.Context, node, verb string, request, rep
 	return json.Unmarshal(text, reply)
 }
 
-// call sends one request. It calls done once with the parsed reply or an error,
-// possibly before it returns; done must not block.
-func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration, parse func([]byte) (T, error), done func(T, error)) {
+// nodeRequest is a request to a node, which must reply within timeout.
+type nodeRequest struct {
+	node, verb string
+	payload    []byte
+	timeout    time.Duration
+}
+
+// call sends a request. It calls done once with the reply, decoded by parse, or an
+// error, possibly before call returns; done must not block.
+func call[T any](f *Fleet, r nodeRequest, parse func([]byte) (T, error), done func(T, error)) {
 	var none T
-	if len(payload) > embedded.MaxMessage {
-		done(none, fmt.Errorf("message of %d bytes to node %s: %w", len(payload), node, job.ErrTooLarge))
+	if len(r.payload) > embedded.MaxMessage {
+		done(none, fmt.Errorf("message of %d bytes to node %s: %w", len(r.payload), r.node, job.ErrTooLarge))
 		return
 	}
-	box := f.local.Fleet
-	reply, token := box.Expect(&nodeCall[T]{node, parse, done}, time.Now().Add(wait), false)
-	if err := box.Conn.PublishRequest(subjects.NodeSubject(node, verb), reply, payload); err != nil && box.Cancel(token) {
-		done(none, fmt.Errorf("%s to node %s: %w", verb, node, err))
+	inbox := f.local.Fleet
+	reply, token := inbox.Expect(&nodeCall[T]{r.node, parse, done}, time.Now().Add(r.timeout), false)
+	err := inbox.Conn.PublishRequest(subjects.NodeSubject(r.node, r.verb), reply, r.payload)
+	if err != nil && inbox.Cancel(token) { // otherwise the handler has called done
+		done(none, fmt.Errorf("%s to node %s: %w", r.verb, r.node, err))
+	}
+}
+
+// callAndWait sends a request and blocks until the reply has arrived, which it decodes
+// with parse, or ctx ends.
+func callAndWait[T any](ctx context.Context, f *Fleet, r nodeRequest, parse func([]byte) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	call(f, r, parse, func(value T, err error) { done <- result{value, err} })
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
 	}
 }
 
@@ -150,40 +166,25 @@ type nodeCall[T any] struct {
 	done  func(T, error)
 }
 
+// Receive implements [embedded.ReplyHandler].
 func (c *nodeCall[T]) Receive(m *nats.Msg) bool {
-	v, err := c.decode(m)
-	c.done(v, err)
+	c.done(c.decode(m))
 	return true
 }
 
-func (c *nodeCall[T]) decode(m *nats.Msg) (v T, err error) {
+// decode returns the node's answer, or the error that it answered with. m is nil if
+// there was no answer in time.
+func (c *nodeCall[T]) decode(m *nats.Msg) (answer T, err error) {
 	switch {
 	case m == nil:
-		return v, fmt.Errorf("node %s: %w", c.node, ErrNoAnswer)
+		return answer, fmt.Errorf("node %s: %w", c.node, ErrNoAnswer)
 	case embedded.IsNoResponders(m):
-		return v, fmt.Errorf("node %s: %w", c.node, ErrNodeUnreachable)
+		return answer, fmt.Errorf("node %s: %w", c.node, ErrNodeUnreachable)
 	}
 	if apiErr := parseErrorReply(m); apiErr != nil {
-		return v, apiErr
+		return answer, apiErr
 	}
 	return c.parse(m.Data)
-}
-
-// await calls start and blocks until start's done is called or ctx ends.
-func await[T any](ctx context.Context, start func(done func(T, error))) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
-	done := make(chan result, 1)
-	start(func(v T, err error) { done <- result{v, err} })
-	select {
-	case r := <-done:
-		return r.v, r.err
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
 }
 
 // Handlers handle messages from other nodes. Each verb has its own goroutine, on
@@ -203,74 +204,84 @@ type Handlers struct {
 
 // Serve handles messages until ctx ends and all handlers have returned.
 func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
-	var subs []*nats.Subscription
 	var work errgroup.Group
 	work.SetLimit(maxNodeRequests)
-	subscribe := func(verb string, handle nats.MsgHandler) error {
-		if slices.Contains(subjects.NodeVerbs, verb) {
-			return fmt.Errorf("verb %s is reserved for requests of clients: use another one between nodes", verb)
-		}
-		sub, err := f.local.Fleet.Conn.Subscribe(subjects.NodeSubject(f.local.Config.Node, verb), handle)
-		if err != nil {
-			return fmt.Errorf("subscribe to %s of other nodes: %w", verb, err)
-		}
-		subs = append(subs, sub)
-		return nil
-	}
-	err := f.subscribeAll(h, subscribe)
+	handlers := f.typedHandlers(h)
 	for verb, handle := range h.Request {
-		if err == nil {
-			err = subscribe(verb, func(m *nats.Msg) {
-				work.Go(func() error { f.handleRequest(ctx, m, handle); return nil })
-			})
-		}
+		handlers = append(handlers, verbHandler{verb, func(m *nats.Msg) {
+			work.Go(func() error { f.handleRequest(ctx, m, handle); return nil })
+		}})
 	}
+	subs, err := f.subscribe(handlers)
 	if err == nil {
 		<-ctx.Done()
 	}
 	return errors.Join(err, embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, subs...), work.Wait())
 }
 
-// subscribeAll subscribes to the typed verbs that have a handler.
-func (f *Fleet) subscribeAll(h Handlers, subscribe func(string, nats.MsgHandler) error) error {
-	var errs []error
-	if h.Assign != nil {
-		errs = append(errs, subscribe(verbAssign, decodeHandler(f, func(b job.AssignmentBatch, m *nats.Msg) {
-			h.Assign(b, func(a []job.Answer) { f.respond(m, wire.Encode(&a)) })
-		})))
-	}
-	if h.Report != nil {
-		errs = append(errs, subscribe(verbReport, decodeHandler(f, func(r job.Report, m *nats.Msg) {
-			h.Report(r, func(a job.ReportAck) { f.respond(m, wire.Encode(&a)) })
-		})))
-	}
-	if h.Heartbeat != nil {
-		errs = append(errs, subscribe(verbHeartbeat, decodeHandler(f, func(b job.Heartbeat, m *nats.Msg) {
-			h.Heartbeat(b, func(a job.HeartbeatAck) { f.respond(m, wire.Encode(&a)) })
-		})))
-	}
-	if h.Recall != nil {
-		errs = append(errs, subscribe(verbRecall, decodeHandler(f, func(r job.Recall, _ *nats.Msg) { h.Recall(r) })))
-	}
-	if h.Notice != nil {
-		errs = append(errs, subscribe(verbNotice, decodeHandler(f, func(r []job.Record, _ *nats.Msg) { h.Notice(r) })))
-	}
-	return errors.Join(errs...)
+// verbHandler handles the messages with one verb.
+type verbHandler struct {
+	verb   string
+	handle nats.MsgHandler
 }
 
-// decodeHandler returns a message handler that parses the message and calls
-// handle. A malformed message is logged, and answered with an error.
+// subscribe subscribes to verbs of this node. With an error it also returns the
+// subscriptions that it has made.
+func (f *Fleet) subscribe(handlers []verbHandler) (subs []*nats.Subscription, err error) {
+	for _, h := range handlers {
+		if slices.Contains(subjects.NodeVerbs, h.verb) {
+			return subs, fmt.Errorf("verb %s is reserved for requests of clients: use another one between nodes", h.verb)
+		}
+		sub, err := f.local.Fleet.Conn.Subscribe(subjects.NodeSubject(f.local.Config.Node, h.verb), h.handle)
+		if err != nil {
+			return subs, fmt.Errorf("subscribe to %s of other nodes: %w", h.verb, err)
+		}
+		subs = append(subs, sub)
+	}
+	return subs, nil
+}
+
+// typedHandlers returns the handlers of h for messages that package wire encodes.
+func (f *Fleet) typedHandlers(h Handlers) (handlers []verbHandler) {
+	if h.Assign != nil {
+		handlers = append(handlers, verbHandler{verbAssign, replyHandler(f, h.Assign)})
+	}
+	if h.Report != nil {
+		handlers = append(handlers, verbHandler{verbReport, replyHandler(f, h.Report)})
+	}
+	if h.Heartbeat != nil {
+		handlers = append(handlers, verbHandler{verbHeartbeat, replyHandler(f, h.Heartbeat)})
+	}
+	if h.Recall != nil {
+		handlers = append(handlers, verbHandler{verbRecall, decodeHandler(f, func(r job.Recall, _ *nats.Msg) { h.Recall(r) })})
+	}
+	if h.Notice != nil {
+		handlers = append(handlers, verbHandler{verbNotice, decodeHandler(f, func(records []job.Record, _ *nats.Msg) { h.Notice(records) })})
+	}
+	return handlers
+}
+
+// replyHandler returns a message handler that decodes a message and calls handle, whose
+// reply it encodes and sends.
+func replyHandler[Q, R wire.Message](f *Fleet, handle func(message Q, reply func(R))) nats.MsgHandler {
+	return decodeHandler(f, func(message Q, m *nats.Msg) {
+		handle(message, func(answer R) { f.respond(m, wire.Encode(&answer)) })
+	})
+}
+
+// decodeHandler returns a message handler that decodes a message and calls handle with
+// it. A malformed message is logged, and answered with an error.
 func decodeHandler[T wire.Message](f *Fleet, handle func(T, *nats.Msg)) nats.MsgHandler {
 	return func(m *nats.Msg) {
-		v, err := wire.Decode[T](m.Data)
-		if err != nil {
-			f.local.Log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
-			if m.Reply != "" {
-				f.send(errorReply(m.Reply, f.local.Config.Node, &api.Error{Code: api.CodeInvalid, Text: err.Error()}))
-			}
+		message, err := wire.Decode[T](m.Data)
+		if err == nil {
+			handle(message, m)
 			return
 		}
-		handle(v, m)
+		f.local.Log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
+		if m.Reply != "" {
+			f.send(errorReply(m.Reply, f.local.Config.Node, &api.Error{Code: api.CodeInvalid, Text: err.Error()}))
+		}
 	}
 }
 
@@ -284,6 +295,7 @@ func (f *Fleet) handleRequest(ctx context.Context, m *nats.Msg, handle func(cont
 	f.respond(m, data)
 }
 
+// respond replies to m with data.
 func (f *Fleet) respond(m *nats.Msg, data []byte) { f.send(&nats.Msg{Subject: m.Reply, Data: data}) }
 
 // send publishes a reply. If that fails, the requester times out and retries.

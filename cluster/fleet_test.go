@@ -38,8 +38,9 @@ func startServing(t *testing.T, what string, start func(ctx context.Context) err
 func TestFleet(t *testing.T) {
 	c := startSingle(t)
 	f := c.Fleet
-	_, err := f.Assign(withDeadline(t, 5*time.Second), "solo", job.AssignmentBatch{})
-	wantErr(t, err, ErrNodeUnreachable)
+	unreachable := make(chan error, 1)
+	f.AssignAsync("solo", job.AssignmentBatch{}, func(_ []job.Answer, err error) { unreachable <- err })
+	wantErr(t, <-unreachable, ErrNodeUnreachable)
 
 	recalls, notices := make(chan job.Recall, 10), make(chan []job.Record, 10)
 	numbers := make(chan uint64, 1000)
@@ -51,7 +52,7 @@ func TestFleet(t *testing.T) {
 				for i := range answers {
 					answers[i] = job.Taken
 				}
-				go reply(answers) // ends before the test: Assign waits for it
+				go reply(answers) // ends before the test, which waits for all answers
 			},
 			Report: func(r job.Report, reply func(job.ReportAck)) {
 				reply(job.ReportAck{Epoch: 9, Settled: make([]job.Settled, len(r.Outcomes))})

@@ -33,6 +33,17 @@ type testNode struct {
 	once   sync.Once
 }
 
+// appendBatch stores a batch in a stream whose last sequence is last.
+func appendBatch(c *testNode, stream string, b streams.Batch, last uint64) (seq uint64, err error) {
+	stored := make(chan struct{})
+	c.Writer.AppendAsync(stream, b, last, func(s uint64, e error) {
+		seq, err = s, e
+		close(stored)
+	})
+	<-stored
+	return seq, err
+}
+
 // startNode starts a node and stops it when the test ends.
 func startNode(t testing.TB, cfg embedded.Config) *testNode {
 	return startNodeLogged(t, cfg, discardLog())

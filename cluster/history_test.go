@@ -33,7 +33,7 @@ func TestAppend_Fenced(t *testing.T) {
 		next += 5
 	}
 	wg.Wait()
-	_, err := c.Writer.Append(t.Context(), subjects.StreamEvents, streams.Batch{Subject: subjects.History, First: 96, Count: 5}, 19)
+	_, err := appendBatch(c, subjects.StreamEvents, streams.Batch{Subject: subjects.History, First: 96, Count: 5}, 19)
 	var wrong *streams.WrongLastError
 	if !errors.As(err, &wrong) || wrong.Stream != subjects.StreamEvents {
 		t.Fatalf("append after another writer's: %v", err)
@@ -61,7 +61,7 @@ func TestAppend_Fenced(t *testing.T) {
 
 func TestResults(t *testing.T) {
 	c := startSingle(t)
-	seq, err := c.Writer.Append(t.Context(), subjects.StreamResults, streams.Batch{Subject: subjects.Results, First: 7, Count: 1, Body: []byte("{}")}, 0)
+	seq, err := appendBatch(c, subjects.StreamResults, streams.Batch{Subject: subjects.Results, First: 7, Count: 1, Body: []byte("{}")}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

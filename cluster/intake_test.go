@@ -28,7 +28,7 @@ func TestSetIntakeClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	direct := func() error {
-		_, err := js.Publish(withDeadline(t, 5*time.Second), subjects.JobsSubject("mail"), jobBody(1))
+		_, err := js.Publish(withDeadline(t, 5*time.Second), subjects.Jobs+".mail", jobBody(1))
 		return err
 	}
 	if err := direct(); err != nil {

@@ -56,32 +56,36 @@ func (s *Server) serveMicro(p *microService) ([]*nats.Subscription, error) {
 	return subs, nil
 }
 
+// identity returns the part that all replies to discovery requests have in common.
 func (p *microService) identity() micro.ServiceIdentity {
-	meta := map[string]string{}
+	metadata := map[string]string{}
 	if p.Metadata != nil {
-		maps.Copy(meta, p.Metadata())
+		maps.Copy(metadata, p.Metadata())
 	}
-	meta["node"] = p.node
-	return micro.ServiceIdentity{Name: p.Name, ID: p.node, Version: p.Version, Metadata: meta}
+	metadata["node"] = p.node
+	return micro.ServiceIdentity{Name: p.Name, ID: p.node, Version: p.Version, Metadata: metadata}
 }
 
+// ping returns the reply to a PING request.
 func (p *microService) ping() any {
 	return micro.Ping{ServiceIdentity: p.identity(), Type: micro.PingResponseType}
 }
 
+// info returns the reply to an INFO request: the endpoints with their descriptions.
 func (p *microService) info() any {
 	info := micro.Info{
 		ServiceIdentity: p.identity(), Type: micro.InfoResponseType, Description: p.Description,
 		Endpoints: make([]micro.EndpointInfo, len(p.endpoints)),
 	}
 	for i, e := range p.endpoints {
-		meta := map[string]string{"description": e.Summary}
-		maps.Copy(meta, e.Metadata)
-		info.Endpoints[i] = micro.EndpointInfo{Name: e.Name, Subject: e.Subject, Metadata: meta}
+		metadata := map[string]string{"description": e.Summary}
+		maps.Copy(metadata, e.Metadata)
+		info.Endpoints[i] = micro.EndpointInfo{Name: e.Name, Subject: e.Subject, Metadata: metadata}
 	}
 	return info
 }
 
+// stats returns the reply to a STATS request: the endpoints with their statistics.
 func (p *microService) stats() any {
 	stats := micro.Stats{
 		ServiceIdentity: p.identity(), Type: micro.StatsResponseType, Started: p.started,

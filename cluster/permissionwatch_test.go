@@ -73,7 +73,7 @@ func TestClient_Forbidden(t *testing.T) {
 // TestPermissionWatch_OwnSubject checks that a permission error only ends the
 // request for its subject.
 func TestPermissionWatch_OwnSubject(t *testing.T) {
-	f := &permissionWatch{}
+	f := &permissionWatch{requests: map[*watchedRequest]struct{}{}}
 	a, doneA := f.watch(t.Context(), "a")
 	b, doneB := f.watch(t.Context(), "b")
 	f.onError(nil, nil, fmt.Errorf("%w: Permissions Violation for Publish to %q", nats.ErrPermissionViolation, "a"))
@@ -83,7 +83,7 @@ func TestPermissionWatch_OwnSubject(t *testing.T) {
 	if err := doneA(context.Canceled); err.Error() != "this user may not use a" {
 		t.Errorf("a: %v", err)
 	}
-	if err := doneB(nil); err != nil || len(f.watchers) != 0 {
-		t.Errorf("b: %v, %d watchers left", err, len(f.watchers))
+	if err := doneB(nil); err != nil || len(f.requests) != 0 {
+		t.Errorf("b: %v, %d requests left", err, len(f.requests))
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
@@ -40,13 +43,13 @@ func Start(ctx context.Context, cfg embedded.Config, log *slog.Logger) (*Server,
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	l, err := embedded.Start(cfg, log)
+	local, err := embedded.Start(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	s := newServer(l)
-	if !l.Config.Clustered() {
-		s.unrecovered = unrecoveredStreams(l.NATS)
+	s := newServer(local)
+	if !local.Config.Clustered() {
+		s.unrecovered = unrecoveredStreams(local.NATS)
 	}
 	if err := s.subscribe(); err != nil {
 		s.Stop()
@@ -55,16 +58,15 @@ func Start(ctx context.Context, cfg embedded.Config, log *slog.Logger) (*Server,
 	return s, nil
 }
 
-// newServer returns a server whose parts share l.
-func newServer(l *embedded.Server) *Server {
-	s := &Server{
-		Publisher: lanes.New(l), Reader: streams.NewReader(l), Writer: streams.NewWriter(l), Admin: streams.NewAdmin(l), Fleet: &Fleet{l},
-		local: l,
+// newServer returns a server whose parts share local.
+func newServer(local *embedded.Server) *Server {
+	publisher := lanes.New(local)
+	mover := replication.New(local, publisher)
+	return &Server{
+		Publisher: publisher, Reader: streams.NewReader(local), Writer: streams.NewWriter(local), Admin: streams.NewAdmin(local),
+		Replication: mover, Stalls: replication.NewStallDetector(local, stallCheckInterval, stallTimeout),
+		Boards: streams.NewBoardStore(local, mover.MoveLeaderAway), Fleet: &Fleet{local}, local: local,
 	}
-	s.Replication = replication.New(l, s.Publisher)
-	s.Stalls = replication.NewStallDetector(l, stallCheckInterval, stallTimeout)
-	s.Boards = streams.NewBoardStore(l, s.Replication.MoveLeaderAway)
-	return s
 }
 
 // subscribe subscribes to the subjects that the server answers itself.
@@ -87,15 +89,16 @@ func (s *Server) subscribe() (err error) {
 // out. It returns nil when ctx ends, [embedded.ErrDamaged] if the server found damage that
 // it cannot repair, and another error if the server failed.
 func (s *Server) Run(ctx context.Context) error {
-	var helper sync.WaitGroup
-	helping, stop := context.WithCancel(ctx)
-	defer helper.Wait()
+	var background sync.WaitGroup
+	defer background.Wait()
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	helper.Go(func() { s.Stalls.Run(helping) })
+	background.Go(func() { s.Stalls.Run(ctx) })
 	if s.local.Config.Clustered() {
-		helper.Go(func() { s.Replication.SendSnapshots(helping) })
-		helper.Go(func() { s.Publisher.WatchStreams(helping) })
+		background.Go(func() { s.Replication.SendSnapshots(ctx) })
+		background.Go(func() { s.Publisher.WatchStreams(ctx) })
 	}
+
 	tick := time.NewTicker(lanes.TickInterval)
 	defer tick.Stop()
 	for {
@@ -108,8 +111,8 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", embedded.ErrDamaged, s.local.ServerLog.Damage)
 		case now := <-tick.C:
 			s.Publisher.Tick(now)
-			for _, box := range s.local.Inboxes() {
-				box.Expire(now)
+			for _, inbox := range s.local.Inboxes() {
+				inbox.Expire(now)
 			}
 		}
 	}
@@ -143,9 +146,7 @@ func (s *Server) ClientURL() string { return s.local.NATS.ClientURL() }
 
 // SetPeers replaces the list of members. New members open routes to this node;
 // this node opens routes to them after its next restart.
-func (s *Server) SetPeers(peers []embedded.Peer) {
-	s.local.SetPeers(peers)
-}
+func (s *Server) SetPeers(peers []embedded.Peer) { s.local.SetPeers(peers) }
 
 // Routed returns the sorted identities of the servers that this node has a route
 // to, including its own.
@@ -158,13 +159,11 @@ func (s *Server) Routed() []string {
 	if err != nil {
 		return identities
 	}
-	for _, r := range routes.Routes {
-		if !slices.Contains(identities, r.RemoteName) {
-			identities = append(identities, r.RemoteName)
-		}
+	for _, route := range routes.Routes {
+		identities = append(identities, route.RemoteName)
 	}
 	slices.Sort(identities)
-	return identities
+	return slices.Compact(identities) // there are several routes to each server
 }
 
 // ReachableMembers returns the sorted names of the members that this node has a
@@ -176,4 +175,56 @@ func (s *Server) ReachableMembers() []string {
 	}
 	slices.Sort(nodes)
 	return slices.Compact(nodes)
+}
+
+// Health returns nil if JetStream is enabled, knows its meta leader, is current
+// and can write.
+func (s *Server) Health(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// A server that runs alone has no meta group. For it the full check compares the
+	// loaded streams with those on disk. A stream that is being created is on disk
+	// before it is loaded, so only streams that failed to load at start count.
+	status := s.local.NATS.Healthz(&server.HealthzOptions{JSMetaOnly: s.local.Config.Clustered(), Details: true})
+	for i := range status.Errors {
+		if e := &status.Errors[i]; !isUnrecovered(e) || s.unrecovered[e.Stream] {
+			return fmt.Errorf("JetStream is not healthy: %s", e.Error)
+		}
+	}
+	return nil
+}
+
+// WriteFailure returns why this node's JetStream has stopped writing until the
+// node restarts, "" if it writes. A full disk causes that: the server disables
+// JetStream, or a stream refuses everything after the failed write.
+func (s *Server) WriteFailure() string {
+	if !s.local.NATS.JetStreamEnabled() {
+		return "JetStream has stopped, as it does when its disk is full or fails"
+	}
+	for _, e := range s.local.NATS.Healthz(&server.HealthzOptions{Details: true}).Errors {
+		if strings.Contains(e.Error, "write error") {
+			return e.Error
+		}
+	}
+	return ""
+}
+
+// unrecoveredStreams returns the names of the streams that the server found on
+// disk and could not recover. It has tried all of them when it accepts
+// connections.
+func unrecoveredStreams(srv *server.Server) map[string]bool {
+	lost := map[string]bool{}
+	for _, e := range srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+		if isUnrecovered(&e) {
+			lost[e.Stream] = true
+		}
+	}
+	return lost
+}
+
+// isUnrecovered reports whether e is about a stream that could not be recovered.
+// It checks the text, because the server has no code for this.
+func isUnrecovered(e *server.HealthzError) bool {
+	return e.Type == server.HealthzErrorStream && strings.HasSuffix(e.Error, "could not be recovered")
 }

@@ -70,8 +70,8 @@ func (u *userConsumers) close() {
 	_ = u.work.Wait() // its functions return no errors
 }
 
-// handle handles one request; verb is the part of the subject after
-// subjects.Consumers.
+// handle handles one request. verb is the part of the subject after subjects.Consumers:
+// subjects.ConsumerCreate or subjects.ConsumerDelete, and the names.
 func (u *userConsumers) handle(m *nats.Msg, verb string) {
 	var reply *nats.Msg
 	var err error
@@ -84,9 +84,7 @@ func (u *userConsumers) handle(m *nats.Msg, verb string) {
 		u.respondError(m, verb, 403, err.Error())
 		return
 	}
-	if err := m.Respond(reply.Data); err != nil {
-		u.local.Log.Debug("consumer reply not sent", "err", err)
-	}
+	u.respond(m, reply.Data)
 }
 
 // respondError replies with an error in JetStream's format, so that its clients
@@ -96,18 +94,25 @@ func (u *userConsumers) respondError(m *nats.Msg, verb string, code int, reason 
 	if strings.HasPrefix(verb, subjects.ConsumerDelete) {
 		kind = "delete"
 	}
-	text, err := json.Marshal(map[string]any{
+	// Marshaling numbers and strings cannot fail.
+	text, _ := json.Marshal(map[string]any{
 		"type": "io.nats.jetstream.api.v1.consumer_" + kind + "_response", "error": embedded.APIError{Code: code, Description: reason},
 	})
-	if err == nil {
-		err = m.Respond(text)
-	}
-	if err != nil {
+	u.respond(m, text)
+}
+
+// respond replies to m. A client without a reply times out.
+func (u *userConsumers) respond(m *nats.Msg, reply []byte) {
+	if err := m.Respond(reply); err != nil {
 		u.local.Log.Debug("consumer reply not sent", "err", err)
 	}
 }
 
-// create creates a consumer for "<stream>.<name>[.<filter>]" or "<stream>".
+// create creates a consumer for a client and returns JetStream's reply. target is the
+// end of the request's subject, "<stream>.<name>[.<filter>]" or "<stream>"; body is the
+// client's request, whose configuration is restricted by restrictConsumer. The error
+// says why the request is refused: a setting that clients must not use, or too many
+// consumers of the stream. JetStream itself refuses a body that names another stream.
 func (u *userConsumers) create(target string, body []byte) (*nats.Msg, error) {
 	var request struct {
 		Stream string                     `json:"stream_name"`
@@ -132,18 +137,20 @@ func (u *userConsumers) create(target string, body []byte) (*nats.Msg, error) {
 		return nil, err
 	}
 	reply, err := u.request(subjects.APIConsumer+subjects.ConsumerCreate+target, restricted)
-	if err == nil {
-		u.awaitInterest(reply.Data)
+	if err != nil {
+		return nil, err
 	}
-	return reply, err
+	u.awaitInterest(reply.Data) // so that the client's first pull does not fail
+	return reply, nil
 }
 
 // awaitInterest blocks until a consumer that was just created can be asked for
-// messages from this node. Members propagate subscriptions on another connection
-// than replies, so the reply to the creation may arrive before the consumer's
-// subscription is known here, and the client's first pull would get "no
-// responders". The request that this sends is malformed on purpose: it is
-// answered, but takes no message.
+// messages from this node, or consumerTimeout has passed. reply is JetStream's reply
+// to the creation. It may arrive before the consumer's subscription is known here,
+// because members propagate subscriptions on another connection than replies, and
+// the client's first pull would get "no responders". The request that awaitInterest
+// sends is malformed on purpose: it is answered, but takes no message. A consumer that
+// delivers to a subject is not pulled from, so awaitInterest returns at once.
 func (u *userConsumers) awaitInterest(reply []byte) {
 	var info struct {
 		Stream string `json:"stream_name"`
@@ -152,10 +159,12 @@ func (u *userConsumers) awaitInterest(reply []byte) {
 			Deliver string `json:"deliver_subject"`
 		} `json:"config"`
 	}
-	if json.Unmarshal(reply, &info) != nil || info.Name == "" || info.Config.Deliver != "" {
-		return // an error, or a push consumer
+	created := json.Unmarshal(reply, &info) == nil && info.Name != ""
+	isPush := info.Config.Deliver != ""
+	if !created || isPush {
+		return
 	}
-	for end := time.Now().Add(consumerTimeout); time.Now().Before(end); {
+	for deadline := time.Now().Add(consumerTimeout); time.Now().Before(deadline); {
 		_, err := u.request(subjects.APIConsumer+"MSG.NEXT."+info.Stream+"."+info.Name, []byte("{"))
 		if !errors.Is(err, nats.ErrNoResponders) || backoff.Sleep(u.ctx, consumerPollInterval) != nil {
 			return
@@ -163,9 +172,11 @@ func (u *userConsumers) awaitInterest(reply []byte) {
 	}
 }
 
-// restrictConsumer changes a consumer's configuration to a harmless one, or
-// returns an error: the consumer delivers to an inbox, is kept in memory without
-// replicas, needs no acknowledgements, and expires when idle.
+// restrictConsumer changes the configuration of a client's consumer, so that the
+// consumer can do no harm: it is kept in memory without replicas, needs no
+// acknowledgements, and expires after at most maxConsumerIdle without use. It returns
+// an error if the client has set a key that is not in allowedConsumerKeys, or a subject
+// to deliver to that is not an inbox.
 func restrictConsumer(config map[string]json.RawMessage) error {
 	for key := range config {
 		if !slices.Contains(allowedConsumerKeys, key) {
@@ -178,27 +189,28 @@ func restrictConsumer(config map[string]json.RawMessage) error {
 			return fmt.Errorf("consumers of the yard's streams can only deliver to an inbox, and %s is not one", raw)
 		}
 	}
-	var idle time.Duration
+	var maxIdle time.Duration
 	if raw, given := config["inactive_threshold"]; given {
-		if err := json.Unmarshal(raw, &idle); err != nil {
+		if err := json.Unmarshal(raw, &maxIdle); err != nil {
 			return fmt.Errorf("inactive_threshold: %w", err)
 		}
 	}
-	if idle <= 0 || idle > maxConsumerIdle {
-		idle = maxConsumerIdle
+	if maxIdle <= 0 || maxIdle > maxConsumerIdle {
+		maxIdle = maxConsumerIdle
 	}
-	var meta map[string]string
+	metadata := map[string]string{}
 	if raw, given := config["metadata"]; given {
-		if err := json.Unmarshal(raw, &meta); err != nil {
+		if err := json.Unmarshal(raw, &metadata); err != nil {
 			return fmt.Errorf("metadata: %w", err)
 		}
 	}
-	if meta == nil {
-		meta = map[string]string{}
+	if metadata == nil { // the client sent null
+		metadata = map[string]string{}
 	}
-	meta[metaUserConsumer] = "true"
+	metadata[metaUserConsumer] = "true"
+
 	for key, value := range map[string]any{
-		"inactive_threshold": idle, "metadata": meta, "mem_storage": true, "num_replicas": 1, "ack_policy": "none",
+		"inactive_threshold": maxIdle, "metadata": metadata, "mem_storage": true, "num_replicas": 1, "ack_policy": "none",
 	} {
 		text, err := json.Marshal(value)
 		if err != nil {
@@ -223,17 +235,18 @@ func (u *userConsumers) checkLimit(stream string) error {
 	return nil
 }
 
-// remove deletes the consumer "<stream>.<name>" if it is a user's.
+// remove deletes a consumer if it is a user's, and returns JetStream's reply. target is
+// "<stream>.<name>".
 func (u *userConsumers) remove(target string) (*nats.Msg, error) {
 	info, err := u.request(subjects.APIConsumer+"INFO."+target, nil)
 	if err != nil {
 		return nil, err
 	}
 	var consumer struct {
+		embedded.APIReply
 		Config struct {
 			Metadata map[string]string `json:"metadata"`
 		} `json:"config"`
-		Error *embedded.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(info.Data, &consumer); err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", target, err)
@@ -244,6 +257,7 @@ func (u *userConsumers) remove(target string) (*nats.Msg, error) {
 	return u.request(subjects.APIConsumer+subjects.ConsumerDelete+target, nil) // JetStream answers if there is no such consumer
 }
 
+// request sends a request to the JetStream API and returns the reply.
 func (u *userConsumers) request(subject string, body []byte) (*nats.Msg, error) {
 	return u.local.API.Request(u.ctx, &nats.Msg{Subject: subject, Data: body}, consumerTimeout)
 }

@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -20,8 +22,8 @@ type serviceImport struct {
 	multi   bool   // a request may get more than one reply
 }
 
-// serviceImports lists all services that users with a role may reach. Whether one
-// user may is decided by its permissions.
+// serviceImports lists all services that any user with a role may reach. The server
+// decides by a user's permissions which of them that user may reach.
 func serviceImports() []serviceImport {
 	list := []serviceImport{
 		{subject: subjects.Jobs + ".*"}, {subject: api.SubjectEnqueue + ".*"}, {subject: api.SubjectCall + ".*"},
@@ -32,11 +34,13 @@ func serviceImports() []serviceImport {
 		list = append(list, serviceImport{subject: subjects.NodeSubject("*", verb)})
 	}
 	for _, subject := range streamReadSubjects {
-		read := serviceImport{subject: subject, multi: strings.HasSuffix(subject, ".>") || strings.Contains(subject, ".NEXT.")}
-		if verb, ofConsumers := strings.CutPrefix(subject, subjects.APIConsumer); ofConsumers && isConsumerVerb(verb) {
-			read.subject, read.as, read.multi = subjects.Consumers+"."+verb, subject, false
+		verb, ofConsumers := strings.CutPrefix(subject, subjects.APIConsumer)
+		if ofConsumers && isConsumerVerb(verb) { // the node answers it instead of JetStream
+			list = append(list, serviceImport{subject: subjects.Consumers + "." + verb, as: subject})
+			continue
 		}
-		list = append(list, read)
+		manyReplies := strings.HasSuffix(subject, ".>") || strings.Contains(subject, ".NEXT.")
+		list = append(list, serviceImport{subject: subject, multi: manyReplies})
 	}
 	return list
 }
@@ -46,9 +50,6 @@ func isConsumerVerb(verb string) bool {
 	return strings.HasPrefix(verb, subjects.ConsumerCreate) || strings.HasPrefix(verb, subjects.ConsumerDelete)
 }
 
-// eventSubjects lists the subjects that users with a role may subscribe to.
-func eventSubjects() []string { return []string{subjects.Live + ".>", subjects.Advisory + ".>"} }
-
 // writeExports writes the exports of the yard's account.
 func writeExports(line func(string, ...any), cfg *Config) {
 	line("    exports: [")
@@ -57,10 +58,10 @@ func writeExports(line func(string, ...any), cfg *Config) {
 		if s.multi {
 			kind = "Stream"
 		}
-		line("      { service: %s, response_type: %s, accounts: [%s] }", quote(s.subject), kind, accountClients)
+		line("      { service: %q, response_type: %s, accounts: [%s] }", s.subject, kind, accountClients)
 	}
-	for _, subject := range append(eventSubjects(), userInboxes(cfg)...) {
-		line("      { stream: %s, accounts: [%s] }", quote(subject), accountClients)
+	for _, subject := range exportedSubjects(cfg) {
+		line("      { stream: %q, accounts: [%s] }", subject, accountClients)
 	}
 	line("    ]")
 }
@@ -74,23 +75,23 @@ func writeClientAccount(line func(string, ...any), cfg *Config) {
 	for _, s := range serviceImports() {
 		as := ""
 		if s.as != "" {
-			as = ", to: " + quote(s.as)
+			as = fmt.Sprintf(", to: %q", s.as)
 		}
-		line("      { service: { account: %s, subject: %s }%s }", AccountYard, quote(s.subject), as)
+		line("      { service: { account: %s, subject: %q }%s }", AccountYard, s.subject, as)
 	}
-	for _, subject := range append(eventSubjects(), userInboxes(cfg)...) {
-		line("      { stream: { account: %s, subject: %s } }", AccountYard, quote(subject))
+	for _, subject := range exportedSubjects(cfg) {
+		line("      { stream: { account: %s, subject: %q } }", AccountYard, subject)
 	}
 	line("    ]")
 	line("    users: [")
 	for _, u := range loginUsers(cfg) {
-		login := "nkey: " + quote(u.NKey)
+		login := fmt.Sprintf("nkey: %q", u.NKey)
 		if u.NKey == "" {
-			login = "user: " + quote(u.Name) + ", password: " + quote(u.Password)
+			login = fmt.Sprintf("user: %q, password: %q", u.Name, u.Password)
 		}
 		line("      { %s, permissions {", login)
-		line("        publish { allow: [%s] }", quoteAll(u.Role.publishSubjects(u.Queues)))
-		line("        subscribe { allow: [%s] }", quoteAll(append(u.Role.subscribeSubjects(), u.inboxSubjects()...)))
+		line("        publish { allow: [%s] }", quoteAll(u.publishSubjects()))
+		line("        subscribe { allow: [%s] }", quoteAll(u.subscribeSubjects()))
 		line("      } }")
 	}
 	line("    ]")
@@ -99,19 +100,20 @@ func writeClientAccount(line func(string, ...any), cfg *Config) {
 
 // loginUsers returns all users, including the anonymous one if it is enabled.
 func loginUsers(cfg *Config) []User {
-	users := cfg.Users
-	if cfg.Anonymous != "" {
-		users = append(users[:len(users):len(users)], User{Name: anonymous, Role: cfg.Anonymous})
+	if cfg.Anonymous == "" {
+		return cfg.Users
 	}
-	return users
+	return append(slices.Clone(cfg.Users), User{Name: anonymous, Role: cfg.Anonymous})
 }
 
-// userInboxes returns the inbox subjects of all users that may have consumers.
-func userInboxes(cfg *Config) (all []string) {
+// exportedSubjects lists the subjects whose messages the yard's account passes on to
+// users with a role: events, and the inboxes of all users that may have consumers.
+func exportedSubjects(cfg *Config) []string {
+	exported := slices.Clone(eventSubjects)
 	for _, u := range loginUsers(cfg) {
 		if u.Role == Observer || u.Role == Operator {
-			all = append(all, u.inboxSubjects()...)
+			exported = append(exported, u.inboxSubjects()...)
 		}
 	}
-	return all
+	return exported
 }

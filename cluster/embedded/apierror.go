@@ -20,6 +20,15 @@ type APIError struct {
 
 func (e *APIError) Error() string { return fmt.Sprintf("%s (%d)", e.Description, e.ErrCode) }
 
+// APIReply is the part that all replies of the JetStream API have in common. The types
+// of replies embed it.
+type APIReply struct {
+	Error *APIError `json:"error"` // nil for a success
+}
+
+// apiError returns the error that JetStream answered with, nil for a success.
+func (r *APIReply) apiError() *APIError { return r.Error }
+
 // JetStream error codes.
 const (
 	codeResourceLimits   = 10002 // account limits
@@ -73,22 +82,24 @@ func (e *APIError) Class() ErrorClass {
 
 // StorageFull reports whether e means that a stream, an account or a disk is full.
 func (e *APIError) StorageFull() bool {
-	return e.ErrCode == codeResourceLimits || e.ErrCode == CodeNoResources ||
-		e.ErrCode == codeStoreFailed && (strings.Contains(e.Description, "exceeded") || strings.Contains(e.Description, "no space"))
-}
-
-// retryAfter returns how long a caller should wait before it retries: space in a
-// full stream is freed within minutes, a full queue drains within seconds.
-func (e *APIError) retryAfter() time.Duration {
-	if e.ErrCode == codeStoreFailed || e.ErrCode == codeResourceLimits {
-		return 5 * time.Second
+	switch e.ErrCode {
+	case codeResourceLimits, CodeNoResources:
+		return true
+	case codeStoreFailed:
+		return strings.Contains(e.Description, "exceeded") || strings.Contains(e.Description, "no space")
 	}
-	return time.Second
+	return false
 }
 
-// Unavailable converts e to the error that callers get.
+// Unavailable converts e to the error that callers get. They should retry a full
+// stream later than a full queue, because space is freed within minutes, while a queue
+// drains within seconds.
 func (e *APIError) Unavailable() error {
-	return &job.UnavailableError{Reason: e.Description, RetryAfter: e.retryAfter()}
+	retryAfter := time.Second
+	if e.ErrCode == codeStoreFailed || e.ErrCode == codeResourceLimits {
+		retryAfter = 5 * time.Second
+	}
+	return &job.UnavailableError{Reason: e.Description, RetryAfter: retryAfter}
 }
 
 // PubAck is a stream's acknowledgement of a publish.
@@ -98,51 +109,31 @@ type PubAck struct {
 	Duplicate bool
 }
 
-// ParsePubAck parses an acknowledgement. Nearly all have the same short form,
-// which is parsed by hand; everything else is decoded as JSON.
+// ParsePubAck parses an acknowledgement. An error that JetStream answered with is
+// returned as an [*APIError]. Nearly all acknowledgements are {"stream":"S", "seq":1},
+// which is parsed by hand because that is faster; all others are decoded as JSON.
 func ParsePubAck(data []byte) (PubAck, error) {
-	if bytes.Contains(data, []byte(`"error"`)) || !bytes.HasPrefix(data, []byte(`{"stream":`)) {
-		return parsePubAckJSON(data)
-	}
-	_, rest, ok := bytes.Cut(data, []byte(`"seq":`))
-	seq, rest, isNumber := leadingUint(bytes.TrimLeft(rest, " "))
-	if !ok || !isNumber || seq == 0 {
-		return parsePubAckJSON(data)
-	}
-	if len(rest) <= 1 { // "}": nothing follows the sequence
+	beforeSeq, afterSeq, _ := bytes.Cut(data, []byte(`"seq":`))
+	number := bytes.TrimSuffix(bytes.TrimLeft(afterSeq, " "), []byte("}"))
+	seq, err := strconv.ParseUint(string(number), 10, 64)
+	if err == nil && seq > 0 && bytes.HasPrefix(beforeSeq, []byte(`{"stream":`)) {
 		return PubAck{Seq: seq}, nil
 	}
-	return parsePubAckJSON(data)
-}
-
-// parsePubAckJSON decodes an acknowledgement as JSON. An error that JetStream
-// reported is returned as an [*APIError].
-func parsePubAckJSON(data []byte) (PubAck, error) {
-	var a struct {
-		Stream    string    `json:"stream"`
-		Seq       uint64    `json:"seq"`
-		Duplicate bool      `json:"duplicate"`
-		Count     int       `json:"count"`
-		Error     *APIError `json:"error"`
+	var reply struct {
+		APIReply
+		Stream    string `json:"stream"`
+		Seq       uint64 `json:"seq"`
+		Duplicate bool   `json:"duplicate"`
+		Count     int    `json:"count"`
 	}
-	if err := json.Unmarshal(data, &a); err != nil {
+	if err := json.Unmarshal(data, &reply); err != nil {
 		return PubAck{}, fmt.Errorf("malformed publish acknowledgement: %w", err)
 	}
-	if a.Error != nil {
-		return PubAck{}, a.Error
+	if reply.Error != nil {
+		return PubAck{}, reply.Error
 	}
-	if a.Stream == "" || a.Seq == 0 {
+	if reply.Stream == "" || reply.Seq == 0 {
 		return PubAck{}, fmt.Errorf("publish acknowledgement without a sequence: %.80q", data)
 	}
-	return PubAck{Seq: a.Seq, Count: a.Count, Duplicate: a.Duplicate}, nil
-}
-
-// leadingUint parses the decimal number at the beginning of b.
-func leadingUint(b []byte) (n uint64, rest []byte, ok bool) {
-	i := 0
-	for i < len(b) && b[i] >= '0' && b[i] <= '9' {
-		i++
-	}
-	n, err := strconv.ParseUint(string(b[:i]), 10, 64)
-	return n, b[i:], err == nil
+	return PubAck{Seq: reply.Seq, Count: reply.Count, Duplicate: reply.Duplicate}, nil
 }

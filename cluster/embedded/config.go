@@ -111,15 +111,10 @@ func (c *Config) validate() error {
 	if len(c.Peers) < 2 || len(c.Peers) > subjects.MaxLanes {
 		return fmt.Errorf("%d members: a cluster has 3 or 5", len(c.Peers))
 	}
-	if c.index() < 0 {
+	if !slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.Node == c.Node }) {
 		return fmt.Errorf("member %q is not among the members %v", c.Node, c.Peers)
 	}
 	return nil
-}
-
-// index returns the position of this node in Peers, -1 if it is missing.
-func (c *Config) index() int {
-	return slices.IndexFunc(c.Peers, func(p Peer) bool { return p.Node == c.Node })
 }
 
 // availableSpace returns the bytes that are free in dir's file system plus those
@@ -129,16 +124,16 @@ func availableSpace(dir string) (int64, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return 0, err
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
 		return 0, err
 	}
-	space := int64(st.Bavail) * int64(st.Bsize)
-	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
+	space := int64(disk.Bavail) * int64(disk.Bsize)
+	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
-		if info, err := e.Info(); err == nil {
+		if info, err := entry.Info(); err == nil { // otherwise it was removed meanwhile
 			space += info.Size()
 		}
 		return nil

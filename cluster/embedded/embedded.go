@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,8 +49,9 @@ const (
 	LaneWindow = 100 * time.Millisecond
 )
 
-// startServer starts the embedded server and returns when it accepts connections.
-// JetStream may still be electing its leader. peers returns the current members.
+// startServer starts the embedded server and returns it and its log when it accepts
+// connections. JetStream may still be electing its leader. password is that of this
+// node's own connections; peers returns the current members.
 func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Logger) (*server.Server, *serverLog, error) {
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(serverConfig(cfg, password)); err != nil {
@@ -78,7 +80,7 @@ func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Lo
 // awaitServer blocks until the server accepts connections, fails, or startTimeout
 // has passed.
 func awaitServer(srv *server.Server, log *serverLog) error {
-	for deadline := time.Now().Add(startTimeout); ; {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		ready := srv.ReadyForConnections(50 * time.Millisecond)
 		select {
 		case <-log.Failed:
@@ -88,10 +90,8 @@ func awaitServer(srv *server.Server, log *serverLog) error {
 		if ready {
 			return nil
 		}
-		if time.Now().After(deadline) {
-			return errors.New("NATS server did not start: its listeners are not up after " + startTimeout.String())
-		}
 	}
+	return errors.New("NATS server did not start: its listeners are not up after " + startTimeout.String())
 }
 
 // ErrDamaged means that a snapshot of one of JetStream's Raft groups is damaged on
@@ -116,8 +116,8 @@ func (e *startError) Is(target error) bool {
 func serverConfig(cfg *Config, password string) string {
 	var b strings.Builder
 	line := func(format string, v ...any) { fmt.Fprintf(&b, format+"\n", v...) }
-	line("server_name: %s", quote(cfg.Identity))
-	line("listen: %s", quote(listenAddress(cfg.ClientListen)))
+	line("server_name: %q", cfg.Identity)
+	line("listen: %q", listenAddress(cfg.ClientListen))
 	line("max_payload: %d", MaxMessage)
 	line("max_pending: 64MB")
 	line("max_connections: %d", MaxClients)
@@ -125,7 +125,7 @@ func serverConfig(cfg *Config, password string) string {
 	line("write_deadline: %q", writeDeadline)
 	line("ping_interval: %q", 20*time.Second)
 	line("jetstream {")
-	line("  store_dir: %s", quote(cfg.Dir))
+	line("  store_dir: %q", cfg.Dir)
 	line("  sync_interval: always") // accepted jobs must survive a power failure
 	line("  max_file_store: %d", cfg.MaxStore)
 	line("  max_memory_store: %d", 64<<20)
@@ -138,19 +138,19 @@ func serverConfig(cfg *Config, password string) string {
 	return b.String()
 }
 
-// writeRoutes writes the cluster section. It lists every member, including this
-// one, because JetStream takes the number of routes as the expected number of
-// members when it forms.
+// writeRoutes writes the section about routes, the connections between members. It
+// lists every member, including this one, because JetStream takes the number of
+// routes as the expected number of members when it forms.
 func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("cluster {")
-	line("  name: %s", quote(cfg.Yard))
-	line("  listen: %s", quote(listenAddress(cfg.RouteListen)))
+	line("  name: %q", cfg.Yard)
+	line("  listen: %q", listenAddress(cfg.RouteListen))
 	line("  no_advertise: true")
 	// Members gossip each other's addresses. Advertise the configured address, which
 	// every member already knows, and not the one a connection came from.
 	for _, peer := range cfg.Peers {
 		if peer.Node == cfg.Node {
-			line("  advertise: %s", quote(peer.Route))
+			line("  advertise: %q", peer.Route)
 		}
 	}
 	line("  pool_size: 3")
@@ -158,34 +158,34 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("  ping_interval: %q", routePingInterval)
 	line("  ping_max: 2")
 	line("  write_deadline: %q", writeDeadline)
-	user := ""
+	login := "" // of the routes that this member opens
 	switch {
 	case cfg.Secret != "":
-		line("  authorization { user: %s, password: %s, timeout: 5 }", quote(cfg.routeUserName()), quote(cfg.Secret))
-		user = url.UserPassword(cfg.routeUserName(), cfg.Secret).String() + "@"
+		line("  authorization { user: %q, password: %q, timeout: 5 }", cfg.routeUserName(), cfg.Secret)
+		login = url.UserPassword(cfg.routeUserName(), cfg.Secret).String() + "@"
 	case cfg.MemberTLS != nil:
-		user = url.User(cfg.routeUserName()).String() + "@"
+		login = url.User(cfg.routeUserName()).String() + "@"
 	}
 	line("  routes: [")
 	for _, peer := range cfg.Peers {
-		line("    %s", quote("nats-route://"+user+peer.Route))
+		line("    %q", "nats-route://"+login+peer.Route)
 	}
 	line("  ]")
 	line("}")
 }
 
-// writeAccounts writes the accounts and their users. The server checks the
-// permission to publish after mapping, so operators in the yard's account must be
-// allowed to publish to the targets of the mappings of yard.jobs.* and
-// yard.enqueue.*: yard.lane.*.p.* and yard.local.>. Publishing there directly has
-// the same effect as using the public subject.
+// writeAccounts writes the accounts and their users. password is that of this node's
+// own connections. The server checks the permission to publish after mapping, so
+// operators in the yard's account must be allowed to publish to the targets of the
+// mappings of yard.jobs.* and yard.enqueue.*: yard.lane.*.p.* and yard.local.>.
+// Publishing there directly has the same effect as using the public subject.
 func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	line("accounts {")
-	line("  \"$SYS\" { users: [ { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] } ] }", userSystem, quote(password))
+	line("  \"$SYS\" { users: [ { user: %s, password: %q, allowed_connection_types: [\"IN_PROCESS\"] } ] }", userSystem, password)
 	line("  %s {", AccountYard)
 	line("    jetstream: enabled")
 	line("    users: [")
-	line("      { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, quote(password))
+	line("      { user: %s, password: %q, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, password)
 	if len(cfg.Users) == 0 { // every client is an operator, except for what is reserved for nodes
 		line("      { user: %s, password: \"\", permissions {", userOperator)
 		line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
@@ -218,7 +218,7 @@ func deniedPublishes() []string {
 		subjects.Lane + ".*." + subjects.NodePublish + ".>", subjects.ClosedLanes + ".>", subjects.Tail + ".>", api.SubjectNode + ".>", subjects.History,
 		subjects.Results, subjects.DeadLetters + ".>", subjects.Logs + ".>", subjects.Blobs + ".>", subjects.Live + ".>", subjects.Advisory + ".>",
 	}
-	streams := []string{subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs}
+	streams := slices.Clone(subjects.SharedStreams)
 	for lane := range subjects.MaxLanes {
 		streams = append(streams, subjects.LaneStream(uint8(lane)))
 	}
@@ -250,12 +250,11 @@ func listenAddress(hostPort string) string {
 	return hostPort
 }
 
-func quote(s string) string { return strconv.Quote(s) }
-
+// quoteAll returns the strings of list in double quotes, separated by commas.
 func quoteAll(list []string) string {
 	quoted := make([]string, len(list))
-	for i, s := range list {
-		quoted[i] = quote(s)
+	for i, text := range list {
+		quoted[i] = strconv.Quote(text)
 	}
 	return strings.Join(quoted, ", ")
 }

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -42,6 +43,7 @@ type ReplyHandler interface {
 	Receive(m *nats.Msg) bool
 }
 
+// newInbox returns an inbox for the replies to requests that are sent over nc.
 func newInbox(nc *nats.Conn) (*Inbox, error) {
 	b := &Inbox{Conn: nc, prefix: nats.NewInbox() + ".", pending: map[uint64]pendingReply{}, closed: make(chan struct{})}
 	sub, err := nc.Subscribe(b.prefix+"*", b.receive)
@@ -52,8 +54,9 @@ func newInbox(nc *nats.Conn) (*Inbox, error) {
 	return b, sub.SetPendingLimits(-1, 256<<20)
 }
 
-// Expect registers a handler and returns the reply subject to send with the
-// request, and a token for [inbox.cancel].
+// Expect registers a handler for the reply to a request, or with multi for several
+// replies. It returns the reply subject to send with the request, and a token for
+// [Inbox.Cancel]. The zero deadline means none.
 func (b *Inbox) Expect(handler ReplyHandler, deadline time.Time, multi bool) (reply string, token uint64) {
 	b.mu.Lock()
 	b.next++
@@ -73,26 +76,27 @@ func (b *Inbox) Cancel(token uint64) bool {
 	return open
 }
 
-// receive passes a reply to its handler.
+// receive passes a reply to its handler. It drops a reply that no handler expects any
+// more.
 func (b *Inbox) receive(m *nats.Msg) {
 	token, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, b.prefix), 36, 64)
 	if err != nil {
 		return
 	}
 	b.mu.Lock()
-	w, ok := b.pending[token]
-	if ok && !w.multi {
+	expected, ok := b.pending[token]
+	if ok && !expected.multi {
 		delete(b.pending, token)
 	}
 	b.mu.Unlock()
-	if ok && w.handler.Receive(m) && w.multi {
+	if ok && expected.handler.Receive(m) && expected.multi {
 		b.Cancel(token)
 	}
 }
 
 // Expire calls the handlers whose deadline has passed with nil.
 func (b *Inbox) Expire(now time.Time) {
-	b.fail(func(w pendingReply) bool { return !w.deadline.IsZero() && now.After(w.deadline) })
+	b.fail(func(p pendingReply) bool { return !p.deadline.IsZero() && now.After(p.deadline) })
 }
 
 // close calls all remaining handlers with nil. The connection must be closed
@@ -102,18 +106,19 @@ func (b *Inbox) close() {
 	b.fail(func(pendingReply) bool { return true })
 }
 
-// fail removes the handlers that match and calls them with nil.
+// fail removes the handlers of all pending replies that match, and calls them with
+// nil. It does not hold the lock meanwhile: a handler may send another request.
 func (b *Inbox) fail(match func(pendingReply) bool) {
-	var late []ReplyHandler
+	var removed []ReplyHandler
 	b.mu.Lock()
-	for token, w := range b.pending {
-		if match(w) {
+	for token, p := range b.pending {
+		if match(p) {
 			delete(b.pending, token)
-			late = append(late, w.handler)
+			removed = append(removed, p.handler)
 		}
 	}
 	b.mu.Unlock()
-	for _, handler := range late {
+	for _, handler := range removed {
 		handler.Receive(nil)
 	}
 }
@@ -156,20 +161,34 @@ func (b *Inbox) Request(ctx context.Context, m *nats.Msg, wait time.Duration) (*
 	}
 }
 
+// RequestAPI sends a request to the JetStream API, waits at most the duration wait, and
+// decodes the JSON of the answer into reply, a pointer to a struct that embeds
+// [APIReply]. An error that JetStream answered with is returned as an [*APIError];
+// other errors are those of [Inbox.Request].
+func (b *Inbox) RequestAPI(ctx context.Context, subject string, body []byte, wait time.Duration, reply interface{ apiError() *APIError }) error {
+	m, err := b.Request(ctx, &nats.Msg{Subject: subject, Data: body}, wait)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(m.Data, reply); err != nil {
+		return fmt.Errorf("malformed reply to %s: %w", subject, err)
+	}
+	if apiErr := reply.apiError(); apiErr != nil {
+		return apiErr
+	}
+	return nil
+}
+
 // IsNoResponders reports whether m is the server's reply to a request that has no
 // subscriber.
 func IsNoResponders(m *nats.Msg) bool { return len(m.Data) == 0 && Status(m) == "503" }
 
 // Status returns the status code of a reply without a payload, "" for a normal
 // message.
-func Status(m *nats.Msg) string {
-	if m.Header == nil {
-		return ""
-	}
-	return m.Header.Get(subjects.HeaderStatus)
-}
+func Status(m *nats.Msg) string { return m.Header.Get(subjects.HeaderStatus) }
 
-// PublishError converts an error of publishing on the node's own connection.
+// PublishError converts an error of publishing on one of the node's own connections to
+// the error that callers get: [job.ErrTooLarge] or a [*job.UnavailableError].
 func PublishError(err error) error {
 	if errors.Is(err, nats.ErrMaxPayload) {
 		return fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge)
@@ -177,16 +196,18 @@ func PublishError(err error) error {
 	return &job.UnavailableError{Reason: "the node's NATS server does not accept messages: " + err.Error()}
 }
 
-// EndSubscriptions ends subscriptions by end, such as Unsubscribe or Drain, and blocks
-// until their last callbacks have returned.
+// EndSubscriptions calls end, such as Unsubscribe or Drain, for each subscription and
+// blocks until its last callback has returned. A subscription that has ended with its
+// connection is skipped.
 func EndSubscriptions(end func(*nats.Subscription) error, subs ...*nats.Subscription) error {
 	for _, sub := range subs {
 		ended := make(chan struct{})
 		sub.SetClosedHandler(func(string) { close(ended) })
-		if err := end(sub); err != nil {
-			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
-				continue // already closed with its connection
-			}
+		err := end(sub)
+		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		<-ended

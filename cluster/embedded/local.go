@@ -46,7 +46,7 @@ type Server struct {
 }
 
 // Start validates cfg, starts the embedded server, and connects to it. JetStream may
-// still be electing its leader when it returns.
+// still be electing its leader when Start returns.
 func Start(cfg Config, log *slog.Logger) (l *Server, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, err
@@ -69,7 +69,8 @@ func Start(cfg Config, log *slog.Logger) (l *Server, err error) {
 	return l, nil
 }
 
-// connect opens the in-process connections, each with its inbox.
+// connect opens the in-process connections, each with its inbox. password is that of
+// the internal users.
 func (l *Server) connect(password string) error {
 	type traffic struct {
 		name string
@@ -95,11 +96,10 @@ func (l *Server) connect(password string) error {
 			return fmt.Errorf("subscribe to the inbox of %s: %w", kind.name, err)
 		}
 	}
-	js, err := jetstream.New(l.API.Conn)
-	if err != nil {
+	var err error
+	if l.JS, err = jetstream.New(l.API.Conn); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
-	l.JS = js
 	return nil
 }
 
@@ -128,9 +128,9 @@ func (l *Server) Close() {
 	}
 }
 
-// shutdownTimeout bounds stopServer. A replica that catches up waits for the leader of
-// its stream, and nats-server waits for the replica: when all members stop at once, for
-// more than a minute.
+// shutdownTimeout bounds [Server.Shutdown]. A replica that catches up waits for the
+// leader of its stream, and nats-server waits for the replica: when all members stop at
+// once, for more than a minute.
 const shutdownTimeout = 20 * time.Second
 
 // Shutdown stops the embedded server. It blocks until the server has stopped or

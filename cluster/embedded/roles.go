@@ -80,16 +80,16 @@ func (u *User) Validate() error {
 // twice. anonymousRole is the role of clients without a user name, "" if they are
 // refused.
 func ValidateUsers(users []User, anonymousRole Role) error {
-	seen := map[string]bool{}
+	seen := map[string]bool{} // names and nkeys
 	for i := range users {
 		u := &users[i]
 		if err := u.Validate(); err != nil {
 			return err
 		}
-		if seen[u.Name] || u.NKey != "" && seen[u.NKey] {
+		if seen[u.Name] || seen[u.NKey] {
 			return fmt.Errorf("user %s, or its nkey, is defined twice", u.Name)
 		}
-		seen[u.Name], seen[u.NKey] = true, u.NKey != ""
+		seen[u.Name], seen[u.NKey] = true, u.NKey != "" // most users have no nkey
 	}
 	if anonymousRole != "" && !slices.Contains(Roles, anonymousRole) {
 		return fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such clients", anonymousRole)
@@ -121,30 +121,31 @@ var (
 // to: users' consumers need no acknowledgements.
 var ackSubjects = []string{"$JS.ACK.>"}
 
+// withPrefix returns the subjects that begin with prefix and end with one of suffixes.
 func withPrefix(prefix string, suffixes ...string) []string {
 	list := make([]string, len(suffixes))
-	for i, end := range suffixes {
-		list[i] = prefix + "." + end
+	for i, suffix := range suffixes {
+		list[i] = prefix + "." + suffix
 	}
 	return list
 }
 
-// publishSubjects returns the public subjects that the role may publish to. A
-// producer restricted to queues may not use requests that name the queue or job
-// only in the body.
-func (r Role) publishSubjects(queues []string) []string {
-	switch r {
+// publishSubjects returns the public subjects that the user may publish to. A producer
+// restricted to queues may not use requests that name the queue or job only in the
+// body.
+func (u *User) publishSubjects() []string {
+	switch u.Role {
 	case Producer:
-		if len(queues) > 0 {
-			var allowed []string
-			for _, queue := range queues {
-				for _, pattern := range producerSubjects {
-					allowed = append(allowed, strings.TrimSuffix(pattern, "*")+queue)
-				}
-			}
-			return allowed
+		if len(u.Queues) == 0 {
+			return slices.Concat(producerSubjects, withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi"))
 		}
-		return append(slices.Clone(producerSubjects), withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi")...)
+		var allowed []string
+		for _, queue := range u.Queues {
+			for _, pattern := range producerSubjects {
+				allowed = append(allowed, strings.TrimSuffix(pattern, "*")+queue)
+			}
+		}
+		return allowed
 	case Worker:
 		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.wait"))
 	case Observer:
@@ -154,18 +155,20 @@ func (r Role) publishSubjects(queues []string) []string {
 		[]string{api.SubjectExec, api.SubjectExec + ".*", api.SubjectAPI + ".>"})
 }
 
-// subscribeSubjects returns the subjects that the role may subscribe to besides
-// the user's inbox.
-func (r Role) subscribeSubjects() []string {
-	if r == Producer {
-		return nil
+// eventSubjects lists the subjects that all roles except producers may subscribe to.
+var eventSubjects = []string{subjects.Live + ".>", subjects.Advisory + ".>"}
+
+// subscribeSubjects returns all subjects that the user may subscribe to.
+func (u *User) subscribeSubjects() []string {
+	if u.Role == Producer {
+		return u.inboxSubjects()
 	}
-	return []string{subjects.Live + ".>", subjects.Advisory + ".>"}
+	return slices.Concat(eventSubjects, u.inboxSubjects())
 }
 
-// inboxSubjects returns the subjects on which only this user may receive replies.
-// A client with an nkey knows its public key but not its name here, so it may use
-// either. An anonymous client uses the library's default.
+// inboxSubjects returns the subjects on which only this user may receive replies. A
+// client with an nkey knows its public key but not its name in the configuration, so
+// it may use either. An anonymous client uses the default of its NATS library.
 func (u *User) inboxSubjects() []string {
 	switch {
 	case u.Name == anonymous:

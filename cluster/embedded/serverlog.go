@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,13 +21,13 @@ type serverLog struct {
 
 	throttles sync.Map // by format without connPrefix: *logthrottle.Throttle
 
-	once   sync.Once
-	Failed chan struct{} // closed after the first fatal line
-	Fatal  string        // that line; read after failed is closed
+	failOnce sync.Once
+	Failed   chan struct{} // closed after the first fatal line
+	Fatal    string        // that line; read it only after Failed is closed
 
 	damageOnce sync.Once
 	Damaged    chan struct{} // closed after the first line about a damaged snapshot
-	Damage     string        // that line; read after damaged is closed
+	Damage     string        // that line; read it only after Damaged is closed
 }
 
 func newServerLog(log *slog.Logger) *serverLog {
@@ -41,9 +42,16 @@ func (l *serverLog) debug(format string, v []any) {
 	l.log.Debug("nats server notice", "server_log", formatLine(format, v))
 }
 
-// Warnf logs a warning of the server.
+// Warnf logs a warning of the server. It closes l.Damaged if the warning is about a
+// damaged snapshot. The node must stop then: the server would keep receiving the
+// group's messages and hold them in memory.
 func (l *serverLog) Warnf(format string, v ...any) {
-	l.noteDamage(formatLine(format, v))
+	if text := formatLine(format, v); strings.Contains(text, snapshotDamaged) {
+		l.damageOnce.Do(func() {
+			l.Damage = text
+			close(l.Damaged)
+		})
+	}
 	l.write(level(slog.LevelWarn, format), "nats server warning", format, v)
 }
 
@@ -56,33 +64,22 @@ func (l *serverLog) Errorf(format string, v ...any) {
 // fails its checksum. The server does not start such a group and returns no error.
 const snapshotDamaged = "Snapshot corrupt"
 
-// noteDamage closes l.damaged if text reports a damaged snapshot. The node must
-// stop then: the server would keep receiving the group's messages and hold them in
-// memory.
-func (l *serverLog) noteDamage(text string) {
-	if strings.Contains(text, snapshotDamaged) {
-		l.damageOnce.Do(func() {
-			l.Damage = text
-			close(l.Damaged)
-		})
-	}
-}
-
 // connPrefix matches the beginning of a format about one connection: its address
 // and number.
 var connPrefix = regexp.MustCompile(`^\S+ - [a-z]id:\d+ - `)
 
-// write logs a message. Messages about connections are throttled, because any
-// client can cause them as often as it likes.
+// write logs a message of the server, which is format with the arguments v. Messages
+// about connections are throttled, because any client can cause them as often as it
+// likes.
 func (l *serverLog) write(level slog.Level, message, format string, v []any) {
 	attrs := []any{"server_log", formatLine(format, v)}
-	if at := connPrefix.FindStringIndex(format); at != nil {
-		throttle, _ := l.throttles.LoadOrStore(format[at[1]:], &logthrottle.Throttle{})
-		n, ok := throttle.(*logthrottle.Throttle).Allow(time.Now())
+	if prefix := connPrefix.FindString(format); prefix != "" {
+		throttle, _ := l.throttles.LoadOrStore(strings.TrimPrefix(format, prefix), &logthrottle.Throttle{})
+		count, ok := throttle.(*logthrottle.Throttle).Allow(time.Now())
 		if !ok {
 			return
 		}
-		attrs = append(attrs, "count", n)
+		attrs = append(attrs, "count", count)
 	}
 	l.log.Log(context.Background(), level, message, attrs...)
 }
@@ -96,13 +93,11 @@ var expectedPrefixes = []string{
 	"TLS certificate chain and hostname of solicited routes will not be verified", // configureTLS verifies them
 }
 
-// level returns usual, or the debug level for a format with one of
-// expectedPrefixes.
+// level returns the level of a message of the server: debug for a format with one of
+// expectedPrefixes, otherwise usual.
 func level(usual slog.Level, format string) slog.Level {
-	for _, words := range expectedPrefixes {
-		if strings.HasPrefix(format, words) {
-			return slog.LevelDebug
-		}
+	if slices.ContainsFunc(expectedPrefixes, func(prefix string) bool { return strings.HasPrefix(format, prefix) }) {
+		return slog.LevelDebug
 	}
 	return usual
 }
@@ -110,7 +105,7 @@ func level(usual slog.Level, format string) slog.Level {
 // Fatalf records that the server has failed. The server expects its logger to
 // exit; instead the node stops, see [github.com/yardmaster-dev/yardmaster/cluster.Server.Run].
 func (l *serverLog) Fatalf(format string, v ...any) {
-	l.once.Do(func() {
+	l.failOnce.Do(func() {
 		l.Fatal = formatLine(format, v)
 		close(l.Failed)
 	})

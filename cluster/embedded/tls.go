@@ -20,9 +20,12 @@ const handshakeSeconds = 5
 // all members.
 const routeUser = "yard"
 
-// configureTLS sets the TLS options in code, because the server's configuration
-// language reads certificate files only once, and these are reloaded when they
-// change.
+// configureTLS sets the TLS options in opts of the NATS server's listeners: the one for
+// clients if cfg has ClientTLS, and the one for routes from other members if cfg has
+// MemberTLS and the node belongs to a cluster. peers returns the current members, whose
+// names are the only ones that a certificate and the user name of a route may have.
+// The options are set in code, because the server's configuration language reads
+// certificate files only once, and these are reloaded when they change.
 func configureTLS(opts *server.Options, cfg *Config, peers func() []Peer, log *slog.Logger) {
 	if cfg.ClientTLS != nil {
 		opts.TLS, opts.TLSConfig, opts.TLSTimeout = true, cfg.ClientTLS, handshakeSeconds
@@ -30,15 +33,22 @@ func configureTLS(opts *server.Options, cfg *Config, peers func() []Peer, log *s
 	if cfg.MemberTLS == nil || !cfg.Clustered() {
 		return
 	}
-	// The server uses the same config to accept and to dial routes. The fields of the
-	// two directions do not overlap.
-	routes := cfg.MemberTLS.Server()
-	client := cfg.MemberTLS.Client(func(host string) []string { return membersAt(peers(), host) })
-	routes.InsecureSkipVerify, routes.VerifyConnection, routes.GetClientCertificate = client.InsecureSkipVerify, client.VerifyConnection, client.GetClientCertificate
-	opts.Cluster.TLSConfig, opts.Cluster.TLSTimeout = routes, handshakeSeconds
+
+	// The server uses one TLS configuration to accept and to dial routes. The fields of
+	// the two directions do not overlap.
+	routeTLS := cfg.MemberTLS.Server()
+	dialTLS := cfg.MemberTLS.Client(func(host string) []string { return membersAt(peers(), host) })
+	routeTLS.InsecureSkipVerify = dialTLS.InsecureSkipVerify // VerifyConnection verifies instead
+	routeTLS.VerifyConnection = dialTLS.VerifyConnection
+	routeTLS.GetClientCertificate = dialTLS.GetClientCertificate
+	opts.Cluster.TLSConfig, opts.Cluster.TLSTimeout = routeTLS, handshakeSeconds
+
 	opts.Cluster.Username, opts.Cluster.Password = cfg.Node, cfg.Secret // for routes that the server opens after gossip
 	opts.CustomRouterAuthentication = &routeAuth{
-		secret: cfg.Secret, isMember: func(name string) bool { return slices.Contains(membersAt(peers(), ""), name) }, log: log, lastLogged: map[string]time.Time{},
+		secret:     cfg.Secret,
+		isMember:   func(name string) bool { return slices.Contains(membersAt(peers(), ""), name) },
+		log:        log,
+		lastLogged: map[string]time.Time{},
 	}
 }
 
@@ -74,7 +84,8 @@ type routeAuth struct {
 	lastLogged map[string]time.Time
 }
 
-// Check implements [server.Authentication].
+// Check implements [server.Authentication]: it reports whether the connection is
+// admitted, and logs why it is refused.
 func (a *routeAuth) Check(c server.ClientAuthentication) bool {
 	name, reason := c.GetOpts().Username, ""
 	state := c.GetTLSConnectionState()
@@ -88,17 +99,24 @@ func (a *routeAuth) Check(c server.ClientAuthentication) bool {
 	case subtle.ConstantTimeCompare([]byte(c.GetOpts().Password), []byte(a.secret)) != 1:
 		reason = "its cluster.secret differs from the one here"
 	}
-	if reason == "" {
-		return true
+	if reason != "" {
+		a.logRefusal(remoteHost(c), name, reason)
 	}
-	remote := ""
-	if addr := c.RemoteAddress(); addr != nil {
-		if remote, _, _ = net.SplitHostPort(addr.String()); remote == "" {
-			remote = addr.String()
-		}
+	return reason == ""
+}
+
+// remoteHost returns the host that a connection comes from, or its whole address if
+// that has no port.
+func remoteHost(c server.ClientAuthentication) string {
+	address := c.RemoteAddress()
+	if address == nil {
+		return ""
 	}
-	a.logRefusal(remote, name, reason)
-	return false
+	host, _, err := net.SplitHostPort(address.String())
+	if err != nil || host == "" {
+		return address.String()
+	}
+	return host
 }
 
 // logRefusal logs a refused connection, at most once a minute for the same reason:

@@ -1,10 +1,13 @@
 package lanes
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -25,6 +28,7 @@ const (
 	maxBatchMsgs     = 1000
 	maxBatchBytes    = 4 << 20
 	minBatchMsgs     = 8 // runs up to this size are sent message by message
+	maxRefused       = 4 // batches refused in a row, after which they are sent message by message
 	defaultBatchCost = 8 * time.Millisecond
 )
 
@@ -37,11 +41,12 @@ type batcher struct {
 	queue      []*pendingPublish
 	splits     [][]*pendingPublish // halves of refused batches; sent before anything in queue
 	inFlight   bool
+	refused    int           // batches refused since the last one that was stored
 	singleCost time.Duration // measured cost per message of a run sent message by message
 	batchCost  time.Duration // measured cost of a batch; 0: none was sent yet
 }
 
-// add queues d and sends it at once if nothing is in flight.
+// add queues a job and sends it at once if nothing is in flight.
 func (b *batcher) add(d *pendingPublish) {
 	b.mu.Lock()
 	b.queue = append(b.queue, d)
@@ -56,76 +61,86 @@ func (b *batcher) flush() {
 		b.mu.Unlock()
 		return
 	}
-	msgs := b.nextBatch()
-	b.inFlight = len(msgs) > 0
+	run := b.nextRun()
+	b.inFlight = len(run) > 0
 	b.mu.Unlock()
-	if len(msgs) > 0 {
-		b.send(msgs)
+	switch {
+	case len(run) == 0:
+	case b.preferSingle(len(run)):
+		b.sendSingly(run)
+	default:
+		b.sendBatch(run)
 	}
 }
 
-// nextBatch removes the next run from the queue. It stays within the size limits
-// and contains no key twice, because the server would refuse the whole batch. The
-// caller holds b.mu.
-func (b *batcher) nextBatch() []*pendingPublish {
-	if n := len(b.splits); n > 0 {
-		msgs := b.splits[n-1]
-		b.splits = b.splits[:n-1]
-		return msgs
+// nextRun removes the next run from the queue. It stays within the size limits and
+// contains no key twice, because the server would refuse the whole batch. The caller
+// holds b.mu.
+func (b *batcher) nextRun() []*pendingPublish {
+	if last := len(b.splits) - 1; last >= 0 {
+		run := b.splits[last]
+		b.splits = b.splits[:last]
+		return run
 	}
-	n, size := 0, 0
-	keys := make(map[string]struct{}, min(len(b.queue), maxBatchMsgs))
+	count, size := 0, 0
+	keys := make(map[string]bool, min(len(b.queue), maxBatchMsgs))
 	for _, d := range b.queue {
-		_, dup := keys[d.key]
 		size += len(d.body)
-		if n == maxBatchMsgs || n > 0 && size > maxBatchBytes || dup && d.key != "" {
+		full := count == maxBatchMsgs || count > 0 && size > maxBatchBytes
+		if full || d.key != "" && keys[d.key] {
 			break
 		}
-		keys[d.key] = struct{}{}
-		n++
+		keys[d.key] = true
+		count++
 	}
-	msgs := b.queue[:n:n]
-	b.queue = b.queue[n:]
+	run := b.queue[:count:count]
+	b.queue = b.queue[count:]
 	if len(b.queue) == 0 {
-		b.queue = nil
+		b.queue = nil // frees its memory
 	}
-	return msgs
+	return run
 }
 
-// send sends a run of messages, one by one or as an atomic batch.
-func (b *batcher) send(msgs []*pendingPublish) {
+// sendSingly sends the jobs of a run message by message, each with its own reply. The
+// run ends when all jobs have their reply, or could not be sent.
+func (b *batcher) sendSingly(jobs []*pendingPublish) {
 	now := time.Now()
-	if b.preferSingle(len(msgs)) {
-		run := &singleRun{b: b, size: len(msgs), remaining: len(msgs), started: now}
-		for _, d := range msgs {
-			if !b.p.sendToLane(d, 0, now, &singleReply{run, d}) {
-				run.done()
-			}
+	run := &singleRun{b: b, size: len(jobs), started: now}
+	run.remaining.Store(int64(len(jobs)))
+	for _, d := range jobs {
+		if !b.p.sendToLane(d, 0, now, &singleReply{run, d}) { // then no reply calls done
+			run.done()
 		}
-		return
 	}
-	pending := &batchReply{b: b, batch: msgs, started: now}
-	in := b.p.local.Ingest
-	reply, token := in.Expect(pending, now.Add(laneTimeout), false)
+}
+
+// sendBatch sends the jobs of a run as one atomic batch, whose last message commits it
+// and gets the only reply. If sending fails it ends the run and finishes all jobs with
+// the error, because the server discards a batch without its commit.
+func (b *batcher) sendBatch(jobs []*pendingPublish) {
+	now := time.Now()
+	inbox := b.p.local.Ingest
+	reply, token := inbox.Expect(&batchReply{b: b, batch: jobs, started: now}, now.Add(laneTimeout), false)
 	id := rand.Text()
-	for i, d := range msgs {
+	for i, d := range jobs {
 		m := d.msg(0)
 		m.Header[subjects.HeaderBatchID] = []string{id}
 		m.Header[subjects.HeaderBatchSeq] = []string{strconv.Itoa(i + 1)}
-		if i == len(msgs)-1 {
+		if i == len(jobs)-1 {
 			m.Header[subjects.HeaderCommit] = []string{"1"}
 			m.Reply = reply
 		}
-		if err := in.Conn.PublishMsg(m); err != nil {
-			// The server discards what it received of a batch without its commit.
-			if in.Cancel(token) {
-				for _, d := range msgs {
-					d.finish(Ack{}, embedded.PublishError(err))
-				}
-				b.finish()
-			}
-			return
+		err := inbox.Conn.PublishMsg(m)
+		if err == nil {
+			continue
 		}
+		if inbox.Cancel(token) { // else batchReply has handled the reply, and has ended the run
+			for _, d := range jobs {
+				d.finish(Ack{}, embedded.PublishError(err))
+			}
+			b.finish()
+		}
+		return
 	}
 }
 
@@ -133,17 +148,11 @@ func (b *batcher) send(msgs []*pendingPublish) {
 func (b *batcher) preferSingle(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n <= minBatchMsgs {
-		return true
-	}
-	cost := b.batchCost
-	if cost == 0 {
-		cost = defaultBatchCost
-	}
-	return time.Duration(n)*b.singleCost < cost
+	return n <= minBatchMsgs || time.Duration(n)*b.singleCost < cmp.Or(b.batchCost, defaultBatchCost)
 }
 
-// updateEstimate moves *estimate by an eighth of its distance to measured.
+// updateEstimate moves *estimate by an eighth of its distance to measured. The first
+// measurement becomes the estimate.
 func (b *batcher) updateEstimate(estimate *time.Duration, measured time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,6 +163,18 @@ func (b *batcher) updateEstimate(estimate *time.Duration, measured time.Duration
 	*estimate += (measured - *estimate) / 8
 }
 
+// countRefused counts a refused batch, or a stored one, and returns the number of
+// batches that were refused since the last stored one.
+func (b *batcher) countRefused(refused bool) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refused++
+	if !refused {
+		b.refused = 0
+	}
+	return b.refused
+}
+
 // finish ends the run in flight and starts the next one.
 func (b *batcher) finish() {
 	b.mu.Lock()
@@ -162,34 +183,26 @@ func (b *batcher) finish() {
 	b.flush()
 }
 
-// drain empties the queue and returns what was in it.
+// drain empties the queue and returns the jobs that were in it.
 func (b *batcher) drain() []*pendingPublish {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := b.queue
-	for _, half := range b.splits {
-		all = append(all, half...)
-	}
+	jobs := append(b.queue, slices.Concat(b.splits...)...)
 	b.queue, b.splits = nil, nil
-	return all
+	return jobs
 }
 
 // singleRun is a run that is sent message by message. It ends with the last reply.
 type singleRun struct {
-	b       *batcher
-	size    int // messages
-	started time.Time
-
-	mu        sync.Mutex
-	remaining int
+	b         *batcher
+	size      int // messages
+	started   time.Time
+	remaining atomic.Int64 // messages without a reply
 }
 
+// done counts a message as answered. After the last one it starts the next run.
 func (r *singleRun) done() {
-	r.mu.Lock()
-	r.remaining--
-	last := r.remaining == 0
-	r.mu.Unlock()
-	if last {
+	if r.remaining.Add(-1) == 0 {
 		r.b.updateEstimate(&r.b.singleCost, time.Since(r.started)/time.Duration(r.size))
 		r.b.finish()
 	}
@@ -201,6 +214,7 @@ type singleReply struct {
 	d   *pendingPublish
 }
 
+// Receive implements [embedded.ReplyHandler].
 func (s *singleReply) Receive(m *nats.Msg) bool {
 	defer s.run.done()
 	return s.d.Receive(m)
@@ -213,52 +227,54 @@ type batchReply struct {
 	started time.Time
 }
 
+// Receive implements [embedded.ReplyHandler]. It finishes or retries all jobs of the
+// batch and starts the next run.
 func (r *batchReply) Receive(m *nats.Msg) bool {
 	defer r.b.finish()
 	if m == nil || embedded.IsNoResponders(m) {
-		r.retry(m == nil)
-		return true
-	}
-	ack, err := embedded.ParsePubAck(m.Data)
-	if err == nil && ack.Count == len(r.batch) {
-		r.b.updateEstimate(&r.b.batchCost, time.Since(r.started))
-		first := ack.Seq - uint64(ack.Count) + 1
-		for i, d := range r.batch {
-			d.finish(Ack{Position: job.Position{Seq: first + uint64(i)}}, nil)
+		for _, d := range r.batch {
+			d.maybeStored = d.maybeStored || m == nil
+			r.b.p.tryNextLane(d)
 		}
 		return true
 	}
-	r.splitRefused(err)
+	ack, err := embedded.ParsePubAck(m.Data)
+	if err != nil || ack.Count != len(r.batch) {
+		r.splitRefused(err)
+		return true
+	}
+	r.b.updateEstimate(&r.b.batchCost, time.Since(r.started))
+	r.b.countRefused(false)
+	first := ack.Seq - uint64(ack.Count) + 1
+	for i, d := range r.batch {
+		d.finish(Ack{Position: job.Position{Seq: first + uint64(i)}}, nil)
+	}
 	return true
 }
 
-// retry retries all messages of the batch after it got no reply.
-func (r *batchReply) retry(maybeStored bool) {
-	for _, d := range r.batch {
-		d.maybeStored = d.maybeStored || maybeStored
-		r.b.p.tryNextLane(d)
-	}
-}
-
-// splitRefused handles a refused batch. The server refuses the whole batch because
-// of one bad message, so halves are sent until that message is found. If the lane
-// asks to retry later, all messages of the batch get that error.
+// splitRefused handles a batch that the lane refused with err, or acknowledged with
+// the wrong number of messages, for which err is nil. The server refuses the whole
+// batch because of one bad message, so halves are sent until that message is found. If
+// several batches in a row are refused, many messages are bad, most likely duplicates,
+// and the batch is sent message by message: to find each of them with batches would
+// take longer than the publishers wait. If the lane asks to retry later, all jobs of
+// the batch get that error.
 func (r *batchReply) splitRefused(err error) {
-	var apiErr *embedded.APIError
-	if errors.As(err, &apiErr) && apiErr.Class() == embedded.ClassRetry {
+	apiErr, refused := errors.AsType[*embedded.APIError](err)
+	if refused && apiErr.Class() == embedded.ClassRetry {
 		for _, d := range r.batch {
 			r.b.p.handleError(d, err)
 		}
 		return
 	}
-	if len(r.batch) <= minBatchMsgs {
+	if refused := r.b.countRefused(true); refused >= maxRefused || len(r.batch) <= minBatchMsgs {
 		now := time.Now()
 		for _, d := range r.batch {
 			r.b.p.sendToLane(d, 0, now, d)
 		}
 		return
 	}
-	half := len(r.batch) / 2
+	half := len(r.batch) / 2 // of the splits the last one is sent first
 	r.b.mu.Lock()
 	r.b.splits = append(r.b.splits, r.batch[half:], r.batch[:half])
 	r.b.mu.Unlock()

@@ -74,19 +74,19 @@ type pendingPublish struct {
 	done  func(Ack, error)
 
 	started     time.Time
-	lane        uint8
+	lane        uint8              // that it was last sent to
 	maybeStored bool               // an attempt may have been stored
 	lastTaken   uint64             // the lane's last known sequence when it was sent: a lower one in the reply is an error
 	retryAt     time.Time          // parked until then
 	lastError   string             // while parked: the last lane's error
-	storageErr  *embedded.APIError // error of a lane without space; nil: none
+	storageErr  *embedded.APIError // of the last lane that refused it for lack of space; nil: none did
 }
 
 // New returns a publisher that publishes over l's connections.
 func New(l *embedded.Server) *Publisher {
 	p := &Publisher{local: l, state: &laneStates{local: l}}
 	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
-	p.router = &router{local: l, publisher: p, state: p.state, mapped: -1}
+	p.router = &router{local: l, publisher: p, state: p.state, mapped: unmapped}
 	if !l.Config.Clustered() {
 		p.batcher = &batcher{p: p}
 	}
@@ -100,20 +100,20 @@ func New(l *embedded.Server) *Publisher {
 // a key every attempt may become a job.
 func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done func(Ack, error)) {
 	d := &pendingPublish{p: p, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()}
-	if job.ValidQueue(d.queue) != nil {
-		d.done(Ack{}, job.ValidQueue(d.queue))
+	if err := job.ValidQueue(queue); err != nil {
+		done(Ack{}, err)
 		return
 	}
-	if len(d.key) > job.MaxKeyLen {
-		d.done(Ack{}, job.ErrKeyTooLong)
+	if len(key) > job.MaxKeyLen {
+		done(Ack{}, job.ErrKeyTooLong)
 		return
 	}
 	if reason := p.closedReason(); reason != "" {
-		d.done(Ack{}, closedError(reason))
+		d.done(Ack{}, &job.UnavailableError{Reason: reason, RetryAfter: closedRetryAfter})
 		return
 	}
-	n, held := p.outstanding.Add(1), p.heldBytes.Add(int64(len(d.body)))
-	if n > maxOutstanding || held > maxHeldBytes {
+	outstanding, heldBytes := p.outstanding.Add(1), p.heldBytes.Add(int64(len(body)))
+	if outstanding > maxOutstanding || heldBytes > maxHeldBytes {
 		d.finish(Ack{}, &job.UnavailableError{Reason: "too many publishes in flight", RetryAfter: time.Second})
 		return
 	}
@@ -135,26 +135,28 @@ func (d *pendingPublish) finish(a Ack, err error) {
 	d.done(a, err)
 }
 
-// sendToBestLane sends a job to the lane that is best now, or parks it.
+// sendToBestLane sends a job to the lane that is best now. If no lane can be tried it
+// parks the job, or fails it if the last lane that was tried has no space.
 func (p *Publisher) sendToBestLane(d *pendingPublish, now time.Time) {
-	lane, ok := p.state.pick(now)
+	lane := p.state.pick(now)
 	switch {
-	case ok:
-		p.sendToLane(d, lane, now, d)
-	case d.storageErr != nil: // no other lane has space either
+	case lane != noLane:
+		p.sendToLane(d, uint8(lane), now, d) // d also handles the lane's reply
+	case d.storageErr != nil: // the lanes without space are marked down, and no other one is left
 		d.finish(Ack{}, d.storageErr.Unavailable())
 	default:
 		p.park(d, now.Add(TickInterval), "no lane has a reachable leader")
 	}
 }
 
-// sendToLane sends a job to a lane, whose reply handler gets. It returns false if
+// sendToLane sends a job to a lane. handler, usually d itself, receives the lane's reply,
+// or nil after laneTimeout or at the end of the publish's own time. It returns false if
 // sending failed; then the job is finished and handler is not called.
 func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler embedded.ReplyHandler) bool {
 	d.lane, d.lastTaken = lane, p.state.lastSeq[lane].Load()
 	deadline := now.Add(laneTimeout)
-	if end := d.started.Add(p.local.Config.PublishTimeout); end.Before(deadline) {
-		deadline = end // do not wait longer than the caller does
+	if callerDeadline := d.started.Add(p.local.Config.PublishTimeout); callerDeadline.Before(deadline) {
+		deadline = callerDeadline
 	}
 	reply, token := p.local.Ingest.Expect(handler, deadline, false)
 	m := d.msg(lane)
@@ -168,47 +170,43 @@ func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, han
 
 // msg returns the message that stores the job in a lane.
 func (d *pendingPublish) msg(lane uint8) *nats.Msg {
-	h := make(nats.Header, 3)
+	header := make(nats.Header, 3)
 	if d.key != "" {
-		h[subjects.HeaderMsgID] = []string{d.key}
+		header[subjects.HeaderMsgID] = []string{d.key}
 	}
 	if !d.at.IsZero() {
-		h[subjects.HeaderAt] = []string{strconv.FormatInt(d.at.UnixNano(), 10)}
+		header[subjects.HeaderAt] = []string{strconv.FormatInt(d.at.UnixNano(), 10)}
 	}
-	return &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.NodePublish, d.queue), Header: h, Data: d.body}
+	return &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.NodePublish, d.queue), Header: header, Data: d.body}
 }
 
-// Receive handles a lane's reply.
+// Receive handles a lane's reply to the job, nil if there was none in time. It finishes
+// the job or tries another lane.
 func (d *pendingPublish) Receive(m *nats.Msg) bool {
-	p := d.p
+	if m == nil || embedded.IsNoResponders(m) {
+		d.maybeStored = d.maybeStored || m == nil
+		d.p.state.markDown(d.lane, time.Now())
+		d.p.tryNextLane(d)
+		return true
+	}
+	ack, err := embedded.ParsePubAck(m.Data)
 	switch {
-	case m == nil:
-		d.maybeStored = true
-		p.state.markNoAnswer(d.lane, time.Now())
-		p.tryNextLane(d)
-	case embedded.IsNoResponders(m):
-		p.state.markLeaderless(d.lane, time.Now())
-		p.tryNextLane(d)
+	case err != nil:
+		d.p.handleError(d, err)
+	case ack.Seq <= d.lastTaken && !ack.Duplicate: // the sequence was used before: not the ledger's stream
+		d.p.state.markMismatched(d.lane)
+		d.p.tryNextLane(d)
 	default:
-		a, err := embedded.ParsePubAck(m.Data)
-		if err != nil {
-			p.handleError(d, err)
-			break
-		}
-		if a.Seq <= d.lastTaken && !a.Duplicate { // the sequence was used before: not the ledger's stream
-			p.state.markMismatched(d.lane)
-			p.tryNextLane(d)
-			break
-		}
-		p.state.markHealthy(d.lane)
-		p.state.raiseLast(d.lane, a.Seq)
-		d.finish(Ack{Position: job.Position{Lane: d.lane, Seq: a.Seq}, Duplicate: a.Duplicate}, nil)
+		d.p.state.markHealthy(d.lane)
+		d.p.state.raiseLast(d.lane, ack.Seq)
+		d.finish(Ack{Position: job.Position{Lane: d.lane, Seq: ack.Seq}, Duplicate: ack.Duplicate}, nil)
 	}
 	return true
 }
 
-// tryNextLane sends a job to another lane at once; the lane that failed is marked
-// as down. It fails the job if its time is up.
+// tryNextLane sends a job to another lane at once; the caller has marked the lane that
+// failed as down. On a node that runs alone, which has only one lane, it parks the job.
+// It fails the job if PublishTimeout has passed or the publisher is closed.
 func (p *Publisher) tryNextLane(d *pendingPublish) {
 	p.mu.Lock()
 	closed := p.closed
@@ -225,12 +223,12 @@ func (p *Publisher) tryNextLane(d *pendingPublish) {
 	p.sendToBestLane(d, now)
 }
 
-// handleError handles an error of a lane by its class: try another lane, retry
-// later, or fail.
+// handleError handles the error with which a lane refused a job: depending on the class
+// of the error it tries another lane, retries later, or fails the job.
 func (p *Publisher) handleError(d *pendingPublish, err error) {
 	now := time.Now()
-	var apiErr *embedded.APIError
-	if !errors.As(err, &apiErr) {
+	apiErr, refused := errors.AsType[*embedded.APIError](err)
+	if !refused {
 		d.finish(Ack{}, err)
 		return
 	}
@@ -238,12 +236,12 @@ func (p *Publisher) handleError(d *pendingPublish, err error) {
 	case embedded.ClassConflict: // the same key is being stored right now
 		p.park(d, now.Add(TickInterval/2), apiErr.Description)
 	case embedded.ClassOtherLane:
-		p.state.markLeaderless(d.lane, now)
+		p.state.markDown(d.lane, now)
 		p.tryNextLane(d)
 	case embedded.ClassRetry:
 		if apiErr.StorageFull() && p.batcher == nil { // another lane may have space
 			d.storageErr = apiErr
-			p.state.markFull(d.lane, now)
+			p.state.markDown(d.lane, now)
 			p.tryNextLane(d)
 			return
 		}
@@ -283,8 +281,9 @@ func (p *Publisher) retryParked(now time.Time) {
 	p.mu.Unlock()
 	for _, d := range parked {
 		age := now.Sub(d.started)
+		neverSent := !d.maybeStored
 		switch {
-		case age >= p.local.Config.PublishTimeout, !d.maybeStored && age > noLaneTimeout:
+		case age >= p.local.Config.PublishTimeout, neverSent && age > noLaneTimeout:
 			d.fail(d.lastError)
 		case now.Before(d.retryAt):
 			p.park(d, d.retryAt, d.lastError)
@@ -319,18 +318,12 @@ func (p *Publisher) Tick(now time.Time) {
 // ledger, until ctx ends.
 func (p *Publisher) WatchStreams(ctx context.Context) { p.mismatch.run(ctx) }
 
-// LedLanes returns the lanes that this node leads.
-func (p *Publisher) LedLanes() []uint8 { return p.state.ledLanes() }
-
 // SetLeaving sends new jobs to lanes that other members lead, if there are any, or ends
 // that.
 func (p *Publisher) SetLeaving(leaving bool) {
 	p.state.leaving.Store(leaving)
 	p.router.updateMapping()
 }
-
-// Moving reports whether the leadership of a lane is being moved.
-func (p *Publisher) Moving() bool { return p.state.anyMoving(time.Now()) }
 
 // Close fails all jobs that are not in flight.
 func (p *Publisher) Close() {

@@ -38,7 +38,7 @@ func TestPublish_FullLane(t *testing.T) {
 	}{{1, ""}, {0, "maximum bytes exceeded"}} {
 		p := &Publisher{local: l, state: &laneStates{local: l}}
 		for lane := tt.left; lane < 3; lane++ {
-			p.state.markNoAnswer(uint8(lane), time.Now().Add(time.Minute))
+			p.state.markDown(uint8(lane), time.Now().Add(time.Minute))
 		}
 		type end struct {
 			ack Ack

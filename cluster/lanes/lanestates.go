@@ -10,9 +10,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
-const (
-	retryInterval = 500 * time.Millisecond // until one job is sent to a lane that failed
-)
+// retryInterval is after what time one job is sent to a lane that failed.
+const retryInterval = 500 * time.Millisecond
 
 // laneStates records which lanes accept jobs, according to the results of publishes
 // and probes.
@@ -45,56 +44,58 @@ func (l *laneState) stable(now time.Time) bool { return l.available() && !now.Be
 // ownLane returns this node's lane. Members beyond the number of lanes share one;
 // a node that is not a member uses lane 0.
 func (s *laneStates) ownLane() int {
-	return max(slices.IndexFunc(s.local.Peers(), func(p embedded.Peer) bool { return p.Node == s.local.Config.Node }), 0) % s.local.Lanes()
+	position := slices.IndexFunc(s.local.Peers(), func(p embedded.Peer) bool { return p.Node == s.local.Config.Node })
+	return max(position, 0) % s.local.Lanes()
 }
 
-// pick returns the lane for the next publish: this node's own lane, then one that this
-// node leads, then any that answers. It returns false if no lane may be tried now.
-func (s *laneStates) pick(now time.Time) (uint8, bool) {
-	n, own := s.local.Lanes(), s.ownLane()
+// pick returns the lane for the next publish: this node's own lane if it is stable,
+// otherwise another one that answers, preferably one that this node leads. While the node
+// is leaving, lanes that other members lead come first. If no lane answers, pick returns
+// each lane once per retryInterval, so that its next publish probes it, and otherwise
+// noLane.
+func (s *laneStates) pick(now time.Time) int {
+	count, own := s.local.Lanes(), s.ownLane()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
-		if lane, ok := s.remoteLane(now); ok {
-			return lane, true
+		if lane := s.bestRemote(now); lane != noLane {
+			return lane
 		}
 	}
 	if s.lane[own].stable(now) {
-		return uint8(own), true
+		return own
 	}
-	best := -1
-	for i := range n {
-		lane := (own + i) % n
-		if s.lane[lane].available() && (best < 0 || s.lane[lane].led && !s.lane[best].led) {
+	best := noLane
+	for i := range count {
+		lane := (own + i) % count
+		if s.lane[lane].available() && (best == noLane || s.lane[lane].led && !s.lane[best].led) {
 			best = lane
 		}
 	}
-	if best >= 0 {
-		return uint8(best), true
+	if best != noLane {
+		return best
 	}
-	// All lanes are down: send one job to each per retryInterval.
-	for i := range n {
-		if lane := (own + i) % n; now.After(s.lane[lane].downUntil) && !s.lane[lane].mismatched {
+
+	for i := range count {
+		lane := (own + i) % count
+		if now.After(s.lane[lane].downUntil) && !s.lane[lane].mismatched {
 			s.lane[lane].downUntil = now.Add(retryInterval)
-			return uint8(lane), true
+			return lane
 		}
 	}
-	return 0, false
+	return noLane
 }
 
-// markHealthy records that the lane answered. The other mark methods record why it
-// is down.
+// markHealthy records that the lane answered.
 func (s *laneStates) markHealthy(lane uint8) { s.setDownUntil(lane, time.Time{}) }
-func (s *laneStates) markLeaderless(lane uint8, now time.Time) {
-	s.setDownUntil(lane, now.Add(retryInterval))
-}
-func (s *laneStates) markNoAnswer(lane uint8, now time.Time) {
-	s.setDownUntil(lane, now.Add(retryInterval))
-}
-func (s *laneStates) markFull(lane uint8, now time.Time) {
+
+// markDown records that the lane did not take a job or did not answer at the time now.
+func (s *laneStates) markDown(lane uint8, now time.Time) {
 	s.setDownUntil(lane, now.Add(retryInterval))
 }
 
+// setDownUntil records until when no jobs are sent to the lane; the zero time means
+// that it answers.
 func (s *laneStates) setDownUntil(lane uint8, until time.Time) {
 	s.mu.Lock()
 	s.lane[lane].downUntil = until
@@ -109,16 +110,9 @@ func (s *laneStates) setMoving(lane uint8, until time.Time) {
 	s.mu.Unlock()
 }
 
-// anyMoving reports whether the leadership of any lane is being moved.
-func (s *laneStates) anyMoving(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.lane[:], func(l laneState) bool { return now.Before(l.movingUntil) })
-}
-
-// updateLed records which lanes this node leads, as reported by isLed. A lane
-// that it has just begun to lead counts as healthy. A lane that it has just lost
-// counts as down until the new leader answers.
+// updateLed records which lanes this node leads, as reported by isLed. A lane that the
+// node has just begun to lead counts as healthy. A lane that it no longer leads counts
+// as down until the new leader answers.
 func (s *laneStates) updateLed(now time.Time, isLed func(lane uint8) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,57 +128,59 @@ func (s *laneStates) updateLed(now time.Time, isLed func(lane uint8) bool) {
 	}
 }
 
-// needsProbe reports whether the lane must be probed: all but those that this node
-// leads and that answer.
+// needsProbe reports whether the lane must be probed. Only a lane that this node leads
+// and that answers needs no probe.
 func (s *laneStates) needsProbe(lane uint8) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.lane[lane].led || !s.lane[lane].downUntil.IsZero()
 }
 
-// routeNone is the route of direct publishes that are to be refused.
-const routeNone = -2
+// noLane stands for a lane where no lane is suitable.
+const noLane = -1
 
 // remoteRoute returns the lane for direct publishes while this node's intake is
-// closed: one that another member leads, or routeNone.
+// closed: one that another member leads, or noLane.
 func (s *laneStates) remoteRoute(now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lane, ok := s.remoteLane(now); ok {
-		return int(lane)
-	}
-	return routeNone
+	return s.bestRemote(now)
 }
 
-// remoteLane returns an available lane that another member leads, preferably a
-// stable one. The caller holds s.mu.
-func (s *laneStates) remoteLane(now time.Time) (uint8, bool) {
-	best := -1
+// bestRemote returns an available lane that another member leads, preferably a stable
+// one, or noLane. The caller holds s.mu.
+func (s *laneStates) bestRemote(now time.Time) int {
+	best := noLane
 	for i := range s.local.Lanes() {
 		lane := &s.lane[i]
-		if !lane.led && lane.available() && (best < 0 || lane.stable(now) && !s.lane[best].stable(now)) {
+		if lane.led || !lane.available() {
+			continue
+		}
+		if best == noLane || lane.stable(now) && !s.lane[best].stable(now) {
 			best = i
 		}
 	}
-	return uint8(max(best, 0)), best >= 0
+	return best
 }
 
-// directRoute returns the best lane for direct publishes, which the node cannot
-// retry; routeNone if no lane is usable.
+// directRoute returns the best lane for the publishes that clients send straight to a
+// lane's stream and that the node cannot retry: the one with the highest rank, or noLane
+// if none may be used. While the node is leaving, lanes that other members lead come
+// first.
 func (s *laneStates) directRoute(now time.Time) int {
-	n, own := s.local.Lanes(), s.ownLane()
+	count, own := s.local.Lanes(), s.ownLane()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
-		if lane, ok := s.remoteLane(now); ok {
-			return int(lane)
+		if lane := s.bestRemote(now); lane != noLane {
+			return lane
 		}
 	}
-	best, rank := routeNone, -1
-	for i := range n {
-		lane := (own + i) % n
-		if r := s.lane[lane].rank(now); r > rank {
-			best, rank = lane, r
+	best, bestRank := noLane, -1
+	for i := range count {
+		lane := (own + i) % count
+		if rank := s.lane[lane].rank(now); rank > bestRank {
+			best, bestRank = lane, rank
 		}
 	}
 	return best
@@ -208,7 +204,9 @@ func (l *laneState) rank(now time.Time) int {
 	return 0
 }
 
-func (s *laneStates) ledLanes() (led []uint8) {
+// LedLanes returns the lanes that this node leads.
+func (p *Publisher) LedLanes() (led []uint8) {
+	s := p.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.local.Lanes() {
@@ -217,4 +215,26 @@ func (s *laneStates) ledLanes() (led []uint8) {
 		}
 	}
 	return led
+}
+
+// AvailableLanes returns the number of lanes that accept jobs, as far as this node
+// knows.
+func (p *Publisher) AvailableLanes() (count int) {
+	s := p.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.local.Lanes() {
+		lane := &s.lane[i]
+		if !lane.mismatched && (lane.led || lane.downUntil.IsZero()) {
+			count++
+		}
+	}
+	return count
+}
+
+// Moving reports whether the leadership of a lane is being moved.
+func (p *Publisher) Moving() bool {
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	return slices.ContainsFunc(p.state.lane[:], func(l laneState) bool { return time.Now().Before(l.movingUntil) })
 }

@@ -17,26 +17,25 @@ func TestLaneStates(t *testing.T) {
 	s := &laneStates{local: l}
 	pick := func(at time.Time, want int) {
 		t.Helper()
-		lane, ok := s.pick(at)
-		if got := int(lane); !ok && want >= 0 || ok && got != want {
-			t.Fatalf("picked lane %d (%v), want %d", got, ok, want)
+		if got := s.pick(at); got != want {
+			t.Fatalf("picked lane %d, want %d", got, want)
 		}
 	}
 	pick(now, 1) // its own lane
-	s.markLeaderless(1, now)
+	s.markDown(1, now)
 	pick(now, 2)
 	s.updateLed(now, func(lane uint8) bool { return lane == 0 }) // it has taken over another lane
 	pick(now, 0)
 	if s.directRoute(now) != 0 {
 		t.Fatal("direct publishes are not routed to the lane that it leads")
 	}
-	s.markNoAnswer(0, now)
-	s.markNoAnswer(2, now)
-	pick(now, -1)
+	s.markDown(0, now)
+	s.markDown(2, now)
+	pick(now, noLane)
 	pick(now.Add(time.Second), 1) // one job is sent to each
 	pick(now.Add(time.Second), 2)
 	pick(now.Add(time.Second), 0)
-	pick(now.Add(time.Second), -1)
+	pick(now.Add(time.Second), noLane)
 	s.markHealthy(2)
 	pick(now, 2)
 	s.updateLed(now, func(lane uint8) bool { return lane == 1 }) // it leads its own lane again
@@ -71,9 +70,9 @@ func TestLaneStates_DirectRoute(t *testing.T) {
 	s.leaving.Store(true)
 	s.setMoving(0, now.Add(time.Second))
 	route(2, "it leaves, and another lane moves as well")
-	s.markNoAnswer(2, now)
+	s.markDown(2, now)
 	route(0, "the only one that answers is about to move")
-	s.markNoAnswer(0, now)
+	s.markDown(0, now)
 	route(1, "no other lane answers")
 }
 
@@ -85,15 +84,15 @@ func TestLaneStates_RemoteRoute(t *testing.T) {
 	if got := s.remoteRoute(now); got != 1 {
 		t.Errorf("route %d; want lane 1, which another member leads", got)
 	}
-	s.markNoAnswer(1, now)
+	s.markDown(1, now)
 	if got := s.remoteRoute(now); got != 2 {
 		t.Errorf("route %d; want lane 2, which answers", got)
 	}
-	s.markNoAnswer(2, now)
-	if got := s.remoteRoute(now); got != routeNone {
+	s.markDown(2, now)
+	if got := s.remoteRoute(now); got != noLane {
 		t.Errorf("route %d; want none", got)
 	}
-	if got := s.availableCount(); got != 1 {
+	if got := (&Publisher{state: s}).AvailableLanes(); got != 1 {
 		t.Errorf("%d lanes available; want the one that this node leads", got)
 	}
 }
@@ -122,8 +121,8 @@ func TestStreamMismatch_RolledBack(t *testing.T) {
 		t.Errorf("highest known sequence %d", at)
 	}
 	s.reset(1)
-	if lane, ok := s.pick(time.Now()); !ok || s.lane[1].mismatched || s.lastSeq[1].Load() != 0 {
-		t.Errorf("a replaced lane: picked %d, %t", lane, ok)
+	if lane := s.pick(time.Now()); lane == noLane || s.lane[1].mismatched || s.lastSeq[1].Load() != 0 {
+		t.Errorf("a replaced lane: picked %d", lane)
 	}
 }
 
@@ -138,12 +137,12 @@ func TestStreamMismatch_AllLanes(t *testing.T) {
 	if got := s.directRoute(time.Now()); got != 1 {
 		t.Errorf("routed to %d", got)
 	}
-	s.markNoAnswer(1, time.Now().Add(time.Hour))
+	s.markDown(1, time.Now().Add(time.Hour))
 	if got := s.directRoute(time.Now()); got != 1 {
 		t.Errorf("routed to %d, while the only valid lane does not answer", got)
 	}
 	s.markMismatched(1)
-	if lane, ok := s.pick(time.Now().Add(2 * time.Hour)); ok || s.directRoute(time.Now()) != routeNone {
+	if lane := s.pick(time.Now().Add(2 * time.Hour)); lane != noLane || s.directRoute(time.Now()) != noLane {
 		t.Errorf("picked lane %d, direct route %d", lane, s.directRoute(time.Now()))
 	}
 }

@@ -1,6 +1,9 @@
 package lanes
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -29,8 +32,11 @@ type router struct {
 	lastProbe time.Time
 
 	mu     sync.Mutex
-	mapped int // lane that yard.jobs.* is mapped to, or routeNone; -1: not mapped yet
+	mapped int // lane that yard.jobs.* is mapped to, or noLane; unmapped before the first mapping
 }
+
+// unmapped is the value of router.mapped before the first mapping.
+const unmapped = -2
 
 // tick updates which lanes this node leads, probes the others every probeInterval,
 // and updates the mapping of yard.jobs.*.
@@ -50,14 +56,15 @@ func (r *router) refreshLed(now time.Time) {
 	})
 }
 
-// updateMapping maps yard.jobs.* to the best lane, or to the closed intake.
+// updateMapping maps yard.jobs.* to the best lane, or to the subject that refuses
+// publishes if the intake is closed or no lane is suitable.
 func (r *router) updateMapping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	lane := r.state.directRoute(now)
 	if r.publisher.closedReason() != "" {
-		lane = routeNone
+		lane = noLane
 		if r.publisher.othersAccept.Load() {
 			lane = r.state.remoteRoute(now)
 		}
@@ -68,7 +75,7 @@ func (r *router) updateMapping() {
 	acc, err := r.local.NATS.LookupAccount(embedded.AccountYard)
 	if err == nil {
 		dest := r.closedIntakeSubject() + ".$1"
-		if lane != routeNone {
+		if lane != noLane {
 			dest = subjects.LaneSubject(uint8(lane), subjects.DirectPublish, "$1")
 		}
 		err = acc.AddWeightedMappings(subjects.Jobs+".*", server.NewMapDest(dest, 100))
@@ -80,9 +87,10 @@ func (r *router) updateMapping() {
 	r.mapped = lane
 }
 
-// probe sends a message to each lane whose state is doubtful. The message expects
-// another stream name, so the leader refuses it and stores nothing. Without a
-// leader there is no reply, or "no responders".
+// probe sends a message to each lane of which the node does not know whether it has a
+// leader. The message names another stream as the one that it is for, so a leader refuses
+// it and stores nothing. Without a leader there is no reply, or "no responders"; laneProbe
+// records the result.
 func (r *router) probe(now time.Time) {
 	for i := range r.local.Lanes() {
 		lane := uint8(i)
@@ -106,38 +114,87 @@ type laneProbe struct {
 	lane  uint8
 }
 
+// Receive implements [embedded.ReplyHandler].
 func (p *laneProbe) Receive(m *nats.Msg) bool {
-	switch {
-	case m == nil:
-		p.state.markNoAnswer(p.lane, time.Now())
-	case embedded.IsNoResponders(m):
-		p.state.markLeaderless(p.lane, time.Now())
-	default:
+	if m == nil || embedded.IsNoResponders(m) {
+		p.state.markDown(p.lane, time.Now())
+	} else {
 		p.state.markHealthy(p.lane)
 	}
 	return true
 }
 
-// subscribeMoves handles the notifications about moves of leaders.
+// subscribeMoves subscribes to the announcements that the leadership of a lane moves
+// and that it has moved.
 func (r *router) subscribeMoves() error {
-	state := r.state
-	for verb, record := range map[string]func(lane uint8, now time.Time){
-		subjects.VerbLeaderMoves: func(lane uint8, now time.Time) { state.setMoving(lane, now.Add(MoveTimeout)) },
-		subjects.VerbLeaderMoved: func(lane uint8, now time.Time) {
-			r.refreshLed(now)
-			state.setMoving(lane, time.Time{})
-			state.markHealthy(lane)
-		},
-	} {
-		_, err := r.local.Fleet.Conn.Subscribe(subjects.NodeSubject(r.local.Config.Node, verb), func(m *nats.Msg) {
-			if len(m.Data) == 1 && m.Data[0] < subjects.MaxLanes {
-				record(m.Data[0], time.Now())
-				r.updateMapping()
-			}
-		})
-		if err != nil {
-			return err
-		}
+	moves := func(lane uint8) { r.state.setMoving(lane, time.Now().Add(MoveTimeout)) }
+	moved := func(lane uint8) {
+		r.refreshLed(time.Now())
+		r.state.setMoving(lane, time.Time{})
+		r.state.markHealthy(lane)
 	}
-	return nil
+	return errors.Join(r.subscribeMove(subjects.VerbLeaderMoves, moves), r.subscribeMove(subjects.VerbLeaderMoved, moved))
+}
+
+// subscribeMove calls record with the lane of each announcement with this verb, and
+// then updates the mapping.
+func (r *router) subscribeMove(verb string, record func(lane uint8)) error {
+	_, err := r.local.Fleet.Conn.Subscribe(subjects.NodeSubject(r.local.Config.Node, verb), func(m *nats.Msg) {
+		if len(m.Data) == 1 && m.Data[0] < subjects.MaxLanes {
+			record(m.Data[0])
+			r.updateMapping()
+		}
+	})
+	return err
+}
+
+// closedRetryAfter is after how long a refused caller may retry. Disk space is not
+// freed within moments.
+const closedRetryAfter = 5 * time.Second
+
+// SetIntakeClosed makes this node refuse new jobs from all sources with the given
+// reason; "" opens the intake again. Publishes in flight complete. If othersAccept
+// is true, direct publishes are routed to a lane that another member leads;
+// otherwise they are refused with a JetStream error.
+func (p *Publisher) SetIntakeClosed(reason string, othersAccept bool) {
+	p.othersAccept.Store(othersAccept)
+	p.closedFor.Store(&reason)
+}
+
+// closedReason returns why the intake is closed, "" if it is open.
+func (p *Publisher) closedReason() string {
+	if reason := p.closedFor.Load(); reason != nil {
+		return *reason
+	}
+	return ""
+}
+
+// closedIntakeSubject returns the subject that direct publishes are mapped to
+// while they are refused.
+func (r *router) closedIntakeSubject() string {
+	return subjects.LocalSubject(r.local.Config.Node, "yard.shut")
+}
+
+// refuseDirectPublishes subscribes to the closed intake's subject and answers
+// publishes as a full stream would.
+func (r *router) refuseDirectPublishes() error {
+	_, err := r.local.API.Conn.Subscribe(r.closedIntakeSubject()+".*", func(m *nats.Msg) {
+		if m.Reply == "" {
+			return // this publisher does not wait for an acknowledgement
+		}
+		reason := r.publisher.closedReason()
+		if reason == "" {
+			reason = "the node's intake was closed for a moment"
+		}
+		reply, err := json.Marshal(map[string]any{"stream": "", "seq": 0, "error": map[string]any{
+			"code": 503, "err_code": embedded.CodeNoResources, "description": fmt.Sprintf("%s; try again in %s", reason, closedRetryAfter),
+		}})
+		if err == nil {
+			err = m.Respond(reply)
+		}
+		if err != nil {
+			r.local.Log.Debug("refusal of a direct publish not sent", "err", err)
+		}
+	})
+	return err
 }

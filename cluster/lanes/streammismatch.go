@@ -80,40 +80,36 @@ func (w *mismatchWatch) run(ctx context.Context) {
 	}
 }
 
-// check compares each lane's identity with the ledger's.
+// check compares the identity of each lane's stream with the one recorded in the
+// ledger.
 func (w *mismatchWatch) check(ctx context.Context) {
 	w.mu.Lock()
-	known := w.identities
+	identities := w.identities
 	w.mu.Unlock()
-	for lane, want := range known {
+	for lane, recorded := range identities {
 		info, err := streams.Info(ctx, w.local.JS, subjects.LaneStream(uint8(lane)))
-		if err != nil || want == "" {
+		if err != nil || recorded == "" {
 			continue // unknown: keep the state; a lane without a leader accepts nothing
 		}
-		got := info.Config.Metadata[subjects.MetaIdentity]
-		w.state.setIdentityMatch(uint8(lane), got == want, info.State.LastSeq)
+		match := info.Config.Metadata[subjects.MetaIdentity] == recorded
+		w.state.setIdentityMatch(uint8(lane), match, info.State.LastSeq)
 	}
 }
 
-// setIdentityMatch records whether a lane's stream is the ledger's and its last
-// sequence. A stream that was rolled back stays excluded until it has reached the
-// highest known sequence again.
+// setIdentityMatch records whether a lane's stream is the one in the ledger, and the
+// stream's last sequence. A stream that was rolled back stays excluded until it has
+// reached the highest known sequence again.
 func (s *laneStates) setIdentityMatch(lane uint8, match bool, last uint64) {
 	s.mu.Lock()
-	l := &s.lane[lane]
-	before := l.mismatched
-	switch {
-	case !match:
-		l.mismatched = true
-	case last >= s.lastSeq[lane].Load():
-		l.mismatched = false
-	}
-	mismatched := l.mismatched
+	wasMismatched := s.lane[lane].mismatched
+	rolledBack := last < s.lastSeq[lane].Load()
+	mismatched := !match || wasMismatched && rolledBack
+	s.lane[lane].mismatched = mismatched
 	s.mu.Unlock()
-	if mismatched != before {
+	if mismatched != wasMismatched {
 		s.local.Log.Warn("lane stream mismatch changed", "lane", lane, "mismatched", mismatched)
 	}
-	if match && !mismatched {
+	if !mismatched {
 		s.raiseLast(lane, last)
 	}
 }

@@ -46,8 +46,7 @@ func (r *Replication) RemoveServer(ctx context.Context, identity string) error {
 		return r.stepDownMeta(ctx, r.local.Config.Identity)
 	}
 	err := r.changeServer(ctx, apiRemoveServer, identity)
-	var apiErr *embedded.APIError
-	if errors.As(err, &apiErr) && apiErr.ErrCode == codePeerNotMember {
+	if apiErr, refused := errors.AsType[*embedded.APIError](err); refused && apiErr.ErrCode == codePeerNotMember {
 		return nil
 	}
 	return err
@@ -57,7 +56,7 @@ func (r *Replication) RemoveServer(ctx context.Context, identity string) error {
 // group.
 const codePeerNotMember = 10044
 
-// changeServer sends a request about one server to the meta leader.
+// changeServer sends a request about the server with this identity to the meta leader.
 func (r *Replication) changeServer(ctx context.Context, subject, identity string) error {
 	if r.local.System == nil {
 		return errors.New("this node runs alone: it has no other members")
@@ -72,36 +71,30 @@ func (r *Replication) changeServer(ctx context.Context, subject, identity string
 	return nil
 }
 
-// stepDownMeta makes JetStream's meta leader step down in favour of the server to,
-// if that one is current; "" is any server.
-func (r *Replication) stepDownMeta(ctx context.Context, to string) error {
+// stepDownMeta makes JetStream's meta leader step down in favour of the server named
+// preferred, if that one is current; "" means any server.
+func (r *Replication) stepDownMeta(ctx context.Context, preferred string) error {
 	var body []byte
-	if to != "" {
-		body = fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, to)
+	if preferred != "" {
+		body = stepDownRequest(preferred)
 	}
 	return r.requestMeta(ctx, apiMetaStepDown, body)
 }
 
-// requestMeta sends a request to JetStream's meta leader and returns the error
-// that it answers with.
+// stepDownRequest returns the request to a leader to step down in favour of the server
+// named preferred.
+func stepDownRequest(preferred string) []byte {
+	return fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, preferred)
+}
+
+// requestMeta sends a request to JetStream's meta leader. The error is the one that the
+// leader answers with, or [ErrNoMetaLeader] if there is no answer.
 func (r *Replication) requestMeta(ctx context.Context, subject string, body []byte) error {
-	m, err := r.local.System.Request(ctx, &nats.Msg{Subject: subject, Data: body}, systemTimeout)
-	switch {
-	case errors.Is(err, embedded.ErrNoAnswer), errors.Is(err, nats.ErrNoResponders):
+	err := r.local.System.RequestAPI(ctx, subject, body, systemTimeout, new(embedded.APIReply))
+	if errors.Is(err, embedded.ErrNoAnswer) || errors.Is(err, nats.ErrNoResponders) {
 		return ErrNoMetaLeader
-	case err != nil:
-		return err
 	}
-	var reply struct {
-		Error *embedded.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &reply); err != nil {
-		return fmt.Errorf("malformed reply of JetStream's meta leader: %w", err)
-	}
-	if reply.Error != nil {
-		return reply.Error
-	}
-	return nil
+	return err
 }
 
 // peerHash returns the id of a server within JetStream: the first eight bytes of

@@ -5,14 +5,10 @@ package replication
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
@@ -28,6 +24,7 @@ import (
 const (
 	publishGrace     = 100 * time.Millisecond // for publishes in flight to be acknowledged before the move
 	movePollInterval = 10 * time.Millisecond
+	stepDownTimeout  = 2 * time.Second
 )
 
 // leaderMove moves the leadership of a stream from one server to another.
@@ -40,8 +37,8 @@ type Replication struct {
 	lanes *lanes.Publisher
 }
 
-// New returns what moves leaderships and replicas over l's connections. p is
-// notified when lanes must not be used.
+// New returns a Replication that uses l's connections. p reports whether lanes are
+// moving, and sends jobs elsewhere while this node transfers its leaderships.
 func New(l *embedded.Server, p *lanes.Publisher) *Replication {
 	return &Replication{local: l, lanes: p}
 }
@@ -59,27 +56,28 @@ func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit
 	if !r.local.Config.Clustered() {
 		return 0, nil
 	}
-	members := slices.DeleteFunc(r.local.Members(), unfit)
-	if len(members) == 0 {
-		members = r.local.Members() // all are equally unfit
+	eligible := slices.DeleteFunc(r.local.Members(), unfit)
+	if len(eligible) == 0 {
+		eligible = r.local.Members() // all are equally unfit
 	}
-	want := map[string]func(node string) bool{}
+	mayLead := map[string]func(node string) bool{} // by stream
 	for lane := range r.local.Lanes() {
-		owner := preferredLeader(lane, r.local.Members(), members)
-		want[subjects.LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
+		leader := preferredLeader(lane, r.local.Members(), eligible)
+		mayLead[subjects.LaneStream(uint8(lane))] = func(node string) bool { return node == leader }
 	}
-	notHere := func(node string) bool { return node != authority }
-	want[subjects.StreamEvents], want[subjects.StreamResults] = notHere, notHere
-	var wanted []leaderMove
+	notAuthority := func(node string) bool { return node != authority }
+	mayLead[subjects.StreamEvents], mayLead[subjects.StreamResults] = notAuthority, notAuthority
+
+	var due []leaderMove
 	var errs []error
-	for stream, fits := range want {
+	for stream, fits := range mayLead {
 		m, err := r.successor(ctx, stream, fits)
 		if m.to != "" {
-			wanted = append(wanted, m)
+			due = append(due, m)
 		}
 		errs = append(errs, err)
 	}
-	return len(wanted), errors.Join(append(errs, r.moveLeaders(ctx, wanted))...)
+	return len(due), errors.Join(append(errs, r.moveLeaders(ctx, due))...)
 }
 
 // preferredLeader returns the member that should lead a lane: the one with the
@@ -92,41 +90,35 @@ func preferredLeader(lane int, members, eligible []string) string {
 }
 
 // successor returns a move of a stream's leadership to a current replica on a node
-// that fits. The move's to is "" if the present leader fits or no replica does.
-func (r *Replication) successor(ctx context.Context, stream string, fits func(node string) bool) (m leaderMove, err error) {
+// that fits. The move's field to is "" if the present leader fits or no replica does.
+func (r *Replication) successor(ctx context.Context, stream string, fits func(node string) bool) (leaderMove, error) {
 	info, err := streams.Info(ctx, r.local.JS, stream)
 	if err != nil {
-		return m, err
+		return leaderMove{}, err
 	}
 	if info.Cluster == nil || info.Cluster.Leader == "" || fits(subjects.NodeOf(info.Cluster.Leader)) {
-		return m, nil
+		return leaderMove{}, nil
 	}
-	m = leaderMove{stream: stream, from: info.Cluster.Leader}
-	next := slices.IndexFunc(info.Cluster.Replicas, func(p *jetstream.PeerInfo) bool {
-		return p.Current && !p.Offline && fits(subjects.NodeOf(p.Name))
-	})
-	if next >= 0 {
-		m.to = info.Cluster.Replicas[next].Name
+	for _, replica := range info.Cluster.Replicas {
+		if replica.Current && !replica.Offline && fits(subjects.NodeOf(replica.Name)) {
+			return leaderMove{stream: stream, from: info.Cluster.Leader, to: replica.Name}, nil
+		}
 	}
-	return m, nil
+	return leaderMove{}, nil
 }
 
 // moveLeaders moves leaderships: lanes last and one at a time. It skips the lanes
 // while another move is in progress.
 func (r *Replication) moveLeaders(ctx context.Context, moves []leaderMove) error {
 	var errs []error
-	laneOf := map[string]uint8{}
-	for lane := range r.local.Lanes() {
-		laneOf[subjects.LaneStream(uint8(lane))] = uint8(lane)
-	}
-	moving := r.lanes.Moving()
+	alreadyMoving := r.lanes.Moving()
 	for _, m := range moves {
-		if _, lane := laneOf[m.stream]; !lane {
+		if _, isLane := subjects.ParseLaneStream(m.stream); !isLane {
 			errs = append(errs, r.stepDown(ctx, m.stream, m.to))
 		}
 	}
 	for _, m := range moves {
-		if lane, ok := laneOf[m.stream]; ok && !moving {
+		if lane, isLane := subjects.ParseLaneStream(m.stream); isLane && !alreadyMoving {
 			errs = append(errs, r.moveLane(ctx, lane, m))
 		}
 	}
@@ -182,22 +174,81 @@ func (r *Replication) MoveLeaderAway(ctx context.Context, stream string) error {
 
 // stepDown makes a stream's leader step down in favour of the preferred server.
 func (r *Replication) stepDown(ctx context.Context, stream, preferred string) error {
-	body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": preferred}})
-	if err != nil {
-		return err
-	}
-	m, err := r.local.API.Request(ctx, &nats.Msg{Subject: subjects.APIStepDown + stream, Data: body}, 2*time.Second)
+	err := r.local.API.RequestAPI(ctx, subjects.APIStepDown+stream, stepDownRequest(preferred), stepDownTimeout, new(embedded.APIReply))
 	if err != nil {
 		return fmt.Errorf("ask the leader of %s to step down: %w", stream, err)
 	}
-	var reply struct {
-		Error *embedded.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &reply); err != nil {
-		return fmt.Errorf("malformed reply of the leader of %s: %w", stream, err)
-	}
-	if reply.Error != nil {
-		return fmt.Errorf("leader of %s does not step down: %w", stream, reply.Error)
-	}
 	return nil
+}
+
+// leavePollInterval is the time between two attempts to move leaderships.
+const leavePollInterval = 50 * time.Millisecond
+
+// TransferLeaders moves every leadership that this node holds to another member,
+// so that stopping the node interrupts nothing. It returns when the node leads
+// nothing, or an error that names the obstacle when ctx ends. From the call on,
+// new jobs are sent to lanes that other members lead, if there are any.
+func (r *Replication) TransferLeaders(ctx context.Context) error {
+	if !r.local.Config.Clustered() {
+		return nil
+	}
+	r.lanes.SetLeaving(true)
+	for {
+		led, err := r.transferOnce(ctx)
+		if led == 0 {
+			return nil
+		}
+		if ctxErr := backoff.Sleep(ctx, leavePollInterval); ctxErr != nil {
+			return fmt.Errorf("this node still leads %d streams: %w", led, errors.Join(ctxErr, err))
+		}
+	}
+}
+
+// ResumeLeading ends the effect of [Replication.TransferLeaders]: this node may lead
+// again.
+func (r *Replication) ResumeLeading() { r.lanes.SetLeaving(false) }
+
+// LedStreams returns the streams that this node leads, and "JetStream" if it is
+// the meta leader.
+func (r *Replication) LedStreams() (led []string) {
+	led = r.ledStreams()
+	if r.local.Config.Clustered() && r.local.NATS.JetStreamIsLeader() {
+		led = append(led, "JetStream")
+	}
+	return led
+}
+
+// ledStreams returns the streams of the yard that this node leads.
+func (r *Replication) ledStreams() []string {
+	streams := slices.Clone(subjects.SharedStreams)
+	for _, bucket := range subjects.Boards {
+		streams = append(streams, subjects.BoardStream(bucket))
+	}
+	for lane := range r.local.Lanes() {
+		streams = append(streams, subjects.LaneStream(uint8(lane)))
+	}
+	return slices.DeleteFunc(streams, func(stream string) bool {
+		return !r.local.NATS.JetStreamIsStreamLeader(embedded.AccountYard, stream)
+	})
+}
+
+// transferOnce requests one move for each leadership that this node holds, and
+// returns how many it holds.
+func (r *Replication) transferOnce(ctx context.Context) (led int, err error) {
+	var moves []leaderMove
+	var errs []error
+	for _, stream := range r.ledStreams() {
+		led++
+		m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.Config.Node })
+		if m.to != "" {
+			moves = append(moves, m)
+		}
+		errs = append(errs, err)
+	}
+	errs = append(errs, r.moveLeaders(ctx, moves))
+	if r.local.NATS.JetStreamIsLeader() { // the meta leader, which creates consumers
+		led++
+		errs = append(errs, r.stepDownMeta(ctx, ""))
+	}
+	return led, errors.Join(errs...)
 }

@@ -2,14 +2,12 @@ package replication
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -32,8 +30,8 @@ func (r *Replica) Is(identity string) bool {
 }
 
 // MetaReplicas returns the members of JetStream's meta group. Only the meta leader
-// knows all of them and their progress: led reports whether that is this node's
-// server; otherwise there is no list.
+// has a list of all of them and their progress: led reports whether this node's server
+// is the meta leader; otherwise replicas is nil. A node that runs alone has no group.
 func (r *Replication) MetaReplicas() (replicas []Replica, led bool) {
 	if !r.local.Config.Clustered() {
 		return nil, true
@@ -44,7 +42,8 @@ func (r *Replication) MetaReplicas() (replicas []Replica, led bool) {
 	}
 	replicas = append(replicas, Replica{Identity: info.Meta.Leader, Leader: true, Current: true})
 	for _, peer := range info.Meta.Replicas {
-		replicas = append(replicas, Replica{parsePeerName(peer.Name), false, peer.Current, peer.Offline || peer.Active > offlineAfter, peer.Lag})
+		offline := peer.Offline || peer.Active > offlineAfter
+		replicas = append(replicas, Replica{Identity: parsePeerName(peer.Name), Current: peer.Current, Offline: offline, Lag: peer.Lag})
 	}
 	return replicas, true
 }
@@ -71,70 +70,55 @@ func (r *Replication) StreamReplicas(ctx context.Context) ([]StreamReplicas, err
 	if err != nil {
 		return nil, fmt.Errorf("list the replicas of streams: %w", err)
 	}
-	byName := func(a, b StreamReplicas) int { return strings.Compare(a.Stream, b.Stream) }
-	slices.SortStableFunc(all, byName)
+	slices.SortStableFunc(all, func(a, b StreamReplicas) int { return strings.Compare(a.Stream, b.Stream) })
 	// A stream whose servers are all down is in both lists.
 	return slices.CompactFunc(all, func(a, b StreamReplicas) bool { return a.Stream == b.Stream }), nil
 }
 
 // replicasOf returns the replicas in a stream's info, nil without a leader.
-func replicasOf(g *jetstream.ClusterInfo) (replicas []Replica) {
-	if g == nil || g.Leader == "" {
+func replicasOf(info *jetstream.ClusterInfo) (replicas []Replica) {
+	if info == nil || info.Leader == "" {
 		return nil
 	}
-	replicas = append(replicas, Replica{Identity: g.Leader, Leader: true, Current: true})
-	for _, r := range g.Replicas {
-		replicas = append(replicas, Replica{parsePeerName(r.Name), false, r.Current, r.Offline || r.Active > offlineAfter, r.Lag})
+	replicas = append(replicas, Replica{Identity: info.Leader, Leader: true, Current: true})
+	for _, peer := range info.Replicas {
+		offline := peer.Offline || peer.Active > offlineAfter
+		replicas = append(replicas, Replica{Identity: parsePeerName(peer.Name), Current: peer.Current, Offline: offline, Lag: peer.Lag})
 	}
 	return replicas
 }
 
 // streamPage is one page of JetStream's list of streams.
 type streamPage struct {
-	Error   *embedded.APIError `json:"error"`
-	Total   int                `json:"total"`
-	Offset  int                `json:"offset"`
-	Limit   int                `json:"limit"`
-	Streams []*jetstream.StreamInfo
-	Missing []string `json:"missing"` // streams whose leaders do not answer
+	embedded.APIReply
+	Total   int                     `json:"total"`
+	Offset  int                     `json:"offset"`
+	Limit   int                     `json:"limit"`
+	Streams []*jetstream.StreamInfo `json:"streams"`
+	Missing []string                `json:"missing"` // streams whose leaders do not answer
 }
 
-// eachStreamPage calls visit for each page of the list of streams.
+// eachStreamPage calls visit for each page of the list of streams. It does not use the
+// client library's list, which silently omits streams whose leaders do not answer.
 func eachStreamPage(ctx context.Context, api *embedded.Inbox, visit func(*streamPage)) error {
-	for seen, total := 0, 1; seen < total; {
-		page, err := readStreamPage(ctx, api, seen)
-		if err != nil {
+	for offset, total := 0, 1; offset < total; {
+		var page streamPage
+		body := fmt.Appendf(nil, `{"offset":%d}`, offset)
+		if err := api.RequestAPI(ctx, subjects.APIStreamList, body, systemTimeout, &page); err != nil {
 			return err
 		}
+		if page.Limit <= 0 && page.Total > 0 {
+			return errors.New("JetStream returned an empty page of its stream list")
+		}
 		visit(&page)
-		seen, total = page.Offset+page.Limit, page.Total
+		offset, total = page.Offset+page.Limit, page.Total
 	}
 	return nil
 }
 
-// readStreamPage requests the page of the list that begins at offset. The client
-// library's list silently omits streams whose leaders do not answer.
-func readStreamPage(ctx context.Context, api *embedded.Inbox, offset int) (page streamPage, err error) {
-	body := fmt.Appendf(nil, `{"offset":%d}`, offset)
-	m, err := api.Request(ctx, &nats.Msg{Subject: subjects.APIStreamList, Data: body}, systemTimeout)
-	if err != nil {
-		return page, err
-	}
-	if err := json.Unmarshal(m.Data, &page); err != nil {
-		return page, err
-	}
-	if page.Error != nil {
-		return page, page.Error
-	}
-	if page.Limit <= 0 && page.Total > 0 {
-		return page, errors.New("JetStream returned an empty page of its stream list")
-	}
-	return page, nil
-}
-
-// parsePeerName returns the identity in a peer's name. If the server has forgotten
-// the name, it is "Server name unknown at this time (peerID: <hash>)", and the
-// result is "#" and the hash.
+// parsePeerName returns the identity in the name that JetStream reports for a server.
+// For a server whose name JetStream has forgotten it reports "Server name unknown at
+// this time (peerID: <hash>)"; then the identity is "#" and the hash.
 func parsePeerName(name string) string {
 	if _, hash, unknown := strings.Cut(name, "(peerID: "); unknown {
 		return "#" + strings.TrimSuffix(hash, ")")

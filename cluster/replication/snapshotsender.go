@@ -39,7 +39,8 @@ type snapshotSender struct {
 // metaGroup identifies JetStream's meta group where a stream's name is expected.
 const metaGroup = "_meta_"
 
-// run checks every lagCheckInterval until ctx ends. Slow disks may delay it.
+// run checks all replicas every lagCheckInterval until ctx ends. A slow disk may delay
+// it.
 func (s *snapshotSender) run(ctx context.Context) {
 	for tick := time.NewTicker(lagCheckInterval); ; {
 		select {
@@ -60,8 +61,8 @@ func (s *snapshotSender) check() {
 		return // JetStream does not work; Health reports that
 	}
 	lags := make(map[string]uint64)
-	for _, a := range info.AccountDetails {
-		for _, stream := range a.Streams {
+	for _, account := range info.AccountDetails {
+		for _, stream := range account.Streams {
 			if stream.Cluster != nil && s.anyStuck(lags, stream.Name, stream.Cluster.Replicas) {
 				s.sendSnapshot(stream.Name, time.Now(), func() error { return s.local.NATS.JetStreamSnapshotStream(embedded.AccountYard, stream.Name) })
 			}
@@ -73,23 +74,25 @@ func (s *snapshotSender) check() {
 	s.lags = lags
 }
 
-// anyStuck records the replicas' lags and reports whether one that is in contact
-// has not gained since the last check.
+// anyStuck records the lags of a stream's replicas in lags, and reports whether a
+// replica that is in contact lags by no less than at the last check.
 func (s *snapshotSender) anyStuck(lags map[string]uint64, stream string, replicas []*server.PeerInfo) (stuck bool) {
 	for _, r := range replicas {
-		if r.Current || r.Lag == 0 || r.Active == 0 || r.Active > streams.ReplicaContactTimeout {
+		inContact := r.Active > 0 && r.Active <= streams.ReplicaContactTimeout
+		if r.Current || r.Lag == 0 || !inContact {
 			continue
 		}
 		key := stream + " " + r.Peer
 		lags[key] = r.Lag
-		was, known := s.lags[key]
-		stuck = stuck || known && r.Lag >= was
+		previous, laggedBefore := s.lags[key]
+		stuck = stuck || laggedBefore && r.Lag >= previous
 	}
 	return stuck
 }
 
-// sendSnapshot makes a snapshot unless there was one recently. It fails while a
-// replica is receiving one; then the next check tries again.
+// sendSnapshot calls snapshot, which makes a snapshot of a stream that its lagging
+// replicas receive, unless it has done so for this stream less than snapshotInterval ago.
+// snapshot fails while a replica is receiving one; then the next check tries again.
 func (s *snapshotSender) sendSnapshot(stream string, now time.Time, snapshot func() error) {
 	maps.DeleteFunc(s.sent, func(_ string, at time.Time) bool { return now.Sub(at) >= snapshotInterval })
 	if _, recent := s.sent[stream]; recent {

@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -58,95 +57,93 @@ func (d *StallDetector) Run(ctx context.Context) {
 	}
 }
 
-// check compares this node's replicas with their leaders. What cannot be compared
-// now starts over: a replica that was cut off has not stalled yet.
+// check compares this node's replicas with their leaders, and records since when they
+// have made no progress. A replica that cannot be compared now is left out, so that its
+// time begins again later: a replica that was cut off has not stalled yet.
 func (d *StallDetector) check(ctx context.Context) {
-	leaders, err := d.leaderLastSeqs(ctx)
+	leaderLasts, err := d.leaderLastSeqs(ctx)
 	if err != nil {
-		leaders = nil
+		leaderLasts = nil
 	}
-	own, err := d.replicaStates() // read after the leaders, so as not to appear behind
+	states, err := d.replicaStates() // read after the leaders' state, so as not to appear behind
 	if err != nil {
-		leaders, own = nil, nil
+		leaderLasts, states = nil, nil
 	}
-	now := time.Now()
-	d.record(leaders, own, now)
-	d.recordGaps(own, now)
+	d.recordProgress(leaderLasts, states)
+	d.recordGaps(states)
 }
 
-// recordGaps records the gaps of replicas of dense streams.
-func (d *StallDetector) recordGaps(own map[string]replicaState, now time.Time) {
+// recordGaps records the gaps of replicas of dense streams. states holds the state of
+// each replica on this node, by stream.
+func (d *StallDetector) recordGaps(states map[string]replicaState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before := d.gaps
-	d.gaps = make(map[string]gap)
-	for stream, state := range own {
+	gaps := make(map[string]gap)
+	for stream, state := range states {
 		if state.missing == 0 || !isDense(stream) {
 			continue
 		}
-		g, known := before[stream]
-		if !known {
-			g.since = now
+		since := time.Now()
+		if previous, existed := d.gaps[stream]; existed {
+			since = previous.since
 		}
-		g.missing = state.missing
-		d.gaps[stream] = g
+		gaps[stream] = gap{state.missing, since}
 	}
+	d.gaps = gaps
 }
 
-// lastingGaps returns the number of messages missing in each replica, by stream,
-// where some have been missing for d.timeout. A replica that is catching up may
-// have a gap for a moment.
-func (d *StallDetector) lastingGaps(now time.Time) map[string]uint64 {
+// Gaps returns how many messages are missing between the first and the last of
+// this node's replicas of lanes, history and results, by stream, where some have been
+// missing for the detector's timeout: a replica that is catching up may have a gap for
+// a moment. Gaps relies on the server's count, which includes a damaged message only
+// after the server has read its file.
+func (d *StallDetector) Gaps() map[string]uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	missing := make(map[string]uint64)
 	for stream, g := range d.gaps {
-		if now.Sub(g.since) >= d.timeout {
+		if time.Since(g.since) >= d.timeout {
 			missing[stream] = g.missing
 		}
 	}
 	return missing
 }
 
-// Gaps returns how many messages are missing between the first and the last of
-// this node's replicas of lanes, history and results, by stream. It relies on the
-// server's count, which includes a damaged message only after the server has read
-// its file.
-func (d *StallDetector) Gaps() map[string]uint64 { return d.lastingGaps(time.Now()) }
-
 // isDense reports whether messages of a stream are only ever removed from its
 // beginning.
 func isDense(stream string) bool {
-	return strings.HasPrefix(stream, subjects.LanePrefix) || stream == subjects.StreamEvents || stream == subjects.StreamResults
+	_, isLane := subjects.ParseLaneStream(stream)
+	return isLane || stream == subjects.StreamEvents || stream == subjects.StreamResults
 }
 
-// record records the replicas that lack messages. leaders holds the last sequence
-// of each stream that another server leads, nil if unknown.
-func (d *StallDetector) record(leaders map[string]uint64, own map[string]replicaState, now time.Time) {
+// recordProgress records the replicas on this node that lack messages. leaderLasts
+// holds the last sequence of each stream that another server leads, nil if unknown, and
+// states the state of each replica on this node.
+func (d *StallDetector) recordProgress(leaderLasts map[string]uint64, states map[string]replicaState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before := d.replicas
-	d.replicas = make(map[string]replicaProgress)
-	for stream, leaderLast := range leaders {
-		last := own[stream].last // 0 if the replica does not exist (yet)
+	replicas := make(map[string]replicaProgress)
+	for stream, leaderLast := range leaderLasts {
+		last := states[stream].last // 0 if the replica does not exist (yet)
 		if last >= leaderLast {
 			continue
 		}
-		progress, known := before[stream]
-		if !known || progress.last != last {
-			progress = replicaProgress{last, now}
+		progress, lackedBefore := d.replicas[stream]
+		if !lackedBefore || progress.last != last {
+			progress = replicaProgress{last, time.Now()}
 		}
-		d.replicas[stream] = progress
+		replicas[stream] = progress
 	}
+	d.replicas = replicas
 }
 
-// stalled returns the sorted names of the streams whose replica here has made no
-// progress for d.timeout.
-func (d *StallDetector) stalled(now time.Time) (streams []string) {
+// StalledReplicas returns the sorted names of the streams whose replica on this
+// node lacks messages and has received none for as long as the detector's timeout.
+func (d *StallDetector) StalledReplicas() (streams []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for stream, c := range d.replicas {
-		if now.Sub(c.stalledSince) >= d.timeout {
+	for stream, progress := range d.replicas {
+		if time.Since(progress.stalledSince) >= d.timeout {
 			streams = append(streams, stream)
 		}
 	}
@@ -154,28 +151,22 @@ func (d *StallDetector) stalled(now time.Time) (streams []string) {
 	return streams
 }
 
-// StalledReplicas returns the sorted names of the streams whose replica on this
-// node lacks messages and has received none for as long as the detector's timeout.
-func (d *StallDetector) StalledReplicas() []string { return d.stalled(time.Now()) }
-
 // leaderLastSeqs returns the last sequence of each stream that has a replica on
 // this node and is led by another one.
 func (d *StallDetector) leaderLastSeqs(ctx context.Context) (map[string]uint64, error) {
-	last := make(map[string]uint64)
+	lasts := make(map[string]uint64)
+	identity := d.local.Config.Identity
 	err := eachStreamPage(ctx, d.local.API, func(page *streamPage) {
 		for _, info := range page.Streams {
-			g := info.Cluster
-			if g == nil || g.Leader == d.local.Config.Identity {
+			if info.Cluster == nil || info.Cluster.Leader == identity {
 				continue
 			}
-			for _, r := range replicasOf(g) {
-				if r.Is(d.local.Config.Identity) {
-					last[info.Config.Name] = info.State.LastSeq
-				}
+			if slices.ContainsFunc(replicasOf(info.Cluster), func(r Replica) bool { return r.Is(identity) }) {
+				lasts[info.Config.Name] = info.State.LastSeq
 			}
 		}
 	})
-	return last, err
+	return lasts, err
 }
 
 // replicaStates returns the state of each replica on this node, by stream.

@@ -42,33 +42,36 @@ func (r *Replication) Storage() (Storage, error) {
 		return Storage{}, fmt.Errorf("read the state of JetStream: %w", err)
 	}
 	storage := Storage{Messages: info.Messages, Bytes: info.Bytes, Used: info.Store, Limit: uint64(max(info.Config.MaxStore, 0))}
-	for _, a := range info.AccountDetails {
-		for i := range a.Streams {
-			storage.Streams = append(storage.Streams, r.healthOf(&a.Streams[i]))
+	for _, account := range info.AccountDetails {
+		for i := range account.Streams {
+			storage.Streams = append(storage.Streams, r.healthOf(&account.Streams[i]))
 		}
 	}
 	return storage, nil
 }
 
-// healthOf converts the server's description of a stream.
-func (r *Replication) healthOf(d *server.StreamDetail) StreamHealth {
-	h := StreamHealth{Name: d.Name, Messages: d.State.Msgs, Bytes: d.State.Bytes}
-	switch {
-	case !r.local.Config.Clustered():
-		h.Leader = r.local.Config.Node
-		return h
-	case d.Cluster == nil, d.Config != nil && d.Config.Replicas > 1 && len(d.Cluster.Replicas) == 0:
-		return h // still recovering: the server reports itself as the leader
+// healthOf converts the server's description of a stream. A stream that is still
+// recovering has no leader, although the server reports itself as the leader.
+func (r *Replication) healthOf(stream *server.StreamDetail) StreamHealth {
+	health := StreamHealth{Name: stream.Name, Messages: stream.State.Msgs, Bytes: stream.State.Bytes}
+	if !r.local.Config.Clustered() {
+		health.Leader = r.local.Config.Node
+		return health
 	}
-	h.Leader = subjects.NodeOf(d.Cluster.Leader)
-	if h.Leader != r.local.Config.Node {
-		return h
+	replicated := stream.Config != nil && stream.Config.Replicas > 1
+	recovering := stream.Cluster == nil || replicated && len(stream.Cluster.Replicas) == 0
+	if recovering {
+		return health
 	}
-	for _, peer := range d.Cluster.Replicas {
-		h.Lag = max(h.Lag, peer.Lag)
+	health.Leader = subjects.NodeOf(stream.Cluster.Leader)
+	if health.Leader != r.local.Config.Node {
+		return health
+	}
+	for _, peer := range stream.Cluster.Replicas {
+		health.Lag = max(health.Lag, peer.Lag)
 		if peer.Offline || peer.Active == 0 || peer.Active > offlineAfter { // 0: no contact since this leader was elected
-			h.Offline++
+			health.Offline++
 		}
 	}
-	return h
+	return health
 }

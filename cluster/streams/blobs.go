@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,10 +35,10 @@ type CorruptBlobError struct{ Name, Reason string }
 
 func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.Reason }
 
-// StoreBlob stores data that is too large for a record. The blob's name contains
-// id and a checksum of data, so that different data under the same id overwrites
-// nothing. The blob is garbage until its reference is stored in a record;
-// [Admin.PurgeBlobs] removes it with all blobs of its hour.
+// StoreBlob stores data that is too large for a record and returns the reference to it.
+// The blob's name contains id and a checksum of data, so that different data under the
+// same id overwrites nothing. The blob is garbage until a record with the reference is
+// stored; [Admin.PurgeBlobs] removes it with all blobs of its hour.
 func (w *Writer) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)
@@ -76,12 +77,12 @@ func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) e
 		m, err := w.local.Ingest.Request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
 		if err == nil {
 			_, err = embedded.ParsePubAck(m.Data)
-			if err == nil {
-				return nil
-			}
-			if apiErr, ok := err.(*embedded.APIError); ok && apiErr.Class() == embedded.ClassRetry {
-				return apiErr.Unavailable()
-			}
+		}
+		if err == nil {
+			return nil
+		}
+		if apiErr, ok := errors.AsType[*embedded.APIError](err); ok && apiErr.Class() == embedded.ClassRetry {
+			return apiErr.Unavailable()
 		}
 		_ = backoff.Sleep(ctx, chunkRetryDelay)
 		if ctx.Err() != nil {
@@ -111,10 +112,7 @@ func (r *Reader) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("load blob %s: %w", blob.Name, err)
 	}
-	data := make([]byte, 0, blob.Size)
-	for _, chunk := range chunks {
-		data = append(data, chunk...)
-	}
+	data := slices.Concat(chunks...)
 	if int64(len(data)) != blob.Size {
 		return nil, &CorruptBlobError{blob.Name, fmt.Sprintf("has %d bytes, its reference says %d", len(data), blob.Size)}
 	}
@@ -124,12 +122,12 @@ func (r *Reader) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 	return data, nil
 }
 
-// PurgeBlobs removes the blobs of all hours before the hour of the time before, by
-// the hour in their names. It proceeds from the beginning of the stream to the
-// first blob that is to be kept.
+// PurgeBlobs removes the blobs of all hours before the one that before belongs to; a
+// blob's name contains its hour. It proceeds hour by hour from the beginning of the
+// stream to the first blob that is to be kept.
 func (a *Admin) PurgeBlobs(ctx context.Context, before time.Time) error {
 	keepFrom := subjects.BlobHour(before)
-	for last := ""; ; {
+	for purged := ""; ; {
 		first, err := a.reader.getFromLeader(ctx, subjects.StreamBlobs, getRequest{NextFor: subjects.Blobs + ".>"})
 		if errors.Is(err, ErrNotStored) {
 			return nil
@@ -141,12 +139,12 @@ func (a *Admin) PurgeBlobs(ctx context.Context, before time.Time) error {
 		if hour >= keepFrom {
 			return nil
 		}
-		if hour == last {
+		if hour == purged {
 			return fmt.Errorf("blobs of hour %s are still there after their purge", hour)
 		}
 		if err := a.purge(ctx, subjects.StreamBlobs, jetstream.WithPurgeSubject(subjects.Blobs+"."+hour+".>")); err != nil {
 			return err
 		}
-		last = hour
+		purged = hour
 	}
 }

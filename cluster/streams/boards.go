@@ -30,7 +30,7 @@ const (
 	boardTimeout  = 3 * time.Second
 	markerTTL     = time.Hour // of the marker that a removed row leaves
 
-	unappliedDelay = 5 * time.Millisecond // before a row's write is sent again that overtook the one before it
+	unappliedDelay = 5 * time.Millisecond // after which a write that overtook the one before it is sent again
 )
 
 // Headers and values with which NATS key-value clients mark a removal.
@@ -43,9 +43,9 @@ const (
 	rollupSubject           = "sub"
 )
 
-// boardConfig returns the configuration of a bucket. Any NATS key-value client can
-// read it. It takes at most a hundredth of quota bytes. On a node that runs alone
-// it is not synced, because its content can be derived again.
+// boardConfig returns the configuration of a bucket's stream. Any NATS key-value client
+// can read the bucket. It takes at most a hundredth of quota bytes. On a node that runs
+// alone it is not synced, because its content can be derived again.
 func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
 	c := auxStream(l, subjects.BoardStream(bucket), "board", boardDescriptions[bucket], subjects.BoardSubject(bucket, ">"))
 	c.MaxMsgsPerSubject, c.MaxMsgSize = boardHistory, boardMaxValue
@@ -77,23 +77,32 @@ func (b *BoardStore) EnsureBoards(ctx context.Context) (created bool, err error)
 	layout := Layout{Identities: make([]string, b.local.Lanes())}.withDefaults(&b.local.Config)
 	var errs []error
 	for _, bucket := range subjects.Boards {
-		boardCtx, cancel := context.WithTimeout(ctx, boardTimeout)
-		config := boardConfig(bucket, layout, b.local.Config.MaxStore)
-		_, err := ensureStream(boardCtx, b.local.JS, config, false)
-		if errors.Is(err, ErrStreamMissing) {
-			_, err = ensureStream(boardCtx, b.local.JS, config, true)
-			created = created || err == nil
-		}
-		if err == nil && b.local.Config.Clustered() {
-			// Not an error: a board that this node leads works as well.
-			if err := b.moveLeaderAway(boardCtx, subjects.BoardStream(bucket)); err != nil {
-				b.local.Log.Debug("board leader not moved", "bucket", bucket, "err", err)
-			}
-		}
-		cancel()
+		wasMissing, err := b.ensureBoard(ctx, bucket, layout)
+		created = created || wasMissing
 		errs = append(errs, err)
 	}
 	return created, errors.Join(errs...)
+}
+
+// ensureBoard creates a bucket if it is missing, and reports whether it has done so.
+// Then it moves the bucket's leader away from this node.
+func (b *BoardStore) ensureBoard(ctx context.Context, bucket string, layout Layout) (created bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, boardTimeout)
+	defer cancel()
+	config := boardConfig(bucket, layout, b.local.Config.MaxStore)
+	_, err = ensureStream(ctx, b.local.JS, config, false)
+	if errors.Is(err, ErrStreamMissing) {
+		_, err = ensureStream(ctx, b.local.JS, config, true)
+		created = err == nil
+	}
+	if err != nil || !b.local.Config.Clustered() {
+		return created, err
+	}
+	if err := b.moveLeaderAway(ctx, subjects.BoardStream(bucket)); err != nil {
+		// Not an error: a board that this node leads works as well.
+		b.local.Log.Debug("board leader not moved", "bucket", bucket, "err", err)
+	}
+	return created, nil
 }
 
 // BoardEntry is a row of a board.
@@ -105,7 +114,8 @@ type BoardEntry struct {
 }
 
 // WatchBoard calls fn for each row of a board, then once with an empty entry, and
-// then for every write, until ctx ends.
+// then for every write. It returns nil when ctx ends, and an error if the board cannot
+// be read.
 func (b *BoardStore) WatchBoard(ctx context.Context, bucket string, fn func(BoardEntry)) error {
 	js, err := jetstream.New(b.local.Boards.Conn)
 	if err != nil {
@@ -126,16 +136,16 @@ func (b *BoardStore) WatchBoard(ctx context.Context, bucket string, fn func(Boar
 		select {
 		case <-ctx.Done():
 			return nil
-		case e, open := <-watch.Updates():
+		case row, open := <-watch.Updates():
 			switch {
 			case !open && ctx.Err() != nil:
 				return nil
 			case !open:
 				return fmt.Errorf("watch bucket %s: watch ended unexpectedly", bucket)
-			case e == nil:
+			case row == nil: // all rows that existed have been received
 				fn(BoardEntry{})
 			default:
-				fn(BoardEntry{Key: e.Key(), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut})
+				fn(BoardEntry{Key: row.Key(), Value: row.Value(), Revision: row.Revision(), Deleted: row.Operation() != jetstream.KeyValuePut})
 			}
 		}
 	}
@@ -157,6 +167,8 @@ func (b *BoardStore) DeleteRow(bucket, key string, last uint64, done func(rev ui
 	b.writeRow(bucket, m, last, done)
 }
 
+// writeRow publishes m, a write of a row, on the condition that the row's revision is
+// still last.
 func (b *BoardStore) writeRow(bucket string, m *nats.Msg, last uint64, done func(uint64, error)) {
 	m.Header[subjects.HeaderExpectName] = []string{subjects.BoardStream(bucket)}
 	if last > 0 {
@@ -165,8 +177,9 @@ func (b *BoardStore) writeRow(bucket string, m *nats.Msg, last uint64, done func
 	b.sendRow(subjects.BoardStream(bucket), m, time.Now().Add(boardTimeout), done)
 }
 
-// sendRow publishes a row, again while the leader has not applied the row's write
-// before it.
+// sendRow publishes m, a write of a row of the board in stream, and calls done once with
+// the row's new revision or an error. It repeats the write until deadline while the
+// stream's leader answers that it has not applied the previous write of the row yet.
 func (b *BoardStore) sendRow(stream string, m *nats.Msg, deadline time.Time, done func(uint64, error)) {
 	call := &appendCall{stream, func(rev uint64, err error) {
 		var changed *WrongLastError

@@ -19,31 +19,29 @@ const (
 const removeAttempts = 3
 
 // LastDeadLetter returns the sequence of the newest dead letter ever written, 0 if
-// there was none. It is the end for a reader who iterates while more are written.
+// there was none. A caller of [Reader.DeadLetters] stops there, while more are written.
 func (r *Reader) LastDeadLetter(ctx context.Context) (uint64, error) {
-	info, err := Info(ctx, r.local.JS, subjects.StreamDLQ)
-	if err != nil {
-		return 0, err
-	}
-	return info.State.LastSeq, nil
+	return r.lastSeq(ctx, subjects.StreamDLQ)
 }
 
-// DeadLetters calls yield for each dead letter with a sequence in [from, until],
-// oldest first, until yield returns false. With queue "" it covers all queues.
-// Queue names that differ only in characters a subject cannot contain share a
-// subject; the body of a dead letter names its queue. A dead letter that was just
-// removed may still appear.
+// DeadLetters calls yield for each dead letter of a queue with a sequence from from to
+// until, oldest first, until yield returns false. The queue "" means all queues.
+// Queues whose names differ only in characters that a subject cannot contain share a
+// subject, so yield may get dead letters of another queue; the body of a dead letter
+// names its queue. A dead letter that was just removed may still appear.
 func (r *Reader) DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(Batch) bool) error {
 	subject := subjects.DeadLetters + ".>"
 	if queue != "" {
 		subject = subjects.DLQSubject(queue)
 	}
 	for from = max(from, 1); from <= until; {
-		batches, err := r.readBatches(ctx, subjects.StreamDLQ, getRequest{Seq: from, NextFor: subject, Batch: deadLetterBatch, MaxBytes: deadLetterBatchBytes})
+		batches, err := r.readBatches(ctx, subjects.StreamDLQ, getRequest{
+			Seq: from, NextFor: subject, Batch: deadLetterBatch, MaxBytes: deadLetterBatchBytes,
+		})
 		if err != nil {
 			return err
 		}
-		if len(batches) == 0 { // only the leader is authoritative
+		if len(batches) == 0 { // a replica may lack the newest ones: ask the leader
 			s, err := r.getFromLeader(ctx, subjects.StreamDLQ, getRequest{Seq: from, NextFor: subject})
 			if errors.Is(err, ErrNotStored) {
 				return nil

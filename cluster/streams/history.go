@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -15,9 +16,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// AnySequence makes an append unconditional.
-const AnySequence = ^uint64(0)
 
 // ErrUnknown means that a publish failed although one of its attempts may have
 // been stored. Repeating it under the same key is safe.
@@ -66,17 +64,20 @@ type Writer struct{ local *embedded.Server }
 // NewWriter returns a writer over l's connections.
 func NewWriter(l *embedded.Server) *Writer { return &Writer{l} }
 
-// AppendAsync stores a batch if the stream's last sequence is expectLast, which is
-// 0 for a stream that was never written. The next batch may be sent only after
-// this one is stored: sequences do not say whose message is stored there. done is
-// called once and must not block. Its error is a [*WrongLastError]; a
+// AppendAsync sends a batch, which the stream stores only if its last sequence is
+// expectLast; 0 stands for a stream that was never written. The caller must not send the
+// next batch before this one is stored, because from a sequence alone it could not know
+// whose message is stored there. done is called once, with the sequence of the stored
+// batch or an error, and must not block. The error is a [*WrongLastError]; a
 // [*job.UnavailableError] if the batch was not stored, which is also
 // [ErrStorageFull] if there is no space; or [ErrUnknown], after which
 // [Reader.LastPublished] returns what the stream holds.
 func (w *Writer) AppendAsync(stream string, b Batch, expectLast uint64, done func(seq uint64, err error)) {
-	m := &nats.Msg{Subject: b.Subject, Data: b.Body, Header: nats.Header{subjects.HeaderExpectName: []string{stream}}}
-	for k, v := range b.Header {
-		m.Header[k] = []string{v}
+	m := &nats.Msg{Subject: b.Subject, Data: b.Body, Header: nats.Header{
+		subjects.HeaderExpectName: []string{stream}, subjects.HeaderExpectLast: []string{strconv.FormatUint(expectLast, 10)},
+	}}
+	for name, value := range b.Header {
+		m.Header[name] = []string{value}
 	}
 	if b.ID != "" {
 		m.Header[subjects.HeaderMsgID] = []string{b.ID}
@@ -84,9 +85,6 @@ func (w *Writer) AppendAsync(stream string, b Batch, expectLast uint64, done fun
 	if b.First > 0 {
 		m.Header[subjects.HeaderFirst] = []string{strconv.FormatUint(b.First, 10)}
 		m.Header[subjects.HeaderCount] = []string{strconv.FormatUint(b.Count, 10)}
-	}
-	if expectLast != AnySequence {
-		m.Header[subjects.HeaderExpectLast] = []string{strconv.FormatUint(expectLast, 10)}
 	}
 	reply, token := w.local.History.Expect(&appendCall{stream, done}, time.Now().Add(appendTimeout), false)
 	m.Reply = reply
@@ -101,12 +99,15 @@ type appendCall struct {
 	done   func(uint64, error)
 }
 
+// Receive implements [embedded.ReplyHandler].
 func (a *appendCall) Receive(m *nats.Msg) bool {
 	a.done(a.decode(m))
 	return true
 }
 
-func (a *appendCall) decode(m *nats.Msg) (uint64, error) {
+// decode returns the sequence under which the stream has stored the batch, or why it
+// has not. m is the stream's answer, nil if none came in time.
+func (a *appendCall) decode(m *nats.Msg) (seq uint64, err error) {
 	if m == nil {
 		return 0, fmt.Errorf("append to %s: not acknowledged in time: %w", a.stream, ErrUnknown)
 	}
@@ -117,11 +118,10 @@ func (a *appendCall) decode(m *nats.Msg) (uint64, error) {
 	if err == nil {
 		return ack.Seq, nil
 	}
-	var apiErr *embedded.APIError
-	if !errors.As(err, &apiErr) {
-		return 0, err
-	}
+	apiErr, refused := errors.AsType[*embedded.APIError](err)
 	switch {
+	case !refused:
+		return 0, err
 	case apiErr.ErrCode == embedded.CodeWrongLast, apiErr.ErrCode == embedded.CodeWrongLastUnknown:
 		return 0, &WrongLastError{a.stream, apiErr.ErrCode == embedded.CodeWrongLastUnknown}
 	case apiErr.Class() == embedded.ClassTooLarge:
@@ -129,27 +129,10 @@ func (a *appendCall) decode(m *nats.Msg) (uint64, error) {
 	case apiErr.Class() == embedded.ClassFinal:
 		return 0, fmt.Errorf("append to %s: %w", a.stream, apiErr)
 	}
-	unavailable := apiErr.Unavailable()
 	if apiErr.StorageFull() {
-		return 0, fmt.Errorf("append to %s: %w: %w", a.stream, ErrStorageFull, unavailable)
+		return 0, fmt.Errorf("append to %s: %w: %w", a.stream, ErrStorageFull, apiErr.Unavailable())
 	}
-	return 0, unavailable
-}
-
-// Append is the blocking form of [Writer.AppendAsync].
-func (w *Writer) Append(ctx context.Context, stream string, b Batch, expectLast uint64) (uint64, error) {
-	type result struct {
-		seq uint64
-		err error
-	}
-	done := make(chan result, 1)
-	w.AppendAsync(stream, b, expectLast, func(seq uint64, err error) { done <- result{seq, err} })
-	select {
-	case r := <-done:
-		return r.seq, r.err
-	case <-ctx.Done():
-		return 0, fmt.Errorf("append to %s: %w: %w", stream, ErrUnknown, ctx.Err())
-	}
+	return 0, apiErr.Unavailable()
 }
 
 // LastPublished returns the last sequence of a stream and the number of the last
@@ -167,22 +150,23 @@ func (r *Reader) LastPublished(ctx context.Context, stream string) (seq, number 
 	if err != nil && !errors.Is(err, ErrNotStored) {
 		return 0, 0, fmt.Errorf("find the end of %s: %w", stream, err)
 	}
-	if b := toBatch(&s); err == nil && b.First > 0 {
-		number = b.Last()
+	if err == nil {
+		if b := toBatch(&s); b.First > 0 {
+			number = b.Last()
+		}
 	}
 	if err == nil && stream != subjects.StreamDLQ {
 		return s.seq, number, nil
 	}
 	// All messages may have expired, or the last dead letter may have been removed.
 	// The stream's last sequence remains.
-	info, err := Info(ctx, r.local.JS, stream)
-	if err != nil {
+	if seq, err = r.lastSeq(ctx, stream); err != nil {
 		return 0, 0, err
 	}
-	return info.State.LastSeq, number, nil
+	return seq, number, nil
 }
 
-// toBatch converts a stored message.
+// toBatch converts a stored message. A message without a number of entries has one.
 func toBatch(s *storedMsg) Batch {
 	b := Batch{Subject: s.subject, ID: s.header.Get(subjects.HeaderMsgID), Seq: s.seq, Stored: s.time, Body: s.data, Count: 1}
 	if first, err := strconv.ParseUint(s.header.Get(subjects.HeaderFirst), 10, 64); err == nil {
@@ -191,18 +175,19 @@ func toBatch(s *storedMsg) Batch {
 	if count, err := strconv.ParseUint(s.header.Get(subjects.HeaderCount), 10, 64); err == nil {
 		b.Count = count
 	}
-	for k, v := range s.header {
-		if len(k) > 5 && k[:5] == "Yard-" && k != subjects.HeaderFirst && k != subjects.HeaderCount && len(v) > 0 {
-			if b.Header == nil {
-				b.Header = map[string]string{}
-			}
-			b.Header[k] = v[0]
+	for name, values := range s.header {
+		if !strings.HasPrefix(name, "Yard-") || name == subjects.HeaderFirst || name == subjects.HeaderCount || len(values) == 0 {
+			continue
 		}
+		if b.Header == nil {
+			b.Header = map[string]string{}
+		}
+		b.Header[name] = values[0]
 	}
 	return b
 }
 
-// BatchOf returns the batch in a message that a consumer got.
+// BatchOf returns the batch in a message of a consumer; meta is the message's metadata.
 func BatchOf(m jetstream.Msg, meta *jetstream.MsgMetadata) Batch {
 	return toBatch(&storedMsg{subject: m.Subject(), seq: meta.Sequence.Stream, time: meta.Timestamp, header: m.Headers(), data: m.Data()})
 }
@@ -230,7 +215,8 @@ func (r *Reader) ReadHistorySince(ctx context.Context, since time.Time, limit in
 }
 
 // readBatches reads up to req.Batch messages of a stream from any replica, and
-// retries until ctx ends.
+// retries until a replica answers or ctx ends. An empty result means that the replica
+// that answered has no such messages.
 func (r *Reader) readBatches(ctx context.Context, stream string, req getRequest) ([]Batch, error) {
 	req.Batch = min(max(req.Batch, 1), maxRead)
 	if req.MaxBytes == 0 {
@@ -239,12 +225,12 @@ func (r *Reader) readBatches(ctx context.Context, stream string, req getRequest)
 	ctx, cancel := withTimeout(ctx, loadTimeout)
 	defer cancel()
 	for {
-		got, err := r.directBatch(ctx, stream, req)
+		messages, err := r.directBatch(ctx, stream, req)
 		switch {
 		case err == nil:
-			batches := make([]Batch, len(got))
-			for i := range got {
-				batches[i] = toBatch(&got[i])
+			batches := make([]Batch, len(messages))
+			for i := range messages {
+				batches[i] = toBatch(&messages[i])
 			}
 			return batches, nil
 		case errors.Is(err, errNotOnReplica):
@@ -257,9 +243,9 @@ func (r *Reader) readBatches(ctx context.Context, stream string, req getRequest)
 	}
 }
 
-// FindBatch finds the batch that holds the entry with this number, by binary
-// search. It returns [ErrNotStored] if the entry has expired or is not published
-// yet.
+// FindBatch returns the batch that holds the entry with this number. It searches the
+// stream's sequences by bisection, which reads a batch in each step. It returns
+// [ErrNotStored] if the entry has expired or is not published yet.
 func (r *Reader) FindBatch(ctx context.Context, stream string, number uint64) (Batch, error) {
 	info, err := Info(ctx, r.local.JS, stream)
 	if err != nil {

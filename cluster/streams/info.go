@@ -21,6 +21,9 @@ var (
 	ErrNoReplica = fmt.Errorf("%w, and no replica", ErrNoLeader)
 )
 
+// infoTimeout is how long to wait for the info of a stream.
+const infoTimeout = 2 * time.Second
+
 // Info returns a stream's info from its leader only. Without a leader it
 // returns [ErrNoLeader], because another replica may be far behind what has been
 // ingested.
@@ -35,7 +38,7 @@ func Info(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.
 // replicaInfo returns a stream's info from its leader or, after ten seconds
 // without a leader, from any replica.
 func replicaInfo(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
 	stream, err := js.Stream(ctx, name)
 	switch {
@@ -51,24 +54,12 @@ func replicaInfo(ctx context.Context, js jetstream.JetStream, name string) (*jet
 
 // LaneInfo is the state of a lane, as its leader knows it.
 type LaneInfo struct {
-	Lane        uint8
 	Identity    string
 	Leader      string // member name
 	Quorum      bool   // the leader is in contact with a majority and can store records
 	First, Last uint64
-	Messages    uint64
 	Bytes       uint64
 	MaxBytes    int64
-	Created     time.Time
-	Replicas    []LaneReplica // replicas other than the leader
-}
-
-// LaneReplica is a lane's replica on another member than its leader.
-type LaneReplica struct {
-	Node    string
-	Current bool
-	Offline bool
-	Lag     uint64 // entries behind the leader
 }
 
 // LaneInfo returns the state of a lane from its leader. The error is
@@ -79,18 +70,14 @@ func (r *Reader) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
 	if err != nil {
 		return LaneInfo{}, err
 	}
-	li := LaneInfo{
-		Lane: lane, Identity: info.Config.Metadata[subjects.MetaIdentity], Leader: r.local.Config.Node,
-		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
-		MaxBytes: info.Config.MaxBytes, Created: info.Created, Quorum: hasQuorum(info.Cluster),
-	}
+	leader := r.local.Config.Node
 	if info.Cluster != nil {
-		li.Leader = subjects.NodeOf(info.Cluster.Leader)
-		for _, peer := range info.Cluster.Replicas {
-			li.Replicas = append(li.Replicas, LaneReplica{subjects.NodeOf(peer.Name), peer.Current, peer.Offline, peer.Lag})
-		}
+		leader = subjects.NodeOf(info.Cluster.Leader)
 	}
-	return li, nil
+	return LaneInfo{
+		Identity: info.Config.Metadata[subjects.MetaIdentity], Leader: leader, Quorum: hasQuorum(info.Cluster),
+		First: info.State.FirstSeq, Last: info.State.LastSeq, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
+	}, nil
 }
 
 // ReplicaContactTimeout is how long a replica may be out of contact before its
@@ -100,27 +87,32 @@ const ReplicaContactTimeout = 4 * time.Second
 
 // hasQuorum reports whether a stream's leader can store messages: together with
 // the replicas that are in contact and current it must be a majority. A replica
-// that still catches up does not acknowledge new messages. c is nil for a server
-// that runs alone.
-func hasQuorum(c *jetstream.ClusterInfo) bool {
-	if c == nil {
+// that still catches up does not acknowledge new messages. replication is nil for a
+// server that runs alone, which needs no replicas.
+func hasQuorum(replication *jetstream.ClusterInfo) bool {
+	if replication == nil {
 		return true
 	}
-	connected := 0
-	if c.Leader != "" {
-		connected++
+	if replication.Leader == "" {
+		return false
 	}
-	for _, r := range c.Replicas {
+	connected := 1 // the leader
+	for _, r := range replication.Replicas {
 		if r.Current && r.Active <= ReplicaContactTimeout {
 			connected++
 		}
 	}
-	return c.Leader != "" && connected > (len(c.Replicas)+1)/2
+	return connected > (len(replication.Replicas)+1)/2
 }
 
 // LastSeq returns the sequence of a lane's last record, as its leader knows it.
 func (r *Reader) LastSeq(ctx context.Context, lane uint8) (uint64, error) {
-	info, err := Info(ctx, r.local.JS, subjects.LaneStream(lane))
+	return r.lastSeq(ctx, subjects.LaneStream(lane))
+}
+
+// lastSeq returns the last sequence of a stream, as its leader knows it.
+func (r *Reader) lastSeq(ctx context.Context, stream string) (uint64, error) {
+	info, err := Info(ctx, r.local.JS, stream)
 	if err != nil {
 		return 0, err
 	}

@@ -51,8 +51,8 @@ func (a *Admin) ensureLogs(ctx context.Context, l Layout) {
 	}
 }
 
-// AppendLog stores some lines of a job's log. Lines with the same name are stored
-// once within 30 s. After an error they may be stored or not.
+// AppendLog stores some lines of a job's log as one message. A message with the same
+// name is stored once within 30 s. After an error the lines may be stored or not.
 func (w *Writer) AppendLog(ctx context.Context, id job.ID, name string, lines []byte) error {
 	m := &nats.Msg{Subject: subjects.LogSubject(id), Data: lines, Header: nats.Header{
 		subjects.HeaderMsgID: []string{name}, subjects.HeaderExpectName: []string{subjects.StreamLogs},
@@ -70,7 +70,9 @@ func (w *Writer) AppendLog(ctx context.Context, id job.ID, name string, lines []
 // ReadLog reads pages of a job's log from a sequence on, oldest first. An empty
 // result means that there are no more yet.
 func (r *Reader) ReadLog(ctx context.Context, id job.ID, from uint64) ([]LogPage, error) {
-	batches, err := r.readBatches(ctx, subjects.StreamLogs, getRequest{Seq: max(from, 1), NextFor: subjects.LogSubject(id), Batch: logPagesPerJob, MaxBytes: logReadBytes})
+	batches, err := r.readBatches(ctx, subjects.StreamLogs, getRequest{
+		Seq: max(from, 1), NextFor: subjects.LogSubject(id), Batch: logPagesPerJob, MaxBytes: logReadBytes,
+	})
 	if err != nil {
 		return nil, err
 	}

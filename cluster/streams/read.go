@@ -49,33 +49,39 @@ type storedMsg struct {
 
 // getRequest is the JetStream request for stored messages.
 type getRequest struct {
-	Seq      uint64 `json:"seq,omitempty"`
-	LastFor  string `json:"last_by_subj,omitempty"`
-	NextFor  string `json:"next_by_subj,omitempty"`
-	Batch    int    `json:"batch,omitempty"`
-	MaxBytes int    `json:"max_bytes,omitempty"`
-
-	Since *time.Time `json:"start_time,omitempty"`
+	Seq      uint64     `json:"seq,omitempty"`          // the message's sequence, or with NextFor or Batch the lowest one
+	LastFor  string     `json:"last_by_subj,omitempty"` // the last message of this subject
+	NextFor  string     `json:"next_by_subj,omitempty"` // only messages of this subject
+	Batch    int        `json:"batch,omitempty"`        // maximum number of messages
+	MaxBytes int        `json:"max_bytes,omitempty"`    // of all messages of the batch
+	Since    *time.Time `json:"start_time,omitempty"`   // only messages stored at that time or later
 }
+
+// body returns the request as JSON.
+func (req getRequest) body() []byte {
+	body, _ := json.Marshal(req) // fails for no time before the year 10000
+	return body
+}
+
+// selects reports whether the request is for the message s.
+func (req getRequest) selects(s *storedMsg) bool { return req.Seq == 0 || s.seq == req.Seq }
 
 // errNotOnReplica means that the replica that answered does not have the message;
 // other replicas may have it.
 var errNotOnReplica = errors.New("replica has no such message")
 
-// directBatch reads consecutive messages from whichever replica answers. The error
-// is ErrNoAnswer, nats.ErrNoResponders, errNotOnReplica or that of the context.
+// directBatch reads messages that req selects, in the order of their sequences, from the
+// replica that answers first. It returns fewer than req.Batch messages if the replica has
+// no more of them or has died. The error is embedded.ErrNoAnswer, nats.ErrNoResponders,
+// errNotOnReplica or that of the context.
 func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest) ([]storedMsg, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return nil, err
-	}
 	replies := make(replyQueue, req.Batch+1)
 	reply, token := r.local.Reads.Expect(replies, time.Time{}, true)
 	defer r.local.Reads.Cancel(token)
-	if err := r.local.Reads.Conn.PublishMsg(&nats.Msg{Subject: subjects.APIDirectGet + stream, Reply: reply, Data: body}); err != nil {
+	if err := r.local.Reads.Conn.PublishRequest(subjects.APIDirectGet+stream, reply, req.body()); err != nil {
 		return nil, err
 	}
-	var got []storedMsg
+	var batch []storedMsg
 	timer := time.NewTimer(replicaTimeout)
 	defer timer.Stop()
 	for {
@@ -84,10 +90,10 @@ func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest)
 			switch embedded.Status(m) {
 			case "":
 				if s, err := parseStored(m); err == nil {
-					got = append(got, s)
+					batch = append(batch, s)
 				}
-			case "204":
-				return got, nil
+			case "204": // the end of the batch
+				return batch, nil
 			case "503":
 				return nil, nats.ErrNoResponders
 			default:
@@ -95,8 +101,8 @@ func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest)
 			}
 			timer.Reset(batchIdleTimeout)
 		case <-timer.C:
-			if len(got) > 0 { // the replica died half-way; what it sent is valid
-				return got, nil
+			if len(batch) > 0 { // the replica died half-way; what it sent is valid
+				return batch, nil
 			}
 			return nil, embedded.ErrNoAnswer
 		case <-ctx.Done():
@@ -109,6 +115,7 @@ func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest)
 // large enough for all of them.
 type replyQueue chan *nats.Msg
 
+// Receive implements [embedded.ReplyHandler]. The last reply of a batch has a status.
 func (q replyQueue) Receive(m *nats.Msg) bool {
 	if m == nil {
 		return true
@@ -120,13 +127,10 @@ func (q replyQueue) Receive(m *nats.Msg) bool {
 	return embedded.Status(m) != ""
 }
 
-// getDirect reads one message from whichever replica answers.
+// getDirect reads one message from whichever replica answers. The error is
+// errNotOnReplica if that replica does not have the message.
 func (r *Reader) getDirect(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return storedMsg{}, err
-	}
-	m, err := r.local.Reads.Request(ctx, &nats.Msg{Subject: subjects.APIDirectGet + stream, Data: body}, replicaTimeout)
+	m, err := r.local.Reads.Request(ctx, &nats.Msg{Subject: subjects.APIDirectGet + stream, Data: req.body()}, replicaTimeout)
 	if err != nil {
 		return storedMsg{}, err
 	}
@@ -140,39 +144,33 @@ func (r *Reader) getDirect(ctx context.Context, stream string, req getRequest) (
 // that the message is gone or damaged on the leader's disk; JetStream does not
 // distinguish these.
 func (r *Reader) getFromLeader(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
-	body, err := json.Marshal(req)
-	if err != nil {
-		return storedMsg{}, err
-	}
-	m, err := r.local.Reads.Request(ctx, &nats.Msg{Subject: subjects.APIMsgGet + stream, Data: body}, leaderTimeout)
-	if err != nil {
-		return storedMsg{}, err
-	}
 	var reply struct {
-		Message *struct {
+		embedded.APIReply
+		Message struct {
 			Subject string    `json:"subject"`
 			Seq     uint64    `json:"seq"`
 			Header  []byte    `json:"hdrs"`
 			Data    []byte    `json:"data"`
 			Time    time.Time `json:"time"`
 		} `json:"message"`
-		Error *embedded.APIError `json:"error"`
 	}
-	if err := json.Unmarshal(m.Data, &reply); err != nil {
-		return storedMsg{}, fmt.Errorf("malformed reply of the leader of %s: %w", stream, err)
+	err := r.local.Reads.RequestAPI(ctx, subjects.APIMsgGet+stream, req.body(), leaderTimeout, &reply)
+	if apiErr, ok := errors.AsType[*embedded.APIError](err); ok {
+		switch apiErr.ErrCode {
+		case embedded.CodeNoMessage:
+			return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
+		case int(jetstream.JSErrCodeStreamNotFound):
+			return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrStreamMissing)
+		}
+		return storedMsg{}, fmt.Errorf("read from %s: %w", stream, err)
 	}
-	if reply.Error != nil && reply.Error.ErrCode == embedded.CodeNoMessage {
-		return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
+	if err != nil {
+		return storedMsg{}, err
 	}
-	if reply.Error != nil && reply.Error.ErrCode == int(jetstream.JSErrCodeStreamNotFound) {
-		return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrStreamMissing)
-	}
-	if reply.Error != nil || reply.Message == nil {
-		return storedMsg{}, fmt.Errorf("read from %s: %w", stream, reply.Error)
-	}
-	s := storedMsg{subject: reply.Message.Subject, seq: reply.Message.Seq, time: reply.Message.Time, data: reply.Message.Data}
-	if len(reply.Message.Header) > 0 {
-		if s.header, err = nats.DecodeHeadersMsg(reply.Message.Header); err != nil {
+	stored := &reply.Message
+	s := storedMsg{subject: stored.Subject, seq: stored.Seq, time: stored.Time, data: stored.Data}
+	if len(stored.Header) > 0 {
+		if s.header, err = nats.DecodeHeadersMsg(stored.Header); err != nil {
 			return storedMsg{}, fmt.Errorf("headers of %s %d: %w", stream, s.seq, err)
 		}
 	}
@@ -180,11 +178,12 @@ func (r *Reader) getFromLeader(ctx context.Context, stream string, req getReques
 }
 
 // getFromAnyReplica reads a message that the leader does not have: if only the
-// leader's replica is damaged, another one has it.
+// leader's replica is damaged, another one has it. It asks several times, because a
+// random replica answers. The error is [ErrNotStored] if none had it.
 func (r *Reader) getFromAnyReplica(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	for i := 0; i < replicaAttempts && r.local.Config.Clustered() && ctx.Err() == nil; i++ {
 		s, err := r.getDirect(ctx, stream, req)
-		if err == nil && (req.Seq == 0 || s.seq == req.Seq) {
+		if err == nil && req.selects(&s) {
 			return s, nil
 		}
 	}
@@ -198,33 +197,27 @@ func (r *Reader) getFromAnyReplica(ctx context.Context, stream string, req getRe
 // from the leader, and so on. It stops early only for [ErrNotStored] and
 // [ErrStreamMissing].
 func (r *Reader) load(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
-	if _, limited := ctx.Deadline(); !limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, loadTimeout)
-		defer cancel()
-	}
-	var lastErr error
+	ctx, cancel := withTimeout(ctx, loadTimeout)
+	defer cancel()
 	for attempt := 0; ; attempt++ {
-		var s storedMsg
-		if attempt%3 == 2 {
-			s, lastErr = r.getFromLeader(ctx, stream, req)
-		} else {
-			s, lastErr = r.getDirect(ctx, stream, req)
+		get, fromLeader := r.getDirect, attempt%3 == 2
+		if fromLeader {
+			get = r.getFromLeader
 		}
-		if lastErr == nil && (req.Seq == 0 || s.seq == req.Seq) {
-			return s, nil
-		}
+		s, err := get(ctx, stream, req)
 		switch {
-		case errors.Is(lastErr, ErrNotStored):
+		case err == nil && req.selects(&s):
+			return s, nil
+		case errors.Is(err, ErrNotStored):
 			return r.getFromAnyReplica(ctx, stream, req)
-		case errors.Is(lastErr, ErrStreamMissing):
-			return storedMsg{}, lastErr
+		case errors.Is(err, ErrStreamMissing):
+			return storedMsg{}, err
 		}
-		if attempt%3 == 2 {
+		if fromLeader {
 			_ = backoff.Sleep(ctx, replicaTimeout)
 		}
-		if err := ctx.Err(); err != nil {
-			return storedMsg{}, fmt.Errorf("read from %s: %w (last error: %v)", stream, err, lastErr)
+		if ctx.Err() != nil {
+			return storedMsg{}, fmt.Errorf("read from %s: %w (last error: %v)", stream, ctx.Err(), err)
 		}
 	}
 }

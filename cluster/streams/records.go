@@ -41,11 +41,11 @@ func (r *Reader) Read(ctx context.Context, lane uint8, from uint64, limit int) (
 	req := getRequest{Seq: from, Batch: min(maxRead, max(limit, 1)), MaxBytes: maxReadBytes}
 	stream := subjects.LaneStream(lane)
 	for range 2 {
-		got, err := r.directBatch(ctx, stream, req)
+		messages, err := r.directBatch(ctx, stream, req)
 		switch {
-		case err == nil && len(got) > 0 && got[0].seq == from:
-			return contiguous(lane, from, got), nil
-		case err == nil && len(got) > 0:
+		case err == nil && len(messages) > 0 && messages[0].seq == from:
+			return contiguous(lane, from, messages), nil
+		case err == nil && len(messages) > 0:
 			return r.readAtGap(ctx, lane, from)
 		case err == nil, errors.Is(err, errNotOnReplica):
 			return nil, nil
@@ -84,21 +84,24 @@ func (r *Reader) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job.
 	return nil, &GapError{Lane: lane, From: from, First: info.First, Last: info.Last}
 }
 
-// contiguous converts the messages of got up to the first gap; the first one must
-// have the sequence from.
-func contiguous(lane uint8, from uint64, got []storedMsg) []job.Record {
-	records := make([]job.Record, 0, len(got))
-	for i := range got {
-		if got[i].seq != from+uint64(i) {
+// contiguous converts messages of a lane to records, up to the first gap in their
+// sequences. The first message must have the sequence from.
+func contiguous(lane uint8, from uint64, messages []storedMsg) []job.Record {
+	records := make([]job.Record, 0, len(messages))
+	for i := range messages {
+		if messages[i].seq != from+uint64(i) {
 			break
 		}
-		records = append(records, toRecord(lane, &got[i]))
+		records = append(records, toRecord(lane, &messages[i]))
 	}
 	return records
 }
 
-// toRecord converts a stored message. The time in its header counts only on
-// subjects that only nodes may use.
+// toRecord converts a stored message of a lane to a record. A job that a client has
+// published straight to the lane may have settings in headers, which are merged into its
+// body. A job that a node has published has the time at which that node accepted it in a
+// header, which replaces the time at which the stream stored it; clients, which may not
+// publish to such a subject, cannot set it.
 func toRecord(lane uint8, s *storedMsg) job.Record {
 	_, kind, queue, ok := subjects.ParseLaneSubject(s.subject)
 	if !ok {
@@ -119,8 +122,9 @@ func toRecord(lane uint8, s *storedMsg) job.Record {
 	return r
 }
 
-// ProducerHeaders returns the headers that belong to a job. Trace propagators that
-// write HTTP headers capitalize theirs.
+// ProducerHeaders returns the headers that belong to a job; get returns a header by its
+// name, "" if it is missing. Trace propagators that write HTTP headers capitalize
+// theirs.
 func ProducerHeaders(get func(string) string) job.Headers {
 	return job.Headers{
 		Delay:       get(subjects.HeaderDelay),
@@ -155,13 +159,16 @@ func (r *Reader) Load(ctx context.Context, at job.Position, id job.ID, identity 
 // another one. See also [Reader.LoadRecord].
 func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
 	record, err := r.LoadRecord(ctx, at)
-	if err == nil && record.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
+	if err == nil && record.Matches(id, identity) {
+		return record, nil
+	}
+	if err != nil && !errors.Is(err, ErrNotStored) {
 		return record, err
 	}
 	// The record is missing or does not match. It may also be a later record that
 	// debounced the job: that one counts if the lane is the same.
-	info, laneErr := r.LaneInfo(ctx, at.Lane)
-	if laneErr == nil && info.Identity != identity {
+	lane, laneErr := r.LaneInfo(ctx, at.Lane)
+	if laneErr == nil && lane.Identity != identity {
 		laneErr = ErrStreamMismatch
 	}
 	if laneErr != nil {
@@ -170,27 +177,28 @@ func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, i
 	return record, err
 }
 
-// LoadRecordBody returns the body of a record: the content of the blob that body
-// refers to, or body itself. It returns [ErrNotStored] if the blob was reclaimed.
-// Few bodies refer to one, so it searches for the key before it parses.
+// LoadRecordBody returns the body of a job, given the body of its record: the content
+// of the blob that body refers to, or body itself. It returns [ErrNotStored] if the
+// blob was reclaimed. Few bodies refer to a blob, so it searches for the key before it
+// parses the JSON.
 func (r *Reader) LoadRecordBody(ctx context.Context, body []byte) ([]byte, error) {
 	if !bytes.Contains(body, []byte(`"blob"`)) {
 		return body, nil
 	}
-	var outer struct {
+	var reference struct {
 		Blob *job.Blob `json:"blob"`
 	}
-	if json.Unmarshal(body, &outer) != nil || outer.Blob == nil {
+	if json.Unmarshal(body, &reference) != nil || reference.Blob == nil {
 		return body, nil
 	}
-	return r.LoadBlob(ctx, *outer.Blob)
+	return r.LoadBlob(ctx, *reference.Blob)
 }
 
 // Tail calls fn for each directly published record when it is stored. Records may
 // be missed, and must then be read from their lane. Tail returns when ctx has
 // ended and fn's last call has returned.
 func (r *Reader) Tail(ctx context.Context, fn func(job.Record)) error {
-	return subscribe(ctx, r.local.Reads.Conn, subjects.Tail+".>", func(m *nats.Msg) {
+	sub, err := r.local.Reads.Conn.Subscribe(subjects.Tail+".>", func(m *nats.Msg) {
 		lane, _, _, ok := subjects.ParseLaneSubject(m.Subject)
 		s, err := parseStored(m)
 		if !ok || err != nil {
@@ -199,14 +207,8 @@ func (r *Reader) Tail(ctx context.Context, fn func(job.Record)) error {
 		s.subject = m.Subject
 		fn(toRecord(lane, &s))
 	})
-}
-
-// subscribe calls fn for each message until ctx has ended and the last call has
-// returned.
-func subscribe(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHandler) error {
-	sub, err := nc.Subscribe(subject, fn)
 	if err != nil {
-		return fmt.Errorf("subscribe to %s: %w", subject, err)
+		return fmt.Errorf("subscribe to %s: %w", subjects.Tail+".>", err)
 	}
 	<-ctx.Done()
 	return embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, sub)
@@ -227,6 +229,7 @@ func (a *Admin) Purge(ctx context.Context, lane uint8, seq uint64) error {
 	return a.purge(ctx, name, jetstream.WithPurgeSequence(seq))
 }
 
+// purge removes messages of a stream, selected by opts.
 func (a *Admin) purge(ctx context.Context, name string, opts ...jetstream.StreamPurgeOpt) error {
 	stream, err := a.local.JS.Stream(ctx, name)
 	if err != nil {

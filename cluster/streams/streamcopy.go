@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,12 +39,12 @@ type StreamState struct {
 	Bytes       uint64
 }
 
-// ArchiveStream sends a stream in JetStream's own archive format to chunk, piece
-// by piece, and returns the archived state. The stream's leader makes the archive;
-// publishing continues, and a slow chunk slows the transfer down. After
+// ArchiveStream calls write with one chunk after another of an archive of a stream, in
+// JetStream's own format, and returns the archived state. The stream's leader makes the
+// archive; publishing continues, and a slow write slows the transfer down. After
 // [ErrStreamMissing], [ErrNoLeader] or an interruption the archive may be started
 // again.
-func (a *Admin) ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (StreamState, error) {
+func (a *Admin) ArchiveStream(ctx context.Context, stream string, write func([]byte) error) (StreamState, error) {
 	nc := a.local.Boards.Conn
 	inbox := nats.NewInbox()
 	chunks := make(chan *nats.Msg, 2*archiveWindow/archiveChunk+8)
@@ -59,45 +60,46 @@ func (a *Admin) ArchiveStream(ctx context.Context, stream string, chunk func([]b
 		return StreamState{}, err
 	}
 	var started struct {
-		Error  *embedded.APIError      `json:"error"`
-		State  jetstream.StreamState   `json:"state"`
-		Config *jetstream.StreamConfig `json:"config"`
+		embedded.APIReply
+		State  jetstream.StreamState  `json:"state"`
+		Config jetstream.StreamConfig `json:"config"`
 	}
-	if err := a.requestAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, archiveTimeout, &started); err != nil {
+	err = leaderError(a.local.Boards.RequestAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, archiveTimeout, &started))
+	if err != nil {
 		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, err)
 	}
-	if started.Error != nil || started.Config == nil {
-		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, streamAPIError(started.Error))
-	}
-	return streamStateOf(started.Config, started.State), receiveArchive(ctx, stream, chunks, chunk)
+	return streamStateOf(&started.Config, started.State), receiveArchive(ctx, stream, chunks, write)
 }
 
-// streamAPIError converts JetStream's error about a stream; e is nil if the reply
-// held neither an error nor the expected content.
-func streamAPIError(e *embedded.APIError) error {
-	switch {
-	case e == nil:
-		return errors.New("incomplete reply of the stream's leader")
-	case e.ErrCode == int(jetstream.JSErrCodeStreamNotFound):
+// leaderError converts an error of a request to a stream's leader: to [ErrNoLeader] if
+// there was no answer, and to [ErrStreamMissing] if the stream does not exist. It
+// returns any other error, and nil, unchanged.
+func leaderError(err error) error {
+	if errors.Is(err, embedded.ErrNoAnswer) || errors.Is(err, nats.ErrNoResponders) {
+		return ErrNoLeader
+	}
+	apiErr, refused := errors.AsType[*embedded.APIError](err)
+	if refused && apiErr.ErrCode == int(jetstream.JSErrCodeStreamNotFound) {
 		return ErrStreamMissing
 	}
-	return e
+	return err
 }
 
-// receiveArchive passes the archive's messages to chunk until the last one.
-func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg, chunk func([]byte) error) error {
+// receiveArchive passes the archive's chunks to write and acknowledges them, until the
+// last one. The error names the stream.
+func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg, write func([]byte) error) error {
 	timeout := time.NewTimer(archiveTimeout)
 	defer timeout.Stop()
 	for {
 		select {
 		case m := <-chunks:
-			if len(m.Data) == 0 {
-				if s := embedded.Status(m); s != "" && s != "204" {
-					return fmt.Errorf("archive stream %s: the leader aborted: %s %s", stream, s, m.Header.Get("Description"))
+			if len(m.Data) == 0 { // the end
+				if status := embedded.Status(m); status != "" && status != "204" {
+					return fmt.Errorf("archive stream %s: the leader aborted: %s %s", stream, status, m.Header.Get("Description"))
 				}
 				return nil
 			}
-			if err := chunk(m.Data); err != nil {
+			if err := write(m.Data); err != nil {
 				return err
 			}
 			if m.Reply != "" { // acknowledges it, so that more are sent
@@ -114,24 +116,11 @@ func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg,
 	}
 }
 
-// requestAPI sends a request to the JetStream API and decodes its JSON reply. It
-// returns [ErrNoLeader] if no reply arrives.
-func (a *Admin) requestAPI(ctx context.Context, subject string, request []byte, wait time.Duration, reply any) error {
-	m, err := a.local.Boards.Request(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
-	switch {
-	case errors.Is(err, embedded.ErrNoAnswer), errors.Is(err, nats.ErrNoResponders):
-		return ErrNoLeader
-	case err != nil:
-		return err
-	}
-	return json.Unmarshal(m.Data, reply)
-}
-
 // RestoreStream creates a stream that does not exist from an archive made by
 // [Admin.ArchiveStream], with the yard's present configuration for it; a lane
-// stays closed, see [Layout.Closed]. state is the archive's content. It returns
-// when the stream's leader has stored it; [Admin.Replicated] reports on the
-// other replicas.
+// stays closed, see [Layout.Closed]. state is what the archive contains. RestoreStream
+// returns when the stream's leader has stored the content; [Admin.Replicated] reports
+// on the other replicas.
 func (a *Admin) RestoreStream(ctx context.Context, layout Layout, stream string, state StreamState, archive io.Reader) error {
 	layout.Closed = true
 	cfg, ok := streamConfig(layout.withDefaults(&a.local.Config), stream, state.Identity)
@@ -144,35 +133,37 @@ func (a *Admin) RestoreStream(ctx context.Context, layout Layout, stream string,
 	if err != nil {
 		return err
 	}
-	var started struct {
-		Error   *embedded.APIError `json:"error"`
-		Deliver string             `json:"deliver_subject"`
+	subject, err := a.startRestore(ctx, stream, request)
+	if err == nil {
+		err = a.upload(ctx, subject, archive)
 	}
-	for began := time.Now(); ; {
-		err := a.requestAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, restoreStartTimeout, &started)
-		if errors.Is(err, ErrNoLeader) && time.Since(began) < restoreRetryFor && ctx.Err() == nil {
-			// JetStream has chosen a leader that is down: start over.
-			if err := a.local.JS.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-				return fmt.Errorf("restore stream %s: %w", stream, err)
-			}
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("restore stream %s: %w", stream, err)
-		}
-		if started.Error == nil || !transient(started.Error) || time.Since(began) > restoreRetryFor || ctx.Err() != nil {
-			break
-		}
-		started.Error = nil
-		_ = backoff.Sleep(ctx, 250*time.Millisecond)
-	}
-	if started.Error != nil {
-		return fmt.Errorf("restore stream %s: %w", stream, started.Error)
-	}
-	if err := a.upload(ctx, started.Deliver, archive); err != nil {
+	if err != nil {
 		return fmt.Errorf("restore stream %s: %w", stream, err)
 	}
 	return nil
+}
+
+// startRestore sends the request to restore a stream and returns the subject for the
+// archive. It repeats the request for restoreRetryFor while the error may pass.
+func (a *Admin) startRestore(ctx context.Context, stream string, request []byte) (subject string, err error) {
+	for began := time.Now(); ; {
+		var started struct {
+			embedded.APIReply
+			Deliver string `json:"deliver_subject"`
+		}
+		err := leaderError(a.local.Boards.RequestAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, restoreStartTimeout, &started))
+		mayRetry := time.Since(began) < restoreRetryFor && ctx.Err() == nil
+		switch {
+		case errors.Is(err, ErrNoLeader) && mayRetry: // JetStream has chosen a leader that is down: start over
+			if err := a.local.JS.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return "", err
+			}
+		case isTransient(err) && mayRetry:
+			_ = backoff.Sleep(ctx, 250*time.Millisecond)
+		default:
+			return started.Deliver, err
+		}
+	}
 }
 
 // JetStream error codes that occur for a while after a stream was removed.
@@ -183,18 +174,22 @@ const (
 	codeRestoreNameTaken = 10130
 )
 
-// transient reports whether e is caused by a stream that was just removed: its
+// isTransient reports whether err is caused by a stream that was just removed: its
 // name is still taken, or its space is not free yet, which members report every
 // ten seconds.
-func transient(e *embedded.APIError) bool {
-	switch e.ErrCode {
+func isTransient(err error) bool {
+	apiErr, refused := errors.AsType[*embedded.APIError](err)
+	if !refused {
+		return false
+	}
+	switch apiErr.ErrCode {
 	case codeNoPeers, embedded.CodeNoResources, codeStorage, codeNameTaken, codeRestoreNameTaken:
 		return true
 	}
 	return false
 }
 
-// upload sends an archive chunk by chunk, each after the previous one was
+// upload sends an archive to subject chunk by chunk, each after the previous one was
 // acknowledged. An empty chunk ends it.
 func (a *Admin) upload(ctx context.Context, subject string, archive io.Reader) error {
 	buf := make([]byte, restoreChunk)
@@ -230,15 +225,10 @@ func (a *Admin) requestWithRetry(ctx context.Context, m *nats.Msg, wait time.Dur
 // uploadChunk sends one chunk of an archive and waits for its acknowledgement.
 func (a *Admin) uploadChunk(ctx context.Context, subject string, chunk []byte, wait time.Duration) error {
 	m, err := a.requestWithRetry(ctx, &nats.Msg{Subject: subject, Data: chunk}, wait)
-	if err != nil {
+	if err != nil || len(m.Data) == 0 {
 		return err
 	}
-	var reply struct {
-		Error *embedded.APIError `json:"error"`
-	}
-	if len(m.Data) == 0 {
-		return nil
-	}
+	var reply embedded.APIReply
 	if err := json.Unmarshal(m.Data, &reply); err != nil {
 		return err
 	}
@@ -248,13 +238,11 @@ func (a *Admin) uploadChunk(ctx context.Context, subject string, chunk []byte, w
 	return nil
 }
 
-// streamConfig returns the configuration of the yard's stream with this name, and
-// whether there is one.
-func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bool) {
-	for lane := range uint8(subjects.MaxLanes) {
-		if subjects.LaneStream(lane) == stream {
-			return laneConfig(lane, identity, l), true
-		}
+// streamConfig returns the configuration of the yard's stream with this name, which is
+// not a board. identity is that of a lane. ok is false if the yard has no such stream.
+func streamConfig(l Layout, stream, identity string) (cfg jetstream.StreamConfig, ok bool) {
+	if lane, isLane := subjects.ParseLaneStream(stream); isLane {
+		return laneConfig(lane, identity, l), true
 	}
 	for _, cfg := range append(auxStreams(l), logStream(l)) {
 		if cfg.Name == stream {
@@ -264,6 +252,7 @@ func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bo
 	return jetstream.StreamConfig{}, false
 }
 
+// streamStateOf converts JetStream's description of a stream.
 func streamStateOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamState {
 	return StreamState{Identity: cfg.Metadata[subjects.MetaIdentity], First: s.FirstSeq, Last: s.LastSeq, Messages: s.Msgs, Bytes: s.Bytes}
 }
@@ -277,10 +266,10 @@ func (a *Admin) StreamState(ctx context.Context, stream string) (StreamState, er
 	return streamStateOf(&info.Config, info.State), nil
 }
 
-// RemoveStreams removes every stream of the yard, so that a restore can create
-// them again. Streams are removed in no other way.
+// RemoveStreams removes every stream of the yard except the boards, so that a restore
+// can create them again. Streams are removed in no other way.
 func (a *Admin) RemoveStreams(ctx context.Context) error {
-	names := []string{subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs}
+	names := slices.Clone(subjects.SharedStreams)
 	for lane := range uint8(subjects.MaxLanes) {
 		names = append(names, subjects.LaneStream(lane))
 	}
@@ -293,7 +282,7 @@ func (a *Admin) RemoveStreams(ctx context.Context) error {
 }
 
 // Replicated returns "" if all replicas of a stream have everything that its
-// leader has, and otherwise what is missing.
+// leader has, and otherwise a text about what is missing.
 func (a *Admin) Replicated(ctx context.Context, stream string) (missing string, err error) {
 	info, err := Info(ctx, a.local.JS, stream)
 	if err != nil || info.Cluster == nil {

@@ -9,6 +9,7 @@
 package streams
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -18,6 +19,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -64,25 +66,18 @@ func (e *IdentityError) Error() string {
 // tenth each for events and results, and a twentieth for logs. The rest is for
 // dead letters.
 func (l Layout) withDefaults(c *embedded.Config) Layout {
-	if l.Replicas == 0 {
-		l.Replicas = 1
-		if c.Clustered() {
-			l.Replicas = 3
-		}
+	replicas := 1
+	if c.Clustered() {
+		replicas = 3
 	}
-	setDefault(&l.MaxLaneBytes, min(8<<30, c.MaxStore/5*2/int64(len(l.Identities))))
-	setDefault(&l.MaxBlobBytes, min(16<<30, c.MaxStore/4))
-	setDefault(&l.HistoryBytes, min(4<<30, c.MaxStore/10))
-	setDefault(&l.LogBytes, min(1<<30, c.MaxStore/20))
-	setDefault(&l.HistoryAge, 7*24*time.Hour)
-	setDefault(&l.ResultsAge, 24*time.Hour)
+	l.Replicas = cmp.Or(l.Replicas, replicas)
+	l.MaxLaneBytes = cmp.Or(l.MaxLaneBytes, min(8<<30, c.MaxStore/5*2/int64(len(l.Identities))))
+	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(16<<30, c.MaxStore/4))
+	l.HistoryBytes = cmp.Or(l.HistoryBytes, min(4<<30, c.MaxStore/10))
+	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/20))
+	l.HistoryAge = cmp.Or(l.HistoryAge, 7*24*time.Hour)
+	l.ResultsAge = cmp.Or(l.ResultsAge, 24*time.Hour)
 	return l
-}
-
-func setDefault[T int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
 }
 
 // Admin creates, empties, archives and removes the cluster's streams. Its methods may
@@ -103,8 +98,8 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 	}
 	layout = layout.withDefaults(&a.local.Config)
 	identities := make([]string, len(layout.Identities))
-	for lane, want := range layout.Identities {
-		identity, err := a.ensureLane(ctx, uint8(lane), want, layout)
+	for lane := range identities {
+		identity, err := a.ensureLane(ctx, uint8(lane), layout)
 		if err != nil {
 			return nil, err
 		}
@@ -119,36 +114,32 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 	return identities, nil
 }
 
-// ensureLane creates a lane or verifies its identity, and opens it unless layout
-// says otherwise. want is the identity recorded in the ledger, "" if any is
-// accepted. It returns the lane's identity.
-func (a *Admin) ensureLane(ctx context.Context, lane uint8, want string, layout Layout) (string, error) {
-	fresh := want
-	if fresh == "" {
-		fresh = newIdentity()
-	}
-	info, err := ensureStream(ctx, a.local.JS, laneConfig(lane, fresh, layout), layout.Create)
+// ensureLane creates a lane or verifies its identity, and opens the lane unless
+// layout.Closed is set. It returns the lane's identity, or an [*IdentityError] if the
+// ledger has another one.
+func (a *Admin) ensureLane(ctx context.Context, lane uint8, layout Layout) (identity string, err error) {
+	recorded := layout.Identities[lane] // in the ledger; "": any identity is accepted
+	cfg := laneConfig(lane, cmp.Or(recorded, newIdentity()), layout)
+	info, err := ensureStream(ctx, a.local.JS, cfg, layout.Create)
 	if err != nil {
 		return "", err
 	}
-	got := info.Config.Metadata[subjects.MetaIdentity]
-	if want != "" && got != want {
-		return "", &IdentityError{Stream: subjects.LaneStream(lane), Want: want, Got: got}
+	identity = info.Config.Metadata[subjects.MetaIdentity]
+	if recorded != "" && identity != recorded {
+		return "", &IdentityError{Stream: subjects.LaneStream(lane), Want: recorded, Got: identity}
 	}
 	if !layout.Closed && slices.Contains(info.Config.Subjects, subjects.ClosedSubject(lane)) {
-		open := info.Config
-		direct := laneConfig(lane, got, layout)
-		open.Subjects, open.RePublish = direct.Subjects, direct.RePublish
-		if _, err := a.local.JS.UpdateStream(ctx, open); err != nil {
+		info.Config.Subjects, info.Config.RePublish = cfg.Subjects, cfg.RePublish
+		if _, err := a.local.JS.UpdateStream(ctx, info.Config); err != nil {
 			return "", fmt.Errorf("open lane %d: %w", lane, err)
 		}
 	}
-	return got, nil
+	return identity, nil
 }
 
-// ensureStream creates a stream if it is missing and create is set. It never
-// changes an existing stream: its configuration may have been chosen by an
-// operator.
+// ensureStream returns the info of a stream. It creates a missing stream if create is
+// true; otherwise the error is [ErrStreamMissing]. It never changes an existing stream,
+// whose configuration an operator may have chosen.
 func ensureStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
 	stream, err := js.Stream(ctx, cfg.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -168,9 +159,9 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.Str
 
 // newIdentity returns a random identity of a lane.
 func newIdentity() string {
-	b := make([]byte, 16)
-	rand.Read(b) // never fails
-	return hex.EncodeToString(b)
+	var random [16]byte
+	rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
 }
 
 // maxConsumers is the maximum number of consumers of one stream. Clients can
@@ -234,29 +225,90 @@ func withMonitorMeta(meta map[string]string, replicas int) map[string]string {
 // auxStreams returns the configurations of all streams other than lanes, logs and
 // boards.
 func auxStreams(l Layout) []jetstream.StreamConfig {
-	base := func(name, role, about, subject string) jetstream.StreamConfig {
-		return auxStream(l, name, role, about, subject)
-	}
-	blobs := base(subjects.StreamBlobs, "blobs", "Bodies and results too large for a record, in chunks, by hour", subjects.Blobs+".*.*.*")
+	blobs := auxStream(l, subjects.StreamBlobs, "blobs", "Bodies and results too large for a record, in chunks, by hour", subjects.Blobs+".*.*.*")
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
-	events := base(subjects.StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", subjects.History)
+	events := auxStream(l, subjects.StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", subjects.History)
 	events.MaxAge, events.MaxBytes, events.DenyDelete = l.HistoryAge, l.HistoryBytes, true
 	if l.Recreated {
 		events.FirstSeq = 2
 	}
-	results := base(subjects.StreamResults, "results", "What jobs returned: one message per committed batch", subjects.Results)
+	results := auxStream(l, subjects.StreamResults, "results", "What jobs returned: one message per committed batch", subjects.Results)
 	results.MaxAge, results.MaxBytes, results.DenyDelete = l.ResultsAge, l.HistoryBytes, true
-	dlq := base(subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".*")
+	dlq := auxStream(l, subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".*")
 	dlq.Discard = jetstream.DiscardNew
 	return []jetstream.StreamConfig{blobs, events, results, dlq}
 }
 
 // auxStream returns the configuration that all streams other than lanes have in
-// common.
-func auxStream(l Layout, name, role, about, subject string) jetstream.StreamConfig {
+// common, for the stream with this name, which stores the messages of subject.
+func auxStream(l Layout, name, role, description, subject string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: name, Description: about, Subjects: []string{subject}, Storage: jetstream.FileStorage, Replicas: l.Replicas,
+		Name: name, Description: description, Subjects: []string{subject}, Storage: jetstream.FileStorage, Replicas: l.Replicas,
 		AllowDirect: true, Duplicates: embedded.DuplicateWindow, MaxMsgSize: embedded.MaxMessage - 64<<10, MaxConsumers: maxConsumers,
 		Metadata: withMonitorMeta(map[string]string{subjects.MetaRole: role}, l.Replicas),
 	}
+}
+
+const (
+	closeLaneTimeout = 5 * time.Second // for the reply with a closed lane's last sequence
+	impossibleSeq    = 1 << 62         // a sequence number that no lane reaches
+)
+
+// CloseLane closes the lane with this identity for new records and returns the state
+// of its stream, which is final. The state is zero if no such lane exists. The error is
+// [ErrNoLeader] if the lane could not be closed, and [ErrNoReplica] if the stream may
+// not exist at all. [Admin.EnsureStreams] opens the lane again.
+func (a *Admin) CloseLane(ctx context.Context, lane uint8, identity string) (StreamState, error) {
+	info, err := replicaInfo(ctx, a.local.JS, subjects.LaneStream(lane))
+	switch {
+	case errors.Is(err, ErrStreamMissing):
+		return StreamState{}, nil
+	case err != nil:
+		return StreamState{}, err
+	case info.Config.Metadata[subjects.MetaIdentity] != identity:
+		return StreamState{}, nil
+	case info.Cluster != nil && info.Cluster.Leader == "":
+		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, ErrNoLeader)
+	}
+	setClosedSubject(&info.Config, lane)
+	stream, err := a.local.JS.UpdateStream(ctx, info.Config)
+	if err != nil {
+		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, err)
+	}
+	last, err := a.closedLaneLast(ctx, lane)
+	if err != nil {
+		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, err)
+	}
+	state := streamStateOf(&stream.CachedInfo().Config, stream.CachedInfo().State)
+	state.Last = max(state.Last, last)
+	return state, nil
+}
+
+// closedLaneLast returns the sequence number of the last record that the leader of
+// a closed lane has accepted. The stream's info may be older: records accepted
+// just before the lane was closed may be stored, and acknowledged, later. So
+// closedLaneLast publishes a record with an impossible expected sequence. The leader
+// handles that record after all accepted ones, refuses it, and names its last sequence
+// in the error.
+func (a *Admin) closedLaneLast(ctx context.Context, lane uint8) (last uint64, err error) {
+	m := nats.NewMsg(subjects.ClosedSubject(lane))
+	m.Header.Set(subjects.HeaderExpectLast, strconv.FormatInt(impossibleSeq, 10))
+	reply, err := a.requestWithRetry(ctx, m, closeLaneTimeout)
+	if err != nil {
+		return 0, err
+	}
+	_, err = embedded.ParsePubAck(reply.Data)
+	apiErr, refused := errors.AsType[*embedded.APIError](err)
+	if !refused || apiErr.ErrCode != embedded.CodeWrongLast {
+		return 0, fmt.Errorf("the lane's leader did not return its last sequence: %w", err)
+	}
+	if _, err := fmt.Sscanf(apiErr.Description, "wrong last sequence: %d", &last); err != nil {
+		return 0, fmt.Errorf("unexpected error of the lane's leader %q: %w", apiErr.Description, err)
+	}
+	return last, nil
+}
+
+// setClosedSubject replaces a lane's subjects by one to which nothing is published.
+func setClosedSubject(cfg *jetstream.StreamConfig, lane uint8) {
+	cfg.Subjects, cfg.RePublish = []string{subjects.ClosedSubject(lane)}, nil
 }

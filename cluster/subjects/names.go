@@ -4,6 +4,7 @@
 package subjects
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -20,8 +21,11 @@ const (
 	StreamDLQ     = "YARD_DLQ"
 	StreamLogs    = "YARD_LOGS"
 
-	LanePrefix = "YARD_JOBS_" // of the names of lanes
+	lanePrefix = "YARD_JOBS_" // of the names of lanes
 )
+
+// SharedStreams lists the yard's streams other than lanes and boards.
+var SharedStreams = []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 
 // Names of the boards, key-value buckets with read models for people.
 const (
@@ -130,10 +134,24 @@ const (
 )
 
 // LaneStream returns the name of a lane's stream.
-func LaneStream(lane uint8) string { return LanePrefix + strconv.Itoa(int(lane)) }
+func LaneStream(lane uint8) string { return lanePrefix + strconv.Itoa(int(lane)) }
 
-// JobsSubject returns the subject for publishing jobs of queue directly.
-func JobsSubject(queue string) string { return Jobs + "." + queue }
+// ParseLaneStream returns the lane whose stream has this name. ok is false for the
+// name of any other stream.
+func ParseLaneStream(stream string) (lane uint8, ok bool) {
+	number, hasPrefix := strings.CutPrefix(stream, lanePrefix)
+	if !hasPrefix {
+		return 0, false
+	}
+	return parseLane(number)
+}
+
+// parseLane parses the decimal number of a lane. ok is false if text is not a number
+// from 0 to MaxLanes-1.
+func parseLane(text string) (lane uint8, ok bool) {
+	n, err := strconv.ParseUint(text, 10, 8)
+	return uint8(n), err == nil && n < MaxLanes
+}
 
 // LiveSubject returns the subject of live events of one kind and queue.
 func LiveSubject(event, queue string) string {
@@ -165,11 +183,11 @@ func LaneSubject(lane uint8, kind, queue string) string {
 // NodeSubject returns the subject of a request to a node.
 func NodeSubject(node, verb string) string { return api.SubjectNode + "." + node + "." + verb }
 
-// LocalSubject returns the subject on which node receives what its own clients
-// send to subject, which must begin with "yard.". The node's name in a subject of
-// a node verb is not repeated.
+// LocalSubject returns the subject on which node receives what its own clients send
+// to a public subject, which must begin with "yard.". If the public subject already
+// names the node, as in yard.node.<node>.<verb>, the result names it only once.
 func LocalSubject(node, subject string) string {
-	if verb, own := strings.CutPrefix(subject, NodeSubject(node, "")); own {
+	if verb, namesNode := strings.CutPrefix(subject, NodeSubject(node, "")); namesNode {
 		return NodeVerbSubject(node, verb)
 	}
 	return Local + "." + node + strings.TrimPrefix(subject, "yard")
@@ -191,52 +209,48 @@ func BlobSubject(name string, chunk int) string {
 // purged together.
 func BlobHour(at time.Time) string { return at.UTC().Format("2006010215") }
 
-// ParseLaneSubject parses "yard.lane.<n>.<kind>.<queue>" and, from the tail,
-// "yard.tail.<n>.<queue>".
+// ParseLaneSubject parses the subject of a job's record: "yard.lane.<n>.<kind>.<queue>"
+// in a lane's stream, or "yard.tail.<n>.<queue>" where a lane republishes the direct
+// publishes that it has stored. ok is false for any other subject.
 func ParseLaneSubject(subject string) (lane uint8, kind, queue string, ok bool) {
-	rest, isLane := strings.CutPrefix(subject, Lane+".")
-	if !isLane {
-		if rest, ok = strings.CutPrefix(subject, Tail+"."); !ok {
+	rest, republished := strings.CutPrefix(subject, Tail+".")
+	if !republished {
+		rest, ok = strings.CutPrefix(subject, Lane+".")
+		if !ok {
 			return 0, "", "", false
 		}
-		kind = DirectPublish
 	}
-	number, rest, ok := strings.Cut(rest, ".")
-	n, err := strconv.ParseUint(number, 10, 8)
-	if !ok || err != nil || n >= MaxLanes {
+	number, rest, _ := strings.Cut(rest, ".")
+	if lane, ok = parseLane(number); !ok {
 		return 0, "", "", false
 	}
-	if isLane {
-		kind, rest, ok = strings.Cut(rest, ".")
+	kind, queue = DirectPublish, rest
+	if !republished {
+		kind, queue, _ = strings.Cut(rest, ".")
 	}
-	return uint8(n), kind, rest, ok && rest != ""
+	return lane, kind, queue, queue != ""
 }
 
-// token returns name with every character that a subject token cannot contain
-// replaced by '_'.
+// token returns name with every character that a token of a subject cannot contain
+// replaced by '_', and "_" for "".
 func token(name string) string {
 	if name == "" {
 		return "_"
 	}
-	clean := func(r rune) rune {
+	replaceForbidden := func(r rune) rune {
 		if r <= ' ' || r == '.' || r == '*' || r == '>' || r > '~' {
 			return '_'
 		}
 		return r
 	}
-	return strings.Map(clean, name)
+	return strings.Map(replaceForbidden, name)
 }
 
-// NodeOf returns the member name in a server's identity "<name>-<8 hex>".
+// identitySuffix matches what an identity of a server has after the member's name.
+var identitySuffix = regexp.MustCompile(`^(.+)-[0-9a-f]{8}$`)
+
+// NodeOf returns the name of the member whose server has an identity, which is
+// "<name>-<8 hexadecimal digits>". It returns any other text unchanged.
 func NodeOf(identity string) string {
-	cut := len(identity) - 9
-	if cut < 1 || identity[cut] != '-' {
-		return identity
-	}
-	for _, c := range []byte(identity[cut+1:]) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return identity
-		}
-	}
-	return identity[:cut]
+	return identitySuffix.ReplaceAllString(identity, "$1")
 }
