@@ -1,7 +1,7 @@
 package ledger
 
 import (
-	"fmt"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -26,24 +26,6 @@ type Authority struct {
 	Expired bool
 }
 
-// LeaseHeldError is returned for an acquisition while another owner holds the
-// lease.
-type LeaseHeldError struct{ Owner string }
-
-func (e *LeaseHeldError) Error() string {
-	return "authority error: lease already held by " + e.Owner
-}
-
-// OwnerMismatchError is returned for a renewal by anyone except the owner.
-type OwnerMismatchError struct{ Owner string }
-
-func (e *OwnerMismatchError) Error() string {
-	return "authority error: owner mismatch: lease held by " + e.Owner
-}
-
-// ErrNoLease is returned for a renewal when no lease is held.
-var ErrNoLease = fmt.Errorf("authority error: no lease currently held")
-
 // Authority returns the state of the lease at the ledger's current time.
 func (l *Ledger) Authority() Authority {
 	a := &l.authority
@@ -54,6 +36,12 @@ func (l *Ledger) Authority() Authority {
 	return view
 }
 
+// heldError returns the error for an acquisition while another owner holds the
+// lease.
+func (a *authority) heldError() error {
+	return errors.New("authority error: lease already held by " + a.owner)
+}
+
 func (a *authority) expired(now int64) bool { return a.owner != "" && a.until > 0 && now >= a.until }
 
 // apply acquires the lease for the Raft leader. A lease that a node acquired in
@@ -61,7 +49,7 @@ func (a *authority) expired(now int64) bool { return a.owner != "" && a.until > 
 func (c *Lead) apply(l *Ledger) Result {
 	a := &l.authority
 	if a.owner != "" && a.owner != c.Owner && l.term <= a.term && !a.expired(l.now) {
-		return Result{Err: &LeaseHeldError{Owner: a.owner}}
+		return Result{Err: a.heldError()}
 	}
 	epoch := max(l.index, a.epoch+1)
 	*a = authority{
@@ -78,17 +66,17 @@ func (c *Renew) apply(l *Ledger) Result {
 	return l.respond(a.event(AuthorityRenewed))
 }
 
-// apply changes nothing while a member of the cluster holds the lease: if the
-// command names that member as owner, the answer is the current lease, else the
-// command is refused. A member hands over its lease by other means.
+// apply acquires the lease for a caller of the runtime contract. It changes
+// nothing while a member of the cluster holds the lease: the answer is the
+// current lease if the command names that member, and an error if not.
 func (c *AcquireAuthority) apply(l *Ledger) Result {
 	a := &l.authority
 	if a.member && a.owner == c.Owner && !a.expired(l.now) {
-		held := a.event(AuthorityAcquired)
-		return Result{Event: &held}
+		return Result{Event: new(a.event(AuthorityAcquired))}
 	}
-	if a.owner != "" && (a.member || a.owner != c.Owner && !a.expired(l.now)) {
-		return Result{Err: &LeaseHeldError{Owner: a.owner}}
+	heldByOther := a.owner != c.Owner && !a.expired(l.now)
+	if a.owner != "" && (a.member || heldByOther) {
+		return Result{Err: a.heldError()}
 	}
 	*a = authority{
 		owner: c.Owner, leaseID: c.LeaseID, leasedUntil: c.LeasedUntil,
@@ -102,9 +90,9 @@ func (c *RenewAuthority) apply(l *Ledger) Result {
 	a := &l.authority
 	switch {
 	case a.owner == "":
-		return Result{Err: ErrNoLease}
+		return Result{Err: errors.New("authority error: no lease currently held")}
 	case a.member || a.owner != c.Owner:
-		return Result{Err: &OwnerMismatchError{Owner: a.owner}}
+		return Result{Err: errors.New("authority error: owner mismatch: lease held by " + a.owner)}
 	}
 	a.leaseID, a.leasedUntil, a.until = c.LeaseID, c.LeasedUntil, parseExpiry(c.LeasedUntil, l.now)
 	return l.respond(a.event(AuthorityRenewed))
@@ -127,7 +115,9 @@ func (a *authority) event(k EventKind) Event {
 }
 
 // FormatTime formats t as in the events that the system emits.
-func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+func FormatTime(t time.Time) string { return t.UTC().Format(timeFormat) }
+
+const timeFormat = "2006-01-02T15:04:05.000Z"
 
 // apply emits the contract's run events. Other events are ignored: they have
 // commands of their own.

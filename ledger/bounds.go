@@ -10,23 +10,14 @@ const (
 	MaxMetadata = 4 << 10 // metadata of an external dispatch
 )
 
-// TooLongError is returned for a command with a text above its limit.
-type TooLongError struct {
-	Field     string
-	Size, Max int
-}
-
-func (e *TooLongError) Error() string {
-	return fmt.Sprintf("dispatch error: %s has %d bytes; at most %d", e.Field, e.Size, e.Max)
-}
-
 // textField is the size of one text of a command, and its limit.
 type textField struct {
 	name      string
 	size, max int
 }
 
-// textFields returns the texts of c that come from callers.
+// textFields returns the texts of a command that come from callers or the
+// configuration, under the names that an error uses for them.
 func textFields(c Command) []textField {
 	switch c := c.(type) {
 	case *AcquireAuthority:
@@ -51,8 +42,8 @@ func textFields(c Command) []textField {
 	case *RecordWorkerEvents:
 		all := []textField{{"node", len(c.Node), MaxText}}
 		for i := range c.Events {
-			n := &c.Events[i]
-			all = append(all, textField{"worker", len(n.Worker), MaxText}, textField{"detail", len(n.Detail), MaxText})
+			event := &c.Events[i]
+			all = append(all, textField{"worker", len(event.Worker), MaxText}, textField{"detail", len(event.Detail), MaxText})
 		}
 		return all
 	case *CancelJob:
@@ -118,11 +109,11 @@ func memberFields(m *Member) []textField {
 	}
 }
 
-// Check returns a [*TooLongError] if c contains a text above its limit.
+// Check returns an error if c contains a text above its limit.
 func Check(c Command) error {
 	for _, t := range textFields(c) {
 		if t.size > t.max {
-			return &TooLongError{Field: t.name, Size: t.size, Max: t.max}
+			return fmt.Errorf("dispatch error: %s has %d bytes; at most %d", t.name, t.size, t.max)
 		}
 	}
 	return nil

@@ -1,11 +1,14 @@
 package ledger
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"io"
 	"iter"
 	"time"
+
+	"github.com/tidwall/btree"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -15,26 +18,27 @@ import (
 // After an error it writes nothing more and reads only zero values, so that
 // loops end.
 type codec struct {
-	buf []byte // encoder: not written yet; decoder: read, but not decoded yet
+	w       io.Writer         // nil in a decoder
+	buf     []byte            // encoder: not written yet
+	numbers map[string]uint64 // encoder: number of each name written so far
 
-	w       io.Writer
-	numbers map[string]uint64 // number of each name written so far
-
-	r        io.Reader // nil in an encoder
-	block    []byte    // the memory of buf
-	names    []string  // names read so far
-	executor executor  // the one that is being read
+	r        *bufio.Reader // nil in an encoder
+	names    []string      // decoder: names read so far
+	executor executor      // decoder: the one that is being read
 
 	err error
 }
+
+const flushSize = 64 << 10 // bytes that an encoder collects before it writes them
 
 func newEncoder(w io.Writer) *codec {
 	return &codec{w: w, buf: make([]byte, 0, 2*flushSize), numbers: make(map[string]uint64)}
 }
 
-// flushSize is how many bytes an encoder collects before it writes them.
-const flushSize = 64 << 10
+func newDecoder(r io.Reader) *codec { return &codec{r: bufio.NewReaderSize(r, 64<<10)} }
 
+// flush writes what an encoder has not written yet, and returns its first
+// error.
 func (c *codec) flush() error {
 	if c.err == nil {
 		_, c.err = c.w.Write(c.buf)
@@ -43,13 +47,12 @@ func (c *codec) flush() error {
 	return c.err
 }
 
-func newDecoder(r io.Reader) *codec { return &codec{r: r, block: make([]byte, 64<<10)} }
-
 func (c *codec) decoding() bool { return c.r != nil }
 
 // errCorrupt is returned for a snapshot that no encoder can have written.
 var errCorrupt = errors.New("ledger snapshot is corrupt")
 
+// fail records err, unless an earlier error is recorded.
 func (c *codec) fail(err error) {
 	if c.err == nil {
 		c.err = err
@@ -64,11 +67,11 @@ type name string
 // would be read as the zero time.
 type unixTime time.Time
 
-// fields encodes or decodes the values that the pointers point to. Unsigned
-// numbers are varints; signed ones, times and durations are in zigzag encoding.
+// fields encodes or decodes the values that the pointers point to, in order. It
+// panics for a pointer of a type that it does not know.
 func (c *codec) fields(pointers ...any) {
-	for _, p := range pointers {
-		switch p := p.(type) {
+	for _, pointer := range pointers {
+		switch p := pointer.(type) {
 		case *uint64:
 			c.uint(p)
 		case *uint32:
@@ -116,46 +119,31 @@ func (c *codec) fields(pointers ...any) {
 	}
 }
 
+// raw writes all bytes of b, or reads as many as b has.
 func (c *codec) raw(b []byte) {
 	switch {
 	case !c.decoding():
 		c.buf = append(c.buf, b...)
 	case c.err == nil:
-		n := copy(b, c.buf)
-		if c.buf = c.buf[n:]; n < len(b) {
-			_, c.err = io.ReadFull(c.r, b[n:])
-		}
+		_, c.err = io.ReadFull(c.r, b)
 	}
 }
 
+// uint encodes or decodes an unsigned number as a varint.
 func (c *codec) uint(p *uint64) {
-	switch {
-	case !c.decoding():
+	if !c.decoding() {
 		c.buf = binary.AppendUvarint(c.buf, *p)
-	case c.err != nil:
+		return
+	}
+	if c.err == nil {
+		*p, c.err = binary.ReadUvarint(c.r)
+	}
+	if c.err != nil {
 		*p = 0
-	default:
-		*p = c.readUint()
 	}
 }
 
-func (c *codec) readUint() uint64 {
-	v, n := binary.Uvarint(c.buf)
-	for n == 0 && c.err == nil { // the rest has not been read yet
-		rest := copy(c.block, c.buf)
-		var more int
-		more, c.err = io.ReadAtLeast(c.r, c.block[rest:], 1)
-		c.buf = c.block[:rest+more]
-		v, n = binary.Uvarint(c.buf)
-	}
-	if n <= 0 {
-		c.fail(errCorrupt)
-		return 0
-	}
-	c.buf = c.buf[n:]
-	return v
-}
-
+// int encodes or decodes a signed number as a varint in zigzag encoding.
 func (c *codec) int(p *int64) {
 	v := uint64(*p<<1) ^ uint64(*p>>63)
 	if c.uint(&v); c.decoding() {
@@ -174,6 +162,7 @@ func (c *codec) time(p *time.Time) {
 	}
 }
 
+// bool encodes or decodes false as 0 and true as 1.
 func (c *codec) bool(p *bool) {
 	var v uint64
 	if *p {
@@ -188,52 +177,58 @@ func (c *codec) bool(p *bool) {
 // they are read.
 const maxChunk = 1 << 20
 
+// bytes encodes or decodes the length of a text and its bytes. A length above
+// [job.MaxBody] fails with errCorrupt.
 func (c *codec) bytes(p *[]byte) {
-	n := uint64(len(*p))
-	if c.uint(&n); !c.decoding() {
+	length := uint64(len(*p))
+	c.uint(&length)
+	if !c.decoding() {
 		c.raw(*p)
 		return
 	}
-	if n > job.MaxBody {
+	if length > job.MaxBody {
 		c.fail(errCorrupt)
 	}
-	var b []byte
-	for uint64(len(b)) < n && c.err == nil {
-		at := len(b)
-		b = append(b, make([]byte, min(n-uint64(at), maxChunk))...)
-		c.raw(b[at:])
+	var text []byte
+	for uint64(len(text)) < length && c.err == nil {
+		start := len(text)
+		text = append(text, make([]byte, min(length-uint64(start), maxChunk))...)
+		c.raw(text[start:])
 	}
 	if c.err == nil {
-		*p = b
+		*p = text
 	}
 }
 
+// text is like bytes, for a string.
 func (c *codec) text(p *string) {
 	if c.decoding() {
-		var b []byte
-		c.bytes(&b)
-		*p = string(b)
+		var text []byte
+		c.bytes(&text)
+		*p = string(text)
 		return
 	}
-	n := uint64(len(*p))
-	c.uint(&n)
+	length := uint64(len(*p))
+	c.uint(&length)
 	c.buf = append(c.buf, *p...)
 }
 
+// name encodes or decodes a [name]: the number 0 and the text at its first
+// occurrence, and afterwards the number of that occurrence, from 1.
 func (c *codec) name(p *string) {
-	n := c.numbers[*p] // 0: not written yet
-	c.uint(&n)
+	number := c.numbers[*p] // 0: not written yet
+	c.uint(&number)
 	switch {
-	case n == 0 && c.decoding():
+	case number == 0 && c.decoding():
 		c.text(p)
 		c.names = append(c.names, *p)
-	case n == 0:
+	case number == 0:
 		c.numbers[*p] = uint64(len(c.numbers) + 1)
 		c.text(p)
-	case c.decoding() && n > uint64(len(c.names)):
+	case c.decoding() && number > uint64(len(c.names)):
 		c.fail(errCorrupt)
 	case c.decoding():
-		*p = c.names[n-1]
+		*p = c.names[number-1]
 	}
 }
 
@@ -241,36 +236,48 @@ func (c *codec) name(p *string) {
 // caller encodes or decodes the value next.
 func optional[T any](c *codec, p **T) bool {
 	present := *p != nil
-	if c.bool(&present); present && c.decoding() {
+	c.bool(&present)
+	if present && c.decoding() {
 		*p = new(T)
 	}
 	return present
 }
 
-// each encodes the n values of stored, or decodes new ones: it calls code with
-// each.
-func each[T any](c *codec, n int, stored iter.Seq[*T], code func(*T)) {
-	count := uint64(n)
-	if c.uint(&count); !c.decoding() {
-		stored(func(v *T) bool {
-			code(v)
-			return c.err == nil
-		})
+// each encodes the count values of stored, or decodes as many as were encoded:
+// it calls code with each value, or with new values to decode into.
+func each[T any](c *codec, count int, stored iter.Seq[*T], code func(*T)) {
+	n := uint64(count)
+	c.uint(&n)
+	if c.decoding() {
+		for ; n > 0 && c.err == nil; n-- {
+			code(new(T))
+		}
 		return
 	}
-	for ; count > 0 && c.err == nil; count-- {
-		code(new(T))
+	for v := range stored {
+		if c.err != nil {
+			return
+		}
+		code(v)
 	}
 }
 
-// list encodes or decodes a list: it calls code with each element.
-func list[T any](c *codec, s *[]T, code func(*T)) {
-	n := uint64(len(*s))
-	c.uint(&n)
-	for i := uint64(0); i < n && c.err == nil; i++ {
+// list encodes or decodes the length of a list and its elements: it calls code
+// with each element.
+func list[T any](c *codec, elements *[]T, code func(*T)) {
+	length := uint64(len(*elements))
+	c.uint(&length)
+	for i := uint64(0); i < length && c.err == nil; i++ {
 		if c.decoding() {
-			*s = append(*s, *new(T))
+			*elements = append(*elements, *new(T))
 		}
-		code(&(*s)[i])
+		code(&(*elements)[i])
+	}
+}
+
+// values returns an iterator over the values of m in the order of its keys.
+func values[V any](m *btree.Map[string, V]) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		m.Scan(func(_ string, v V) bool { return yield(v) })
 	}
 }

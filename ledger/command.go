@@ -57,10 +57,11 @@ const (
 	KindAdvanceMember
 )
 
-// Commands about backups.
+// Commands about backups, and the comparison of replicas.
 const (
 	KindHold    Kind = iota + 32 // reclaim nothing while a backup is made
 	KindRestore                  // restore the ledger from a backup
+	KindCheckConsistency
 )
 
 // Command is one atomic change: it takes effect completely or not at all.
@@ -294,6 +295,12 @@ type CronTick struct {
 	Fire     bool      // whether the tick creates a job
 }
 
+// CheckConsistency changes nothing. Each member hashes its ledger as it is
+// after this command's entry; if the hashes differ, a replica has diverged.
+type CheckConsistency struct{}
+
+func (*CheckConsistency) apply(*Ledger) Result { return Result{} }
+
 func (*Lead) Kind() Kind               { return KindLead }
 func (*Renew) Kind() Kind              { return KindRenew }
 func (*Bootstrap) Kind() Kind          { return KindBootstrap }
@@ -314,3 +321,4 @@ func (*SetCron) Kind() Kind            { return KindSetCron }
 func (*RemoveCron) Kind() Kind         { return KindRemoveCron }
 func (*PauseCron) Kind() Kind          { return KindPauseCron }
 func (*TickCrons) Kind() Kind          { return KindTickCrons }
+func (*CheckConsistency) Kind() Kind   { return KindCheckConsistency }

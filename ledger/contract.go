@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -113,26 +114,29 @@ func ParseCommand(line []byte) (Command, error) {
 	if duplicated["command"] {
 		return nil, fmt.Errorf("%w: duplicate field `command`", ErrInvalidJSON)
 	}
-	for _, known := range contractCommands {
-		if known.tag != tag {
+	for _, command := range contractCommands {
+		if command.tag != tag {
 			continue
 		}
-		for _, name := range append(known.optional, known.required...) {
+		for _, name := range slices.Concat(command.optional, command.required) {
 			if duplicated[name] {
 				return nil, fmt.Errorf("%w: duplicate field `%s`", ErrInvalidJSON, name)
 			}
 		}
-		return readCommand(fields, known.kind, known.required)
+		return readCommand(fields, command.kind, command.required)
 	}
-	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, truncateName(tag))
+	if short := truncate(tag, maxEchoedName); short != tag {
+		tag = short + "…"
+	}
+	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
 }
 
 // CommandTag returns the value of the field "command" for c, or "" if c is not
 // one of the contract's commands.
 func CommandTag(c Command) string {
-	for _, known := range contractCommands {
-		if known.kind == c.Kind() {
-			return known.tag
+	for _, command := range contractCommands {
+		if command.kind == c.Kind() {
+			return command.tag
 		}
 	}
 	return ""
@@ -142,39 +146,31 @@ func CommandTag(c Command) string {
 // error is sent in a message header.
 const maxEchoedName = 64
 
-func truncateName(name string) string {
-	if len(name) <= maxEchoedName {
-		return name
-	}
-	end := maxEchoedName
-	for !utf8.RuneStart(name[end]) {
-		end--
-	}
-	return name[:end] + "…"
-}
-
 // checkUnicode refuses what Go would decode as U+FFFD: bytes that are not
 // UTF-8, and unpaired surrogates. Two ids that differ only there would become
-// equal, and the second dispatch would be answered as if it were queued.
+// equal, and the second dispatch would be answered as if it were queued. line
+// must be valid JSON, so that every escape in it is complete.
 func checkUnicode(line []byte) error {
 	if !utf8.Valid(line) {
 		return errors.New("it holds bytes that are not UTF-8")
 	}
+	const escape = len(`\uXXXX`)
 	for {
-		at := bytes.IndexByte(line, '\\')
-		if at < 0 {
+		start := bytes.IndexByte(line, '\\')
+		if start < 0 {
 			return nil
 		}
-		line = line[at:] // line is valid JSON, so the escape is complete
+		line = line[start:]
 		first := unicodeEscape(line)
-		switch {
-		case !utf16.IsSurrogate(first):
-			line = line[2:]
-		case utf16.DecodeRune(first, unicodeEscape(line[6:])) == utf8.RuneError:
-			return fmt.Errorf("%s is half of a surrogate pair", line[:6])
-		default:
-			line = line[12:]
+		if !utf16.IsSurrogate(first) {
+			line = line[len(`\n`):] // the backslash and the character after it
+			continue
 		}
+		second := unicodeEscape(line[escape:])
+		if utf16.DecodeRune(first, second) == utf8.RuneError {
+			return fmt.Errorf("%s is half of a surrogate pair", line[:escape])
+		}
+		line = line[2*escape:]
 	}
 }
 
@@ -189,27 +185,29 @@ func unicodeEscape(text []byte) rune {
 }
 
 // readFields parses an object into its fields, and returns which names occur
-// more than once: it is unknown which of their values was meant.
+// more than once, because it is unknown which of their values was meant. Both
+// maps are nil for an empty object.
 func readFields(line []byte) (fields map[string]json.RawMessage, duplicated map[string]bool, err error) {
-	var other *json.UnmarshalTypeError
-	switch err := json.Unmarshal(line, &fields); {
-	case errors.As(err, &other):
-		return nil, nil, fmt.Errorf("got a value of type %s; a command must be an object", other.Value)
-	case err != nil || len(fields) == 0:
+	err = json.Unmarshal(line, &fields)
+	if typeErr, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return nil, nil, fmt.Errorf("got a value of type %s; a command must be an object", typeErr.Value)
+	}
+	if err != nil || len(fields) == 0 {
 		return nil, nil, err
 	}
+
 	duplicated = make(map[string]bool)
 	seen := make(map[string]bool, len(fields))
 	dec := json.NewDecoder(bytes.NewReader(line))
-	for first := true; ; first = false {
+	for {
 		token, err := dec.Token()
 		if err != nil || token == json.Delim('}') {
 			return fields, duplicated, err
 		}
-		if first {
+		name, ok := token.(string)
+		if !ok {
 			continue // the opening brace
 		}
-		name, _ := token.(string)
 		duplicated[name] = seen[name]
 		seen[name] = true
 		var value json.RawMessage
@@ -219,8 +217,9 @@ func readFields(line []byte) (fields map[string]json.RawMessage, duplicated map[
 	}
 }
 
-// readCommand decodes the fields by their exact names. Decoding into the struct
-// would also accept "Owner" for "owner".
+// readCommand returns a command of the given kind with the values of fields, of
+// which the required ones must be strings. It decodes the fields by their exact
+// names: decoding into the struct would also accept "Owner" for "owner".
 func readCommand(fields map[string]json.RawMessage, kind Kind, required []string) (Command, error) {
 	for _, name := range required {
 		raw, ok := fields[name]
@@ -232,7 +231,7 @@ func readCommand(fields map[string]json.RawMessage, kind Kind, required []string
 		}
 	}
 	c, _ := NewCommand(kind)
-	var optional error
+	var optionalErr error
 	switch c := c.(type) {
 	case *AcquireAuthority:
 		c.Owner, c.LeaseID, c.LeasedUntil = stringField(fields, "owner"), stringField(fields, "lease_id"), stringField(fields, "leased_until")
@@ -240,7 +239,7 @@ func readCommand(fields map[string]json.RawMessage, kind Kind, required []string
 		c.Owner, c.LeaseID, c.LeasedUntil = stringField(fields, "owner"), stringField(fields, "lease_id"), stringField(fields, "leased_until")
 	case *QueueDispatch:
 		c.RequestID, c.Target = stringField(fields, "request_id"), stringField(fields, "target")
-		c.Metadata, optional = compactMetadata(fields["metadata"])
+		c.Metadata, optionalErr = compactMetadata(fields["metadata"])
 	case *MarkNotified:
 		c.RequestID, c.Channel = stringField(fields, "request_id"), stringField(fields, "channel")
 	case *MarkDelivered:
@@ -249,11 +248,11 @@ func readCommand(fields map[string]json.RawMessage, kind Kind, required []string
 		c.RequestID, c.Reason = stringField(fields, "request_id"), stringField(fields, "reason")
 	case *RequestReplay:
 		if raw, ok := fields["cursor"]; ok && json.Unmarshal(raw, &c.Cursor) != nil {
-			optional = errors.New("cursor must be a string or null")
+			optionalErr = errors.New("cursor must be a string or null")
 		}
 	}
-	if optional != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, optional)
+	if optionalErr != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, optionalErr)
 	}
 	return c, nil
 }
@@ -267,7 +266,7 @@ func stringField(fields map[string]json.RawMessage, name string) (s string) {
 
 // compactMetadata returns raw on one line; null becomes nil.
 func compactMetadata(raw json.RawMessage) (json.RawMessage, error) {
-	if raw == nil || bytes.Equal(raw, []byte("null")) {
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return nil, nil
 	}
 	var line bytes.Buffer

@@ -41,9 +41,10 @@ type Cron struct {
 }
 
 // Equal reports whether two entries have the same settings.
-func (c *Cron) Equal(o *Cron) bool {
-	return c.Name == o.Name && c.Schedule == o.Schedule && c.TimeZone == o.TimeZone && c.Queue == o.Queue && bytes.Equal(c.Body, o.Body) &&
-		c.CatchUp == o.CatchUp && c.NoOverlap == o.NoOverlap && c.Declared == o.Declared
+func (c *Cron) Equal(other *Cron) bool {
+	return c.Name == other.Name && c.Schedule == other.Schedule && c.TimeZone == other.TimeZone &&
+		c.Queue == other.Queue && bytes.Equal(c.Body, other.Body) &&
+		c.CatchUp == other.CatchUp && c.NoOverlap == other.NoOverlap && c.Declared == other.Declared
 }
 
 // CronView is a cron entry and its state.
@@ -77,26 +78,19 @@ type cron struct {
 	tick *Tick // of Last, until its record is ingested; then nil
 }
 
-// due returns the entry's place in the order of due ticks. ok is false if the
-// entry has no next tick, or still waits for the last tick's job to be
-// ingested.
-func (c *cron) due() (at cronDue, ok bool) {
-	return cronDue{c.Next.UnixNano(), c}, !c.Next.IsZero() && c.tick == nil
+// waits reports whether the entry waits for its next tick: it has one, and the
+// last tick's job has been ingested.
+func (c *cron) waits() bool { return !c.Next.IsZero() && c.tick == nil }
+
+func cronDueLess(a, b *cron) bool {
+	return cmp.Or(a.Next.Compare(b.Next), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-type cronDue struct {
-	at int64 // unix nanoseconds
-	c  *cron
-}
-
-func cronDueLess(a, b cronDue) bool {
-	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.c.Name, b.c.Name)) < 0
-}
-
+// crons holds the cron entries with their indexes.
 type crons struct {
 	byName *btree.Map[string, *cron]
-	byTime *btree.BTreeG[cronDue]
-	ticks  map[job.ID]*cron // entries whose tick is being published; nil in a copy
+	byTime *btree.BTreeG[*cron] // those that wait for a tick, by its time
+	ticks  map[job.ID]*cron     // entries whose tick is being published; nil in a copy
 }
 
 func newCrons() crons {
@@ -108,60 +102,73 @@ func newCrons() crons {
 
 func (s *crons) copy() crons { return crons{byName: s.byName.Copy(), byTime: s.byTime.Copy()} }
 
-// put replaces old with c. old is nil for a new entry, c is nil to remove one.
-func (s *crons) put(old, c *cron) {
+// put replaces old by next in every index. old is nil for a new entry, next is
+// nil to remove one.
+func (s *crons) put(old, next *cron) {
 	if old != nil {
 		s.byName.Delete(old.Name)
-		if due, ok := old.due(); ok {
-			s.byTime.Delete(due)
+		if old.waits() {
+			s.byTime.Delete(old)
 		}
 		if old.tick != nil {
 			delete(s.ticks, old.tick.Job)
 		}
 	}
-	if c == nil {
+	if next == nil {
 		return
 	}
-	s.byName.Set(c.Name, c)
-	if due, ok := c.due(); ok {
-		s.byTime.Set(due)
+	s.byName.Set(next.Name, next)
+	if next.waits() {
+		s.byTime.Set(next)
 	}
-	if c.tick != nil {
-		s.ticks[c.tick.Job] = c
+	if next.tick != nil {
+		s.ticks[next.tick.Job] = next
 	}
 }
 
+// reschedule sets the entry's next tick, unless the entry is paused, and its
+// new revision.
+func (c *cron) reschedule(next time.Time, revision uint64) {
+	c.Next, c.Rev = next, revision
+	if c.Paused {
+		c.Next = time.Time{}
+	}
+}
+
+// apply adds the entry, or changes one of the same name, which keeps its history
+// and stays paused. It succeeds without a change if the entry is already as
+// requested.
 func (c *SetCron) apply(l *Ledger) Result {
 	if err := errors.Join(job.ValidQueue(c.Cron.Name), job.ValidQueue(c.Cron.Queue)); err != nil {
 		return Result{Err: err}
 	}
-	old, known := l.crons.byName.Get(c.Cron.Name)
+	old, exists := l.crons.byName.Get(c.Cron.Name)
 	switch {
-	case known && old.Equal(&c.Cron):
+	case exists && old.Equal(&c.Cron):
 		return Result{}
-	case known && old.Declared && !c.Cron.Declared:
+	case exists && old.Declared && !c.Cron.Declared:
 		return Result{Err: ErrCronDeclared}
-	case known && !c.Replace:
+	case exists && !c.Replace:
 		return Result{Err: ErrCronExists}
-	case !known && l.crons.byName.Len() >= MaxCrons:
+	case !exists && l.crons.byName.Len() >= MaxCrons:
 		return Result{Err: ErrTooManyCrons}
 	}
 	next := new(cron)
-	if known { // keeps its history and whether it is paused
+	if exists {
 		*next = *old
 	}
-	next.Cron, next.Next, next.Rev = c.Cron, c.Next, l.index
-	if next.Paused {
-		next.Next = time.Time{}
-	}
+	next.Cron = c.Cron
+	next.reschedule(c.Next, l.index)
 	l.crons.put(old, next)
 	return Result{}
 }
 
+// apply removes the entry. An entry that the configuration declares is removed
+// only at the configuration's request.
 func (c *RemoveCron) apply(l *Ledger) Result {
-	old, known := l.crons.byName.Get(c.Name)
+	old, exists := l.crons.byName.Get(c.Name)
 	switch {
-	case !known:
+	case !exists:
 		return Result{Err: ErrCronNotFound}
 	case old.Declared && !c.Declared:
 		return Result{Err: ErrCronDeclared}
@@ -172,18 +179,16 @@ func (c *RemoveCron) apply(l *Ledger) Result {
 
 // apply succeeds without a change if the entry is already as requested.
 func (c *PauseCron) apply(l *Ledger) Result {
-	old, known := l.crons.byName.Get(c.Name)
+	old, exists := l.crons.byName.Get(c.Name)
 	switch {
-	case !known:
+	case !exists:
 		return Result{Err: ErrCronNotFound}
 	case old.Paused == c.Paused:
 		return Result{}
 	}
 	next := *old
-	next.Paused, next.Next, next.Rev = c.Paused, c.Next, l.index
-	if c.Paused {
-		next.Next = time.Time{}
-	}
+	next.Paused = c.Paused
+	next.reschedule(c.Next, l.index)
 	l.crons.put(old, &next)
 	return Result{}
 }
@@ -192,38 +197,47 @@ func (c *PauseCron) apply(l *Ledger) Result {
 // another tick. Consuming a tick and setting the next one is a single step, so
 // no tick is applied twice, whichever authority computed it.
 func (c *TickCrons) apply(l *Ledger) Result {
-	unfinished := func(id job.ID) bool {
-		state, ok := l.State(id)
-		return ok && !state.Ended()
-	}
 	for i := range c.Ticks {
-		t := &c.Ticks[i]
-		old, known := l.crons.byName.Get(t.Name)
-		if !known || old.Rev != t.Rev || old.Next.IsZero() || !old.Next.Equal(t.At) || old.tick != nil {
-			continue
+		tick := &c.Ticks[i]
+		old, exists := l.crons.byName.Get(tick.Name)
+		if exists && old.waitsFor(tick) {
+			l.crons.put(old, l.fireCron(old, tick))
 		}
-		next := *old
-		next.Next = t.Next
-		if !t.Next.After(t.At) {
-			next.Next = time.Time{}
-		}
-		next.Missed += uint64(t.Missed)
-		switch {
-		case !t.Fire:
-			if t.Missed > 0 {
-				next.LastUnfired, next.UnfiredFor = t.At, job.ID{}
-			}
-		case old.NoOverlap && unfinished(old.LastJob):
-			next.Skipped++
-			next.LastUnfired, next.UnfiredFor = t.At, old.LastJob
-		default:
-			next.Fired++
-			next.Last, next.LastJob = t.At, job.TickID(t.Name, t.At)
-			next.tick = &Tick{Job: next.LastJob, Queue: old.Queue, Body: old.Body}
-		}
-		l.crons.put(old, &next)
 	}
 	return Result{}
+}
+
+// waitsFor reports whether tick is the next tick of the entry as it is now.
+func (c *cron) waitsFor(tick *CronTick) bool {
+	return c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)
+}
+
+// fireCron returns the entry old after a tick: the tick either creates a job, or
+// is counted as missed or skipped.
+func (l *Ledger) fireCron(old *cron, tick *CronTick) *cron {
+	next := *old
+	next.Next = tick.Next
+	if !tick.Next.After(tick.At) {
+		next.Next = time.Time{}
+	}
+	next.Missed += uint64(tick.Missed)
+
+	lastJob, ok := l.State(old.LastJob)
+	overlaps := old.NoOverlap && ok && !lastJob.Ended()
+	switch {
+	case !tick.Fire:
+		if tick.Missed > 0 {
+			next.LastUnfired, next.UnfiredFor = tick.At, job.ID{}
+		}
+	case overlaps:
+		next.Skipped++
+		next.LastUnfired, next.UnfiredFor = tick.At, old.LastJob
+	default:
+		next.Fired++
+		next.Last, next.LastJob = tick.At, job.TickID(tick.Name, tick.At)
+		next.tick = &Tick{Job: next.LastJob, Queue: old.Queue, Body: old.Body}
+	}
+	return &next
 }
 
 // tickIngested records that a record was ingested, whatever the result. If it
@@ -237,55 +251,55 @@ func (s *crons) tickIngested(id job.ID) {
 }
 
 func (c *cron) view() CronView {
-	v := c.CronView
-	v.Publishing = c.tick != nil
-	return v
+	view := c.CronView
+	view.Publishing = c.tick != nil
+	return view
 }
 
 // Cron returns the cron entry of a name.
 func (s *crons) Cron(name string) (CronView, bool) {
-	c, ok := s.byName.Get(name)
+	entry, ok := s.byName.Get(name)
 	if !ok {
 		return CronView{}, false
 	}
-	return c.view(), true
+	return entry.view(), true
 }
 
 // Crons yields the cron entries in the order of their names, beginning at from,
 // until yield returns false.
 func (s *crons) Crons(from string, yield func(CronView) bool) {
-	s.byName.Ascend(from, func(_ string, c *cron) bool { return yield(c.view()) })
+	s.byName.Ascend(from, func(_ string, entry *cron) bool { return yield(entry.view()) })
 }
 
 // DueCrons yields the cron entries that wait for a tick, in the order of their
 // next ticks, until yield returns false.
 func (s *crons) DueCrons(yield func(CronView) bool) {
-	s.byTime.Scan(func(due cronDue) bool { return yield(due.c.view()) })
+	s.byTime.Scan(func(entry *cron) bool { return yield(entry.view()) })
 }
 
 // Ticks yields the ticks whose jobs are not known to be in a lane, in no
 // particular order. It must not be called on a copy.
 func (s *crons) Ticks(yield func(Tick)) {
-	for _, c := range s.ticks {
-		yield(*c.tick)
+	for _, entry := range s.ticks {
+		yield(*entry.tick)
 	}
 }
 
+// crons encodes or decodes the cron entries in the order of their names. The
+// job of an unpublished tick is not encoded, because it is the entry's last job.
 func (c *codec) crons(s *crons) {
-	stored := func(yield func(*cron) bool) {
-		s.byName.Scan(func(_ string, e *cron) bool { return yield(e) })
-	}
-	each(c, s.byName.Len(), stored, func(e *cron) {
+	each(c, s.byName.Len(), values(s.byName), func(e *cron) {
 		c.fields(&e.Name, &e.Schedule, &e.TimeZone, &e.Queue, &e.Body, &e.CatchUp, &e.NoOverlap, &e.Declared, &e.Paused,
 			&e.Next, &e.Last, &e.LastJob, &e.LastUnfired, &e.UnfiredFor, &e.Rev, &e.Fired, &e.Skipped, &e.Missed)
 		if optional(c, &e.tick) {
 			c.fields(&e.tick.Queue, &e.tick.Body)
 		}
-		if c.decoding() {
-			if e.tick != nil {
-				e.tick.Job = e.LastJob
-			}
-			s.put(nil, e)
+		if !c.decoding() {
+			return
 		}
+		if e.tick != nil {
+			e.tick.Job = e.LastJob
+		}
+		s.put(nil, e)
 	})
 }

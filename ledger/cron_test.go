@@ -102,12 +102,12 @@ func (g *generator) cron(t *rapid.T) Command {
 func checkCrons(l *Ledger) (err error) {
 	waiting, publishing := 0, 0
 	l.crons.byName.Scan(func(name string, c *cron) bool {
-		due, waits := c.due()
-		at, found := l.crons.byTime.Get(due)
+		waits := c.waits()
+		at, found := l.crons.byTime.Get(c)
 		switch {
 		case name != c.Name:
 			err = fmt.Errorf("entry %s is indexed as %s", c.Name, name)
-		case waits && (!found || at.c != c):
+		case waits && (!found || at != c):
 			err = fmt.Errorf("entry %s waits for %s and is not in byTime", name, c.Next)
 		case c.Paused && waits:
 			err = fmt.Errorf("entry %s is paused and waits for %s", name, c.Next)

@@ -43,47 +43,47 @@ func newDecisions() decisions {
 
 func (d *decisions) copy() decisions { return decisions{list: d.list} }
 
-func (d *decisions) add(r decisionEntry) {
-	d.list = append(d.list, r)
+func (d *decisions) add(entry decisionEntry) {
+	d.list = append(d.list, entry)
 	d.indexLast()
 }
 
 // indexLast adds the last decision of the list to the maps.
 func (d *decisions) indexLast() {
-	n := len(d.list) - 1
-	r := &d.list[n]
-	d.byPosition[r.position], d.byID[r.id] = d.first+uint64(n), d.first+uint64(n)
+	last := len(d.list) - 1
+	entry, number := &d.list[last], d.first+uint64(last)
+	d.byPosition[entry.position], d.byID[entry.id] = number, number
 }
 
-// forDuplicate returns the decision about another copy of the same record: a
-// node that gets no acknowledgement from one lane stores the record in the
-// next, with the same time. A producer's own retry has a later time, and is
-// decided again.
-func (d *decisions) forDuplicate(j *job.Job) (Decision, bool) {
-	n, ok := d.byID[j.ID]
-	if !ok || d.list[n-d.first].accepted != j.Accepted.UnixNano() {
+// forDuplicate returns the decision about another copy of the record j: a node
+// that gets no acknowledgement from one lane stores the record in the next,
+// with the same time. ok is false without such a copy. A producer's own retry
+// has a later time, and is decided again.
+func (d *decisions) forDuplicate(j *job.Job) (decision Decision, ok bool) {
+	number, ok := d.byID[j.ID]
+	if !ok || d.list[number-d.first].accepted != j.Accepted.UnixNano() {
 		return Decision{}, false
 	}
-	r := d.list[n-d.first].Decision
-	if r.Ingested == IngestedWaiting || r.Ingested == IngestedDelayed {
-		r.Ingested = IngestedKnown
+	decision = d.list[number-d.first].Decision
+	if decision.Ingested == IngestedWaiting || decision.Ingested == IngestedDelayed {
+		decision.Ingested = IngestedKnown
 	}
-	return r, true
+	return decision, true
 }
 
-// trim drops decisions that are older than before or too many, at most
-// maxPruned at a time.
+// trim drops decisions that were made before the given time, in Unix
+// nanoseconds, or are too many, at most maxPruned at a time.
 func (d *decisions) trim(before int64) {
 	for range maxPruned {
 		if len(d.list) == 0 || len(d.list) <= maxDecisions && d.list[0].at >= before {
 			return
 		}
-		r := &d.list[0]
-		if d.byPosition[r.position] == d.first {
-			delete(d.byPosition, r.position)
+		oldest := &d.list[0]
+		if d.byPosition[oldest.position] == d.first {
+			delete(d.byPosition, oldest.position)
 		}
-		if d.byID[r.id] == d.first {
-			delete(d.byID, r.id)
+		if d.byID[oldest.id] == d.first {
+			delete(d.byID, oldest.id)
 		}
 		d.list = d.list[1:]
 		d.first++
@@ -92,30 +92,32 @@ func (d *decisions) trim(before int64) {
 
 // Decision returns what became of the record with guards at position p. ok is
 // false if there was no such record or its decision is no longer kept.
-func (d *decisions) Decision(p job.Position) (r Decision, ok bool) {
-	n, ok := d.byPosition[p]
+func (d *decisions) Decision(p job.Position) (decision Decision, ok bool) {
+	number, ok := d.byPosition[p]
 	if !ok {
 		return Decision{}, false
 	}
-	return d.list[n-d.first].Decision, true
+	return d.list[number-d.first].Decision, true
 }
 
 // LastDecision returns the last decision about records of an id, and when it
 // was made. ok is false if there was none or it is no longer kept.
-func (d *decisions) LastDecision(id job.ID) (r Decision, at time.Time, ok bool) {
-	n, ok := d.byID[id]
+func (d *decisions) LastDecision(id job.ID) (decision Decision, at time.Time, ok bool) {
+	number, ok := d.byID[id]
 	if !ok {
 		return Decision{}, time.Time{}, false
 	}
-	found := &d.list[n-d.first]
-	return found.Decision, time.Unix(0, found.at).UTC(), true
+	entry := &d.list[number-d.first]
+	return entry.Decision, time.Unix(0, entry.at).UTC(), true
 }
 
+// decisions encodes or decodes the list of decisions. An unknown result fails
+// with errCorrupt.
 func (c *codec) decisions(d *decisions) {
-	list(c, &d.list, func(r *decisionEntry) {
-		c.fields(&r.at, &r.position.Lane, &r.position.Seq, &r.id, &r.accepted,
-			(*uint8)(&r.Ingested), &r.Job, (*name)(&r.Queue), &r.RetryAfter, &r.Reason)
-		if r.Ingested == 0 || r.Ingested > IngestedKeysFull {
+	list(c, &d.list, func(entry *decisionEntry) {
+		c.fields(&entry.at, &entry.position.Lane, &entry.position.Seq, &entry.id, &entry.accepted,
+			(*uint8)(&entry.Ingested), &entry.Job, (*name)(&entry.Queue), &entry.RetryAfter, &entry.Reason)
+		if entry.Ingested == 0 || entry.Ingested > IngestedKeysFull {
 			c.fail(errCorrupt)
 		}
 		if c.decoding() {

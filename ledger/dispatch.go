@@ -1,9 +1,7 @@
 package ledger
 
 import (
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -37,27 +35,28 @@ func (c *Place) apply(l *Ledger) Result {
 	return Result{Placed: placed}
 }
 
-// place applies a placement, unless the job's state, a pause or a limit no
-// longer permits it.
-func (d *dispatches) place(p *Placement) bool {
-	r := d.jobs.byID[p.Job]
-	if r == nil || r.state != job.Waiting || r.n != p.N || r.queue.paused || r.queue.limitReached() {
+// place makes a waiting job active at the worker that a placement names. It
+// returns false and changes nothing if the job's state, a pause or a limit no
+// longer permits that.
+func (d *dispatches) place(placement *Placement) bool {
+	old := d.jobs.byID[placement.Job]
+	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() {
 		return false
 	}
-	next := *r
+	next := *old
 	next.state = job.Active
 	next.attempt++
 	next.run = &run{
-		executor: d.internExecutor(executor{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
+		executor: d.internExecutor(executor{node: placement.Node, channel: placement.Channel, incarnation: placement.Incarnation}),
 		fence:    d.fence(), epoch: d.epoch, started: d.now,
 	}
-	if r.run != nil {
-		next.run.failure = r.run.failure
+	if old.run != nil {
+		next.run.failure = old.run.failure
 	}
-	d.store(r, &next)
-	d.releaseDebounce(r)
-	d.emitDispatch(r, DispatchNotified, next.run.channel)
-	d.emitDispatch(r, WorkerAssigned, next.run.channel)
+	d.store(old, &next)
+	d.releaseDebounce(old)
+	d.emitDispatch(old, DispatchNotified, next.run.channel)
+	d.emitDispatch(old, WorkerAssigned, next.run.channel)
 	return true
 }
 
@@ -69,82 +68,89 @@ func (c *Settle) apply(l *Ledger) Result {
 	return Result{Settled: settled}
 }
 
-// settle ends a dispatch and applies the verdict to its job.
-func (d *dispatches) settle(e *Settlement) Settled {
-	r := d.jobs.byID[e.Job]
-	if r == nil || r.n != e.N || r.state != job.Active {
-		return d.settleStale(r, e)
+// settle ends the dispatch that a settlement names and applies the policy's
+// verdict to its job. A settlement of a dispatch that is not the job's current
+// one, or of an executor that no longer has the dispatch, changes nothing.
+func (d *dispatches) settle(settlement *Settlement) Settled {
+	old := d.jobs.byID[settlement.Job]
+	if old == nil || old.n != settlement.N || old.state != job.Active {
+		return d.settleStale(old, settlement)
 	}
-	if e.Node != "" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {
+	if settlement.Node != "" && (settlement.Node != old.run.node || settlement.Incarnation != old.run.incarnation) {
 		d.stale++ // the worker has moved to another node and continues there
-		return Settled{Stale: true, State: r.state, RunAt: time.Unix(0, r.due)}
+		return Settled{Stale: true, State: old.state, RunAt: time.Unix(0, old.due)}
 	}
-	next := *r
-	if e.Next == job.NextDone {
-		d.complete(r, &next, e)
+
+	next := *old
+	if settlement.Next == job.NextDone {
+		d.complete(old, &next, settlement)
 		return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
 	}
-	last := *r.run
-	next.run = &last
-	last.failure = d.failure(e.Reason, e.Fault)
-	if r.flags&cancelling != 0 {
-		e = &Settlement{Job: e.Job, N: e.N, Next: job.NextDead, Reason: job.ReasonCancelled, Fault: e.Fault}
+
+	verdict, reason := settlement.Next, settlement.Reason
+	failedRun := *old.run
+	failedRun.failure = d.failure(reason, settlement.Fault)
+	next.run = &failedRun
+	if old.flags&cancelling != 0 {
+		verdict, reason = job.NextDead, job.ReasonCancelled
 	}
-	d.emitDispatch(r, DispatchFailed, e.Reason)
-	if e.Next == job.NextDead {
-		d.fail(r, &next, e.Reason, e.Fault)
+	d.emitDispatch(old, DispatchFailed, reason)
+	if verdict == job.NextDead {
+		d.fail(old, &next, reason, settlement.Fault)
 	} else {
-		d.reschedule(r, &next, e)
+		d.reschedule(old, &next, settlement)
 	}
 	return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
 }
 
-// complete ends a job successfully. Without a result the job keeps its last run
-// as it is.
-func (d *dispatches) complete(r, next *storedJob, e *Settlement) {
-	d.emitDispatch(r, DispatchDelivered, "")
-	next.state, next.due, next.flags = job.Completed, d.now, r.flags&guarded
-	if len(e.Result.Data) > 0 || e.Blob != nil {
-		last := *r.run
-		last.result = d.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
-		next.run = &last
+// complete ends a job successfully: it replaces old by next. A result is added
+// to the outbox; without a result, the job keeps its last run as it is.
+func (d *dispatches) complete(old, next *storedJob, settlement *Settlement) {
+	d.emitDispatch(old, DispatchDelivered, "")
+	next.state, next.due, next.flags = job.Completed, d.now, old.flags&guarded
+	if len(settlement.Result.Data) > 0 || settlement.Blob != nil {
+		lastRun := *old.run
+		lastRun.result = d.addResult(ResultItem{Job: old.id, N: old.n, Queue: old.queue.name, Value: settlement.Result, Blob: settlement.Blob})
+		next.run = &lastRun
 	}
-	d.store(r, next)
+	d.store(old, next)
 }
 
-// settleStale answers an outcome that is not of a current dispatch: a repeated
-// one, or one of a dispatch that was given up. r is nil for an unknown job.
-func (d *dispatches) settleStale(r *storedJob, e *Settlement) Settled {
-	view := Settled{Stale: true}
-	if r != nil {
-		view.State, view.RunAt = r.state, time.Unix(0, r.due)
-		view.Duplicate = r.n == e.N && r.state != job.Waiting && (r.state == job.Completed) == (e.Next == job.NextDone)
-		view.Stale = !view.Duplicate
+// settleStale answers a settlement of a dispatch that is not its job's current
+// one: a repetition if the dispatch ended in the same way, else a stale
+// outcome, which is counted. stored is nil for an unknown job.
+func (d *dispatches) settleStale(stored *storedJob, settlement *Settlement) Settled {
+	settled := Settled{Stale: true}
+	if stored != nil {
+		sameVerdict := (stored.state == job.Completed) == (settlement.Next == job.NextDone)
+		settled.State, settled.RunAt = stored.state, time.Unix(0, stored.due)
+		settled.Duplicate = stored.n == settlement.N && stored.state != job.Waiting && sameVerdict
+		settled.Stale = !settled.Duplicate
 	}
-	if view.Stale {
+	if settled.Stale {
 		d.stale++
 	}
-	return view
+	return settled
 }
 
-// reschedule makes the job waiting or delayed for another dispatch. An attempt
-// that is given back does not count.
-func (d *dispatches) reschedule(r, next *storedJob, e *Settlement) {
+// reschedule makes a job waiting or delayed for another dispatch: it replaces
+// old by next. An attempt that is given back does not count.
+func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement) {
 	next.flags &^= redelivered | moved
-	if e.Next == job.NextGiveBack {
+	if settlement.Next == job.NextGiveBack {
 		next.attempt--
 		next.flags |= redelivered
-		if e.Loss {
+		if settlement.Loss {
 			next.losses++
 		}
 	}
 	next.due = d.now
-	if at := e.At.UnixNano(); !e.At.IsZero() && at > d.now {
+	if at := settlement.At.UnixNano(); !settlement.At.IsZero() && at > d.now {
 		next.due, next.state = at, job.Delayed
-		d.store(r, next)
+		d.store(old, next)
 		return
 	}
-	d.enqueue(r, next)
+	d.enqueue(old, next)
 }
 
 // enqueue makes a job waiting under a new dispatch number. next must not be in
@@ -160,150 +166,123 @@ func (d *dispatches) enqueue(old, next *storedJob) {
 // time.
 func (d *dispatches) promote() {
 	for range maxPromotions {
-		item, ok := d.jobs.due.Min()
-		if !ok || item.at > d.now {
+		earliest, ok := d.jobs.due.Min()
+		if !ok || earliest.at > d.now {
 			return
 		}
-		next := *item.r
-		d.enqueue(item.r, &next)
+		next := *earliest.job
+		d.enqueue(earliest.job, &next)
 	}
 }
 
-// fail ends a job with a failure, and adds a dead letter.
-func (d *dispatches) fail(r, next *storedJob, reason string, fault *job.Fault) {
+// fail ends a job with a failure, and adds a dead letter: it replaces old by
+// next.
+func (d *dispatches) fail(old, next *storedJob, reason string, fault *job.Fault) {
 	if next.run == nil {
 		next.run = &run{executor: noExecutor}
 	}
 	next.run.failure = d.failure(reason, fault)
-	next.state, next.due, next.flags = job.Failed, d.now, r.flags&guarded
-	d.store(r, next)
+	next.state, next.due, next.flags = job.Failed, d.now, old.flags&guarded
+	d.store(old, next)
 	d.addDeadLetter(next, reason, fault)
 }
 
-// drop removes a job and remembers its id as forgotten.
-func (d *dispatches) drop(r *storedJob) {
-	d.unindex(r)
-	if r.flags&guarded != 0 {
-		d.release(r.id, false)
-	}
-	delete(d.jobs.byID, r.id)
-	d.jobs.forgotten.add(r.id, d.now)
-}
-
-// prune removes old finished jobs and ids, a bounded number of each.
-func (d *dispatches) prune() {
-	for range maxPruned {
-		oldest, ok := d.jobs.ended.Min()
-		if !ok || d.jobs.ended.Len() <= MaxFinished && d.now-oldest.at < int64(FinishedRetention) {
-			break
-		}
-		d.drop(oldest.r)
-	}
-	d.jobs.forgotten.trim(d.now-int64(DedupeHorizon), MaxDedupeIDs)
-}
-
-// maxReason is how many bytes of a reason the ledger keeps with a job. The
-// event and the dead letter have all of it.
-const maxReason = 256
-
-// truncate shortens reason to maxReason bytes without splitting a character.
-func truncate(reason string) string {
-	if len(reason) <= maxReason {
-		return reason
-	}
-	end := maxReason
-	for end > 0 && !utf8.RuneStart(reason[end]) {
-		end--
-	}
-	return strings.Clone(reason[:end])
-}
-
+// apply moves an active dispatch to another executor. A repeated command
+// changes nothing and succeeds; a dispatch that is not active has lost its
+// lease.
 func (c *MoveDispatch) apply(l *Ledger) Result {
-	r := l.jobs.byID[c.Job]
-	if r == nil || r.n != c.N || r.state != job.Active {
+	old := l.jobs.byID[c.Job]
+	if old == nil || old.n != c.N || old.state != job.Active {
 		return Result{Err: job.ErrLeaseLost}
 	}
-	next := *r
-	run := *r.run
-	run.executor = l.internExecutor(executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
-	if *run.executor == *r.run.executor { // the command is repeated
+	movedRun := *old.run
+	movedRun.executor = l.internExecutor(executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
+	if *movedRun.executor == *old.run.executor {
 		return Result{State: job.Active}
 	}
-	next.run = &run
+	next := *old
+	next.run = &movedRun
 	next.flags |= moved
-	l.store(r, &next)
-	l.emit(Event{Kind: WorkerRecovered, A: run.channel, B: job.RecoveredResumed})
+	l.store(old, &next)
+	l.emit(Event{Kind: WorkerRecovered, A: movedRun.channel, B: job.RecoveredResumed})
 	return Result{State: job.Active}
 }
 
+// apply marks an active job, whose worker is then asked to stop, or ends any
+// other unfinished job.
 func (c *CancelJob) apply(l *Ledger) Result {
-	r := l.jobs.byID[c.Job]
+	old := l.jobs.byID[c.Job]
 	switch {
-	case r == nil:
+	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
-	case r.state.Ended():
-		return Result{Err: job.ErrJobEnded, State: r.state}
+	case old.state.Ended():
+		return Result{Err: job.ErrJobEnded, State: old.state}
 	}
-	next := *r
-	if r.state == job.Active {
+
+	next := *old
+	if old.state == job.Active {
 		next.flags |= cancelling
 		if c.QueueGone {
 			next.flags |= queueGone
 		}
-		l.store(r, &next)
+		l.store(old, &next)
 		return Result{State: job.Active}
 	}
+
 	reason := job.ReasonCancelled
 	fault := &job.Fault{Message: c.Reason, Type: job.FaultCancelled}
 	if c.Type != "" {
 		reason, fault.Type = c.Reason, c.Type
 	}
-	if r.state == job.Waiting {
-		l.emitUnstartedFailure(r, reason)
+	if old.state == job.Waiting {
+		l.emitUnstartedFailure(old, reason)
 	}
-	next.run = &run{executor: noExecutor}
-	if r.run != nil {
-		*next.run = *r.run
+	if old.run != nil {
+		lastRun := *old.run
+		next.run = &lastRun
 	}
-	l.releaseDebounce(r) // the job will never start
-	l.fail(r, &next, reason, fault)
+	l.releaseDebounce(old) // the job will never start
+	l.fail(old, &next, reason, fault)
 	return Result{State: job.Failed}
 }
 
+// apply deletes the job. A waiting job's dispatch ends as failed.
 func (c *RemoveJob) apply(l *Ledger) Result {
-	r := l.jobs.byID[c.Job]
+	stored := l.jobs.byID[c.Job]
 	switch {
-	case r == nil:
+	case stored == nil:
 		return Result{Err: job.ErrJobNotFound}
-	case r.state == job.Active:
-		return Result{Err: job.ErrNotRemovable, State: r.state}
-	case r.state == job.Waiting:
-		l.emitUnstartedFailure(r, job.ReasonRemoved)
+	case stored.state == job.Active:
+		return Result{Err: job.ErrNotRemovable, State: stored.state}
+	case stored.state == job.Waiting:
+		l.emitUnstartedFailure(stored, job.ReasonRemoved)
 	}
-	l.drop(r)
-	return Result{State: r.state}
+	l.drop(stored)
+	return Result{State: stored.state}
 }
 
+// apply makes the failed job waiting. It refuses a job whose record is not
+// valid, and a dispatch number that is not the job's last one.
 func (c *RetryJob) apply(l *Ledger) Result {
-	r := l.jobs.byID[c.Job]
+	old := l.jobs.byID[c.Job]
 	switch {
-	case r == nil:
+	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
-	case r.state != job.Failed:
-		return Result{Err: job.ErrNotFailed, State: r.state}
-	case r.flags&malformed != 0:
-		return Result{Err: job.ErrMalformed, State: r.state}
-	case c.N != 0 && c.N != r.n:
-		return Result{Err: job.ErrLeaseLost, State: r.state}
+	case old.state != job.Failed:
+		return Result{Err: job.ErrNotFailed, State: old.state}
+	case old.flags&malformed != 0:
+		return Result{Err: job.ErrMalformed, State: old.state}
+	case c.N != 0 && c.N != old.n:
+		return Result{Err: job.ErrLeaseLost, State: old.state}
 	}
-	if err := l.checkRunnerLimit(r.queue, r.function); err != nil {
-		return Result{Err: err, State: r.state}
+	if err := l.checkRunnerLimit(old.queue, old.function); err != nil {
+		return Result{Err: err, State: old.state}
 	}
-	next := *r
-	next.losses, next.flags, next.due = 0, r.flags&guarded, l.now
+	next := *old
+	next.losses, next.flags, next.due = 0, old.flags&guarded, l.now
 	if !c.KeepAttempts {
 		next.attempt = 0
 	}
-	l.enqueue(r, &next)
+	l.enqueue(old, &next)
 	return Result{State: job.Waiting}
 }

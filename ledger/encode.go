@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"iter"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -30,23 +31,27 @@ func (l *Ledger) Hash() ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
-// Decode reads a ledger that [Ledger.Encode] wrote.
+// Decode reads a ledger that [Ledger.Encode] wrote. It refuses another format,
+// and an encoding that is truncated or corrupt.
 func Decode(r io.Reader) (*Ledger, error) {
 	c, format := newDecoder(r), uint64(0)
-	if c.uint(&format); c.err == nil && format != formatVersion {
+	c.uint(&format)
+	if c.err == nil && format != formatVersion {
 		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d: run the build that wrote it", format, formatVersion)
 	}
 	l := empty()
-	if c.ledger(l); c.err != nil {
+	c.ledger(l)
+	if c.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", c.err)
 	}
 	return l, nil
 }
 
+// ledger encodes or decodes every part of the state, in the format's order.
 func (c *codec) ledger(l *Ledger) {
 	a := &l.authority
 	c.fields(&l.index, &l.term, &l.now, &a.owner, &a.leaseID, &a.leasedUntil, &a.until, &a.epoch, &a.term, &a.member, &l.secret)
-	list(c, &l.lanes, func(ln *LaneCursor) { c.fields(&ln.Identity, &ln.Cursor, &ln.LastID) })
+	list(c, &l.lanes, func(lane *LaneCursor) { c.fields(&lane.Identity, &lane.Cursor, &lane.LastID) })
 	c.fields(&l.streamsCreated)
 	c.replay(&l.replay)
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
@@ -63,126 +68,133 @@ func (c *codec) ledger(l *Ledger) {
 }
 
 // jobs encodes or decodes each queue with its jobs: waiting jobs in start
-// order, active jobs by fence, then the others by time.
+// order, active jobs by fence, then the others by state and time.
 func (c *codec) jobs(d *dispatches) {
-	active := make(map[string][]*storedJob) // by queue
-	d.active.Scan(func(item orderItem) bool {
-		name := item.r.queue.name
-		active[name] = append(active[name], item.r)
-		return true
-	})
-	each(c, d.queues.byName.Len(), d.queues.all, func(q *queue) {
+	active := make(map[string][]*storedJob) // by queue name
+	for item := range d.active.Scan {
+		name := item.job.queue.name
+		active[name] = append(active[name], item.job)
+	}
+	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides)
 		if c.decoding() {
 			d.queues.byName.Set(q.name, q)
 		}
-		n := 0
-		for _, count := range q.counts {
-			n += count
+		count := 0
+		for _, inState := range q.counts {
+			count += inState
 		}
-		stored := func(yield func(*storedJob) bool) { q.scan(active[q.name], yield) }
-		each(c, n, stored, func(r *storedJob) {
-			if c.record(r, &d.jobs); !c.decoding() {
-				return
+		each(c, count, q.stored(active[q.name], job.Delayed, job.Completed, job.Failed), func(stored *storedJob) {
+			c.record(stored, &d.jobs)
+			if c.decoding() {
+				stored.queue = q
+				c.addJob(d, stored)
 			}
-			r.queue = q
-			switch {
-			case r.state == job.New || r.state > job.Failed || r.state == job.Active && r.run == nil:
-				c.fail(errCorrupt)
-				return
-			case r.state == job.Waiting:
-				d.counts.Pending++
-			case r.state == job.Active:
-				d.counts.Notified++
-			}
-			d.store(nil, r)
 		})
 	})
 }
 
-// all yields the queues in the order of their names.
-func (q *queues) all(yield func(*queue) bool) {
-	q.byName.Scan(func(_ string, q *queue) bool { return yield(q) })
+// addJob adds a decoded job to the ledger, and counts its dispatch. A job in a
+// state that no stored job has fails with errCorrupt.
+func (c *codec) addJob(d *dispatches, decoded *storedJob) {
+	switch state := decoded.state; {
+	case state == job.New, state > job.Failed, state == job.Active && decoded.run == nil:
+		c.fail(errCorrupt)
+		return
+	case state == job.Waiting:
+		d.counts.Pending++
+	case state == job.Active:
+		d.counts.Notified++
+	}
+	d.store(nil, decoded)
 }
 
-// scan yields the queue's jobs; active are those that are active.
-func (q *queue) scan(active []*storedJob, yield func(*storedJob) bool) {
-	more := true
-	q.waitlists.Scan(func(_ string, wl *waitlist) bool {
-		wl.jobs.Scan(func(item orderItem) bool { more = yield(item.r); return more })
-		return more
-	})
-	for i := 0; more && i < len(active); i++ {
-		more = yield(active[i])
-	}
-	for _, list := range q.lists {
-		if list != nil && more {
-			list.Scan(func(item timeItem) bool { more = yield(item.r); return more })
+// stored returns an iterator over the queue's waiting jobs by class in start
+// order, then the active jobs that the caller passes, then those in the other
+// states by time of acceptance.
+func (q *queue) stored(active []*storedJob, states ...job.State) iter.Seq[*storedJob] {
+	return func(yield func(*storedJob) bool) {
+		for _, wl := range q.waitlists.Scan {
+			for item := range wl.jobs.Scan {
+				if !yield(item.job) {
+					return
+				}
+			}
+		}
+		for _, stored := range active {
+			if !yield(stored) {
+				return
+			}
+		}
+		for _, state := range states {
+			if q.lists[state] == nil {
+				continue
+			}
+			for item := range q.lists[state].Scan {
+				if !yield(item.job) {
+					return
+				}
+			}
 		}
 	}
 }
 
-func (c *codec) record(r *storedJob, j *jobs) {
-	c.fields(&r.id, (*name)(&r.function), &r.accepted, &r.due, &r.lane, &r.seq, &r.n, &r.attempt,
-		&r.priority, (*uint8)(&r.state), &r.losses, (*uint8)(&r.flags))
+// record encodes or decodes a job except its queue. A decoded job shares names
+// and executors with the others.
+func (c *codec) record(stored *storedJob, shared *jobs) {
+	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.n, &stored.attempt,
+		&stored.priority, (*uint8)(&stored.state), &stored.losses, (*uint8)(&stored.flags))
 	if c.decoding() {
-		r.function = j.intern(r.function)
+		stored.function = shared.intern(stored.function)
 	}
-	if optional(c, &r.options) {
-		o := r.options
+	if optional(c, &stored.options) {
+		o := stored.options
 		c.fields(&o.runAt, &o.maxAttempts, &o.timeout, &o.retryInterval, &o.resultTTL)
 	}
-	if !optional(c, &r.run) {
+	if !optional(c, &stored.run) {
 		return
 	}
-	x := r.run.executor
+
+	run := stored.run
+	executor := run.executor
 	if c.decoding() {
-		x = &c.executor
+		executor = &c.executor
 	}
-	c.fields((*name)(&x.node), (*name)(&x.channel), &x.incarnation, &r.run.fence, &r.run.epoch, &r.run.started, &r.run.result)
+	c.fields((*name)(&executor.node), (*name)(&executor.channel), &executor.incarnation, &run.fence, &run.epoch, &run.started, &run.result)
 	if c.decoding() {
-		r.run.executor = j.internExecutor(*x)
+		run.executor = shared.internExecutor(*executor)
 	}
-	if f := &r.run.failure; optional(c, f) {
-		c.fields(&(*f).reason, (*name)(&(*f).kind))
+	if optional(c, &run.failure) {
+		c.fields(&run.failure.reason, (*name)(&run.failure.kind))
 		if c.decoding() {
-			(*f).kind = j.intern((*f).kind)
+			run.failure.kind = shared.intern(run.failure.kind)
 		}
 	}
 }
 
+// external encodes or decodes the external dispatches.
 func (c *codec) external(l *Ledger) {
-	stored := func(yield func(*externalDispatch) bool) {
-		l.external.byID.Scan(func(_ string, r *externalDispatch) bool { return yield(r) })
-	}
-	each(c, l.external.byID.Len(), stored, func(r *externalDispatch) {
-		c.fields(&r.requestID, &r.target, (*[]byte)(&r.metadata), &r.state, &r.reason, &r.queued, &r.ended)
-		if !c.decoding() {
-			return
-		}
-		l.external.byID.Set(r.requestID, r)
-		switch r.state {
-		case externalPending:
-			l.counts.Pending++
-			l.external.unfinished++
-		case externalNotified:
-			l.counts.Notified++
-			l.external.unfinished++
-		case externalDelivered, externalFailed:
-			l.external.finished.Set(externalFinish{r.ended, r.requestID})
-		default:
+	each(c, l.external.byID.Len(), values(l.external.byID), func(d *externalDispatch) {
+		c.fields(&d.requestID, &d.target, (*[]byte)(&d.metadata), &d.state, &d.reason, &d.queued, &d.ended)
+		switch {
+		case int(d.state) >= len(externalStates):
 			c.fail(errCorrupt)
+		case c.decoding():
+			l.addExternal(d)
 		}
 	})
 }
 
-func (c *codec) forgottenIDs(g *idRing) {
-	list(c, &g.slabs, func(slab *idSlab) {
+// forgottenIDs encodes or decodes the ids of forgotten jobs. Empty slabs and
+// slabs above the normal size fail with errCorrupt.
+func (c *codec) forgottenIDs(ring *idRing) {
+	list(c, &ring.slabs, func(slab *idSlab) {
 		c.fields(&slab.at)
 		list(c, &slab.ids, func(id *job.ID) {
-			if c.fields(id); c.decoding() {
-				g.known[*id] = struct{}{}
-				g.size++
+			c.fields(id)
+			if c.decoding() {
+				ring.known[*id] = struct{}{}
+				ring.size++
 			}
 		})
 		if len(slab.ids) == 0 || len(slab.ids) > slabSize {
@@ -199,31 +211,34 @@ func (c *codec) outbox(o *outbox) {
 		c.fields(&entry.first, &entry.index, &entry.at, &entry.bytes)
 		list(c, &entry.events, c.event)
 	})
-	list(c, &o.results, func(r *ResultItem) {
-		c.fields(&r.Number, &r.Job, &r.N, (*name)(&r.Queue), &r.Value.Msgpack, &r.Value.Data)
-		if b := &r.Blob; optional(c, b) {
-			c.fields(&(*b).Name, &(*b).Chunks, &(*b).Size, &(*b).SHA256)
+	list(c, &o.results, func(result *ResultItem) {
+		c.fields(&result.Number, &result.Job, &result.N, (*name)(&result.Queue), &result.Value.Msgpack, &result.Value.Data)
+		if optional(c, &result.Blob) {
+			c.fields(&result.Blob.Name, &result.Blob.Chunks, &result.Blob.Size, &result.Blob.SHA256)
 		}
 	})
 	list(c, &o.messages, func(m *ResultMessage) { c.fields(&m.First, &m.Seq) })
-	list(c, &o.deadLetters, func(v *DeadLetter) {
-		c.fields(&v.Number, &v.Job, &v.N, (*name)(&v.Queue), (*name)(&v.Function), &v.Position.Lane, &v.Position.Seq,
-			&v.Attempts, (*unixTime)(&v.Accepted), (*unixTime)(&v.At), &v.Reason)
-		if f := &v.Fault; optional(c, f) {
-			c.fields(&(*f).Message, &(*f).Type, &(*f).Code, (*[]byte)(&(*f).Details))
+	list(c, &o.deadLetters, func(letter *DeadLetter) {
+		c.fields(&letter.Number, &letter.Job, &letter.N, (*name)(&letter.Queue), (*name)(&letter.Function),
+			&letter.Position.Lane, &letter.Position.Seq, &letter.Attempts,
+			(*unixTime)(&letter.Accepted), (*unixTime)(&letter.At), &letter.Reason)
+		if optional(c, &letter.Fault) {
+			c.fields(&letter.Fault.Message, &letter.Fault.Type, &letter.Fault.Code, (*[]byte)(&letter.Fault.Details))
 		}
 	})
 }
 
-func (c *codec) event(v *Event) {
-	c.fields((*uint8)(&v.Kind), &v.N, &v.Job, &v.A, &v.B)
-	if v.Kind == 0 || v.Kind > WorkerRecovered {
+// event encodes or decodes an event. An unknown kind fails with errCorrupt.
+func (c *codec) event(e *Event) {
+	c.fields((*uint8)(&e.Kind), &e.N, &e.Job, &e.A, &e.B)
+	if e.Kind == 0 || e.Kind > WorkerRecovered {
 		c.fail(errCorrupt)
 	}
-	if x := &v.Extra; optional(c, x) {
-		c.fields(&(*x).Request, &(*x).C, (*[]byte)(&(*x).Metadata))
-		if optional(c, &(*x).Cursor) {
-			c.fields((*x).Cursor)
-		}
+	if !optional(c, &e.Extra) {
+		return
+	}
+	c.fields(&e.Extra.Request, &e.Extra.C, (*[]byte)(&e.Extra.Metadata))
+	if optional(c, &e.Extra.Cursor) {
+		c.fields(e.Extra.Cursor)
 	}
 }

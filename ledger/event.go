@@ -108,9 +108,13 @@ func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
 
+// append appends the event to b as a JSON object with the contract's fields,
+// without a line end. A number of 0 leaves out what only a line of history has:
+// the number, the time and the queue.
 func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	form := &eventForms[e.Kind]
-	b = append(append(append(b, `{"event":"`...), form.tag...), '"')
+	b = append(b, `{"event":"`...)
+	b = append(append(b, form.tag...), '"')
 	if e.Kind != WorkerAssigned {
 		b = e.appendRequest(b)
 	}
@@ -126,39 +130,50 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 			b = appendString(b, *e.Extra.Cursor)
 		}
 	}
-	if number > 0 {
-		b = strconv.AppendUint(append(b, `,"seq":`...), number, 10)
-		b = append(b, `,"at":"`...)
-		b = append(at.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z"), '"')
-		if e.N > 0 && (e.Kind == DispatchQueued && e.A != e.B || e.Kind == DispatchDelivered || e.Kind == DispatchFailed) {
-			b = appendString(append(b, `,"queue":`...), e.B)
-		}
+	if number == 0 {
+		return append(b, '}')
+	}
+
+	b = strconv.AppendUint(append(b, `,"seq":`...), number, 10)
+	b = append(b, `,"at":"`...)
+	b = append(at.UTC().AppendFormat(b, timeFormat), '"')
+	queuedForRunner := e.Kind == DispatchQueued && e.A != e.B
+	if e.N > 0 && (queuedForRunner || e.Kind == DispatchDelivered || e.Kind == DispatchFailed) {
+		b = appendString(append(b, `,"queue":`...), e.B)
 	}
 	return append(b, '}')
 }
 
+// appendRequest appends the field request_id if the event is about a dispatch:
+// "<job>#<n>" for a job's dispatch, else the id that its caller chose, which may
+// be "".
 func (e *Event) appendRequest(b []byte) []byte {
+	const field = `,"request_id":`
+	if e.N > 0 {
+		b = e.Job.Append(append(b, field+`"`...))
+		b = strconv.AppendUint(append(b, '#'), uint64(e.N), 10)
+		return append(b, '"')
+	}
 	if e.Extra != nil && e.Extra.Request != "" {
-		return appendString(append(b, `,"request_id":`...), e.Extra.Request)
+		return appendString(append(b, field...), e.Extra.Request)
 	}
-	if e.N == 0 {
-		if e.Kind >= DispatchQueued && e.Kind <= DispatchFailed { // an external dispatch may have the id ""
-			b = append(b, `,"request_id":""`...)
-		}
-		return b
+	if e.Kind >= DispatchQueued && e.Kind <= DispatchFailed {
+		return append(b, field+`""`...)
 	}
-	b = append(b, `,"request_id":"`...)
-	b = e.Job.Append(b)
-	return append(strconv.AppendUint(append(b, '#'), uint64(e.N), 10), '"')
+	return b
 }
 
+// appendFields appends the kind's own fields, whose names are given: the texts
+// A, B and C in this order. The second field of WorkerAssigned, task_id, is
+// Overhop's job id "<queue>:<job>".
 func (e *Event) appendFields(b []byte, names []string) []byte {
 	for i, name := range names {
-		b = append(append(append(b, `,"`...), name...), `":`...)
+		b = append(b, `,"`...)
+		b = append(append(b, name...), `":`...)
 		switch {
-		case e.Kind == WorkerAssigned && i == 1: // task_id is Overhop's job id, "<queue>:<job>"
-			b = append(append(append(b, '"'), e.B...), ':')
-			b = append(e.Job.Append(b), '"')
+		case e.Kind == WorkerAssigned && i == 1:
+			b = append(append(b, '"'), e.B...)
+			b = append(e.Job.Append(append(b, ':')), '"')
 		case i == 0:
 			b = appendString(b, e.A)
 		case i == 1:

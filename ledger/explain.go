@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -27,29 +28,29 @@ type JobDiagnosis struct {
 
 // Diagnose returns the diagnosis of a job; ok is false if the ledger has no
 // such job.
-func (d *dispatches) Diagnose(id job.ID) (p JobDiagnosis, ok bool) {
-	r := d.jobs.byID[id]
-	if r == nil {
+func (d *dispatches) Diagnose(id job.ID) (diagnosis JobDiagnosis, ok bool) {
+	stored := d.jobs.byID[id]
+	if stored == nil {
 		return JobDiagnosis{}, false
 	}
-	p = JobDiagnosis{
-		QueueView: r.queue.view(), LimitReached: r.queue.limitReached(), Due: time.Unix(0, r.due).UTC(),
-		Redelivered: r.flags&redelivered != 0, Debounced: d.holdsDebounce(r),
+	diagnosis = JobDiagnosis{
+		QueueView: stored.queue.view(), LimitReached: stored.queue.limitReached(), Due: time.Unix(0, stored.due).UTC(),
+		Redelivered: stored.flags&redelivered != 0, Debounced: d.holdsDebounce(stored),
 	}
-	p.View, p.Result = r.view()
-	p.PausedSince, _ = d.PausedSince(r.queue.name)
-	if o := r.options; o != nil && o.runAt != 0 {
-		p.RequestedAt = time.Unix(0, o.runAt).UTC()
+	diagnosis.View, diagnosis.Result = stored.view()
+	diagnosis.PausedSince, _ = d.PausedSince(stored.queue.name)
+	if o := stored.options; o != nil && o.runAt != 0 {
+		diagnosis.RequestedAt = time.Unix(0, o.runAt).UTC()
 	}
-	switch r.state {
+	switch stored.state {
 	case job.Delayed:
-		p.Retrying = r.run != nil && r.run.started > 0
+		diagnosis.Retrying = stored.run != nil && stored.run.started > 0
 	case job.Waiting:
-		p.Ahead = r.queue.countAhead(r)
+		diagnosis.Ahead = stored.queue.countAhead(stored)
 	case job.Active:
-		p.Recalled, p.Fence = r.recallReason(), r.run.fence
+		diagnosis.Recalled, diagnosis.Fence = stored.recallReason(), stored.run.fence
 	}
-	return p, true
+	return diagnosis, true
 }
 
 // PausedSince returns when a queue was paused; ok is false if it is not paused.
@@ -60,29 +61,23 @@ func (qs *queues) PausedSince(queue string) (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// holdsDebounce reports whether r has not started and holds a debounce key.
-func (g *guards) holdsDebounce(r *storedJob) (held bool) {
-	if r.flags&guarded == 0 {
-		return false
-	}
-	g.byJob.Ascend(&heldKey{job: r.id}, func(h *heldKey) bool {
-		held = held || h.job == r.id && h.until == untilStart
-		return h.job == r.id
-	})
-	return held
+// holdsDebounce reports whether a job has not started and holds a debounce key.
+func (g *guards) holdsDebounce(stored *storedJob) bool {
+	return stored.flags&guarded != 0 &&
+		slices.ContainsFunc(g.heldBy(stored.id), func(held *heldKey) bool { return held.until == untilStart })
 }
 
-// countAhead returns how many waiting jobs start before r: those in its own
-// waitlist and, for executors that serve a whole queue, jobs with and without a
-// function.
-func (q *queue) countAhead(r *storedJob) (n int) {
-	classes := []string{Class(r.function)}
-	if classes[0] == ClassPlain || classes[0] == ClassBare {
+// countAhead returns how many waiting jobs start before a waiting job: those in
+// its own waitlist and, for executors that serve a whole queue, jobs with and
+// without a function.
+func (q *queue) countAhead(stored *storedJob) (n int) {
+	classes := []string{Class(stored.function)}
+	if !ofRunner(classes[0]) {
 		classes = []string{ClassPlain, ClassBare}
 	}
 	for _, class := range classes {
 		if wl, ok := q.waitlists.Get(class); ok {
-			n += wl.rank(r.order())
+			n += wl.rank(stored.order())
 		}
 	}
 	return n
@@ -102,19 +97,18 @@ func (wl *waitlist) rank(item orderItem) int {
 // queues.
 func (j *jobs) ActiveInQueue(queue string, limit int) (dispatches []ActiveDispatch) {
 	q := j.queues.get(queue)
-	if q == nil || limit <= 0 {
+	if q == nil {
 		return nil
 	}
 	limit = min(limit, q.counts[job.Active])
-	if limit == 0 {
-		return nil
-	}
-	j.active.Scan(func(item orderItem) bool {
-		if item.r.queue.name == queue {
-			dispatches = append(dispatches, item.r.activeDispatch())
+	for item := range j.active.Scan {
+		if len(dispatches) >= limit {
+			break
 		}
-		return len(dispatches) < limit
-	})
+		if item.job.queue.name == queue {
+			dispatches = append(dispatches, item.job.activeDispatch())
+		}
+	}
 	return dispatches
 }
 
@@ -132,24 +126,26 @@ func (qs *queues) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) 
 	if q == nil {
 		return nil
 	}
-	q.waitlists.Scan(func(class string, wl *waitlist) bool {
-		if first, ok := wl.jobs.Min(); ok && len(heads) < limit {
-			heads = append(heads, WaitlistHead{first.r.waitingJob(), class, wl.jobs.Len()})
+	for class, wl := range q.waitlists.Scan {
+		if len(heads) >= limit {
+			break
 		}
-		return len(heads) < limit
-	})
+		if first, ok := wl.jobs.Min(); ok {
+			heads = append(heads, WaitlistHead{first.job.waitingJob(), class, wl.jobs.Len()})
+		}
+	}
 	return heads
 }
 
-// OldestWaitingJob returns the waiting job of a queue that was accepted first.
-func (qs *queues) OldestWaitingJob(queue string) (w WaitingJob, ok bool) {
+// OldestWaitingJob returns the waiting job of a queue that was accepted first;
+// ok is false without one. Its cost does not grow with the number of jobs.
+func (qs *queues) OldestWaitingJob(queue string) (oldest WaitingJob, ok bool) {
 	if q := qs.get(queue); q != nil {
-		q.byAcceptance(func(r *storedJob) bool {
-			w, ok = r.waitingJob(), true
-			return false
-		})
+		for stored := range q.byAcceptance {
+			return stored.waitingJob(), true
+		}
 	}
-	return w, ok
+	return WaitingJob{}, false
 }
 
 // maxDueScan is how many delayed jobs are examined to find the next one of a
@@ -165,23 +161,29 @@ func (j *jobs) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok
 	if q == nil || q.counts[job.Delayed] == 0 {
 		return id, at, notBefore, false
 	}
-	looked := 0
-	j.due.Scan(func(item timeItem) bool {
-		if ok = item.r.queue.name == queue; ok {
-			id, at = item.r.id, time.Unix(0, item.at).UTC()
-			return false
+
+	examined := 0
+	for item := range j.due.Scan {
+		if item.job.queue.name == queue {
+			return item.job.id, time.Unix(0, item.at).UTC(), notBefore, true
 		}
-		looked++
 		notBefore = time.Unix(0, item.at).UTC()
-		return looked < maxDueScan
-	})
-	if list := q.lists[job.Delayed]; !ok && list.Len() <= maxDueScan {
-		list.Scan(func(item timeItem) bool {
-			if due := time.Unix(0, item.r.due).UTC(); !ok || due.Before(at) {
-				id, at, ok = item.r.id, due, true
-			}
-			return true
-		})
+		examined++
+		if examined == maxDueScan {
+			break
+		}
+	}
+
+	// Other queues' jobs are due before it: search the queue's own jobs if they
+	// are few.
+	list := q.lists[job.Delayed]
+	if list.Len() > maxDueScan {
+		return id, at, notBefore, false
+	}
+	for item := range list.Scan {
+		if due := time.Unix(0, item.job.due).UTC(); !ok || due.Before(at) {
+			id, at, ok = item.job.id, due, true
+		}
 	}
 	return id, at, notBefore, ok
 }

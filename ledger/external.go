@@ -31,11 +31,9 @@ func (e *TransitionError) Error() string {
 	return "dispatch error: invalid transition for " + e.RequestID + ": " + e.From + " -> " + e.To
 }
 
-// JobDispatchError is returned for a caller's mark on a job's dispatch.
-type JobDispatchError struct{ RequestID string }
-
-func (e *JobDispatchError) Error() string {
-	return "dispatch error: " + e.RequestID + " names a job's dispatch, which only its executor marks; use `job cancel` or `job retry`"
+// jobDispatchError returns the error for a caller's mark on a job's dispatch.
+func jobDispatchError(requestID string) error {
+	return fmt.Errorf("dispatch error: %s names a job's dispatch, which only its executor marks; use `job cancel` or `job retry`", requestID)
 }
 
 // external holds the dispatches that callers queue with the contract's
@@ -43,7 +41,7 @@ func (e *JobDispatchError) Error() string {
 // marks it.
 type external struct {
 	byID       *btree.Map[string, *externalDispatch]
-	finished   *btree.BTreeG[externalFinish] // by the time at which they ended
+	finished   *btree.BTreeG[*externalDispatch] // by the time at which they ended
 	unfinished int
 }
 
@@ -66,16 +64,11 @@ const (
 	externalFailed
 )
 
-type externalFinish struct {
-	at        int64
-	requestID string
-}
-
 func newExternal() external {
 	return external{
 		byID: new(btree.Map[string, *externalDispatch]),
-		finished: btree.NewBTreeGOptions(func(a, b externalFinish) bool {
-			return a.at < b.at || a.at == b.at && a.requestID < b.requestID
+		finished: btree.NewBTreeGOptions(func(a, b *externalDispatch) bool {
+			return a.ended < b.ended || a.ended == b.ended && a.requestID < b.requestID
 		}, treeOptions),
 	}
 }
@@ -84,11 +77,29 @@ func (e *external) copy() external {
 	return external{byID: e.byID.Copy(), finished: e.finished.Copy(), unfinished: e.unfinished}
 }
 
+// addExternal adds a dispatch in any state, and counts it in the backlog unless
+// it has ended: delivered and failed dispatches are counted for good when they
+// end. It reports whether it replaced another dispatch.
+func (l *Ledger) addExternal(d *externalDispatch) (replaced bool) {
+	switch d.state {
+	case externalPending:
+		l.counts.Pending++
+		l.external.unfinished++
+	case externalNotified:
+		l.counts.Notified++
+		l.external.unfinished++
+	default:
+		l.external.finished.Set(d)
+	}
+	_, replaced = l.external.byID.Set(d.requestID, d)
+	return replaced
+}
+
 // prune removes finished dispatches under the same rules as finished jobs.
 func (e *external) prune(cutoff int64) {
 	for range maxPruned {
 		oldest, ok := e.finished.Min()
-		if !ok || e.finished.Len() <= MaxFinished && oldest.at > cutoff {
+		if !ok || e.finished.Len() <= MaxFinished && oldest.ended > cutoff {
 			return
 		}
 		e.finished.Delete(oldest)
@@ -110,79 +121,90 @@ func (c *MarkFailed) apply(l *Ledger) Result {
 
 func (c *CaptureSnapshot) apply(l *Ledger) Result { return l.respond(Event{Kind: SnapshotCaptured}) }
 
+// apply adds a pending dispatch. For a repeated command it returns the same
+// answer and changes nothing. It refuses a request id that has the form of a
+// job's dispatch, even if there is no such job yet.
 func (c *QueueDispatch) apply(l *Ledger) Result {
-	queued := Event{Kind: DispatchQueued, A: c.Target, Extra: &Extra{Request: c.RequestID, Metadata: c.Metadata}}
-	if r, ok := l.external.byID.Get(c.RequestID); ok {
-		if r.target == c.Target && equalJSON(r.metadata, c.Metadata) {
-			queued.Extra.Metadata = r.metadata
-			return Result{Event: &queued} // repeated: the same answer, no change
+	event := Event{Kind: DispatchQueued, A: c.Target, Extra: &Extra{Request: c.RequestID, Metadata: c.Metadata}}
+	if existing, ok := l.external.byID.Get(c.RequestID); ok {
+		if existing.target == c.Target && equalJSON(existing.metadata, c.Metadata) {
+			event.Extra.Metadata = existing.metadata
+			return Result{Event: &event}
 		}
 		return Result{Err: fmt.Errorf("dispatch error: duplicate request id with other content: %s", c.RequestID)}
 	}
-	if _, _, jobs := job.ParseRequestID(c.RequestID); jobs {
-		return Result{Err: &JobDispatchError{RequestID: c.RequestID}} // also if the job is not known yet
+	if _, _, ofJob := job.ParseRequestID(c.RequestID); ofJob {
+		return Result{Err: jobDispatchError(c.RequestID)}
 	}
 	if l.external.unfinished >= MaxExternal {
 		return Result{Err: ErrBacklogFull}
 	}
 	l.external.byID.Set(c.RequestID, &externalDispatch{requestID: c.RequestID, target: c.Target, metadata: c.Metadata, queued: l.now})
 	l.external.unfinished++
-	return l.respond(queued)
+	return l.respond(event)
 }
 
-// equalJSON reports whether two JSON texts have the same value; the order of
-// keys does not matter. Numbers are compared as written.
+// equalJSON reports whether two JSON texts have the same value. The order of
+// keys does not matter; numbers are compared as written. An empty text equals
+// only another empty one, and an invalid text only the same bytes.
 func equalJSON(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) || len(a) == 0 || len(b) == 0 {
 		return len(a) == len(b)
 	}
-	value := func(text json.RawMessage) (v any, err error) {
+	parse := func(text json.RawMessage) (value any, err error) {
 		dec := json.NewDecoder(bytes.NewReader(text))
 		dec.UseNumber()
-		return v, dec.Decode(&v)
+		return value, dec.Decode(&value)
 	}
-	x, err := value(a)
-	if err != nil {
-		return false
-	}
-	y, err := value(b)
-	return err == nil && reflect.DeepEqual(x, y)
+	valueA, errA := parse(a)
+	valueB, errB := parse(b)
+	return errA == nil && errB == nil && reflect.DeepEqual(valueA, valueB)
 }
 
-// mark moves an external dispatch to another state. A pending one that fails
-// passes through notified with the channel "none", so that every dispatch has
-// the contract's order of events.
-func (l *Ledger) mark(request string, to uint8, text string) Result {
-	r, ok := l.external.byID.Get(request)
+// mark moves an external dispatch to the state to, if the contract permits that
+// transition. text is the channel or the failure's reason. A pending dispatch
+// that fails passes through notified with the channel "none", so that every
+// dispatch has the contract's order of events.
+func (l *Ledger) mark(requestID string, to uint8, text string) Result {
+	dispatch, ok := l.external.byID.Get(requestID)
 	if !ok {
-		id, _, ok := job.ParseRequestID(request)
-		if _, known := l.Known(id); ok && known {
-			return Result{Err: &JobDispatchError{RequestID: request}}
+		id, _, ofJob := job.ParseRequestID(requestID)
+		if _, known := l.Known(id); ofJob && known {
+			return Result{Err: jobDispatchError(requestID)}
 		}
-		return Result{Err: &NotFoundError{RequestID: request}}
+		return Result{Err: &NotFoundError{RequestID: requestID}}
 	}
-	allowed := r.state == externalPending && (to == externalNotified || to == externalFailed) ||
-		r.state == externalNotified && (to == externalDelivered || to == externalFailed)
-	if !allowed {
-		return Result{Err: &TransitionError{RequestID: request, From: externalStates[r.state], To: externalStates[to]}}
+
+	from := dispatch.state
+	permitted := false
+	switch from {
+	case externalPending:
+		permitted = to == externalNotified || to == externalFailed
+	case externalNotified:
+		permitted = to == externalDelivered || to == externalFailed
 	}
-	if r.state == externalPending && to == externalFailed {
-		l.transition(r, externalNotified, "none")
-		r, _ = l.external.byID.Get(request)
+	if !permitted {
+		return Result{Err: &TransitionError{RequestID: requestID, From: externalStates[from], To: externalStates[to]}}
 	}
-	return l.transition(r, to, text)
+
+	if from == externalPending && to == externalFailed {
+		dispatch, _ = l.transition(dispatch, externalNotified, "none")
+	}
+	_, result := l.transition(dispatch, to, text)
+	return result
 }
 
-// transition stores r in state to and emits the event with the text as its
-// first field.
-func (l *Ledger) transition(r *externalDispatch, to uint8, text string) Result {
-	next := *r
+// transition replaces a dispatch by one in the state to, and emits the event
+// with text as its first field.
+func (l *Ledger) transition(dispatch *externalDispatch, to uint8, text string) (*externalDispatch, Result) {
+	next := *dispatch
 	next.state, next.reason = to, text
 	if to != externalNotified {
 		next.ended = l.now
 		l.external.unfinished--
-		l.external.finished.Set(externalFinish{l.now, r.requestID})
+		l.external.finished.Set(&next)
 	}
-	l.external.byID.Set(r.requestID, &next)
-	return l.respond(Event{Kind: DispatchQueued + EventKind(to), A: text, Extra: &Extra{Request: r.requestID}})
+	l.external.byID.Set(next.requestID, &next)
+	kind := DispatchQueued + EventKind(to) // the kinds are in the order of the states
+	return &next, l.respond(Event{Kind: kind, A: text, Extra: &Extra{Request: next.requestID}})
 }

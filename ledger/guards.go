@@ -17,10 +17,10 @@ const MaxHeldKeys = 1_000_000
 
 // heldKey is a held guard key. It is immutable.
 type heldKey struct {
-	key   job.GuardKey // the job that holds it; zero for a rate limit key
-	job   job.ID
-	until int64 // Unix nanoseconds; untilStart for a debounce key
-	rate  bool  // a rate limit key, which belongs to no job
+	key   job.GuardKey
+	job   job.ID // the job that holds it; zero for a rate limit key
+	until int64  // Unix nanoseconds; untilStart for a debounce key
+	rate  bool   // a rate limit key, which belongs to no job
 }
 
 // untilStart is the expiry of a debounce key: it is released when its job
@@ -57,58 +57,65 @@ func keyByJob(a, b *heldKey) bool {
 
 // holder returns the held key of a guard, or nil if it is not held. It ignores
 // an expired key that [guards.expire] has not yet removed.
-func (g *guards) holder(want job.Guard, now int64) *heldKey {
-	if !want.IsSet() {
+func (g *guards) holder(guard job.Guard, now int64) *heldKey {
+	if !guard.IsSet() {
 		return nil
 	}
-	if h := g.byKey[want.Key]; h != nil && h.until > now {
-		return h
+	if held := g.byKey[guard.Key]; held != nil && held.until > now {
+		return held
 	}
 	return nil
 }
 
 // full reports whether there is no space for all keys of a job.
-func (g *guards) full(want *job.Guards) bool {
-	more := 0
-	for _, one := range [...]job.Guard{want.Unique, want.Rate, want.Debounce} {
-		if one.IsSet() && g.byKey[one.Key] == nil {
-			more++
+func (g *guards) full(keys *job.Guards) bool {
+	added := 0
+	for _, guard := range [...]job.Guard{keys.Unique, keys.Rate, keys.Debounce} {
+		if guard.IsSet() && g.byKey[guard.Key] == nil {
+			added++
 		}
 	}
-	return len(g.byKey)+more > g.max
+	return len(g.byKey)+added > g.max
 }
 
 // hold adds a key; a key that is already held gets its new holder and expiry.
-func (g *guards) hold(h *heldKey) {
-	if old := g.byKey[h.key]; old != nil {
-		g.drop(old)
+func (g *guards) hold(held *heldKey) {
+	if previous := g.byKey[held.key]; previous != nil {
+		g.drop(previous)
 	}
-	g.byKey[h.key] = h
-	g.byTime.Set(h)
-	if !h.rate {
-		g.byJob.Set(h)
+	g.byKey[held.key] = held
+	g.byTime.Set(held)
+	if !held.rate {
+		g.byJob.Set(held)
 	}
 }
 
-func (g *guards) drop(h *heldKey) {
-	delete(g.byKey, h.key)
-	g.byTime.Delete(h)
-	if !h.rate {
-		g.byJob.Delete(h)
+func (g *guards) drop(held *heldKey) {
+	delete(g.byKey, held.key)
+	g.byTime.Delete(held)
+	if !held.rate {
+		g.byJob.Delete(held)
 	}
+}
+
+// heldBy returns the unique and debounce keys that a job holds.
+func (g *guards) heldBy(id job.ID) (keys []*heldKey) {
+	g.byJob.Ascend(&heldKey{job: id}, func(held *heldKey) bool {
+		if held.job != id {
+			return false
+		}
+		keys = append(keys, held)
+		return true
+	})
+	return keys
 }
 
 // release removes the keys of a job, or only its debounce key.
 func (g *guards) release(id job.ID, onlyDebounce bool) {
-	var mine []*heldKey
-	g.byJob.Ascend(&heldKey{job: id}, func(h *heldKey) bool {
-		if h.job == id && (!onlyDebounce || h.until == untilStart) {
-			mine = append(mine, h)
+	for _, held := range g.heldBy(id) {
+		if !onlyDebounce || held.until == untilStart {
+			g.drop(held)
 		}
-		return h.job == id
-	})
-	for _, h := range mine {
-		g.drop(h)
 	}
 }
 
@@ -125,80 +132,74 @@ func (g *guards) expire(now int64) {
 
 // releaseDebounce releases the debounce key of a job that starts or will never
 // start.
-func (g *guards) releaseDebounce(r *storedJob) {
-	if r.flags&guarded != 0 {
-		g.release(r.id, true)
+func (g *guards) releaseDebounce(stored *storedJob) {
+	if stored.flags&guarded != 0 {
+		g.release(stored.id, true)
 	}
 }
 
 // holdFor holds the keys of a job that was created or replaced. A unique key
 // is held at least until the job is due.
-func (g *guards) holdFor(r *storedJob, want *job.Guards, now int64) {
-	if want.Unique.IsSet() {
-		g.hold(&heldKey{key: want.Unique.Key, job: r.id, until: max(now+int64(want.Unique.TTL), r.due)})
+func (g *guards) holdFor(stored *storedJob, keys *job.Guards, now int64) {
+	if keys.Unique.IsSet() {
+		g.hold(&heldKey{key: keys.Unique.Key, job: stored.id, until: max(now+int64(keys.Unique.TTL), stored.due)})
 	}
-	if want.Rate.IsSet() {
-		g.hold(&heldKey{key: want.Rate.Key, until: now + int64(want.Rate.TTL), rate: true})
+	if keys.Rate.IsSet() {
+		g.hold(&heldKey{key: keys.Rate.Key, until: now + int64(keys.Rate.TTL), rate: true})
 	}
-	if want.Debounce.IsSet() {
-		g.hold(&heldKey{key: want.Debounce.Key, job: r.id, until: untilStart})
+	if keys.Debounce.IsSet() {
+		g.hold(&heldKey{key: keys.Debounce.Key, job: stored.id, until: untilStart})
 	}
 }
 
 // ingestGuarded ingests a record with guards, and keeps the decision for the
-// client that waits for it.
+// client that waits for it. A debounce key delays the job by the key's TTL.
 func (in *ingestion) ingestGuarded(j *job.Job, identity string, createQueues bool) Ingested {
 	if window := j.Guards.Debounce.TTL; window > 0 {
-		later := *j
-		later.RunAt = in.Now().Add(window)
-		j = &later
+		delayed := *j
+		delayed.RunAt = in.Now().Add(window)
+		j = &delayed
 	}
-	r := in.decide(j, identity, createQueues)
-	in.decisions.add(decisionEntry{at: in.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: r})
-	return r.Ingested
+	decision := in.decide(j, identity, createQueues)
+	in.decisions.add(decisionEntry{at: in.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: decision})
+	return decision.Ingested
 }
 
-// decide determines what a record with guards becomes, and carries that out.
+// decide determines what a record with guards becomes, and carries that out. A
+// record that holds the debounce key of a job that has not started replaces the
+// content of that job.
 func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Decision {
-	if known := in.jobs.byID[j.ID]; known != nil || in.jobs.forgotten.has(j.ID) {
+	if _, known := in.Known(j.ID); known {
 		return in.decideUnguarded(j, identity, createQueues)
 	}
-	if r, ok := in.forDuplicate(j); ok {
-		return r
+	if decision, ok := in.forDuplicate(j); ok {
+		return decision
 	}
-	var merge *storedJob // the job that the record replaces: one that has not started
-	if h := in.holder(j.Guards.Debounce, in.now); h != nil {
-		merge = in.jobs.byID[h.job]
+
+	var replaced *storedJob // the job whose content the record replaces, or nil
+	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
+		replaced = in.jobs.byID[held.job]
 	}
-	if h := in.holder(j.Guards.Unique, in.now); h != nil && (merge == nil || h.job != merge.id) {
-		return Decision{Ingested: IngestedDuplicate, Job: h.job, Queue: in.jobs.byID[h.job].queue.name}
+	if held := in.holder(j.Guards.Unique, in.now); held != nil && (replaced == nil || held.job != replaced.id) {
+		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: in.jobs.byID[held.job].queue.name}
 	}
-	if h := in.holder(j.Guards.Rate, in.now); h != nil {
+	if held := in.holder(j.Guards.Rate, in.now); held != nil {
 		in.emitRateLimited(j, identity)
-		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(h.until - in.now)}
+		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - in.now)}
 	}
 	if in.full(j.Guards) {
 		in.rejectJob(j, identity, ReasonKeysFull)
 		return Decision{Ingested: IngestedKeysFull, Reason: ReasonKeysFull}
 	}
-	if merge != nil && merge.queue.name != j.Queue {
-		reason := "debounce_conflict: the key is held by a job of queue " + merge.queue.name
-		in.rejectJob(j, identity, reason)
-		return Decision{Ingested: IngestedRejected, Reason: reason}
+	if replaced != nil {
+		return in.debounce(replaced, j, identity)
 	}
-	if merge != nil {
-		if err := in.checkRunnerLimit(merge.queue, j.Function); err != nil {
-			in.rejectJob(j, identity, err.Error())
-			return Decision{Ingested: IngestedKeysFull, Reason: err.Error()}
-		}
-		in.debounceInto(merge, j)
-		return Decision{Ingested: IngestedDebounced, Job: merge.id, Queue: j.Queue}
+
+	decision := in.decideUnguarded(j, identity, createQueues)
+	if added := in.jobs.byID[j.ID]; added != nil {
+		in.holdFor(added, j.Guards, in.now)
 	}
-	r := in.decideUnguarded(j, identity, createQueues)
-	if made := in.jobs.byID[j.ID]; made != nil {
-		in.holdFor(made, j.Guards, in.now)
-	}
-	return r
+	return decision
 }
 
 // decideUnguarded ingests a record regardless of its guards.
@@ -210,9 +211,19 @@ func (in *ingestion) decideUnguarded(j *job.Job, identity string, createQueues b
 	return Decision{Ingested: ingested, Job: j.ID, Queue: j.Queue}
 }
 
-// debounceInto replaces what a job that has not started asks for by what a
-// newer record asks for. The job keeps its id and the time it was accepted.
-func (in *ingestion) debounceInto(old *storedJob, j *job.Job) {
+// debounce replaces the content of old, a job that has not started, by that of
+// the newer record j. The job keeps its id and the time it was accepted. A
+// record of another queue is rejected.
+func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decision {
+	if old.queue.name != j.Queue {
+		reason := "debounce_conflict: the key is held by a job of queue " + old.queue.name
+		in.rejectJob(j, identity, reason)
+		return Decision{Ingested: IngestedRejected, Reason: reason}
+	}
+	if err := in.checkRunnerLimit(old.queue, j.Function); err != nil {
+		in.rejectJob(j, identity, err.Error())
+		return Decision{Ingested: IngestedKeysFull, Reason: err.Error()}
+	}
 	next := in.newStoredJob(j, old.queue)
 	next.id, next.accepted, next.n, next.state = old.id, old.accepted, old.n, job.Delayed
 	if old.state == job.Waiting {
@@ -221,6 +232,7 @@ func (in *ingestion) debounceInto(old *storedJob, j *job.Job) {
 	in.store(old, next)
 	in.release(next.id, false)
 	in.holdFor(next, j.Guards, in.now)
+	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: j.Queue}
 }
 
 // Reasons of dispatches that never started, as written to history.
@@ -234,12 +246,12 @@ const (
 // carry the id of the record's position, because its own id may still become a
 // job.
 func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
-	r := &storedJob{
+	refused := &storedJob{
 		id:    job.RecordID(identity, j.Position.Seq, j.Accepted),
 		queue: &queue{name: j.Queue}, function: j.Function, n: 1,
 	}
-	in.emitDispatch(r, DispatchQueued, target(r))
-	in.emitUnstartedFailure(r, reasonRateLimited)
+	in.emitDispatch(refused, DispatchQueued, target(refused))
+	in.emitUnstartedFailure(refused, reasonRateLimited)
 }
 
 // HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].
@@ -251,17 +263,20 @@ func (d *dispatches) GuardsBlock(g *job.Guards) bool {
 	return g.Debounce.IsSet() || d.holder(g.Unique, d.now) != nil || d.holder(g.Rate, d.now) != nil
 }
 
+// guards encodes or decodes the held keys. A key that is held twice, or by a job
+// that does not exist or holds no keys, fails with errCorrupt.
 func (c *codec) guards(d *dispatches) {
-	each(c, d.guards.byTime.Len(), d.guards.byTime.Scan, func(h *heldKey) {
-		c.fields((*job.ID)(&h.key), &h.job, &h.until, &h.rate)
+	each(c, d.guards.byTime.Len(), d.guards.byTime.Scan, func(held *heldKey) {
+		c.fields((*job.ID)(&held.key), &held.job, &held.until, &held.rate)
 		if !c.decoding() {
 			return
 		}
-		r := d.jobs.byID[h.job]
-		if d.guards.byKey[h.key] != nil || !h.rate && (r == nil || r.flags&guarded == 0) {
+		holder := d.jobs.byID[held.job]
+		validHolder := held.rate || holder != nil && holder.flags&guarded != 0
+		if d.guards.byKey[held.key] != nil || !validHolder {
 			c.fail(errCorrupt)
 			return
 		}
-		d.hold(h)
+		d.hold(held)
 	})
 }

@@ -49,12 +49,14 @@ func (in *ingestion) Ingested(p job.Position) bool {
 	return int(p.Lane) < len(in.lanes) && in.lanes[p.Lane].Cursor >= p.Seq
 }
 
+// apply has no effect on a cluster that is bootstrapped, except that it may
+// record the creation of the streams.
 func (c *Bootstrap) apply(l *Ledger) Result {
 	l.streamsCreated = l.streamsCreated || c.StreamsCreated
 	if len(l.lanes) > 0 {
 		return Result{}
 	}
-	l.secret = append([]byte(nil), c.Secret...)
+	l.secret = slices.Clone(c.Secret)
 	for _, identity := range c.Lanes {
 		l.lanes = append(l.lanes, LaneCursor{Identity: identity})
 	}
@@ -67,30 +69,34 @@ func (c *Ingest) apply(l *Ledger) Result {
 	if int(c.Lane) >= len(l.lanes) || l.lanes[c.Lane].Identity != c.Identity {
 		return Result{Err: fmt.Errorf("lane %d: %w", c.Lane, ErrLaneMismatch)}
 	}
-	ln := &l.lanes[c.Lane]
-	if ln.Cursor != c.From || c.To < c.From {
-		return Result{Err: fmt.Errorf("lane %d at %d, not %d: %w", c.Lane, ln.Cursor, c.From, ErrCursorMismatch)}
+	lane := &l.lanes[c.Lane]
+	if lane.Cursor != c.From || c.To < c.From {
+		return Result{Err: fmt.Errorf("lane %d at %d, not %d: %w", c.Lane, lane.Cursor, c.From, ErrCursorMismatch)}
+	}
+
+	recordIngested := func(id job.ID, seq uint64) {
+		l.tickIngested(id)
+		if seq == c.To {
+			lane.LastID = id
+		}
 	}
 	ingested := make([]Ingested, len(c.Jobs))
 	for i := range c.Jobs {
-		ingested[i] = l.ingestJob(&c.Jobs[i], ln.Identity, c.CreateQueues)
-		l.tickIngested(c.Jobs[i].ID)
-		if c.Jobs[i].Position.Seq == c.To {
-			ln.LastID = c.Jobs[i].ID
-		}
+		j := &c.Jobs[i]
+		ingested[i] = l.ingestJob(j, lane.Identity, c.CreateQueues)
+		recordIngested(j.ID, j.Position.Seq)
 	}
 	for i := range c.Rejected {
-		l.reject(&c.Rejected[i], c.Lane)
-		l.tickIngested(c.Rejected[i].ID)
-		if c.Rejected[i].Seq == c.To {
-			ln.LastID = c.Rejected[i].ID
-		}
+		rejection := &c.Rejected[i]
+		l.reject(rejection, c.Lane)
+		recordIngested(rejection.ID, rejection.Seq)
 	}
-	ln.Cursor = c.To
-	l.lastIngested = ln.LastID
+	lane.Cursor = c.To
+	l.lastIngested = lane.LastID
 	return Result{Ingested: ingested}
 }
 
+// ingestJob ingests a record of the lane with the given identity.
 func (in *ingestion) ingestJob(j *job.Job, identity string, createQueues bool) Ingested {
 	if j.Guards != nil {
 		return in.ingestGuarded(j, identity, createQueues)
@@ -99,12 +105,13 @@ func (in *ingestion) ingestJob(j *job.Job, identity string, createQueues bool) I
 	return ingested
 }
 
-// addJob creates the job that a record asks for, unless it exists or is
-// rejected, with a reason.
-func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (f Ingested, reason string) {
-	if known := in.jobs.byID[j.ID]; known != nil {
-		if known.queue.name != j.Queue {
-			reason := "id_conflict: the id names a job of queue " + known.queue.name
+// addJob creates the job that a record of the lane with the given identity asks
+// for, unless the job exists already. A record that is rejected becomes a dead
+// letter, and addJob returns the reason.
+func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ingested Ingested, reason string) {
+	if existing := in.jobs.byID[j.ID]; existing != nil {
+		if existing.queue.name != j.Queue {
+			reason := "id_conflict: the id names a job of queue " + existing.queue.name
 			in.rejectJob(j, identity, reason)
 			return IngestedRejected, reason
 		}
@@ -113,6 +120,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (f I
 	if in.jobs.forgotten.has(j.ID) {
 		return IngestedKnown, ""
 	}
+
 	q, err := in.queueFor(j, createQueues)
 	if err != nil {
 		in.rejectJob(j, identity, err.Error())
@@ -122,13 +130,14 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (f I
 		in.rejectJob(j, identity, err.Error())
 		return IngestedKeysFull, err.Error()
 	}
-	r := in.newStoredJob(j, q)
-	if r.due > in.now {
-		r.state = job.Delayed
-		in.store(nil, r)
+
+	added := in.newStoredJob(j, q)
+	if added.due > in.now {
+		added.state = job.Delayed
+		in.store(nil, added)
 		return IngestedDelayed, ""
 	}
-	in.enqueue(nil, r)
+	in.enqueue(nil, added)
 	return IngestedWaiting, ""
 }
 
@@ -136,7 +145,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (f I
 func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 	q := in.queues.get(j.Queue)
 	switch {
-	case q != nil && q.name[0] == '_':
+	case q != nil && q.isSystem():
 		return nil, job.ErrSystemQueue
 	case q != nil:
 		return q, nil
@@ -151,61 +160,65 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 	return in.queues.add(j.Queue, job.RecordID(j.Queue, in.index, in.Now()), job.DefaultQueueConfig), nil
 }
 
-// newStoredJob returns the stored form of an ingested job. Unless the producer
-// set a start time the job is due, even if the time at which its record was
-// stored is ahead of the ledger's time.
+// newStoredJob returns the stored form of an ingested job, with times in Unix
+// nanoseconds. Unless the producer set a start time the job is due, even if the
+// time at which its record was stored is ahead of the ledger's time.
 func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
-	r := &storedJob{
+	stored := &storedJob{
 		id: j.ID, queue: q, function: in.intern(j.Function), accepted: j.Accepted.UnixNano(),
 		seq: j.Position.Seq, lane: j.Position.Lane, priority: min(j.Priority, job.MaxPriority),
 	}
-	r.due = min(r.accepted, in.now)
-	if !j.RunAt.IsZero() {
-		r.due = j.RunAt.UnixNano()
+	hasStartTime := !j.RunAt.IsZero()
+	o := options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, resultTTL: j.ResultTTL}
+	if hasStartTime {
+		stored.due = j.RunAt.UnixNano()
+		o.runAt = stored.due
+	} else {
+		stored.due = min(stored.accepted, in.now)
 	}
-	if !j.RunAt.IsZero() || j.MaxAttempts > 0 || j.Timeout > 0 || j.RetryInterval > 0 || j.ResultTTL > 0 {
-		r.options = &options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, resultTTL: j.ResultTTL}
-		if !j.RunAt.IsZero() {
-			r.options.runAt = r.due
-		}
+	if hasStartTime || o.maxAttempts > 0 || o.timeout > 0 || o.retryInterval > 0 || o.resultTTL > 0 {
+		stored.options = new(o) // most jobs have none
 	}
 	if g := j.Guards; g != nil && (g.Unique.IsSet() || g.Debounce.IsSet()) {
-		r.flags = guarded
+		stored.flags = guarded // a rate limit alone is not held by the job
 	}
-	return r
+	return stored
 }
 
 // target returns where a job's dispatch may run, as written in its event: a
 // runner's channel or the queue.
-func target(r *storedJob) string {
-	if runner, _ := job.SplitFunction(r.function); runner != "" {
+func target(stored *storedJob) string {
+	if runner, _ := job.SplitFunction(stored.function); runner != "" {
 		return job.Channel(job.RRQ, runner)
 	}
-	return r.queue.name
+	return stored.queue.name
 }
 
 // reject stores a failed job for a record that does not describe a valid job,
-// and adds a dead letter.
-func (in *ingestion) reject(c *Rejection, laneNumber uint8) {
-	if in.jobs.byID[c.ID] != nil || in.jobs.forgotten.has(c.ID) {
+// and adds a dead letter. A job of an unknown queue is stored in the system
+// queue. An id that is known already is ignored.
+func (in *ingestion) reject(rejection *Rejection, lane uint8) {
+	if _, known := in.Known(rejection.ID); known {
 		return
 	}
-	q := in.queues.get(c.Queue)
+	q := in.queues.get(rejection.Queue)
 	if q == nil {
 		q = in.queues.get(job.SystemQueue)
 	}
-	r := &storedJob{
-		id: c.ID, queue: q, accepted: c.Accepted.UnixNano(), due: in.now, state: job.Failed,
-		seq: c.Seq, lane: laneNumber, priority: job.DefaultPriority, n: 1, flags: malformed,
+	stored := &storedJob{
+		id: rejection.ID, queue: q, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
+		seq: rejection.Seq, lane: lane, priority: job.DefaultPriority, n: 1, flags: malformed,
 	}
-	fault := &job.Fault{Message: c.Reason, Type: job.FaultRejected}
-	r.run = &run{executor: noExecutor, failure: in.failure(c.Reason, fault)}
-	in.store(nil, r)
-	in.emitDispatch(r, DispatchQueued, q.name)
-	in.emitUnstartedFailure(r, "rejected: "+c.Reason)
-	letter := in.addDeadLetter(r, "rejected: "+c.Reason, fault)
-	if job.ValidQueue(c.Queue) == nil {
-		letter.Queue = strings.Clone(c.Queue) // as written by its producer
+	fault := &job.Fault{Message: rejection.Reason, Type: job.FaultRejected}
+	stored.run = &run{executor: noExecutor, failure: in.failure(rejection.Reason, fault)}
+	in.store(nil, stored)
+
+	reason := "rejected: " + rejection.Reason
+	in.emitDispatch(stored, DispatchQueued, q.name)
+	in.emitUnstartedFailure(stored, reason)
+	letter := in.addDeadLetter(stored, reason, fault)
+	if job.ValidQueue(rejection.Queue) == nil {
+		letter.Queue = strings.Clone(rejection.Queue) // as written by its producer
 	}
 }
 

@@ -130,15 +130,15 @@ func checkInvariants(l *Ledger) error {
 	due, ended, active := 0, 0, 0
 	var err error
 	l.jobs.active.Scan(func(item orderItem) bool {
-		if l.jobs.byID[item.r.id] != item.r || item.r.state != job.Active || item.key != item.r.run.fence {
-			err = fmt.Errorf("%s in the active index is not the stored job", item.r.id)
+		if l.jobs.byID[item.job.id] != item.job || item.job.state != job.Active || item.key != item.job.run.fence {
+			err = fmt.Errorf("%s in the active index is not the stored job", item.job.id)
 		}
 		return err == nil
 	})
 	for _, timed := range [...]*btree.BTreeG[timeItem]{l.jobs.due, l.jobs.ended} {
 		timed.Scan(func(item timeItem) bool {
-			if l.jobs.byID[item.r.id] != item.r || item.at != item.r.due {
-				err = fmt.Errorf("%s in an index by time is not the stored job", item.r.id)
+			if l.jobs.byID[item.job.id] != item.job || item.at != item.job.due {
+				err = fmt.Errorf("%s in an index by time is not the stored job", item.job.id)
 			}
 			return err == nil
 		})
@@ -222,8 +222,8 @@ func checkQueues(l *Ledger) error {
 			}
 			wl.jobs.Scan(func(item orderItem) bool {
 				want[job.Waiting]++
-				if l.jobs.byID[item.r.id] != item.r || Class(item.r.function) != class {
-					err = fmt.Errorf("queue %s: %s in a waitlist is not the stored job", q.name, item.r.id)
+				if l.jobs.byID[item.job.id] != item.job || Class(item.job.function) != class {
+					err = fmt.Errorf("queue %s: %s in a waitlist is not the stored job", q.name, item.job.id)
 				}
 				return true
 			})
@@ -235,8 +235,8 @@ func checkQueues(l *Ledger) error {
 			}
 			list.Scan(func(item timeItem) bool {
 				want[state]++
-				if l.jobs.byID[item.r.id] != item.r || item.r.state != job.State(state) {
-					err = fmt.Errorf("queue %s: %s in the list of %s jobs is not the stored job", q.name, item.r.id, job.State(state))
+				if l.jobs.byID[item.job.id] != item.job || item.job.state != job.State(state) {
+					err = fmt.Errorf("queue %s: %s in the list of %s jobs is not the stored job", q.name, item.job.id, job.State(state))
 				}
 				return true
 			})

@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"bytes"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tidwall/btree"
 
@@ -66,9 +68,9 @@ type failure struct{ reason, kind string }
 // failure returns the shortened form of a reason and a fault. kind is the
 // fault's type.
 func (j *jobs) failure(reason string, fault *job.Fault) *failure {
-	f := &failure{reason: truncate(reason)}
+	f := &failure{reason: truncate(reason, maxReason)}
 	if fault != nil {
-		f.kind = j.intern(truncate(fault.Type))
+		f.kind = j.intern(truncate(fault.Type, maxReason))
 	}
 	return f
 }
@@ -82,14 +84,16 @@ type executor struct {
 // noExecutor is the executor of jobs that ended before they ran.
 var noExecutor = new(executor)
 
+// orderItem is a job in an index by start order or by fence.
 type orderItem struct {
 	key uint64 // priority and time of acceptance, see orderKey; for active jobs the fence
-	r   *storedJob
+	job *storedJob
 }
 
+// timeItem is a job in an index by time.
 type timeItem struct {
-	at int64 // when it is due, ended or was accepted, in Unix nanoseconds
-	r  *storedJob
+	at  int64 // when it is due, ended or was accepted, in Unix nanoseconds
+	job *storedJob
 }
 
 // jobs holds every job that the ledger has, with its indexes.
@@ -125,62 +129,85 @@ func timeLess(a, b timeItem) bool {
 	if a.at != b.at {
 		return a.at < b.at
 	}
-	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
+	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
 }
 
+// orderLess reports whether a starts before b: by priority, then by time of
+// acceptance, then by position in a lane.
 func orderLess(a, b orderItem) bool {
-	if a.key != b.key {
+	switch {
+	case a.key != b.key:
 		return a.key < b.key
+	case a.job.accepted != b.job.accepted:
+		return a.job.accepted < b.job.accepted
+	case a.job.lane != b.job.lane:
+		return a.job.lane < b.job.lane
+	case a.job.seq != b.job.seq:
+		return a.job.seq < b.job.seq
 	}
-	if a.r.accepted != b.r.accepted {
-		return a.r.accepted < b.r.accepted
-	}
-	if a.r.lane != b.r.lane {
-		return a.r.lane < b.r.lane
-	}
-	if a.r.seq != b.r.seq {
-		return a.r.seq < b.r.seq
-	}
-	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
+	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
 }
 
 func activeLess(a, b orderItem) bool {
 	if a.key != b.key {
 		return a.key < b.key
 	}
-	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
+	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
 }
 
-// orderKey sorts by priority, highest first, then by time of acceptance in
-// microseconds.
+// orderTimeBits is how many bits of an order key are the time.
+const orderTimeBits = 56
+
+// orderKey returns a number that sorts by priority, highest first, then by time
+// of acceptance, which is in Unix nanoseconds and kept in microseconds.
 func orderKey(priority uint8, accepted int64) uint64 {
-	return uint64(job.MaxPriority-priority)<<56 | uint64(accepted/1000)&(1<<56-1)
+	return uint64(job.MaxPriority-priority)<<orderTimeBits | uint64(accepted/1000)&(1<<orderTimeBits-1)
 }
 
 func (r *storedJob) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
 
-// store puts r into every index of its state. old is the job's previous form,
-// which it replaces, or nil for a new job.
-func (j *jobs) store(old, r *storedJob) {
-	wl := j.joinWaitlist(r) // before old leaves it
+// position returns the lane and sequence of the job's record.
+func (r *storedJob) position() job.Position { return job.Position{Lane: r.lane, Seq: r.seq} }
+
+// store puts next into every index of its state. old is the job's previous
+// form, which next replaces, or nil for a new job.
+func (j *jobs) store(old, next *storedJob) {
+	wl := j.joinWaitlist(next) // before old leaves it
 	if old != nil {
 		j.unindex(old)
 	}
-	j.byID[r.id] = r
-	r.queue.counts[r.state]++
-	if r.state == job.Waiting {
+	j.byID[next.id] = next
+	next.queue.counts[next.state]++
+	switch next.state {
+	case job.Waiting:
 		if wl.jobs.Len() == 0 {
 			j.waitlists.Set(wl.key(), wl)
 		}
-		wl.jobs.Set(r.order())
-		return
+		wl.jobs.Set(next.order())
+	case job.Active:
+		j.active.Set(orderItem{next.run.fence, next})
+	default:
+		next.queue.list(next.state).Set(timeItem{next.accepted, next})
+		j.byTime(next.state).Set(timeItem{next.due, next})
 	}
-	if r.state == job.Active {
-		j.active.Set(orderItem{r.run.fence, r})
-		return
+}
+
+// unindex removes a job from every index except byID.
+func (j *jobs) unindex(old *storedJob) {
+	old.queue.counts[old.state]--
+	wl := j.leaveWaitlist(old)
+	switch old.state {
+	case job.Waiting:
+		wl.jobs.Delete(old.order())
+		if wl.jobs.Len() == 0 {
+			j.waitlists.Delete(wl.key())
+		}
+	case job.Active:
+		j.active.Delete(orderItem{old.run.fence, old})
+	default:
+		old.queue.list(old.state).Delete(timeItem{old.accepted, old})
+		j.byTime(old.state).Delete(timeItem{old.due, old})
 	}
-	r.queue.list(r.state).Set(timeItem{r.accepted, r})
-	j.byTime(r.state).Set(timeItem{r.due, r})
 }
 
 // byTime returns the index by time for the state of a delayed or an ended job.
@@ -191,25 +218,6 @@ func (j *jobs) byTime(s job.State) *btree.BTreeG[timeItem] {
 	return j.ended
 }
 
-// unindex removes a job from every index except byID.
-func (j *jobs) unindex(r *storedJob) {
-	r.queue.counts[r.state]--
-	wl := j.leaveWaitlist(r)
-	if r.state == job.Waiting {
-		wl.jobs.Delete(r.order())
-		if wl.jobs.Len() == 0 {
-			j.waitlists.Delete(wl.key())
-		}
-		return
-	}
-	if r.state == job.Active {
-		j.active.Delete(orderItem{r.run.fence, r})
-		return
-	}
-	r.queue.list(r.state).Delete(timeItem{r.accepted, r})
-	j.byTime(r.state).Delete(timeItem{r.due, r})
-}
-
 // maxResultScan is how many finished jobs are examined to find the oldest
 // result.
 const maxResultScan = 4096
@@ -217,21 +225,20 @@ const maxResultScan = 4096
 // oldestResult returns the number of the first result that a kept job may refer
 // to, or 0 if it is not found among the oldest jobs. Jobs that ended in the
 // same log entry are ordered by id, so all of that entry are examined.
-func (j *jobs) oldestResult() uint64 {
-	oldest, at, looked := uint64(0), int64(0), 0
-	j.ended.Scan(func(item timeItem) bool {
-		if looked++; looked > maxResultScan {
-			oldest = 0
-			return false
+func (j *jobs) oldestResult() (oldest uint64) {
+	var endedAt int64 // when the job of the oldest result ended
+	examined := 0
+	for item := range j.ended.Scan {
+		if examined++; examined > maxResultScan {
+			return 0
 		}
-		if oldest > 0 && item.at > at {
-			return false
+		if oldest > 0 && item.at > endedAt {
+			return oldest
 		}
-		if run := item.r.run; run != nil && run.result > 0 && (oldest == 0 || run.result < oldest) {
-			oldest, at = run.result, item.at
+		if run := item.job.run; run != nil && run.result > 0 && (oldest == 0 || run.result < oldest) {
+			oldest, endedAt = run.result, item.at
 		}
-		return true
-	})
+	}
 	return oldest
 }
 
@@ -241,8 +248,61 @@ func (j *jobs) copy() jobs {
 	}
 }
 
-// NextDue returns when the next delayed job is due; ok is false without delayed jobs.
-func (j *jobs) NextDue() (at time.Time, ok bool) {
-	item, ok := j.due.Min()
-	return time.Unix(0, item.at), ok
+// NextDue returns when the next delayed job is due; the zero time without delayed jobs.
+func (j *jobs) NextDue() time.Time {
+	earliest, ok := j.due.Min()
+	if !ok {
+		return time.Time{}
+	}
+	return time.Unix(0, earliest.at)
+}
+
+// maxInterned limits the tables of shared names and executors. A full table
+// starts again from empty, which costs memory and nothing else.
+const maxInterned = 65536
+
+// intern returns a copy of a name that all jobs with the name share. The table
+// is not part of the state: it may differ between ledgers that are equal.
+func (j *jobs) intern(name string) string {
+	if name == "" {
+		return ""
+	}
+	if shared, ok := j.names[name]; ok {
+		return shared
+	}
+	if len(j.names) >= maxInterned {
+		clear(j.names)
+	}
+	name = strings.Clone(name)
+	j.names[name] = name
+	return name
+}
+
+// internExecutor returns a copy of an executor, with shared names, that all its
+// jobs share.
+func (j *jobs) internExecutor(e executor) *executor {
+	if shared, ok := j.executors[e]; ok {
+		return shared
+	}
+	if len(j.executors) >= maxInterned {
+		clear(j.executors)
+	}
+	e.node, e.channel = j.intern(e.node), j.intern(e.channel)
+	j.executors[e] = &e
+	return &e
+}
+
+// maxReason is how many bytes of a reason the ledger keeps with a job. The
+// event and the dead letter have all of it.
+const maxReason = 256
+
+// truncate shortens text to at most limit bytes without splitting a character.
+func truncate(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return strings.Clone(text[:limit])
 }

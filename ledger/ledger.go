@@ -109,17 +109,20 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	return results
 }
 
+// apply applies one command of the entry at. It refuses a command whose proposer
+// does not have the current epoch, except an acquisition of the authority.
 func (l *Ledger) apply(at Stamp, c Command) Result {
-	if _, lead := c.(*Lead); !lead {
-		if at.Epoch != l.authority.epoch {
-			return Result{Err: fmt.Errorf("epoch %d, current %d: %w", at.Epoch, l.authority.epoch, ErrStaleEpoch)}
-		}
-		if err := Check(c); err != nil {
-			return Result{Err: err}
-		}
-		if l.restoring != nil && !allowedDuringRestore(c) {
-			return Result{Err: ErrRestoring}
-		}
+	if lead, ok := c.(*Lead); ok {
+		return lead.apply(l)
+	}
+	if at.Epoch != l.authority.epoch {
+		return Result{Err: fmt.Errorf("epoch %d, current %d: %w", at.Epoch, l.authority.epoch, ErrStaleEpoch)}
+	}
+	if err := Check(c); err != nil {
+		return Result{Err: err}
+	}
+	if l.restoring != nil && !allowedDuringRestore(c) {
+		return Result{Err: ErrRestoring}
 	}
 	return c.apply(l)
 }

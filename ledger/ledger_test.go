@@ -147,8 +147,8 @@ func TestLedger_PromotesInSteps(t *testing.T) {
 		f.Jobs[i].RunAt = stamp.At.Add(time.Second)
 	}
 	l.Apply(stamp, []Command{f})
-	if due, ok := l.NextDue(); !ok || !due.Equal(stamp.At.Add(time.Second)) {
-		t.Fatalf("next due %v, %t", due, ok)
+	if due := l.NextDue(); !due.Equal(stamp.At.Add(time.Second)) {
+		t.Fatalf("next due %v", due)
 	}
 	stamp.Index, stamp.At = stamp.Index+1, stamp.At.Add(time.Second)
 	for _, want := range []int{maxPromotions, maxPromotions + 500} {

@@ -113,8 +113,8 @@ func (*AdvanceMember) Kind() Kind { return KindAdvanceMember }
 // Membership returns the list of members. It is read-only.
 func (l *Ledger) Membership() Membership { return l.membership }
 
-// set stores a new list. It does not modify the old one, which
-// readers may hold.
+// set stores a new list. It does not modify the old one, which readers may
+// hold.
 func (m *Membership) set(members []Member) Result {
 	slices.SortFunc(members, func(a, b Member) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), cmp.Compare(a.JoinRevision, b.JoinRevision))
@@ -130,6 +130,9 @@ func (c *SetMembers) apply(l *Ledger) Result {
 	return l.membership.set(slices.Clone(c.Members))
 }
 
+// apply begins a change, or cancels the pending one. It refuses a change while
+// another is pending, and one that would leave too few or too many members; a
+// replacement may always begin.
 func (c *ChangeMembers) apply(l *Ledger) Result {
 	joining, leaving := l.membership.Pending()
 	if c.Cancel {
@@ -141,6 +144,10 @@ func (c *ChangeMembers) apply(l *Ledger) Result {
 	if joining != nil || leaving != nil {
 		return Result{Err: fmt.Errorf("%w: %s", ErrMembersChanging, l.membership.PendingChange())}
 	}
+	if c.Join == nil && c.Leave == "" {
+		return Result{Err: ErrNoChange}
+	}
+
 	members := slices.Clone(l.membership.Members)
 	count := len(members)
 	if c.Leave != "" {
@@ -160,10 +167,9 @@ func (c *ChangeMembers) apply(l *Ledger) Result {
 		members = append(members, joiner)
 		count++
 	}
-	if c.Join == nil && c.Leave == "" {
-		return Result{Err: ErrNoChange}
-	}
-	if count > MaxMembers && c.Join != nil || count < MinMembers && c.Join == nil {
+	tooMany := c.Join != nil && count > MaxMembers
+	tooFew := c.Join == nil && count < MinMembers
+	if tooMany || tooFew {
 		return Result{Err: fmt.Errorf("%d members after this: %w", count, ErrMemberCount)}
 	}
 	return l.membership.set(members)
@@ -184,15 +190,16 @@ func (m *Membership) cancelChange() Result {
 	return m.set(members)
 }
 
+// apply completes a join or a removal: joining becomes present, leaving becomes
+// out. It refuses every other step. A member that is replaced leaves last.
 func (c *AdvanceMember) apply(l *Ledger) Result {
-	i := slices.IndexFunc(l.membership.Members, func(m Member) bool { return m.ServerID() == c.ServerID })
-	if i < 0 || l.membership.Members[i].State != c.From {
-		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
-	}
 	members := slices.Clone(l.membership.Members)
+	i := slices.IndexFunc(members, func(m Member) bool { return m.ServerID() == c.ServerID })
 	joining, _ := l.membership.Pending()
 	switch {
-	case c.From == MemberLeaving && joining != nil: // the member to be replaced leaves last
+	case i < 0 || members[i].State != c.From:
+		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
+	case c.From == MemberLeaving && joining != nil:
 		return Result{Err: fmt.Errorf("%s cannot leave before %s has joined: %w", c.ServerID, joining.ServerID(), ErrMemberState)}
 	case c.From == MemberJoining && c.To == MemberPresent:
 		members[i].State = MemberPresent
@@ -218,9 +225,11 @@ func (m Membership) PendingChange() string {
 	return ""
 }
 
-func (c *codec) membership(r *Membership) {
-	c.fields(&r.Revision)
-	list(c, &r.Members, func(m *Member) {
+// membership encodes or decodes the list of members. A state that no listed
+// member has fails with errCorrupt.
+func (c *codec) membership(members *Membership) {
+	c.fields(&members.Revision)
+	list(c, &members.Members, func(m *Member) {
 		c.fields(&m.Node, &m.Dir, &m.Route, &m.Raft, &m.JoinRevision, (*uint8)(&m.State))
 		if m.State == MemberOut || m.State > MemberLeaving {
 			c.fail(errCorrupt)

@@ -50,6 +50,9 @@ type eventEntry struct {
 	bytes  int
 }
 
+// last returns the number of the entry's last event.
+func (e *eventEntry) last() uint64 { return e.first + uint64(len(e.events)) - 1 }
+
 // ResultItem is a result that is not published yet.
 type ResultItem struct {
 	Number uint64
@@ -84,8 +87,7 @@ func (o *outbox) begin(index uint64, at int64, cmds []Command) {
 }
 
 // expectedEvents estimates how many events the commands emit.
-func expectedEvents(cmds []Command) int {
-	n := 0
+func expectedEvents(cmds []Command) (n int) {
 	for _, c := range cmds {
 		switch c := c.(type) {
 		case *Ingest:
@@ -99,6 +101,8 @@ func expectedEvents(cmds []Command) int {
 	return n
 }
 
+// emit numbers an event, adds it to the log entry being applied, and moves its
+// dispatch from one count of the backlog to another.
 func (o *outbox) emit(e Event) {
 	o.next++
 	o.current.events = append(o.current.events, e)
@@ -125,15 +129,15 @@ func (o *outbox) respond(e Event) Result {
 }
 
 // emitDispatch emits an event about the last dispatch of a job.
-func (o *outbox) emitDispatch(r *storedJob, kind EventKind, detail string) {
-	o.emit(Event{Kind: kind, Job: r.id, N: r.n, A: detail, B: r.queue.name})
+func (o *outbox) emitDispatch(stored *storedJob, kind EventKind, detail string) {
+	o.emit(Event{Kind: kind, Job: stored.id, N: stored.n, A: detail, B: stored.queue.name})
 }
 
 // emitUnstartedFailure emits the events of a dispatch that ends before it was
 // placed, in the contract's order.
-func (o *outbox) emitUnstartedFailure(r *storedJob, reason string) {
-	o.emitDispatch(r, DispatchNotified, "none")
-	o.emitDispatch(r, DispatchFailed, reason)
+func (o *outbox) emitUnstartedFailure(stored *storedJob, reason string) {
+	o.emitDispatch(stored, DispatchNotified, "none")
+	o.emitDispatch(stored, DispatchFailed, reason)
 }
 
 // cost returns the size with which an event is counted, in bytes. Names shared
@@ -146,11 +150,12 @@ func (e *Event) cost() int {
 	case e.Kind == DispatchFailed:
 		n += len(e.A)
 	}
-	if x := e.Extra; x != nil {
-		n += len(x.Request) + len(x.C) + len(x.Metadata) + extraCost
-		if x.Cursor != nil {
-			n += len(*x.Cursor)
-		}
+	if e.Extra == nil {
+		return n
+	}
+	n += len(e.Extra.Request) + len(e.Extra.C) + len(e.Extra.Metadata) + extraCost
+	if e.Extra.Cursor != nil {
+		n += len(*e.Extra.Cursor)
 	}
 	return n
 }
@@ -175,14 +180,14 @@ func (o *outbox) addResult(r ResultItem) uint64 {
 
 func (r *ResultItem) cost() int { return resultCost + len(r.Value.Data) }
 
-// addDeadLetter adds the dead letter of a job.
-func (d *dispatches) addDeadLetter(r *storedJob, reason string, fault *job.Fault) *DeadLetter {
+// addDeadLetter numbers the dead letter of a job, adds it, and returns it.
+func (d *dispatches) addDeadLetter(failed *storedJob, reason string, fault *job.Fault) *DeadLetter {
 	o := &d.outbox
 	o.nextDeadLetter++
 	o.deadLetters = append(o.deadLetters, DeadLetter{
-		Number: o.nextDeadLetter, Job: r.id, N: r.n, Queue: r.queue.name, Function: r.function,
-		Position: job.Position{Lane: r.lane, Seq: r.seq}, Attempts: r.attempt,
-		Accepted: time.Unix(0, r.accepted).UTC(), At: d.Now(), Reason: reason, Fault: fault,
+		Number: o.nextDeadLetter, Job: failed.id, N: failed.n, Queue: failed.queue.name, Function: failed.function,
+		Position: failed.position(), Attempts: failed.attempt,
+		Accepted: time.Unix(0, failed.accepted).UTC(), At: d.Now(), Reason: reason, Fault: fault,
 	})
 	letter := &o.deadLetters[len(o.deadLetters)-1]
 	o.bytes += letter.cost()
@@ -197,16 +202,13 @@ func (d *DeadLetter) cost() int {
 	return n
 }
 
-// apply removes published items. Numbers below those of an earlier command have
-// no effect.
+// apply removes published events, results and dead letters from the outbox, and
+// keeps the places of published results as long as a job refers to one. Numbers
+// below those of an earlier command have no effect.
 func (c *MarkPublished) apply(l *Ledger) Result {
 	o := &l.outbox
-	for len(o.entries) > 0 {
-		e := &o.entries[0]
-		if e.first+uint64(len(e.events))-1 > c.Events {
-			break
-		}
-		o.bytes -= e.bytes
+	for len(o.entries) > 0 && o.entries[0].last() <= c.Events {
+		o.bytes -= o.entries[0].bytes
 		o.entries = o.entries[1:]
 	}
 	o.published = max(o.published, min(c.Events, o.next))
@@ -218,22 +220,19 @@ func (c *MarkPublished) apply(l *Ledger) Result {
 		o.bytes -= o.deadLetters[0].cost()
 		o.deadLetters = o.deadLetters[1:]
 	}
-	for _, m := range c.Messages {
-		if n := len(o.messages); n == 0 || m.First > o.messages[n-1].First {
-			o.messages = append(o.messages, m)
+	for _, message := range c.Messages {
+		if n := len(o.messages); n == 0 || message.First > o.messages[n-1].First {
+			o.messages = append(o.messages, message)
 		}
 	}
+
 	if len(o.messages) > 1 {
-		o.dropMessages(l.jobs.oldestResult())
+		oldest := l.jobs.oldestResult()
+		for len(o.messages) > 1 && o.messages[1].First <= oldest {
+			o.messages = o.messages[1:]
+		}
 	}
 	return Result{}
-}
-
-// dropMessages removes the places of results that no kept job refers to.
-func (o *outbox) dropMessages(oldest uint64) {
-	for len(o.messages) > 1 && o.messages[1].First <= oldest {
-		o.messages = o.messages[1:]
-	}
 }
 
 // OutboxBytes returns the size of what is not published yet, in bytes.
@@ -255,15 +254,11 @@ func (o *outbox) LastDeadLetter() uint64 { return o.nextDeadLetter }
 // EventsAfter yields the unpublished events with a number greater than after,
 // with number and time, until yield returns false.
 func (o *outbox) EventsAfter(after uint64, yield func(number uint64, at time.Time, e *Event) bool) {
-	entries := o.entries
-	from := sort.Search(len(entries), func(i int) bool {
-		return entries[i].first+uint64(len(entries[i].events)) > after+1
-	})
-	for i := from; i < len(entries); i++ {
-		e := &entries[i]
-		at := time.Unix(0, e.at)
-		for k := range e.events {
-			if number := e.first + uint64(k); number > after && !yield(number, at, &e.events[k]) {
+	start := sort.Search(len(o.entries), func(i int) bool { return o.entries[i].last() > after })
+	for _, entry := range o.entries[start:] {
+		at := time.Unix(0, entry.at)
+		for i := range entry.events {
+			if number := entry.first + uint64(i); number > after && !yield(number, at, &entry.events[i]) {
 				return
 			}
 		}
@@ -273,43 +268,45 @@ func (o *outbox) EventsAfter(after uint64, yield func(number uint64, at time.Tim
 // ResultsAfter returns the unpublished results with a number greater than
 // after. The slice is read-only.
 func (o *outbox) ResultsAfter(after uint64) []ResultItem {
-	r := o.results
-	return r[sort.Search(len(r), func(i int) bool { return r[i].Number > after }):]
+	start := sort.Search(len(o.results), func(i int) bool { return o.results[i].Number > after })
+	return o.results[start:]
 }
 
 // DeadLettersAfter returns the unpublished dead letters with a number greater
 // than after. The slice is read-only.
 func (o *outbox) DeadLettersAfter(after uint64) []DeadLetter {
-	d := o.deadLetters
-	return d[sort.Search(len(d), func(i int) bool { return d[i].Number > after }):]
+	start := sort.Search(len(o.deadLetters), func(i int) bool { return o.deadLetters[i].Number > after })
+	return o.deadLetters[start:]
 }
 
 // FindResult returns the result of a number if it is not published yet, or else
 // the sequence number of its message in the result stream. Both are zero if the
 // ledger no longer knows it.
 func (o *outbox) FindResult(number uint64) (item *ResultItem, seq uint64) {
-	if r := o.ResultsAfter(number - 1); len(r) > 0 && r[0].Number == number {
-		return &r[0], 0
+	if unpublished := o.ResultsAfter(number - 1); len(unpublished) > 0 && unpublished[0].Number == number {
+		return &unpublished[0], 0
 	}
-	m := o.messages
-	i := sort.Search(len(m), func(i int) bool { return m[i].First > number })
-	if i == 0 {
+	following := sort.Search(len(o.messages), func(i int) bool { return o.messages[i].First > number })
+	if following == 0 {
 		return nil, 0
 	}
-	return nil, m[i-1].Seq
+	return nil, o.messages[following-1].Seq
 }
 
 // UnpublishedEvents returns those events of a job that are not yet known to be
-// published, as lines of history. It examines at most limit events of the
-// outbox; complete is false if there are more.
+// published, each encoded as the line that the history stream will have. It
+// examines at most limit events of the outbox; complete is false if there are more.
 func (o *outbox) UnpublishedEvents(id job.ID, limit int) (lines [][]byte, complete bool) {
 	complete = true
+	examined := 0
 	o.EventsAfter(o.published, func(number uint64, at time.Time, e *Event) bool {
-		if limit--; limit < 0 {
+		if examined == limit {
 			complete = false
 			return false
 		}
-		if e.N > 0 && e.Job == id {
+		examined++
+		aboutDispatch := e.N > 0 // other events do not set Job
+		if aboutDispatch && e.Job == id {
 			lines = append(lines, e.AppendLine(nil, number, at))
 		}
 		return true

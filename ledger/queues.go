@@ -47,25 +47,25 @@ func (q *queues) get(name string) *queue {
 // queues and waitlists.
 func (q *queues) copy() queues {
 	var c queues
-	q.byName.Scan(func(name string, from *queue) bool {
-		c.byName.Set(name, from.copy())
-		return true
-	})
+	for name, original := range q.byName.Scan {
+		c.byName.Set(name, original.copy())
+	}
 	return c
 }
 
+// copy returns a copy of the queue that shares the trees and leaves out empty
+// waitlists.
 func (q *queue) copy() *queue {
 	c := *q
 	c.waitlists = btree.Map[string, *waitlist]{}
-	q.waitlists.Scan(func(class string, from *waitlist) bool {
-		if from.jobs.Len() > 0 {
-			c.waitlists.Set(class, &waitlist{queue: &c, class: class, jobs: from.jobs.Copy()})
+	for class, original := range q.waitlists.Scan {
+		if original.jobs.Len() > 0 {
+			c.waitlists.Set(class, &waitlist{queue: &c, class: class, jobs: original.jobs.Copy()})
 		}
-		return true
-	})
-	for s, list := range q.lists {
+	}
+	for state, list := range q.lists {
 		if list != nil {
-			c.lists[s] = list.Copy()
+			c.lists[state] = list.Copy()
 		}
 	}
 	return &c
@@ -83,22 +83,22 @@ func (q *queue) list(s job.State) *btree.BTreeG[timeItem] {
 	return q.lists[s]
 }
 
-// unfinished returns the number of jobs that have not ended.
-func (q *queue) unfinished() int {
-	return q.counts[job.Waiting] + q.counts[job.Delayed] + q.counts[job.Active]
-}
+// isSystem reports whether only the system itself may use the queue.
+func (q *queue) isSystem() bool { return q.name[0] == '_' }
 
 // limitReached reports whether the queue's limit permits no further active job.
 func (q *queue) limitReached() bool {
 	return q.config.Limit > 0 && q.counts[job.Active] >= int(q.config.Limit)
 }
 
+// apply adds the queue. A repeated command, with the same id, succeeds without a
+// change.
 func (c *AddQueue) apply(l *Ledger) Result {
 	if err := job.ValidQueue(c.Name); err != nil {
 		return Result{Err: err}
 	}
 	if existing := l.queues.get(c.Name); existing != nil {
-		if existing.id == c.ID { // the command is repeated
+		if existing.id == c.ID {
 			return existing.result()
 		}
 		return Result{Err: job.ErrQueueExists}
@@ -109,27 +109,28 @@ func (c *AddQueue) apply(l *Ledger) Result {
 	return l.queues.add(c.Name, c.ID, c.Config).result()
 }
 
+// apply removes the queue and forgets its finished jobs. It refuses a queue with
+// unfinished jobs.
 func (c *RemoveQueue) apply(l *Ledger) Result {
 	q, err := l.userQueue(c.Name)
 	if err != nil {
 		return Result{Err: err}
 	}
-	if q.unfinished() > 0 {
+	if q.counts[job.Waiting]+q.counts[job.Delayed]+q.counts[job.Active] > 0 {
 		return Result{Err: job.ErrQueueNotEmpty}
 	}
 	for _, state := range [...]job.State{job.Completed, job.Failed} {
-		for {
-			item, ok := q.list(state).Min()
-			if !ok {
-				break
-			}
-			l.drop(item.r)
+		finished := q.list(state)
+		for oldest, ok := finished.Min(); ok; oldest, ok = finished.Min() {
+			l.drop(oldest.job)
 		}
 	}
 	l.queues.byName.Delete(c.Name)
 	return Result{}
 }
 
+// apply pauses or resumes the queue. It refuses a queue that is already as
+// requested.
 func (c *PauseQueue) apply(l *Ledger) Result {
 	q, err := l.userQueue(c.Name)
 	switch {
@@ -137,9 +138,9 @@ func (c *PauseQueue) apply(l *Ledger) Result {
 		return Result{Err: err}
 	case c.OnlyIfIdle && q.counts[job.Active] > 0:
 		return Result{Err: fmt.Errorf("%d of its jobs are active: %w", q.counts[job.Active], job.ErrQueueNotEmpty)}
-	case q.paused && c.Paused:
+	case c.Paused && q.paused:
 		return Result{Err: job.ErrQueuePaused}
-	case !q.paused && !c.Paused:
+	case !c.Paused && !q.paused:
 		return Result{Err: job.ErrQueueNotPaused}
 	}
 	q.paused, q.pausedAt = c.Paused, 0
@@ -149,10 +150,7 @@ func (c *PauseQueue) apply(l *Ledger) Result {
 	return q.result()
 }
 
-func (q *queue) result() Result {
-	view := q.view()
-	return Result{Queue: &view}
-}
+func (q *queue) result() Result { return Result{Queue: new(q.view())} }
 
 // userQueue returns a queue that users may change.
 func (q *queues) userQueue(name string) (*queue, error) {
@@ -160,7 +158,7 @@ func (q *queues) userQueue(name string) (*queue, error) {
 	if found == nil {
 		return nil, job.ErrQueueNotFound
 	}
-	if name[0] == '_' {
+	if found.isSystem() {
 		return nil, job.ErrSystemQueue
 	}
 	return found, nil

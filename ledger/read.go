@@ -3,10 +3,13 @@ package ledger
 import (
 	"bytes"
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tidwall/btree"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -21,37 +24,34 @@ type WaitingJob struct {
 	Redelivered bool
 }
 
-// Before reports whether w starts before o, if both are for the same executors.
-func (w *WaitingJob) Before(o *WaitingJob) bool {
-	a, b := orderKey(w.Priority, w.Accepted.UnixNano()), orderKey(o.Priority, o.Accepted.UnixNano())
-	if a != b {
-		return a < b
-	}
-	if !w.Accepted.Equal(o.Accepted) {
-		return w.Accepted.Before(o.Accepted)
-	}
-	if w.Position.Lane != o.Position.Lane {
-		return w.Position.Lane < o.Position.Lane
-	}
-	return w.Position.Seq < o.Position.Seq
+// Before reports whether w starts before other, if both are for the same
+// executors.
+func (w *WaitingJob) Before(other *WaitingJob) bool {
+	return cmp.Or(
+		cmp.Compare(orderKey(w.Priority, w.Accepted.UnixNano()), orderKey(other.Priority, other.Accepted.UnixNano())),
+		w.Accepted.Compare(other.Accepted),
+		cmp.Compare(w.Position.Lane, other.Position.Lane),
+		cmp.Compare(w.Position.Seq, other.Position.Seq),
+	) < 0
 }
 
+// waitingJob returns the job for the scheduler. Attempt is the number of the
+// attempt that its next dispatch would be.
 func (r *storedJob) waitingJob() WaitingJob {
-	w := WaitingJob{
+	waiting := WaitingJob{
 		Job: job.Job{
-			ID: r.id, Queue: r.queue.name, Function: r.function,
-			Position: job.Position{Lane: r.lane, Seq: r.seq},
+			ID: r.id, Queue: r.queue.name, Function: r.function, Position: r.position(),
 			Accepted: time.Unix(0, r.accepted), Priority: r.priority,
 		},
 		N: r.n, Attempt: r.attempt + 1, Due: time.Unix(0, r.due), Redelivered: r.flags&redelivered != 0,
 	}
 	if o := r.options; o != nil {
-		w.MaxAttempts, w.Timeout, w.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
+		waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
 		if o.runAt != 0 {
-			w.RunAt = time.Unix(0, o.runAt)
+			waiting.RunAt = time.Unix(0, o.runAt)
 		}
 	}
-	return w
+	return waiting
 }
 
 // WaitingJobs yields the waiting jobs of a queue and class in start order,
@@ -62,20 +62,22 @@ func (qs *queues) WaitingJobs(queue, class string, yield func(WaitingJob) bool) 
 		return
 	}
 	if wl, ok := q.waitlists.Get(class); ok {
-		wl.jobs.Scan(func(item orderItem) bool { return yield(item.r.waitingJob()) })
+		wl.jobs.Scan(func(item orderItem) bool { return yield(item.job.waitingJob()) })
 	}
 }
 
 // Classes yields the classes that have waiting jobs, in order.
 func (j *jobs) Classes(yield func(class string) bool) {
-	last, first := "", true
-	j.waitlists.Scan(func(_ string, wl *waitlist) bool {
-		if wl.class == last && !first {
-			return true
+	var previous *waitlist // the waitlists of a class are adjacent
+	for _, wl := range j.waitlists.Scan {
+		if previous != nil && previous.class == wl.class {
+			continue
 		}
-		last, first = wl.class, false
-		return yield(wl.class)
-	})
+		if !yield(wl.class) {
+			return
+		}
+		previous = wl
+	}
 }
 
 // QueuesWaiting yields the queues that have waiting jobs of a class, in the
@@ -115,14 +117,16 @@ type ActiveDispatch struct {
 	Moved       bool             // its worker moved it to Node while it ran, so Node cannot start it
 }
 
+// activeDispatch returns the dispatch of an active job. Attempt is the number of
+// the attempt that is running.
 func (r *storedJob) activeDispatch() ActiveDispatch {
-	a := ActiveDispatch{
+	active := ActiveDispatch{
 		WaitingJob: r.waitingJob(), Node: r.run.node, Incarnation: r.run.incarnation, Channel: r.run.channel,
 		Fence: r.run.fence, Epoch: r.run.epoch, Started: time.Unix(0, r.run.started),
 		Losses: uint32(r.losses), Recalled: r.recallReason(), Moved: r.flags&moved != 0,
 	}
-	a.Attempt = r.attempt
-	return a
+	active.Attempt = r.attempt
+	return active
 }
 
 // recallReason returns why an active job is being recalled, or "" if it is not.
@@ -139,32 +143,32 @@ func (r *storedJob) recallReason() job.RecallReason {
 // ActiveDispatches yields the active dispatches, oldest first, until yield
 // returns false.
 func (j *jobs) ActiveDispatches(yield func(ActiveDispatch) bool) {
-	j.active.Scan(func(item orderItem) bool { return yield(item.r.activeDispatch()) })
+	j.active.Scan(func(item orderItem) bool { return yield(item.job.activeDispatch()) })
 }
 
 // Dispatch returns an active dispatch; ok is false if it is not the current one
 // of its job.
-func (j *jobs) Dispatch(id job.ID, n uint32) (a ActiveDispatch, ok bool) {
-	r := j.byID[id]
-	if r == nil || r.n != n || r.state != job.Active {
+func (j *jobs) Dispatch(id job.ID, n uint32) (active ActiveDispatch, ok bool) {
+	stored := j.byID[id]
+	if stored == nil || stored.n != n || stored.state != job.Active {
 		return ActiveDispatch{}, false
 	}
-	return r.activeDispatch(), true
+	return stored.activeDispatch(), true
 }
 
 // Known reports whether a job exists, or existed within the dedupe horizon.
 // queue is empty if it does not exist any more.
 func (j *jobs) Known(id job.ID) (queue string, known bool) {
-	if r := j.byID[id]; r != nil {
-		return r.queue.name, true
+	if stored := j.byID[id]; stored != nil {
+		return stored.queue.name, true
 	}
 	return "", j.forgotten.has(id)
 }
 
 // State returns a job's state; ok is false if the ledger has no such job.
 func (j *jobs) State(id job.ID) (state job.State, ok bool) {
-	if r := j.byID[id]; r != nil {
-		return r.state, true
+	if stored := j.byID[id]; stored != nil {
+		return stored.state, true
 	}
 	return job.New, false
 }
@@ -172,20 +176,22 @@ func (j *jobs) State(id job.ID) (state job.State, ok bool) {
 // Find returns a view of a job without body and result, and the number of its
 // result (0: none). ok is false if the ledger has no such job.
 func (j *jobs) Find(id job.ID) (view job.View, result uint64, ok bool) {
-	r := j.byID[id]
-	if r == nil {
+	stored := j.byID[id]
+	if stored == nil {
 		return job.View{}, 0, false
 	}
-	view, result = r.view()
+	view, result = stored.view()
 	return view, result, true
 }
 
+// view returns the job as users see it, without body and result, and the number
+// of its result (0: none).
 func (r *storedJob) view() (view job.View, result uint64) {
 	view = job.View{
 		ID: r.id, Queue: r.queue.name, State: r.state, Function: r.function,
 		Created: time.Unix(0, r.accepted).UTC(), Priority: r.priority,
 		Attempts: r.attempt, Dispatches: r.n, Losses: uint32(r.losses),
-		Position: job.Position{Lane: r.lane, Seq: r.seq},
+		Position: r.position(),
 	}
 	view.RunAt = view.Created
 	if o := r.options; o != nil {
@@ -202,8 +208,9 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	}
 	if run := r.run; run != nil {
 		view.Node, view.Worker = run.node, run.channel
-		if f := run.failure; f != nil {
-			view.Reason, view.Fault = f.reason, &job.Fault{Message: f.reason, Type: f.kind}
+		if run.failure != nil {
+			view.Reason = run.failure.reason
+			view.Fault = &job.Fault{Message: view.Reason, Type: run.failure.kind}
 		}
 		if run.started > 0 {
 			view.Started = time.Unix(0, run.started).UTC()
@@ -240,25 +247,10 @@ func (qs *queues) Queue(name string) (QueueView, bool) {
 // queue.
 func (qs *queues) Queues() []QueueView {
 	views := make([]QueueView, 0, qs.byName.Len())
-	qs.byName.Scan(func(_ string, q *queue) bool {
+	for _, q := range qs.byName.Scan {
 		views = append(views, q.view())
-		return true
-	})
-	return views
-}
-
-// OldestWaiting returns when the job became due that was accepted first among
-// the waiting jobs of a queue. Its cost does not grow with the number of jobs.
-func (qs *queues) OldestWaiting(queue string) (due time.Time, ok bool) {
-	q := qs.get(queue)
-	if q == nil || q.counts[job.Waiting] == 0 {
-		return time.Time{}, false
 	}
-	q.byAcceptance(func(r *storedJob) bool {
-		due, ok = time.Unix(0, r.due), true
-		return false
-	})
-	return due, ok
+	return views
 }
 
 // List returns jobs of a queue in a state, oldest first: at most limit jobs
@@ -268,77 +260,109 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 	if q == nil || state == job.New || skip < 0 || limit <= 0 { // skip may have overflowed in the caller
 		return nil
 	}
-	views := make([]job.View, 0, min(limit, 64))
-	take := func(r *storedJob) bool {
-		if skip > 0 {
-			skip--
-			return true
-		}
-		view, _ := r.view()
-		views = append(views, view)
-		return len(views) < limit
-	}
+	var inOrder iter.Seq[*storedJob]
 	switch state {
 	case job.Waiting:
-		q.byAcceptance(take)
-		return views
+		inOrder = q.byAcceptance
 	case job.Active:
-		for _, r := range j.activeInQueue(queue) {
-			if !take(r) {
-				break
-			}
-		}
-		return views
+		inOrder = slices.Values(j.activeInQueue(queue))
+	default:
+		inOrder = listFrom(q.lists[state], skip)
+		skip = 0
 	}
-	if list := q.lists[state]; list != nil {
-		for i := skip; i < list.Len() && len(views) < limit; i++ {
-			item, _ := list.GetAt(i)
-			view, _ := item.r.view()
-			views = append(views, view)
+	views := make([]job.View, 0, min(limit, 64))
+	for stored := range inOrder {
+		if skip > 0 {
+			skip--
+			continue
+		}
+		view, _ := stored.view()
+		views = append(views, view)
+		if len(views) == limit {
+			break
 		}
 	}
 	return views
 }
 
-// activeInQueue returns a queue's active jobs, oldest first.
-func (j *jobs) activeInQueue(queue string) []*storedJob {
-	var found []*storedJob
-	j.active.Scan(func(item orderItem) bool {
-		if item.r.queue.name == queue {
-			found = append(found, item.r)
+// listFrom returns an iterator over the jobs of list after the first skip ones.
+// The list may be nil.
+func listFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[*storedJob] {
+	return func(yield func(*storedJob) bool) {
+		if list == nil {
+			return
 		}
-		return true
-	})
-	slices.SortFunc(found, func(a, b *storedJob) int {
-		return cmp.Or(cmp.Compare(a.accepted, b.accepted), bytes.Compare(a.id[:], b.id[:]))
-	})
-	return found
-}
-
-// byAcceptance yields the queue's waiting jobs, oldest first. It merges its
-// waitlists, each of which has this order within a priority.
-func (q *queue) byAcceptance(yield func(*storedJob) bool) {
-	var heads []*orderIter
-	q.waitlists.Scan(func(_ string, wl *waitlist) bool {
-		for p := range uint64(job.MaxPriority + 1) {
-			if it := newOrderIter(wl, p<<56, (p+1)<<56); it != nil {
-				heads = append(heads, it)
+		for i := skip; i < list.Len(); i++ {
+			item, _ := list.GetAt(i)
+			if !yield(item.job) {
+				return
 			}
 		}
-		return true
+	}
+}
+
+// activeInQueue returns a queue's active jobs, oldest first.
+func (j *jobs) activeInQueue(queue string) (active []*storedJob) {
+	for item := range j.active.Scan {
+		if item.job.queue.name == queue {
+			active = append(active, item.job)
+		}
+	}
+	slices.SortFunc(active, func(a, b *storedJob) int {
+		return cmp.Or(cmp.Compare(a.accepted, b.accepted), bytes.Compare(a.id[:], b.id[:]))
 	})
+	return active
+}
+
+// byAcceptance yields the queue's waiting jobs, oldest first. It merges the
+// priorities of the queue's waitlists, each of which is in this order.
+func (q *queue) byAcceptance(yield func(*storedJob) bool) {
+	var heads []*orderIter
+	for _, wl := range q.waitlists.Scan {
+		for priority := range uint8(job.MaxPriority + 1) {
+			if head := newOrderIter(wl, priority); head != nil {
+				heads = append(heads, head)
+			}
+		}
+	}
 	for len(heads) > 0 {
 		first := 0
-		for i, it := range heads {
-			if timeLess(timeItem{it.r.accepted, it.r}, timeItem{heads[first].r.accepted, heads[first].r}) {
+		for i, head := range heads {
+			if timeLess(head.byTime(), heads[first].byTime()) {
 				first = i
 			}
 		}
-		if !yield(heads[first].r) {
+		if !yield(heads[first].Item().job) {
 			return
 		}
 		if !heads[first].next() {
-			heads = append(heads[:first], heads[first+1:]...)
+			heads = slices.Delete(heads, first, first+1)
 		}
 	}
+}
+
+// orderIter iterates over the jobs of one priority in a waitlist.
+type orderIter struct {
+	btree.IterG[orderItem]
+	end uint64 // first key of the next lower priority
+}
+
+// newOrderIter returns an iterator at the first job of a priority, or nil if the
+// waitlist has no such job.
+func newOrderIter(wl *waitlist, priority uint8) *orderIter {
+	begin := orderItem{key: orderKey(priority, 0), job: new(storedJob)}
+	it := &orderIter{wl.jobs.Iter(), orderKey(priority, 0) + 1<<orderTimeBits}
+	if !it.Seek(begin) || it.Item().key >= it.end {
+		return nil
+	}
+	return it
+}
+
+// next moves to the next job of the priority and reports whether there is one.
+func (it *orderIter) next() bool { return it.Next() && it.Item().key < it.end }
+
+// byTime returns the present job as ordered by the time of its acceptance.
+func (it *orderIter) byTime() timeItem {
+	stored := it.Item().job
+	return timeItem{stored.accepted, stored}
 }

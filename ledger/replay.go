@@ -91,16 +91,15 @@ func (l *Ledger) Replay() ReplayView {
 	return ReplayView{Number: l.replay.number, Lanes: slices.Clone(l.replay.lanes)}
 }
 
-// apply begins a replay and ends any other; a nil cursor only ends it.
-// Each lane is read up to its present cursor: later records are not part of the
+// apply begins a replay and ends any other; a nil cursor only ends it. Each lane is read up to its present cursor: later records are not part of the
 // replay, because they are still to be ingested.
 func (c *RequestReplay) apply(l *Ledger) Result {
 	l.replay = replay{cursor: c.Cursor, number: l.replay.number + 1}
 	if c.Cursor != nil && len(l.lanes) > 0 {
 		l.replay.lanes = make([]ReplayLane, len(l.lanes))
 		from := replayFrom(*c.Cursor, len(l.lanes))
-		for i, ln := range l.lanes {
-			l.replay.lanes[i] = ReplayLane{At: min(from[i], ln.Cursor), End: ln.Cursor}
+		for i, lane := range l.lanes {
+			l.replay.lanes[i] = ReplayLane{At: min(from[i], lane.Cursor), End: lane.Cursor}
 		}
 		l.replay.finish()
 	}
@@ -119,47 +118,51 @@ func replayFrom(cursor string, lanes int) []uint64 {
 	for part := range strings.SplitSeq(cursor, ",") {
 		lane, seq, ok := strings.Cut(part, "@")
 		number, err := strconv.ParseUint(lane, 10, 8)
-		at, atErr := strconv.ParseUint(seq, 10, 64) // out of range: the largest number
-		if !ok || err != nil || int(number) >= len(from) || atErr != nil && !errors.Is(atErr, strconv.ErrRange) {
+		after, seqErr := strconv.ParseUint(seq, 10, 64) // the largest number if out of range
+		validLane := ok && err == nil && int(number) < lanes
+		validSeq := seqErr == nil || errors.Is(seqErr, strconv.ErrRange)
+		if !validLane || !validSeq {
 			return make([]uint64, lanes)
 		}
-		from[number] = min(from[number], at)
+		from[number] = min(from[number], after)
 	}
 	return from
 }
 
-// apply records what the authority has read again.
+// apply records what the authority has read again, and the damage that it found
+// beyond the recorded progress. Progress of an earlier replay is ignored.
 func (c *AdvanceReplay) apply(l *Ledger) Result {
-	r := &l.replay
-	if c.Number != r.number || len(r.lanes) == 0 {
-		return Result{} // of an earlier replay
+	current := &l.replay
+	if c.Number != current.number || len(current.lanes) == 0 {
+		return Result{}
 	}
-	for _, d := range c.Damage {
-		if int(d.Lane) < len(r.lanes) && d.From > r.lanes[d.Lane].At && d.To >= d.From {
-			if r.addDamage(d) {
-				l.emit(Event{Kind: RunBlockedOnUser, A: l.authority.owner, B: d.String()})
-			}
+	for _, damage := range c.Damage {
+		isNew := int(damage.Lane) < len(current.lanes) && damage.From > current.lanes[damage.Lane].At && damage.To >= damage.From
+		if isNew && current.addDamage(damage) {
+			l.emit(Event{Kind: RunBlockedOnUser, A: l.authority.owner, B: damage.String()})
 		}
 	}
-	for _, lane := range c.Lanes {
-		if int(lane.Lane) < len(r.lanes) {
-			part := &r.lanes[lane.Lane]
-			part.At = min(max(part.At, lane.To), part.End)
+	for _, progress := range c.Lanes {
+		if int(progress.Lane) < len(current.lanes) {
+			lane := &current.lanes[progress.Lane]
+			lane.At = min(max(lane.At, progress.To), lane.End)
 		}
 	}
 	if !c.Last.IsZero() {
-		r.last = c.Last
+		current.last = c.Last
 	}
-	l.replay.finish()
+	current.finish()
 	return Result{}
 }
 
-// addDamage records a damaged range, merged with the one before it, and reports
-// whether an operator has to decide about it.
+// addDamage records a damaged range, merged with the one that it continues. It
+// reports whether the range is a separate one that the replay's view lists, so
+// that an operator has to decide about it.
 func (r *replay) addDamage(d ReplayDamage) bool {
 	for i := range r.damage {
-		if known := &r.damage[i]; known.Lane == d.Lane && known.Kind == d.Kind && known.To+1 == d.From {
-			known.To = d.To
+		previous := &r.damage[i]
+		if previous.Lane == d.Lane && previous.Kind == d.Kind && previous.To+1 == d.From {
+			previous.To = d.To
 			return false
 		}
 	}
@@ -181,8 +184,8 @@ func (r *replay) finish() {
 
 // remaining returns the number of records that are still to be read again.
 func (r *replay) remaining() (n uint64) {
-	for _, part := range r.lanes {
-		n += part.End - part.At
+	for _, lane := range r.lanes {
+		n += lane.End - lane.At
 	}
 	return n
 }
@@ -211,20 +214,20 @@ func (l *Ledger) replayCursor() *string {
 	if len(l.lanes) == 0 {
 		return l.replay.cursor
 	}
-	parts := make([]string, len(l.lanes))
-	for i, ln := range l.lanes {
-		at := ln.Cursor
+	positions := make([]string, len(l.lanes))
+	for i, lane := range l.lanes {
+		at := lane.Cursor
 		if i < len(l.replay.lanes) && l.replay.lanes[i].At < l.replay.lanes[i].End {
 			at = l.replay.lanes[i].At
 		}
-		parts[i] = fmt.Sprintf("%d@%d", i, at)
+		positions[i] = fmt.Sprintf("%d@%d", i, at)
 	}
-	cursor := strings.Join(parts, ",")
-	return &cursor
+	return new(strings.Join(positions, ","))
 }
 
 // lastReplayed returns the id of the last record that was read again by the
-// replay in progress, or else of the last record that was ingested.
+// replay in progress, or else of the last record that was ingested; nil without
+// such a record.
 func (l *Ledger) lastReplayed() *string {
 	id := l.lastIngested
 	if len(l.replay.lanes) > 0 {
@@ -233,17 +236,19 @@ func (l *Ledger) lastReplayed() *string {
 	if id.IsZero() {
 		return nil
 	}
-	text := id.String()
-	return &text
+	return new(id.String())
 }
 
+// replay encodes or decodes the replay. A lane beyond its end fails with
+// errCorrupt.
 func (c *codec) replay(r *replay) {
 	if optional(c, &r.cursor) {
 		c.fields(r.cursor)
 	}
 	c.fields(&r.number)
-	list(c, &r.lanes, func(part *ReplayLane) {
-		if c.fields(&part.At, &part.End); part.At > part.End {
+	list(c, &r.lanes, func(lane *ReplayLane) {
+		c.fields(&lane.At, &lane.End)
+		if lane.At > lane.End {
 			c.fail(errCorrupt)
 		}
 	})

@@ -7,9 +7,55 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
+
+// MaxHold is how long a hold lasts unless it is renewed: a backup whose process
+// dies must not block reclaiming for longer.
+const MaxHold = 2 * time.Minute
+
+// ErrBackupRunning is returned for a second backup while one is being made.
+var ErrBackupRunning = errors.New("a backup is being made already")
+
+// Hold prevents that records and blobs are reclaimed while a backup is made:
+// until the given time, at most [MaxHold] from now. The zero time ends the
+// hold.
+type Hold struct {
+	Holder string
+	Until  time.Time
+}
+
+func (*Hold) Kind() Kind { return KindHold }
+
+// hold is the hold of a backup.
+type hold struct {
+	holder string
+	until  int64 // Unix nanoseconds
+}
+
+// apply grants the hold to one holder at a time. The hold is in the ledger, so
+// that a new authority respects it.
+func (c *Hold) apply(l *Ledger) Result {
+	if holder, until := l.Holder(); holder != "" && holder != c.Holder {
+		return Result{Err: fmt.Errorf("%w, by %s; its hold expires at %s unless renewed", ErrBackupRunning, holder, FormatTime(until))}
+	}
+	l.hold = hold{}
+	if !c.Until.IsZero() {
+		l.hold = hold{c.Holder, min(c.Until.UnixNano(), l.now+int64(MaxHold))}
+	}
+	return Result{}
+}
+
+// Holder returns which backup prevents the reclaiming of lanes and blobs, and
+// until when, or "" if none does.
+func (l *Ledger) Holder() (holder string, until time.Time) {
+	if l.hold.until <= l.now {
+		return "", time.Time{}
+	}
+	return l.hold.holder, time.Unix(0, l.hold.until).UTC()
+}
 
 // Limits of a restore.
 const (
@@ -83,7 +129,7 @@ func (l *Ledger) Restoring() (id, source string) {
 // must not be called on a copy.
 func (l *Ledger) Fresh() bool {
 	return len(l.jobs.byID) == 0 && l.forgotten.size == 0 && l.external.byID.Len() == 0 && l.counts == SnapshotBacklog{} &&
-		l.nextDeadLetter == 0 && l.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(ln LaneCursor) bool { return ln.Cursor > 0 })
+		l.nextDeadLetter == 0 && l.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(lane LaneCursor) bool { return lane.Cursor > 0 })
 }
 
 // allowedDuringRestore reports whether a command may be applied during a
@@ -98,6 +144,8 @@ func allowedDuringRestore(c Command) bool {
 	return false
 }
 
+// apply carries out one step of a restore. A step of any restore except the one
+// that was begun last is refused.
 func (c *Restore) apply(l *Ledger) Result {
 	if c.Stage == RestoreBegin {
 		if !l.Fresh() {
@@ -109,8 +157,7 @@ func (c *Restore) apply(l *Ledger) Result {
 		l.restoring = &restoreState{id: c.ID, source: c.Source}
 		return Result{}
 	}
-	b := l.restoring
-	if b == nil || b.id != c.ID {
+	if l.restoring == nil || l.restoring.id != c.ID {
 		return Result{Err: ErrNotRestoring}
 	}
 	switch c.Stage {
@@ -125,50 +172,51 @@ func (c *Restore) apply(l *Ledger) Result {
 	return Result{Err: ErrUnknownKind}
 }
 
-// addRestorePart adds the next part. A part that was added before is ignored,
-// so that its sender may repeat it.
+// addRestorePart adds the next part of the backup's ledger. A part that was
+// added before is ignored, so that its sender may repeat it.
 func (l *Ledger) addRestorePart(c *Restore) Result {
-	b := *l.restoring
-	switch have := uint64(len(b.parts)); {
-	case c.Number < have:
+	next := *l.restoring
+	switch received := uint64(len(next.parts)); {
+	case c.Number < received:
 		return Result{}
-	case c.Number > have:
-		return Result{Err: fmt.Errorf("part %d after %d: %w", c.Number, have, ErrRestoreIncomplete)}
-	case b.size+len(c.Data) > maxRestoreBytes:
+	case c.Number > received:
+		return Result{Err: fmt.Errorf("part %d after %d: %w", c.Number, received, ErrRestoreIncomplete)}
+	case next.size+len(c.Data) > maxRestoreBytes:
 		return Result{Err: fmt.Errorf("more than %d bytes: %w", maxRestoreBytes, ErrRestoreIncomplete)}
 	}
-	b.parts = append(b.parts, bytes.Clone(c.Data))
-	b.size += len(c.Data)
-	l.restoring = &b
+	next.parts = append(next.parts, bytes.Clone(c.Data))
+	next.size += len(c.Data)
+	l.restoring = &next
 	return Result{}
 }
 
-// finishRestore replaces the ledger by the one that was received, or refuses
-// and changes nothing.
+// finishRestore replaces the ledger by the one whose parts were received. It
+// refuses and changes nothing if the parts are incomplete or corrupt, or if the
+// ledger is not fresh any more.
 func (l *Ledger) finishRestore(c *Restore) Result {
 	if !l.Fresh() {
 		return Result{Err: ErrNotFresh}
 	}
-	sum := sha256.New()
+	checksum := sha256.New()
 	readers := make([]io.Reader, len(l.restoring.parts))
 	for i, part := range l.restoring.parts {
-		sum.Write(part)
+		checksum.Write(part)
 		readers[i] = bytes.NewReader(part)
 	}
-	if !bytes.Equal(sum.Sum(nil), c.SHA256) {
+	if !bytes.Equal(checksum.Sum(nil), c.SHA256) {
 		return Result{Err: fmt.Errorf("checksum mismatch: %w", ErrRestoreIncomplete)}
 	}
-	from, err := Decode(io.MultiReader(readers...))
+	backup, err := Decode(io.MultiReader(readers...))
 	if err != nil {
 		return Result{Err: err}
 	}
-	l.replaceWith(from, c.Lanes)
+	l.replaceWith(backup, c.Lanes)
 	return Result{}
 }
 
 // replaceWith replaces the state by that of a backup, except what belongs to
-// this cluster: its position in the log, its members, its secret (so that lease
-// tokens of the old cluster are invalid) and its term. The authority must be
+// this cluster: its position in the log, its members, its term, and its secret,
+// so that lease tokens of the old cluster are invalid. The authority must be
 // acquired again. Dispatches that were active are given back, because their
 // executors are not in this cluster.
 func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
@@ -184,24 +232,29 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 	backup.begin(l.index, backup.now, nil)
 	*l = *backup
 
-	var running []*storedJob
-	l.jobs.active.Scan(func(item orderItem) bool {
-		running = append(running, item.r)
-		return true
-	})
-	for _, r := range running {
-		l.settle(&Settlement{Job: r.id, N: r.n, Next: job.NextGiveBack, Reason: ReasonRestored})
+	var running []*storedJob // settling changes the index of active jobs
+	for item := range l.jobs.active.Scan {
+		running = append(running, item.job)
+	}
+	for _, stored := range running {
+		l.settle(&Settlement{Job: stored.id, N: stored.n, Next: job.NextGiveBack, Reason: ReasonRestored})
 	}
 }
 
+// backups encodes the fields of l that backups and restores use, or decodes them into l:
+// the hold with which a running backup keeps records from being removed, the fence base,
+// which a restore raises, and the restore in progress, if there is one.
 func (c *codec) backups(l *Ledger) {
 	c.fields(&l.hold.holder, &l.hold.until, &l.fenceBase)
-	if r := &l.restoring; optional(c, r) {
-		c.fields(&(*r).id, &(*r).source)
-		list(c, &(*r).parts, func(part *[]byte) {
-			if c.fields(part); c.decoding() {
-				(*r).size += len(*part)
-			}
-		})
+	if !optional(c, &l.restoring) { // when decoding, it also allocates l.restoring
+		return
+	}
+	restoring := l.restoring
+	c.fields(&restoring.id, &restoring.source)
+	list(c, &restoring.parts, func(part *[]byte) { c.fields(part) })
+	if c.decoding() { // the size is not encoded
+		for _, part := range restoring.parts {
+			restoring.size += len(part)
+		}
 	}
 }

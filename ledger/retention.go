@@ -1,32 +1,119 @@
 package ledger
 
 import (
+	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
+
+// prune removes old finished jobs and forgotten ids, a bounded number of each.
+func (d *dispatches) prune() {
+	for range maxPruned {
+		oldest, ok := d.jobs.ended.Min()
+		if !ok || d.jobs.ended.Len() <= MaxFinished && d.now-oldest.at < int64(FinishedRetention) {
+			break
+		}
+		d.drop(oldest.job)
+	}
+	d.jobs.forgotten.trim(d.now-int64(DedupeHorizon), MaxDedupeIDs)
+}
+
+// drop removes a job and its guard keys, and remembers its id as forgotten.
+func (d *dispatches) drop(stored *storedJob) {
+	d.unindex(stored)
+	if stored.flags&guarded != 0 {
+		d.release(stored.id, false)
+	}
+	delete(d.jobs.byID, stored.id)
+	d.jobs.forgotten.add(stored.id, d.now)
+}
+
+// idRing remembers the ids of forgotten jobs in the order in which they were
+// removed, so that a late copy of a record does not create a second job.
+type idRing struct {
+	known map[job.ID]struct{} // nil in a copy
+	slabs []idSlab
+	size  int
+}
+
+// idSlab is a run of ids that were added at about the same time. Slabs only
+// grow at the end, so copies share them.
+type idSlab struct {
+	at  int64 // when its last id was added, in Unix nanoseconds
+	ids []job.ID
+}
+
+const slabSize = 1024 // ids
+
+func newIDRing() *idRing { return &idRing{known: make(map[job.ID]struct{})} }
+
+func (g *idRing) copy() *idRing { return &idRing{slabs: slices.Clone(g.slabs), size: g.size} }
+
+func (g *idRing) has(id job.ID) bool {
+	_, ok := g.known[id]
+	return ok
+}
+
+// add adds an id at the time now, in Unix nanoseconds.
+func (g *idRing) add(id job.ID, now int64) {
+	g.known[id] = struct{}{}
+	g.size++
+	if n := len(g.slabs); n == 0 || len(g.slabs[n-1].ids) == slabSize {
+		g.slabs = append(g.slabs, idSlab{ids: make([]job.ID, 0, slabSize)})
+	}
+	last := &g.slabs[len(g.slabs)-1]
+	last.ids = append(last.ids, id)
+	last.at = now
+}
+
+// trim removes whole slabs that are older than before, or while there are more
+// than limit ids.
+func (g *idRing) trim(before int64, limit int) {
+	for len(g.slabs) > 1 && (g.slabs[0].at < before || g.size > limit) {
+		for _, id := range g.slabs[0].ids {
+			delete(g.known, id)
+		}
+		g.size -= len(g.slabs[0].ids)
+		g.slabs = g.slabs[1:]
+	}
+}
+
+// shortfall reports whether the ring, because of its limit, covers less than
+// the time least. age is then the age of its oldest id. Times are in
+// nanoseconds.
+func (g *idRing) shortfall(now, least int64, limit int) (age int64, short bool) {
+	if g.size <= limit-slabSize {
+		return 0, false
+	}
+	age = now - g.slabs[0].at
+	return age, age < least
+}
 
 // LowestNeeded returns, for each lane, the lowest sequence that may still be
 // read: records of jobs that have not completed, and of dead letters that are
 // not published yet. Records below it may be reclaimed. It scans all such jobs,
 // so call it on a [Ledger.Copy].
 func (in *ingestion) LowestNeeded() []uint64 {
-	needed := make([]uint64, len(in.lanes))
-	for i, ln := range in.lanes {
-		needed[i] = ln.Cursor // the record at the cursor identifies the lane
+	lowest := make([]uint64, len(in.lanes))
+	for i, lane := range in.lanes {
+		lowest[i] = lane.Cursor // the record at the cursor identifies the lane
 	}
-	need := func(lane uint8, seq uint64) bool {
-		if int(lane) < len(needed) {
-			needed[lane] = min(needed[lane], seq)
+	need := func(lane uint8, seq uint64) {
+		if int(lane) < len(lowest) {
+			lowest[lane] = min(lowest[lane], seq)
 		}
-		return true
 	}
-	in.scanUncompleted(func(r *storedJob) bool { return need(r.lane, r.seq) })
+	for stored := range in.uncompleted() {
+		need(stored.lane, stored.seq)
+	}
 	for i := range in.outbox.deadLetters {
-		need(in.outbox.deadLetters[i].Position.Lane, in.outbox.deadLetters[i].Position.Seq)
+		position := &in.outbox.deadLetters[i].Position
+		need(position.Lane, position.Seq)
 	}
-	return needed
+	return lowest
 }
 
 // UncompletedJobs yields the jobs that have not completed, with the positions
@@ -34,40 +121,40 @@ func (in *ingestion) LowestNeeded() []uint64 {
 // or debounce key, whose record may have another job's id. Call it on a
 // [Ledger.Copy].
 func (j *jobs) UncompletedJobs(yield func(at job.Position, id job.ID) bool) {
-	j.scanUncompleted(func(r *storedJob) bool {
-		return r.flags&guarded != 0 || yield(job.Position{Lane: r.lane, Seq: r.seq}, r.id)
-	})
+	for stored := range j.uncompleted() {
+		if stored.flags&guarded == 0 && !yield(stored.position(), stored.id) {
+			return
+		}
+	}
 }
 
 // UnendedJobs yields the jobs that are waiting, delayed or active, with the
 // positions of their bodies, until yield returns false. It includes jobs with a
 // unique or debounce key. Call it on a [Ledger.Copy].
 func (j *jobs) UnendedJobs(yield func(at job.Position, id job.ID) bool) {
-	j.scanUncompleted(func(r *storedJob) bool {
-		return r.state == job.Failed || yield(job.Position{Lane: r.lane, Seq: r.seq}, r.id)
-	})
+	for stored := range j.uncompleted() {
+		if stored.state != job.Failed && !yield(stored.position(), stored.id) {
+			return
+		}
+	}
 }
 
-// scanUncompleted yields all jobs that have not completed, until yield returns
-// false.
-func (j *jobs) scanUncompleted(yield func(*storedJob) bool) {
-	more := true
-	ordered := func(item orderItem) bool { more = yield(item.r); return more }
-	timed := func(item timeItem) bool { more = yield(item.r); return more }
-	j.queues.byName.Scan(func(_ string, q *queue) bool {
-		q.waitlists.Scan(func(_ string, wl *waitlist) bool {
-			wl.jobs.Scan(ordered)
-			return more
-		})
-		for _, s := range [...]job.State{job.Delayed, job.Failed} {
-			if list := q.lists[s]; list != nil && more {
-				list.Scan(timed)
+// uncompleted returns an iterator over the jobs of all queues that have not
+// completed: waiting, delayed, failed and active ones.
+func (j *jobs) uncompleted() iter.Seq[*storedJob] {
+	return func(yield func(*storedJob) bool) {
+		for _, q := range j.queues.byName.Scan {
+			for stored := range q.stored(nil, job.Delayed, job.Failed) {
+				if !yield(stored) {
+					return
+				}
 			}
 		}
-		return more
-	})
-	if more {
-		j.active.Scan(ordered)
+		for item := range j.active.Scan {
+			if !yield(item.job) {
+				return
+			}
+		}
 	}
 }
 
@@ -76,25 +163,23 @@ func (j *jobs) scanUncompleted(yield func(*storedJob) bool) {
 // Call it on a [Ledger.Copy].
 func (d *dispatches) OldestKept() time.Time {
 	oldest := int64(math.MaxInt64)
-	keep := func(r *storedJob) bool {
-		oldest = min(oldest, r.accepted)
-		return false
-	}
-	d.queues.byName.Scan(func(_ string, q *queue) bool {
-		q.byAcceptance(keep)
+	for _, q := range d.queues.byName.Scan {
+		for waiting := range q.byAcceptance {
+			oldest = min(oldest, waiting.accepted)
+			break
+		}
 		for _, list := range q.lists {
-			if list != nil {
-				if item, ok := list.Min(); ok {
-					keep(item.r)
-				}
+			if list == nil {
+				continue
+			}
+			if first, ok := list.Min(); ok {
+				oldest = min(oldest, first.job.accepted)
 			}
 		}
-		return true
-	})
-	d.jobs.active.Scan(func(item orderItem) bool {
-		keep(item.r)
-		return true
-	})
+	}
+	for item := range d.jobs.active.Scan {
+		oldest = min(oldest, item.job.accepted)
+	}
 	for i := range d.outbox.deadLetters {
 		oldest = min(oldest, d.outbox.deadLetters[i].Accepted.UnixNano())
 	}

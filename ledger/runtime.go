@@ -49,18 +49,10 @@ func FromRuntime(r Runtime) (*Ledger, error) {
 			return nil, fmt.Errorf("dispatch %s has the state %q; must be pending, notified, delivered or failed", d.RequestID, d.State)
 		}
 		dispatch := &externalDispatch{requestID: d.RequestID, target: d.Target, metadata: d.Metadata, state: uint8(state), queued: l.now}
-		switch state {
-		case externalPending:
-			l.counts.Pending++
-		case externalNotified:
-			l.counts.Notified++
-		default:
+		if state == externalDelivered || state == externalFailed {
 			dispatch.ended = l.now
-			l.external.finished.Set(externalFinish{l.now, d.RequestID})
-			l.external.unfinished--
 		}
-		l.external.unfinished++
-		if _, duplicate := l.external.byID.Set(d.RequestID, dispatch); duplicate {
+		if replaced := l.addExternal(dispatch); replaced {
 			return nil, fmt.Errorf("duplicate dispatch %s", d.RequestID)
 		}
 	}

@@ -238,8 +238,8 @@ func (s *script) askStreams(words []string) {
 	l := s.ledger
 	switch words[0] {
 	case "due":
-		at, ok := l.NextDue()
-		fmt.Fprintln(&s.out, ok, at.Sub(scriptStart))
+		at := l.NextDue()
+		fmt.Fprintln(&s.out, !at.IsZero(), at.Sub(scriptStart))
 	case "lanes":
 		for i, ln := range l.Lanes() {
 			fmt.Fprintln(&s.out, i, ln.Identity, ln.Cursor, ln.LastID)

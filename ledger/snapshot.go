@@ -83,7 +83,9 @@ func (l *Ledger) Snapshot(s SnapshotContext) Snapshot {
 	return view
 }
 
-// reasons returns the ledger's own reasons not to be ready.
+// reasons returns the ledger's own reasons not to be ready: they concern the
+// authority in view, unread records, the dedupe horizon, a restore, and damage
+// that a replay found. It returns an empty list, never nil, without a reason.
 func (l *Ledger) reasons(view *Snapshot, s SnapshotContext) []string {
 	reasons := []string{}
 	switch {

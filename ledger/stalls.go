@@ -61,26 +61,27 @@ func (s *stalls) drop(node, worker string) bool {
 // dropNode forgets the stalled workers of a node that has restarted, which no
 // longer exist.
 func (s *stalls) dropNode(node string) {
-	var dropped []stall
+	var workers []string
 	s.workers.Ascend(stall{node: node}, func(w stall) bool {
-		if w.node == node {
-			dropped = append(dropped, w)
+		if w.node != node {
+			return false
 		}
-		return w.node == node
+		workers = append(workers, w.worker)
+		return true
 	})
-	for _, w := range dropped {
-		s.drop(w.node, w.worker)
+	for _, worker := range workers {
+		s.drop(node, worker)
 	}
 }
 
-// apply records each of a node's events once, however often the
-// node repeats it.
+// apply records each of a node's events once, however often the node repeats it.
+// Events of an earlier incarnation are ignored.
 func (c *RecordWorkerEvents) apply(l *Ledger) Result {
 	s := &l.stalls
 	cursor, _ := s.received.Get(c.Node)
 	switch {
 	case c.Incarnation < cursor.incarnation:
-		return Result{} // of an earlier incarnation
+		return Result{}
 	case c.Incarnation > cursor.incarnation:
 		s.dropNode(c.Node)
 		cursor = eventCursor{incarnation: c.Incarnation}
@@ -95,18 +96,18 @@ func (c *RecordWorkerEvents) apply(l *Ledger) Result {
 	return Result{}
 }
 
-// record emits a stall unless the worker is already stalled, and a
-// recovery only if it is stalled; the recovery of a worker that reconnected is
-// always emitted.
-func (s *stalls) record(out *outbox, node string, n *job.WorkerEvent) {
-	worker, detail := strings.Clone(n.Worker), strings.Clone(n.Detail)
-	if !n.Stalled {
-		if s.drop(node, worker) || detail == job.RecoveredResumed {
+// record emits a stall unless the worker is already stalled, and a recovery only
+// if it is stalled; the recovery of a worker that reconnected is always emitted.
+func (s *stalls) record(out *outbox, node string, event *job.WorkerEvent) {
+	worker, detail := strings.Clone(event.Worker), strings.Clone(event.Detail)
+	if !event.Stalled {
+		wasStalled := s.drop(node, worker)
+		if wasStalled || detail == job.RecoveredResumed {
 			out.emit(Event{Kind: WorkerRecovered, A: worker, B: detail})
 		}
 		return
 	}
-	if _, known := s.workers.Get(stall{node: node, worker: worker}); known {
+	if _, stalled := s.workers.Get(stall{node: node, worker: worker}); stalled {
 		return
 	}
 	if s.workers.Len() >= MaxStalled {
@@ -117,12 +118,15 @@ func (s *stalls) record(out *outbox, node string, n *job.WorkerEvent) {
 	s.add(stall{node: strings.Clone(node), worker: worker, event: out.next})
 }
 
+// stalls encodes or decodes the stalled workers, in the order in which they
+// stalled, and the cursor of each node's worker events.
 func (c *codec) stalls(s *stalls) {
-	stored := func(yield func(*stall) bool) {
+	byAge := func(yield func(*stall) bool) {
 		s.byAge.Scan(func(_ uint64, w stall) bool { return yield(&w) })
 	}
-	each(c, s.byAge.Len(), stored, func(w *stall) {
-		if c.fields(&w.event, &w.node, &w.worker); c.decoding() {
+	each(c, s.byAge.Len(), byAge, func(w *stall) {
+		c.fields(&w.event, &w.node, &w.worker)
+		if c.decoding() {
 			s.add(*w)
 		}
 	})
@@ -130,12 +134,13 @@ func (c *codec) stalls(s *stalls) {
 		node string
 		eventCursor
 	}
-	received := func(yield func(*nodeCursor) bool) {
-		s.received.Scan(func(node string, at eventCursor) bool { return yield(&nodeCursor{node, at}) })
+	byNode := func(yield func(*nodeCursor) bool) {
+		s.received.Scan(func(node string, cursor eventCursor) bool { return yield(&nodeCursor{node, cursor}) })
 	}
-	each(c, s.received.Len(), received, func(r *nodeCursor) {
-		if c.fields(&r.node, &r.incarnation, &r.last); c.decoding() {
-			s.received.Set(r.node, r.eventCursor)
+	each(c, s.received.Len(), byNode, func(of *nodeCursor) {
+		c.fields(&of.node, &of.incarnation, &of.last)
+		if c.decoding() {
+			s.received.Set(of.node, of.eventCursor)
 		}
 	})
 }

@@ -75,35 +75,38 @@ func (j *jobs) checkRunnerLimit(q *queue, function string) error {
 
 // joinWaitlist counts an unfinished job in its waitlist, which it creates if
 // needed, and returns the waitlist, or nil for a job that has ended.
-func (j *jobs) joinWaitlist(r *storedJob) *waitlist {
-	if r.state.Ended() {
+func (j *jobs) joinWaitlist(stored *storedJob) *waitlist {
+	if stored.state.Ended() {
 		return nil
 	}
-	class := Class(r.function)
-	wl, ok := r.queue.waitlists.Get(class)
+	q, class := stored.queue, Class(stored.function)
+	wl, ok := q.waitlists.Get(class)
 	if !ok {
-		wl = &waitlist{queue: r.queue, class: class, jobs: btree.NewBTreeGOptions(orderLess, treeOptions)}
-		r.queue.waitlists.Set(class, wl)
+		wl = &waitlist{queue: q, class: class, jobs: btree.NewBTreeGOptions(orderLess, treeOptions)}
+		q.waitlists.Set(class, wl)
 		j.countRunner(wl, 1)
 	}
 	wl.unfinished++
 	return wl
 }
 
-// leaveWaitlist undoes joinWaitlist. It removes the waitlist with its last
-// unfinished job.
-func (j *jobs) leaveWaitlist(r *storedJob) *waitlist {
-	if r.state.Ended() {
+// leaveWaitlist undoes joinWaitlist: it counts the job in its waitlist no more,
+// and removes a waitlist without unfinished jobs.
+func (j *jobs) leaveWaitlist(stored *storedJob) *waitlist {
+	if stored.state.Ended() {
 		return nil
 	}
-	wl, _ := r.queue.waitlists.Get(Class(r.function))
-	if wl.unfinished--; wl.unfinished == 0 {
-		r.queue.waitlists.Delete(wl.class)
+	wl, _ := stored.queue.waitlists.Get(Class(stored.function))
+	wl.unfinished--
+	if wl.unfinished == 0 {
+		stored.queue.waitlists.Delete(wl.class)
 		j.countRunner(wl, -1)
 	}
 	return wl
 }
 
+// countRunner adds n to the number of waitlists of runners, unless the waitlist
+// is not a runner's.
 func (j *jobs) countRunner(wl *waitlist, n int) {
 	if ofRunner(wl.class) {
 		wl.queue.runners += n
