@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -29,37 +30,19 @@ type node struct {
 	stale       bool   // its offers turned out wrong: it must send all of them again
 }
 
-// addUnseen adds a slot that has received its first placement which the node's offers do
-// not count yet.
-func (n *node) addUnseen(s *slot, now time.Time) {
-	if len(n.unseen) == 0 {
-		n.unseenSince = now
-	}
-	n.unseen = append(n.unseen, s)
-}
-
-// setSeen drops the placements in batches up to the given one from all slots,
-// because the node's offers take them into account.
-func (n *node) setSeen(batch uint64, now time.Time) {
-	if batch <= n.seenBatch {
+// setSeen records that the node had received all batches of assignments up to seenBatch
+// when it made its offers. The offers take the placements in those batches into account,
+// so the slots no longer subtract them.
+func (n *node) setSeen(seenBatch uint64, now time.Time) {
+	if seenBatch <= n.seenBatch {
 		return
 	}
-	n.seenBatch, n.unseenSince = batch, now
-	unseen := n.unseen[:0]
+	n.seenBatch, n.unseenSince = seenBatch, now
 	for _, s := range n.unseen {
-		sent := s.sentBatches[:0]
-		for _, b := range s.sentBatches {
-			if b.number > batch {
-				sent = append(sent, b)
-			}
-		}
-		if s.sentBatches = sent; len(sent) > 0 {
-			unseen = append(unseen, s)
-		}
+		s.sentBatches = slices.DeleteFunc(s.sentBatches, func(b sentBatch) bool { return b.number <= seenBatch })
 		s.requeue()
 	}
-	clear(n.unseen[len(unseen):])
-	n.unseen = unseen
+	n.unseen = slices.DeleteFunc(n.unseen, func(s *slot) bool { return len(s.sentBatches) == 0 })
 }
 
 // needsFull reports whether the node should send all its offers: because it refused
@@ -100,9 +83,7 @@ func (c *capacity) nodeOf(name string, incarnation uint64) *node {
 		c.nodes[name] = n
 	}
 	if incarnation > n.incarnation {
-		for k := range n.slots {
-			c.removeSlot(n, k)
-		}
+		c.removeSlots(n)
 		n.incarnation, n.startedAt = incarnation, time.Now()
 		n.rev, n.seenBatch, n.unseen, n.runners = 0, 0, nil, nil
 		n.silent, n.draining, n.stale = true, false, false // until its first heartbeat
@@ -123,13 +104,17 @@ func (c *capacity) setNodeState(n *node, silent, draining bool) {
 	}
 }
 
+// removeSlots removes all slots of a node.
+func (c *capacity) removeSlots(n *node) {
+	for k := range n.slots {
+		c.removeSlot(n, k)
+	}
+}
+
 // removeSlot removes a slot from its node and its pool, and the pool if it was its
 // last slot.
 func (c *capacity) removeSlot(n *node, k slotKey) {
 	s := n.slots[k]
-	if s == nil {
-		return
-	}
 	delete(n.slots, k)
 	s.removed = true
 	if s.pool.slots--; s.pool.slots == 0 {
@@ -141,23 +126,17 @@ func (c *capacity) removeSlot(n *node, k slotKey) {
 // receiveOffers takes a report's offers. It reports whether the node must send all
 // its offers: because a report was missed, or the offers turned out wrong.
 func (c *capacity) receiveOffers(n *node, r *job.Report) (wantFull bool) {
-	if r.Rev == 0 || r.Rev <= n.rev {
+	if r.Rev == 0 || r.Rev <= n.rev { // the report has no offers, or was received before
 		return n.stale
 	}
-	if r.Rev != n.rev+1 && !r.Full {
+	if r.Rev != n.rev+1 && !r.Full { // the offers are changes to those of a missed report
 		return true
 	}
 	n.rev = r.Rev
 	if r.Full {
 		n.stale = false
-		listed := make(map[slotKey]bool, len(r.Offers))
-		for _, o := range r.Offers {
-			listed[slotKeyOf(&o)] = true
-		}
-		for k, s := range n.slots {
-			if !listed[k] {
-				s.offered = 0
-			}
+		for _, s := range n.slots {
+			s.offered = 0 // unless the report lists it
 		}
 	}
 	for i := range r.Offers {
@@ -168,11 +147,9 @@ func (c *capacity) receiveOffers(n *node, r *job.Report) (wantFull bool) {
 	return n.stale
 }
 
-func slotKeyOf(o *job.Offer) slotKey { return slotKey{poolKey{o.Kind, o.Key}, o.Worker} }
-
 // receiveOffer sets the free capacity of a slot, which it creates if needed.
 func (c *capacity) receiveOffer(n *node, o *job.Offer) {
-	k := slotKeyOf(o)
+	k := slotKey{poolKey{o.Kind, o.Key}, o.Worker}
 	s := n.slots[k]
 	if s == nil {
 		if o.Free == 0 {
@@ -205,25 +182,18 @@ func (c *capacity) updateMembership(l *ledger.Ledger) {
 	}
 }
 
-// sweep detects silent nodes and drops slots and nodes that are no longer needed.
+// sweep detects silent nodes. It drops the slots that have had no capacity for
+// emptySlotTTL, and the silent nodes that are no longer in the membership.
 func (c *capacity) sweep(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		n := c.nodes[name]
 		c.setNodeState(n, now.Sub(n.heartbeatAt) > silenceTimeout, n.draining)
 		c.sweepSlots(n, now)
-		c.removeNode(n)
+		if n.silent && c.membershipRevision != 0 && !c.listed[n.name] {
+			c.removeSlots(n)
+			delete(c.nodes, n.name)
+		}
 	}
-}
-
-// removeNode drops a node that is silent and no longer in the membership.
-func (c *capacity) removeNode(n *node) {
-	if !n.silent || c.membershipRevision == 0 || c.listed[n.name] {
-		return
-	}
-	for k := range n.slots {
-		c.removeSlot(n, k)
-	}
-	delete(c.nodes, n.name)
 }
 
 // markFull sets a worker's offer to zero, after its node has refused an assignment in a
@@ -275,21 +245,157 @@ func (c *capacity) lacksQuorum() bool {
 	return live <= len(c.members)/2
 }
 
-// runnerOwners returns, by RRQ runner, the members that are configured for it and whether
-// one of them is not silent. unknown are the members that have not reported their
-// runners yet.
-func (c *capacity) runnerOwners() (owners map[string][]string, available map[string]bool, unknown []string) {
+// runnerOwners returns, by the name of an RRQ runner, the members that are configured for
+// it and whether one of them sends heartbeats. unreported are the members that have not
+// reported their runners yet.
+func (c *capacity) runnerOwners() (owners map[string][]string, available map[string]bool, unreported []string) {
 	owners, available = map[string][]string{}, map[string]bool{}
-	for _, name := range c.members {
-		n := c.nodes[name]
+	for _, member := range c.members {
+		n := c.nodes[member]
 		if n == nil || n.runners == nil {
-			unknown = append(unknown, name)
+			unreported = append(unreported, member)
 			continue
 		}
-		for r := range n.runners {
-			owners[r] = append(owners[r], name)
-			available[r] = available[r] || !n.silent
+		for runner := range n.runners {
+			owners[runner] = append(owners[runner], member)
+			available[runner] = available[runner] || !n.silent
 		}
 	}
-	return owners, available, unknown
+	return owners, available, unreported
+}
+
+// pool holds the slots of all workers that can run the same jobs. Only slots that
+// may have free capacity are in ready, so finding one takes constant time however
+// many are busy.
+type pool struct {
+	key   poolKey
+	slots int     // number of slots, ready or not
+	ready []*slot // served in turn, so that all get work
+}
+
+// slot is the capacity of one worker for one pool: the free capacity that its node
+// last offered, less the placements that the offer does not count yet.
+type slot struct {
+	node    *node
+	pool    *pool
+	worker  string
+	channel string
+	offered int // free capacity in the node's last offer, in jobs
+	// Placements that the last offer does not count: those not sent yet, and
+	// those sent, by batch.
+	reserved    int
+	sentBatches []sentBatch
+	ready       bool      // is in pool.ready
+	removed     bool      // was removed from its pool
+	emptySince  time.Time // see sweepSlots
+}
+
+// sentBatch counts a slot's placements in one batch of assignments.
+type sentBatch struct {
+	number uint64
+	count  int
+}
+
+// available returns how many more jobs can be placed on the slot.
+func (s *slot) available() int {
+	if s.removed || s.node.silent || s.node.draining {
+		return 0
+	}
+	n := s.offered - s.reserved
+	for _, b := range s.sentBatches {
+		n -= b.count
+	}
+	return max(n, 0)
+}
+
+// requeue appends s to its pool's ready list if it has free capacity. Call it after
+// anything that may free some.
+func (s *slot) requeue() {
+	if !s.ready && s.available() > 0 {
+		s.ready = true
+		s.pool.ready = append(s.pool.ready, s)
+	}
+}
+
+// unreserve releases a reservation.
+func (s *slot) unreserve() {
+	s.reserved--
+	s.requeue()
+}
+
+// markSent turns a reservation of the slot into a placement that is sent with a batch. The
+// placement takes up capacity of the slot until the node's offers show it, see setSeen.
+func (s *slot) markSent(batch uint64, now time.Time) {
+	s.reserved--
+	last := len(s.sentBatches) - 1
+	if last >= 0 && s.sentBatches[last].number == batch {
+		s.sentBatches[last].count++
+		return
+	}
+	if last < 0 { // the slot had no unseen placements
+		n := s.node
+		if len(n.unseen) == 0 {
+			n.unseenSince = now
+		}
+		n.unseen = append(n.unseen, s)
+	}
+	s.sentBatches = append(s.sentBatches, sentBatch{batch, 1})
+}
+
+// hasAvailable reports whether any slot has free capacity. It removes slots without
+// from the front of the ready list.
+func (p *pool) hasAvailable() bool {
+	for len(p.ready) > 0 {
+		if p.ready[0].available() > 0 {
+			return true
+		}
+		p.pop()
+	}
+	return false
+}
+
+// reserve reserves capacity for one job on the next slot in turn; it returns nil if
+// no slot has any.
+func (p *pool) reserve() *slot {
+	if !p.hasAvailable() {
+		return nil
+	}
+	s := p.pop()
+	s.reserved++
+	s.requeue() // at the end of the list
+	return s
+}
+
+// pop removes the first slot from the ready list.
+func (p *pool) pop() *slot {
+	s := p.ready[0]
+	p.ready[0] = nil
+	p.ready = p.ready[1:]
+	s.ready = false
+	return s
+}
+
+// slotKey identifies a slot within its node.
+type slotKey struct {
+	poolKey
+	worker string
+}
+
+// poolKey identifies workers that can run the same jobs: the workers of an Overhop
+// queue, or the processes of an RRQ runner.
+type poolKey struct {
+	kind job.Kind
+	key  string
+}
+
+func (k slotKey) compare(o slotKey) int {
+	return cmp.Or(cmp.Compare(k.kind, o.kind), cmp.Compare(k.key, o.key), cmp.Compare(k.worker, o.worker))
+}
+
+// available returns how many more jobs can be placed on the pool's slots.
+func (p *pool) available() (n int) {
+	for _, s := range p.ready {
+		n += s.available()
+	}
+	return n
 }

@@ -24,61 +24,47 @@ type condition struct {
 	kind  ledger.EventKind // RunBlockedOnSystem or RunBlockedOnUser; 0: no event, see operatorTopics.eventKind
 }
 
-// reasons returns the texts of all conditions.
-func (t *tenure) reasons(now time.Time) []string {
-	reasons := []string{}
-	for _, c := range t.conditions(now) {
-		reasons = append(reasons, c.text)
-	}
-	return reasons
-}
-
 // conditions returns all current conditions. Each text states what is wrong and what an
 // operator can do if it lasts. docs/reference/readiness.md documents every
 // text, which a test in internal/docs checks.
 func (t *tenure) conditions(now time.Time) (all []condition) {
-	topic := ""
-	add := func(format string, args ...any) {
+	add := func(topic, format string, args ...any) {
 		all = append(all, condition{topic, fmt.Sprintf(format, args...), t.operator.eventKind(topic)})
 	}
-	topic = topicStreams
 	if t.streams.problem == streamsBeingCreated {
-		add(streamsBeingCreated)
+		add(topicStreams, streamsBeingCreated)
 	} else if t.streams.problem != "" {
-		add("streams are not as they were made: %s", t.streams.problem)
+		add(topicStreams, "streams are not as they were made: %s", t.streams.problem)
 	}
-	topic = "outbox"
 	if t.lanes.blocked != "" {
-		add("%s", t.lanes.blocked)
+		add("outbox", "%s", t.lanes.blocked)
 	}
-	topic = topicLease
 	if !t.lease.trusted().After(now) {
-		add("the authority's lease is not certain: nothing is started until it is renewed, here or by another member")
+		add(topicLease, "the authority's lease is not certain: nothing is started until it is renewed, here or by another member")
 	}
 	for stream, err := range t.unpublished {
-		if topic = outbox.Stream(stream).String(); err != nil {
-			add("%s: %s", unpublishedText[stream], strings.TrimPrefix(err.Error(), topic+": "))
+		if err != nil {
+			topic := outbox.Stream(stream).String()
+			add(topic, "%s: %s", unpublishedText[stream], strings.TrimPrefix(err.Error(), topic+": "))
 		}
 	}
 	for _, lane := range t.lanes.all {
-		if topic = lane.name(); lane.problem != "" {
-			add("%s is not ingested: %s", topic, strings.TrimPrefix(lane.problem, topic+": "))
-		} else if topic += " full"; lane.full {
-			add("%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", lane.name())
+		name := lane.name()
+		if lane.problem != "" {
+			add(name, "%s is not ingested: %s", name, strings.TrimPrefix(lane.problem, name+": "))
+		} else if lane.full {
+			add(name+" full", "%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", name)
 		}
 	}
 	for _, text := range t.orphans.awayReasons {
-		topic = text
-		add("%s", text)
+		add(text, "%s", text)
 	}
-	topic = topicClocks
 	for _, text := range t.capacity.clockWarnings() {
-		add("%s", text)
+		add(topicClocks, "%s", text)
 	}
 	for _, name := range t.capacity.members {
-		topic = "member " + name
 		if n := t.capacity.nodes[name]; (n == nil || n.silent) && now.Sub(t.loop.startedAt) > reassignAfter && t.capacity.lacksQuorum() {
-			add("member %s sends no heartbeat: start it, or repair the network between it and %s", name, t.loop.cfg.Node)
+			add("member "+name, "member %s sends no heartbeat: start it, or repair the network between it and %s", name, t.loop.cfg.Node)
 		}
 	}
 	return all
@@ -147,8 +133,9 @@ type blockers struct {
 	byTopic map[string]*blocker
 }
 
-// publish records in history each of the current conditions that stops something: once,
-// and again when its text or kind changes.
+// publish records in history each of the current conditions that stops something and has
+// lasted for blockedAfter: once, and again when its kind changes, or when its text changes
+// and blockedRepeat has passed.
 func (bs *blockers) publish(conditions []condition, now time.Time) {
 	current := map[string]bool{}
 	for _, c := range conditions {
@@ -161,7 +148,9 @@ func (bs *blockers) publish(conditions []condition, now time.Time) {
 			b = &blocker{since: now}
 			bs.byTopic[c.topic] = b
 		}
-		if c == b.published || now.Sub(b.since) < blockedAfter || c.kind == b.published.kind && now.Sub(b.publishedAt) < blockedRepeat {
+		tooNew := now.Sub(b.since) < blockedAfter
+		repeatsSoon := c.kind == b.published.kind && now.Sub(b.publishedAt) < blockedRepeat
+		if c == b.published || tooNew || repeatsSoon {
 			continue
 		}
 		b.published, b.publishedAt = c, now

@@ -34,24 +34,8 @@ type crons struct {
 	dirty      bool                            // the entries or ticks may have changed
 	nextTick   time.Time                       // when the next tick is due; zero: not known, or there is none
 	inFlight   map[string]bool                 // names of entries whose tick is in flight
-	published  map[job.ID]time.Time            // jobs of ticks: zero if stored or in flight, else when to publish again
+	published  map[job.ID]time.Time            // jobs of ticks that were published: when to publish again; zero: stored or in flight
 	schedules  map[[2]string]cronspec.Schedule // parsed schedules, by expression and time zone
-}
-
-func newCrons(loop *eventLoop, client Lanes, lanes *lanes, c *capacity) *crons {
-	return &crons{
-		loop: loop, client: client, lanes: lanes, capacity: c,
-		dirty: true, inFlight: map[string]bool{}, published: map[job.ID]time.Time{}, schedules: map[[2]string]cronspec.Schedule{},
-	}
-}
-
-// noteCommand has fireDue read the cron entries again after a caller's command that may
-// have changed them.
-func (cr *crons) noteCommand(c ledger.Command) {
-	switch c.Kind() {
-	case ledger.KindSetCron, ledger.KindRemoveCron, ledger.KindPauseCron:
-		cr.dirty = true
-	}
 }
 
 // scheduleOf returns an entry's parsed schedule.
@@ -129,7 +113,8 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 }
 
 // fireDue submits the ticks that are due, publishes the jobs of committed ticks, and
-// returns the time until the next tick. It does nothing before the median of the
+// returns the time until the next tick, or idleWait if there is none. Its first effective
+// call also reconciles the declared entries. It does nothing before the median of the
 // members' clocks is known: after the whole cluster was down, the first stamps may be far
 // behind, and missed ticks would seem to be due.
 func (cr *crons) fireDue() time.Duration {
@@ -141,10 +126,11 @@ func (cr *crons) fireDue() time.Duration {
 		cr.reconciled = true
 		cr.loop.ledger.View(cr.reconcile)
 	}
-	if cr.dirty || !cr.nextTick.IsZero() && !cr.nextTick.After(now) {
+	tickDue := !cr.nextTick.IsZero() && !cr.nextTick.After(now)
+	if cr.dirty || tickDue {
 		cr.dirty, cr.nextTick = false, time.Time{}
-		var ticks ledger.TickCrons
-		var jobs []ledger.Tick
+		var due ledger.TickCrons
+		var committed []ledger.Tick
 		cr.loop.ledger.View(func(l *ledger.Ledger) {
 			l.DueCrons(func(c ledger.CronView) bool {
 				if c.Next.After(now) {
@@ -156,15 +142,15 @@ func (cr *crons) fireDue() time.Duration {
 				}
 				if !cr.inFlight[c.Name] {
 					cr.inFlight[c.Name] = true
-					ticks.Ticks = append(ticks.Ticks, cr.tick(&c, now))
+					due.Ticks = append(due.Ticks, cr.tick(&c, now))
 				}
 				return true
 			})
-			jobs = cr.unpublished(l)
+			committed = cr.takeUnpublished(l)
 		})
-		cr.commit(&ticks)
-		for i := range jobs {
-			cr.publish(&jobs[i])
+		cr.commit(&due)
+		for i := range committed {
+			cr.publish(&committed[i])
 		}
 	}
 	if cr.nextTick.IsZero() {
@@ -189,13 +175,16 @@ func (cr *crons) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
 	if !c.Next.Before(overdue) {
 		return tick
 	}
-	if tick.Fire = c.CatchUp; !tick.Fire {
+	tick.Fire = c.CatchUp
+	if !tick.Fire {
 		tick.Missed = 1
 	}
-	for ; tick.Missed < maxMissed && !tick.Next.IsZero() && tick.Next.Before(overdue); tick.Missed++ {
+	nextOverdue := func() bool { return !tick.Next.IsZero() && tick.Next.Before(overdue) }
+	for tick.Missed < maxMissed && nextOverdue() {
+		tick.Missed++
 		tick.Next = schedule.After(tick.Next)
 	}
-	if !tick.Next.IsZero() && tick.Next.Before(overdue) { // too many to count
+	if nextOverdue() { // too many to count
 		tick.Next = schedule.After(overdue)
 	}
 	cr.loop.log.Warn("cron ticks missed", "entry", c.Name, "from", c.Next, "count", tick.Missed, "caught_up", tick.Fire)
@@ -215,24 +204,29 @@ func (cr *crons) commit(c *ledger.TickCrons) {
 	})
 }
 
-// unpublished returns the ticks whose jobs are to be published now, and drops the
-// state of ticks whose jobs were ingested.
-func (cr *crons) unpublished(l *ledger.Ledger) (jobs []ledger.Tick) {
-	now, published := time.Now(), make(map[job.ID]time.Time)
+// takeUnpublished returns, once, the committed ticks whose jobs are to be published now:
+// those that this tenure has not published, and those whose publication failed and is to
+// be retried. It rebuilds cr.published from the ticks in the ledger, which has dropped
+// those whose jobs were ingested.
+func (cr *crons) takeUnpublished(l *ledger.Ledger) (ticks []ledger.Tick) {
+	now := time.Now()
+	published := make(map[job.ID]time.Time)
 	l.Ticks(func(t ledger.Tick) {
 		retryAt, known := cr.published[t.Job]
-		if !known || !retryAt.IsZero() && !retryAt.After(now) {
-			jobs = append(jobs, t)
-			retryAt = time.Time{}
+		retryDue := !retryAt.IsZero() && !retryAt.After(now)
+		if !known || retryDue {
+			ticks = append(ticks, t)
+			retryAt = time.Time{} // no retry, unless this publication fails
 		}
 		published[t.Job] = retryAt
 	})
 	cr.published = published
-	return jobs
+	return ticks
 }
 
-// publish appends the job of a tick to a lane. It passes the stored record to the lanes,
-// which need not read it then.
+// publish appends the job of a tick to a lane, without waiting for the result. If that
+// fails, the job is published again after tickRetryDelay. A record that was stored, and is
+// not a duplicate, is passed to the lanes, which then need not read it.
 func (cr *crons) publish(tick *ledger.Tick) {
 	at, key := time.Now(), tick.Job.String()
 	cr.client.Publish(tick.Queue, key, at, tick.Body, func(p job.Position, fresh bool, err error) {

@@ -201,7 +201,7 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (LaneInfo, error) {
 	lane := l.lanes[number]
 	kept := uint64(len(lane.records)) + 1 - lane.first
 	return LaneInfo{
-		Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20, MaxBytes: l.max,
+		Identity: lane.identity, First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20, MaxBytes: l.max,
 	}, nil
 }
 

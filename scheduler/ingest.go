@@ -51,22 +51,13 @@ func (r *pendingRecord) size() int {
 	return n
 }
 
-// pendingIngest is a run of contiguous records of one lane that wait for an entry.
-type pendingIngest struct {
-	lane    *laneState
-	from    uint64 // sequence before the first of records
-	records []pendingRecord
-}
-
-// addRecord appends the lane's next record to its pending ingest.
+// addRecord appends the lane's next record to its pending ones.
 func (ls *lanes) addRecord(lane *laneState, r pendingRecord) {
-	in := ls.pendingIngestOf(lane)
-	if in == nil {
-		in = &pendingIngest{lane: lane, from: lane.next - 1}
-		ls.pending = append(ls.pending, in)
+	if len(lane.pending) == 0 {
+		ls.pending = append(ls.pending, lane)
 		lane.receivedAt = time.Now()
 	}
-	in.records = append(in.records, r)
+	lane.pending = append(lane.pending, r)
 	lane.next++
 	ls.loop.entry.size += r.size()
 	if ls.blocked == "" {
@@ -74,50 +65,34 @@ func (ls *lanes) addRecord(lane *laneState, r pendingRecord) {
 	}
 }
 
-// pendingIngestOf returns the pending ingest of a lane, or nil.
-func (ls *lanes) pendingIngestOf(lane *laneState) *pendingIngest {
-	for _, in := range ls.pending {
-		if in.lane == lane {
-			return in
-		}
-	}
-	return nil
-}
-
-// pendingRecords returns the number of a lane's records that wait for an entry.
-func (ls *lanes) pendingRecords(lane *laneState) int {
-	if in := ls.pendingIngestOf(lane); in != nil {
-		return len(in.records)
-	}
-	return 0
-}
-
 // addIngests moves pending records into the entry, up to maxIngestSize bytes, of which
 // each lane gets an equal share. Jobs that are due join the provisional waitlists, so
 // that the same entry can place them. While ingest is blocked, it does nothing.
 func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
-	if ls.updateBlocked(l); ls.blocked != "" {
+	ls.updateBlocked(l)
+	if ls.blocked != "" {
 		return
 	}
 	budget := maxIngestSize
-	ingests := ls.pending
+	waiting := ls.pending
 	ls.pending = nil
-	for i, in := range ingests {
-		share, n := budget/(len(ingests)-i), 0
-		for n < len(in.records) && share > 0 {
-			size := in.records[n].size()
+	for i, lane := range waiting {
+		share, n := budget/(len(waiting)-i), 0
+		for n < len(lane.pending) && share > 0 {
+			size := lane.pending[n].size()
 			share -= size
 			budget -= size
 			n++
 		}
 		if n > 0 {
-			ls.addIngest(l, b, in.lane, in.from, in.records[:n])
+			ls.addIngest(l, b, lane, n)
 		}
-		if n < len(in.records) {
-			in.from += uint64(n)
-			in.records = in.records[n:]
-			ls.pending = append(ls.pending, in)
+		lane.pending = lane.pending[n:]
+		if len(lane.pending) == 0 {
+			lane.pending = nil // releases the array
+			continue
 		}
+		ls.pending = append(ls.pending, lane)
 	}
 }
 
@@ -125,9 +100,11 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 // record, in bytes.
 const maxReason = 512
 
-// addIngest adds to the entry the command that ingests records, which follow sequence
-// from. Once it is applied, jobs that do not wait leave the body cache.
-func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, from uint64, records []pendingRecord) {
+// addIngest adds to the entry the command that ingests the first n pending records of a
+// lane. Once it is applied, jobs that do not wait leave the body cache.
+func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n int) {
+	records := lane.pending[:n]
+	from := lane.next - 1 - uint64(len(lane.pending)) // the sequence before the first pending record
 	c := &ledger.Ingest{
 		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(len(records)),
 		CreateQueues: ls.loop.cfg.CreateQueues, Jobs: make([]job.Job, 0, len(records)),
@@ -143,7 +120,9 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, f
 			continue
 		}
 		c.Jobs = append(c.Jobs, r.job)
-		if g := r.job.Guards; r.job.RunAt.After(b.at) || g != nil && l.GuardsBlock(g) {
+		delayed := r.job.RunAt.After(b.at)
+		blocked := r.job.Guards != nil && l.GuardsBlock(r.job.Guards)
+		if delayed || blocked {
 			continue
 		}
 		if _, known := l.Known(r.job.ID); !known {
@@ -170,9 +149,9 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, f
 // pendingSize returns the estimated size of the records that wait for an entry, in
 // bytes.
 func (ls *lanes) pendingSize() (size int) {
-	for _, in := range ls.pending {
-		for i := range in.records {
-			size += in.records[i].size()
+	for _, lane := range ls.pending {
+		for i := range lane.pending {
+			size += lane.pending[i].size()
 		}
 	}
 	return size
@@ -209,25 +188,26 @@ type provisionalWaitlists map[waitlistKey][]*provisionalJob
 
 // add inserts a job into its waitlist, in start order.
 func (p provisionalWaitlists) add(s *provisionalJobs, j *job.Job, at time.Time) {
-	k := waitlistKeyOf(j)
+	k := waitlistKey{j.Queue, ledger.Class(j.Function)}
 	if !slices.Contains(s.waitlists, k) {
 		s.waitlists = append(s.waitlists, k)
 	}
 	s.jobs = append(s.jobs, provisionalJob{ledger.WaitingJob{Job: *j, N: 1, Attempt: 1, Due: at}, s.ingest})
 	w := &s.jobs[len(s.jobs)-1]
 	list := p[k]
-	i := len(list)
-	if i > 0 && w.Before(&list[i-1].WaitingJob) { // it has a higher priority, or comes from another lane
-		i = sort.Search(i, func(i int) bool { return w.Before(&list[i].WaitingJob) })
+	position := len(list)
+	if position > 0 && w.Before(&list[position-1].WaitingJob) { // it has a higher priority, or comes from another lane
+		position = sort.Search(position, func(i int) bool { return w.Before(&list[i].WaitingJob) })
 	}
-	p[k] = slices.Insert(list, i, w)
+	p[k] = slices.Insert(list, position, w)
 }
 
 // remove removes the jobs of an applied ingest from their waitlists.
 func (p provisionalWaitlists) remove(s *provisionalJobs) {
 	for _, k := range s.waitlists {
 		list := slices.DeleteFunc(p[k], func(w *provisionalJob) bool { return w.ingest == s.ingest })
-		if p[k] = list; len(list) == 0 {
+		p[k] = list
+		if len(list) == 0 {
 			delete(p, k)
 		}
 	}

@@ -32,12 +32,13 @@ const (
 type laneState struct {
 	number       uint8
 	identity     string
-	ready        bool        // its stream was verified to be the ledger's
-	problem      string      // why it is not ingested; "" if it is, or is not verified yet
-	full         bool        // its stream takes no more jobs
-	lost         atomic.Bool // its stream was deleted or replaced: no record of the lane can be read
-	next         uint64      // sequence after the last record that is in an entry or pending
-	lastReceived uint64      // highest sequence received
+	ready        bool            // its stream was verified to be the ledger's
+	problem      string          // why it is not ingested; "" if it is, or is not verified yet
+	full         bool            // its stream takes no more jobs
+	lost         atomic.Bool     // its stream was deleted or replaced: no record of the lane can be read
+	next         uint64          // sequence after the last record that is in an entry or pending
+	lastReceived uint64          // highest sequence received
+	pending      []pendingRecord // the last records before next, which wait for an entry
 	outOfOrder   map[uint64]pendingRecord
 	gapSince     time.Time   // since when record next is missing and later ones were received; zero: no gap, or a read was requested
 	wake         chan uint64 // holds at most one request to read from a sequence on
@@ -54,7 +55,7 @@ type lanes struct {
 	operator operatorTopics
 
 	all         []*laneState
-	pending     []*pendingIngest // wait for the next entry, by the time of their first record
+	pending     []*laneState // lanes with pending records, by the time of their first one
 	bodies      bodyCache
 	ingests     uint64 // ingest commands built so far
 	provisional provisionalWaitlists
@@ -89,7 +90,7 @@ func (ls *lanes) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ls.tail(ctx) })
 	for _, lane := range ls.all {
-		r := &laneReader{ls.loop, ls.client, ls, lane}
+		r := &laneReader{ls, lane}
 		group.Go(func() error { return r.run(ctx) })
 	}
 	return group.Wait()
@@ -183,7 +184,7 @@ func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
 	for _, r := range records {
 		lane.lastReceived = max(lane.lastReceived, r.record.Seq)
 		switch seq := r.record.Seq; {
-		case seq < lane.next || ls.pendingRecords(lane) >= maxPendingRecords:
+		case seq < lane.next || len(lane.pending) >= maxPendingRecords:
 			// Already queued, or too many are pending: read again later.
 		case seq == lane.next:
 			ls.addRecord(lane, r)
@@ -232,7 +233,7 @@ func (ls *lanes) readGaps(now time.Time) time.Duration {
 // requestRead has the lane's reader read from next on, unless it is reading or too
 // many records are pending.
 func (ls *lanes) requestRead(lane *laneState) {
-	if ls.pendingRecords(lane) >= maxPendingRecords || lane.reading {
+	if len(lane.pending) >= maxPendingRecords || lane.reading {
 		return
 	}
 	select {
@@ -245,8 +246,9 @@ func (ls *lanes) requestRead(lane *laneState) {
 // resync drops a lane's pending records and continues at the ledger's cursor.
 func (ls *lanes) resync(lane *laneState) {
 	ls.loop.ledger.View(func(l *ledger.Ledger) { lane.next = l.Lanes()[lane.number].Cursor + 1 })
+	lane.pending = nil
 	clear(lane.outOfOrder)
-	ls.pending = slices.DeleteFunc(ls.pending, func(in *pendingIngest) bool { return in.lane == lane })
+	ls.pending = slices.DeleteFunc(ls.pending, func(other *laneState) bool { return other == lane })
 	ls.requestRead(lane)
 }
 
@@ -269,4 +271,164 @@ func (ls *lanes) loadBody(ctx context.Context, pos job.Position, id job.ID) ([]b
 // isLost reports whether the lane of a position is lost. Any goroutine may call it.
 func (ls *lanes) isLost(pos job.Position) bool {
 	return int(pos.Lane) < len(ls.all) && ls.all[pos.Lane].lost.Load()
+}
+
+// laneReader verifies and reads one lane, in its own goroutine. It posts what it finds to
+// the loop, which alone changes the lane's state.
+type laneReader struct {
+	lanes *lanes
+	lane  *laneState
+}
+
+// run verifies the lane and then serves it, again after each failure, until ctx
+// ends.
+func (r *laneReader) run(ctx context.Context) error {
+	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
+		err := r.verify(ctx)
+		if err == nil {
+			r.lanes.loop.post(func() { r.lanes.markHealthy(r.lane) })
+			err = r.serve(ctx)
+			wait = time.Second
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		r.lanes.loop.post(func() { r.lanes.markFaulty(r.lane, err) })
+		backoff.Sleep(ctx, wait)
+	}
+	return nil
+}
+
+// serve reads a verified lane on request and every pollInterval, and verifies it
+// every verifyInterval. It returns an error once two verifications in a row have
+// found a mismatch. A lane that does not answer is asked again.
+func (r *laneReader) serve(ctx context.Context) error {
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	check := time.NewTimer(verifyInterval - pollInterval/2) // between two polls
+	defer check.Stop()
+	mismatched := false // the last verification found a mismatch
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case from := <-r.lane.wake:
+			r.read(ctx, from)
+		case <-poll.C:
+			r.lanes.loop.post(func() {
+				if !r.lane.reading {
+					r.lanes.requestRead(r.lane)
+				}
+			})
+		case <-check.C:
+			err := r.verify(ctx)
+			switch {
+			case !isStreamMismatch(err):
+				mismatched = false
+				check.Reset(verifyInterval)
+			case !mismatched:
+				mismatched = true
+				check.Reset(recheckAfter) // a new leader may not have caught up yet
+			default:
+				r.stopIngest(err)
+				return err
+			}
+		}
+	}
+}
+
+// stopIngest records err as the lane's problem and drops its pending records. The lane is
+// ingested again once it is verified.
+func (r *laneReader) stopIngest(err error) {
+	r.lanes.loop.log.Error("lane ingest stopped", "lane", r.lane.number, "err", err)
+	r.lanes.loop.post(func() {
+		r.lane.ready = false
+		r.lanes.markFaulty(r.lane, err)
+		r.lanes.resync(r.lane)
+	})
+}
+
+// streamMismatchError reports that a lane's stream is not the one in the ledger, or
+// lacks records of it.
+type streamMismatchError struct {
+	lane     uint8
+	reason   string
+	replaced bool // it is another stream, with none of the ledger's records
+}
+
+func (e *streamMismatchError) Error() string { return fmt.Sprintf("lane %d: %s", e.lane, e.reason) }
+
+// isLaneLost reports whether err means that a lane's stream was deleted or replaced.
+func isLaneLost(err error) bool {
+	_, deleted := errors.AsType[*OperatorError](err)
+	mismatch, ok := errors.AsType[*streamMismatchError](err)
+	return deleted || ok && mismatch.replaced
+}
+
+// isStreamMismatch reports whether err means that a lane's stream does not match the
+// ledger.
+func isStreamMismatch(err error) bool {
+	var mismatch *streamMismatchError
+	return isLaneLost(err) || errors.As(err, &mismatch)
+}
+
+// verify compares the lane's stream with the ledger, while both may advance: the stream
+// must be the same one, have all records after the cursor, and have the last ingested
+// record at the cursor. It returns a [*streamMismatchError] if that is not so, and
+// another error if the stream could not be read.
+func (r *laneReader) verify(ctx context.Context) error {
+	ingested := r.cursor().Cursor // read before Info: the stream must not end below it
+	info, err := r.lanes.client.Info(ctx, r.lane.number)
+	if err != nil {
+		return fmt.Errorf("lane %d: %w", r.lane.number, err)
+	}
+	r.lanes.loop.post(func() { r.lane.full = LaneFull(info.Bytes, info.MaxBytes) })
+	cursor := r.cursor() // read after Info: every record purged before is below it
+	mismatchf := func(format string, args ...any) error {
+		return &streamMismatchError{r.lane.number, fmt.Sprintf(format, args...), false}
+	}
+	switch {
+	case info.Identity != cursor.Identity:
+		return &streamMismatchError{r.lane.number, fmt.Sprintf("its stream is another one than the ledger's (%s, not %s): it was deleted and created again; restore the members' data directories that hold the right one", info.Identity, cursor.Identity), true}
+	case info.First > cursor.Cursor+1:
+		return mismatchf("its stream begins at %d, the records from %d on were lost before they were ingested: bring back the data directory of a member that has them", info.First, cursor.Cursor+1)
+	case info.Last < ingested:
+		return mismatchf("its stream ends at %d, before the ingested position %d: it went back; start a member whose data directory has the rest", info.Last, ingested)
+	case cursor.Cursor == 0 || cursor.Cursor < info.First || cursor.LastID.IsZero():
+		return nil
+	}
+	records, err := r.lanes.client.Read(ctx, r.lane.number, cursor.Cursor, 1)
+	if err != nil {
+		return fmt.Errorf("lane %d: read the ingested position: %w", r.lane.number, err)
+	}
+	if len(records) == 0 || records[0].Seq != cursor.Cursor {
+		return fmt.Errorf("lane %d: the record at the ingested position %d cannot be read", r.lane.number, cursor.Cursor)
+	}
+	j, _ := records[0].Job(cursor.Identity, r.lanes.loop.cfg.Defaults)
+	conflict := job.RecordID(cursor.Identity, records[0].Seq, records[0].Stored)
+	if j.ID != cursor.LastID && conflict != cursor.LastID {
+		return mismatchf("the record at the ingested position %d is not the one that was ingested: the stream went back and on another way; bring back the data directory of a member that has the right one", cursor.Cursor)
+	}
+	return nil
+}
+
+// cursor returns how far the ledger has ingested the lane.
+func (r *laneReader) cursor() (cursor ledger.LaneCursor) {
+	r.lanes.loop.ledger.View(func(l *ledger.Ledger) { cursor = l.Lanes()[r.lane.number] })
+	return cursor
+}
+
+// read reads up to readBatch records of the lane from a sequence on, and posts them to
+// the loop.
+func (r *laneReader) read(ctx context.Context, from uint64) {
+	records, err := r.lanes.client.Read(ctx, r.lane.number, from, readBatch)
+	parsed := parseRecords(records, r.lane.identity, r.lanes.loop.cfg.Defaults)
+	r.lanes.loop.post(func() {
+		r.lane.reading = false
+		r.lanes.noteRead(r.lane, err)
+		r.lanes.receive(r.lane, parsed)
+		if len(parsed) == readBatch {
+			r.lanes.requestRead(r.lane)
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -30,7 +31,8 @@ func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	t := newTenure(s, clock, requestedAt.Add(trustTime))
 	s.ledger.View(func(l *ledger.Ledger) {
 		a := l.Authority()
-		if t.loop.epoch = a.Epoch; a.Owner != s.cfg.Node || a.Epoch < c.Index {
+		t.loop.epoch = a.Epoch
+		if a.Owner != s.cfg.Node || a.Epoch < c.Index {
 			err = fmt.Errorf("%s acquired it at the same time", a.Owner)
 		}
 	})
@@ -118,21 +120,19 @@ var errLeaseLost = errors.New("the lease could not be renewed in time")
 // trusted. The sweep renews the lease.
 func (l *lease) watch(ctx context.Context) error {
 	for {
-		trust := time.NewTimer(time.Until(l.trusted()))
-		select {
-		case <-ctx.Done():
-			trust.Stop()
+		remaining := time.Until(l.trusted())
+		if remaining <= 0 {
+			return errLeaseLost
+		}
+		if backoff.Sleep(ctx, remaining) != nil {
 			return nil
-		case <-trust.C:
-			if time.Until(l.trusted()) <= 0 {
-				return errLeaseLost
-			}
 		}
 	}
 }
 
-// renew submits the renewal of the lease, and with it the authority's heartbeat
-// event, which contains the phase.
+// renew submits the renewal of the lease, and with it the authority's heartbeat event,
+// whose detail is phase: what the authority is doing, in one word. Once the ledger has
+// renewed the lease, it can be trusted for trustTime from the call of renew.
 func (l *lease) renew(phase string) {
 	requestedAt := time.Now()
 	l.renewedAt = requestedAt
@@ -152,13 +152,14 @@ func (l *lease) renew(phase string) {
 const firstConsistencyCheck = 30 * time.Second
 
 // submitConsistencyCheck submits a consistency check, which has all members publish their
-// ledgers' hashes at one index, when the next is due.
+// ledgers' hashes at one index, if one is due: the first firstConsistencyCheck after the
+// tenure's start, and then one every ConsistencyCheckInterval. An interval of 0 means none.
 func (t *tenure) submitConsistencyCheck(now time.Time) {
 	every := t.loop.cfg.ConsistencyCheckInterval
 	if every == 0 {
 		return
 	}
-	if t.consistencyCheckedAt.IsZero() {
+	if t.consistencyCheckedAt.IsZero() { // as if the last check were so long ago that the first is due in time
 		t.consistencyCheckedAt = now.Add(min(firstConsistencyCheck, every) - every)
 	}
 	if now.Sub(t.consistencyCheckedAt) >= every {

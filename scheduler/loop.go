@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -108,7 +109,7 @@ func (e *eventLoop) postReply(f func()) {
 	e.replyMu.Lock()
 	e.replies = append(e.replies, f)
 	e.replyMu.Unlock()
-	signal(e.replyWake)
+	wakeup.Send(e.replyWake)
 }
 
 // drainReplies calls the functions that postReply has added.
@@ -136,10 +137,10 @@ func (e *eventLoop) drain() {
 
 // pendingEntry collects the commands of the next Raft entry.
 type pendingEntry struct {
-	commands []pendingCommand
-	urgent   time.Time // since when the entry should be submitted at once; zero: it need not
-	lazy     time.Time // since when commands wait that may wait for others; zero: none do
-	size     int       // estimated, in bytes
+	commands    []pendingCommand
+	urgentSince time.Time // since when the entry should be submitted at once; zero: it need not
+	lazySince   time.Time // since when commands wait that may wait for others; zero: none do
+	size        int       // estimated, in bytes
 }
 
 // pendingCommand is a command that waits for its entry, and the function called
@@ -214,22 +215,14 @@ func (e *eventLoop) submitLazily(c ledger.Command, done func(ledger.Result, uint
 
 // markUrgent notes that the next entry should be submitted as soon as possible.
 func (e *eventLoop) markUrgent() {
-	if e.entry.urgent.IsZero() {
-		e.entry.urgent = time.Now()
+	if e.entry.urgentSince.IsZero() {
+		e.entry.urgentSince = time.Now()
 	}
 }
 
 // markLazy notes that the next entry holds commands that may wait for others.
 func (e *eventLoop) markLazy() {
-	if e.entry.lazy.IsZero() {
-		e.entry.lazy = time.Now()
-	}
-}
-
-// signal wakes the receiver of c, a channel with a buffer of one. It does not block.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+	if e.entry.lazySince.IsZero() {
+		e.entry.lazySince = time.Now()
 	}
 }

@@ -1,8 +1,13 @@
 package scheduler
 
 import (
+	"fmt"
 	"iter"
+	"maps"
 	"math"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -12,8 +17,6 @@ import (
 // waitlistKey identifies a waitlist: the waiting jobs of a queue that the same
 // workers may run.
 type waitlistKey struct{ queue, class string }
-
-func waitlistKeyOf(j *job.Job) waitlistKey { return waitlistKey{j.Queue, ledger.Class(j.Function)} }
 
 // placement is a job and the slot that is reserved for it, until the entry with the
 // placement is applied.
@@ -169,4 +172,99 @@ func (pl *placer) addPlacements(b *entryBuilder, done func(placements []*placeme
 	if len(placements) == maxPlacements {
 		pl.loop.placeDirty = true // there may be more to place
 	}
+}
+
+const (
+	orphanInterval = time.Second // between two runs of orphans.sweep
+	maxOrphans     = 1000        // jobs cancelled per run
+)
+
+// orphans finds the orphans: waiting jobs that need a runner which no live member has.
+// It belongs to the loop's goroutine.
+type orphans struct {
+	loop        *eventLoop
+	capacity    *capacity
+	checkedAt   time.Time // when sweep last ran
+	awayReasons []string  // for each runner that jobs wait for and no live member has, see awayReason
+}
+
+// sweep handles the orphans, the waiting jobs that need a runner which no live member has,
+// at most once per orphanInterval. If no member is configured for the runner, sweep cancels
+// the jobs, up to maxOrphans in one call and none before every member has reported its
+// runners. Otherwise they wait, and awayReasons states which runner they need.
+func (o *orphans) sweep(now time.Time) {
+	if now.Sub(o.checkedAt) < orphanInterval {
+		return
+	}
+	o.checkedAt = now
+	owners, available, unreported := o.capacity.runnerOwners()
+	reasons := map[string]string{} // by runner
+	cancelsLeft := maxOrphans
+	o.loop.ledger.View(func(l *ledger.Ledger) {
+		o.scanQueues(l, func(runner, queue, class string) {
+			switch {
+			case available[runner]:
+				return // a live member has it: the jobs are not orphans
+			case len(owners[runner]) == 0 && len(unreported) == 0:
+				cancelsLeft -= o.cancel(l, runner, queue, class, cancelsLeft)
+			case anyWaiting(l, queue, class):
+				reasons[runner] = awayReason(runner, owners[runner], unreported)
+			}
+		})
+	})
+	o.awayReasons = o.awayReasons[:0]
+	for _, runner := range slices.Sorted(maps.Keys(reasons)) {
+		o.awayReasons = append(o.awayReasons, reasons[runner])
+	}
+}
+
+// scanQueues calls fn for every waitlist whose jobs only one runner may run: the waiting
+// jobs of a queue that have the same class.
+func (o *orphans) scanQueues(l *ledger.Ledger, fn func(runner, queue, class string)) {
+	for class := range l.Classes {
+		if runner, _ := job.SplitFunction(class); runner != "" {
+			l.QueuesWaiting(class, func(queue string) bool {
+				fn(runner, queue, class)
+				return true
+			})
+		}
+	}
+	for queue, runner := range o.loop.cfg.Routes {
+		fn(runner, queue, ledger.ClassPlain)
+		fn(runner, queue, ledger.ClassBare)
+	}
+}
+
+// cancel cancels the first jobs of a waitlist, at most limit, and returns how many it
+// has cancelled.
+func (o *orphans) cancel(l *ledger.Ledger, runner, queue, class string, limit int) (cancelled int) {
+	l.WaitingJobs(queue, class, func(w ledger.WaitingJob) bool {
+		if cancelled == limit {
+			return false
+		}
+		cancelled++
+		o.loop.submit(&ledger.CancelJob{
+			Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
+		}, nil)
+		return true
+	})
+	return cancelled
+}
+
+// anyWaiting reports whether the ledger's waitlist of a queue and class has a job.
+func anyWaiting(l *ledger.Ledger, queue, class string) (found bool) {
+	l.WaitingJobs(queue, class, func(ledger.WaitingJob) bool {
+		found = true
+		return false
+	})
+	return found
+}
+
+// awayReason returns the readiness reason for jobs that wait for a runner, which the
+// members in owners are configured for and those in unreported might be.
+func awayReason(runner string, owners, unreported []string) string {
+	if len(owners) == 0 {
+		return fmt.Sprintf("jobs wait for runner %s, which no member with a heartbeat has; no heartbeat yet from: %s", runner, strings.Join(unreported, ", "))
+	}
+	return fmt.Sprintf("jobs wait for runner %s, which only members that are down have: %s", runner, strings.Join(owners, ", "))
 }

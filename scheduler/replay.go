@@ -66,8 +66,8 @@ type recordOwner struct {
 func (r *replayer) run(ctx context.Context, identities []string) error {
 	r.identities = identities
 	for ctx.Err() == nil {
-		began := time.Now() // before sync, whose duration counts for the rest as well
-		if r.sync() {
+		began := time.Now() // before loadRequest, whose duration counts for the rest as well
+		if r.loadRequest() {
 			r.step(ctx, began)
 			continue
 		}
@@ -79,9 +79,9 @@ func (r *replayer) run(ctx context.Context, identities []string) error {
 	return nil
 }
 
-// sync reports whether the ledger has a replay request, and starts its replay if it is a
-// new one.
-func (r *replayer) sync() bool {
+// loadRequest reads the replay request from the ledger. If there is none it reports false.
+// If the request is a new one, the progress of the previous one is dropped.
+func (r *replayer) loadRequest() bool {
 	var request ledger.ReplayView
 	r.loop.ledger.View(func(l *ledger.Ledger) { request = l.Replay() })
 	if len(request.Lanes) == 0 {
@@ -102,13 +102,15 @@ func (r *replayer) sync() bool {
 // by position: a damaged record may no longer contain its job's id.
 func (r *replayer) loadOwners() {
 	n := 0
-	r.loop.ledger.Copy().UncompletedJobs(func(at job.Position, id job.ID) bool {
+	for at, id := range r.loop.ledger.Copy().UncompletedJobs {
+		if n == replayMaxOwners {
+			break
+		}
 		if lane := &r.lanes[at.Lane]; at.Seq > lane.At && at.Seq <= lane.End {
 			lane.owners = append(lane.owners, recordOwner{at.Seq, id})
 			n++
 		}
-		return n < replayMaxOwners
-	})
+	}
 	for i := range r.lanes {
 		slices.SortFunc(r.lanes[i].owners, func(a, b recordOwner) int { return cmp.Compare(a.seq, b.seq) })
 	}
@@ -136,7 +138,8 @@ func (r *replayer) nextLane(now time.Time) (lane int, more bool) {
 	for i := range r.lanes {
 		number := (r.lastLane + 1 + i) % len(r.lanes)
 		if l := &r.lanes[number]; l.At < l.End {
-			if more = true; !l.retryAt.After(now) {
+			more = true
+			if !l.retryAt.After(now) {
 				r.lastLane = number
 				return number, true
 			}
@@ -197,7 +200,8 @@ func (r *replayer) skipMissing(ctx context.Context, number uint8) {
 	defer cancel()
 	for range replayBatch {
 		before := lane.At
-		switch _, err := r.client.Load(ctx, job.Position{Lane: number, Seq: before + 1}, job.ID{}); {
+		_, err := r.client.Load(ctx, job.Position{Lane: number, Seq: before + 1}, job.ID{})
+		switch {
 		case err == nil: // the first record after the gap, or the read asked a replica that lags
 			lane.retryAt = time.Now().Add(replayMinRest)
 			return
@@ -218,25 +222,28 @@ func (r *replayer) skipMissing(ctx context.Context, number uint8) {
 	}
 }
 
-// matches reports whether a record can be the one that was ingested at its position.
-// A record whose job is no longer in the ledger always matches.
+// matches reports whether a record that was read again can be the one that was ingested at
+// its position. It always can if the ledger no longer has a job with this position. The
+// records of a lane must be passed in order, because matches drops the owners before them.
 func (lane *replayLane) matches(l *ledger.Ledger, r *pendingRecord, identity string) bool {
-	for len(lane.owners) > 0 && lane.owners[0].seq < r.record.Seq {
+	position := r.record.Position
+	for len(lane.owners) > 0 && lane.owners[0].seq < position.Seq {
 		lane.owners = lane.owners[1:]
 	}
-	if len(lane.owners) > 0 && lane.owners[0].seq == r.record.Seq {
-		id := lane.owners[0].id
-		if id != r.job.ID && id != job.RecordID(identity, r.record.Seq, r.record.Stored) {
-			view, _, known := l.Find(id)
-			return !known || view.Position != r.record.Position // the owner was forgotten, or has another record
+	if len(lane.owners) > 0 && lane.owners[0].seq == position.Seq {
+		owner := lane.owners[0].id
+		if owner != r.job.ID && owner != job.RecordID(identity, position.Seq, r.record.Stored) {
+			view, _, found := l.Find(owner)
+			stillOwner := found && view.Position == position // the owners may be out of date
+			return !stillOwner
 		}
 	}
-	view, _, known := l.Find(r.job.ID)
-	if !known || view.Position != r.record.Position {
+	view, _, found := l.Find(r.job.ID)
+	if !found || view.Position != position {
 		return true
 	}
 	if view.Fault != nil && view.Fault.Type == job.FaultRejected {
-		return true // it was rejected when it was ingested, too
+		return true // it was rejected when it was ingested, so it need not be valid now
 	}
 	return r.err == nil && view.Queue == r.job.Queue && view.Function == r.job.Function
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// receiveHeartbeat handles a node's heartbeat and extends the node's lease, to at most
-// the time that the authority's own lease can be trusted.
+// receiveHeartbeat handles a node's heartbeat. Its reply extends the node's lease, to at
+// most the time until which the authority's own lease can be trusted. It does not reply
+// after that time, nor to an earlier incarnation of the node.
 func (t *tenure) receiveHeartbeat(b job.Heartbeat, reply func(job.HeartbeatAck)) {
 	lease := min(nodeLease, time.Until(t.lease.trusted()))
 	if lease <= 0 {
@@ -26,32 +27,36 @@ func (t *tenure) receiveHeartbeat(b job.Heartbeat, reply func(job.HeartbeatAck))
 		n.runners[r] = true
 	}
 	t.dispatches.ackSeq++
+	missedReport := b.Rev > n.rev
 	reply(job.HeartbeatAck{
-		Epoch: t.loop.epoch, Lease: lease, Seq: t.dispatches.ackSeq, WantFull: b.Rev > n.rev || n.needsFull(n.heartbeatAt), LastBatch: n.lastBatch, Edges: t.capacity.otherEdges(n),
+		Epoch: t.loop.epoch, Lease: lease, Seq: t.dispatches.ackSeq,
+		WantFull: missedReport || n.needsFull(n.heartbeatAt), LastBatch: n.lastBatch, Edges: t.capacity.otherEdges(n),
 	})
 	t.dispatches.endMissing(n, &b)
 }
 
 // receiveReport handles a node's report: its offers, outcomes and worker events. It
-// calls reply once all outcomes and events are committed.
+// calls reply once all outcomes and events are committed. Like the functions that wait for
+// the commits, it runs on the event loop, so what they share needs no lock.
 func (t *tenure) receiveReport(r job.Report, reply func(job.ReportAck)) {
 	n := t.capacity.nodeOf(r.Node, r.Incarnation)
-	ack := job.ReportAck{Epoch: t.loop.epoch}
-	if r.Incarnation == n.incarnation {
-		ack.WantFull = t.capacity.receiveOffers(n, &r)
+	ack := job.ReportAck{Epoch: t.loop.epoch, Settled: make([]job.Settled, len(r.Outcomes))}
+	if r.Incarnation == n.incarnation { // offers from before the node's last restart are void
+		ack.WantFull = t.capacity.receiveOffers(n, &r) // the node must send all its offers
 	}
-	remaining := len(r.Outcomes) + 1
+	uncommitted := len(r.Outcomes) + 1 // all worker events together count as one
 	committed := func() {
-		if remaining--; remaining == 0 {
+		uncommitted--
+		if uncommitted == 0 {
 			reply(ack)
 		}
 	}
-	ack.Settled = make([]job.Settled, len(r.Outcomes))
 	for i, o := range r.Outcomes {
-		t.dispatches.addOutcome(&pendingOutcome{o, r.Node, r.Incarnation, func(s job.Settled) {
+		settled := func(s job.Settled) {
 			ack.Settled[i] = s
 			committed()
-		}})
+		}
+		t.dispatches.addOutcome(&pendingOutcome{outcome: o, node: r.Node, incarnation: r.Incarnation, done: settled})
 	}
 	t.recordWorkerEvents(&r, committed)
 }
@@ -130,6 +135,11 @@ func (ds *dispatches) end(k job.DispatchID, o job.Outcome) {
 	ds.addOutcome(e)
 }
 
+// endLost ends a dispatch as lost, with the reason as its fault.
+func (ds *dispatches) endLost(k job.DispatchID, reason string) {
+	ds.end(k, job.Outcome{Status: job.Lost, Started: true, Fault: &job.Fault{Message: reason, Type: job.FaultLost}})
+}
+
 // pendingSize returns the estimated size of the outcomes that wait for an entry, in
 // bytes.
 func (ds *dispatches) pendingSize() (size int) {
@@ -169,19 +179,21 @@ func (ds *dispatches) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 }
 
 // forgetEnded removes the dispatch of an outcome that was settled. If the outcome was a
-// loss reported by a node that the dispatch has left, the dispatch continues. If the dispatch ended
-// at another node than its current one, because its worker reported to both, the
-// current node is sent a recall.
+// loss reported by a node that the dispatch has left, the dispatch continues. If the
+// dispatch ended at another node than its current one, because its worker reported to
+// both, the current node is sent a recall.
 func (ds *dispatches) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
 	k := e.outcome.DispatchID()
 	d := ds.running[k]
-	switch {
-	case d == nil:
+	if d == nil {
 		return
-	case settled.Stale && settled.State == job.Active:
+	}
+	continues := settled.Stale && settled.State == job.Active
+	if continues {
 		d.settling = false
 		return
-	case e.node != d.node:
+	}
+	if e.node != d.node {
 		ds.sendRecall(d, job.RecallSuperseded, time.Now())
 	}
 	delete(ds.running, k)

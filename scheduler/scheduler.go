@@ -41,18 +41,11 @@ const (
 	reassignAfter = 7500 * time.Millisecond // how long a node is silent before its dispatches are lost
 )
 
-// Proposal is one Raft entry.
-type Proposal struct {
-	At       time.Time
-	Epoch    uint64
-	Commands []ledger.Command
-}
-
-// Commit is an applied entry: its index and the results of its commands.
-type Commit struct {
-	Index   uint64
-	Results []ledger.Result
-}
+// Proposal is one Raft entry, and Commit an applied one.
+type (
+	Proposal = ledger.Proposal
+	Commit   = ledger.Commit
+)
 
 // Ledger gives the scheduler access to the replicated ledger.
 type Ledger interface {
@@ -69,7 +62,6 @@ type Ledger interface {
 // LaneInfo is the state of a job lane, as the leader of its stream reports it.
 type LaneInfo struct {
 	Identity    string
-	Leader      string // name of the member that leads the stream
 	First, Last uint64 // sequences of the first and last record
 	Bytes       uint64
 	MaxBytes    uint64 // 0: unlimited
@@ -163,7 +155,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	s.begin(t)
 	group.Go(func() error { return t.awaitCommits(ctx) })
 	group.Go(func() error { return t.lease.watch(ctx) })
-	if t.restoring != "" {
+	if t.restoring != "" { // the restore replaces the streams: only its commands are committed
 		return group.Wait()
 	}
 	identities := t.lanes.identities()
@@ -263,5 +255,34 @@ func (s *Scheduler) Propose(ctx context.Context, c ledger.Command) (ledger.Resul
 	if t == nil {
 		return ledger.Result{}, 0, ErrNotAuthority
 	}
-	return t.propose(ctx, c)
+	type answer struct {
+		result ledger.Result
+		index  uint64
+	}
+	answered := make(chan answer, 1)
+	submit := func() {
+		if err := t.crons.setNextTick(c); err != nil {
+			answered <- answer{ledger.Result{Err: err}, 0}
+			return
+		}
+		t.loop.submit(c, func(r ledger.Result, index uint64) {
+			t.followCommand(c, r, index)
+			answered <- answer{r, index}
+		})
+	}
+	select {
+	case t.loop.inbox <- submit:
+	case <-t.loop.done:
+		return ledger.Result{}, 0, ErrNotAuthority
+	case <-ctx.Done():
+		return ledger.Result{}, 0, ctx.Err()
+	}
+	select {
+	case a := <-answered:
+		return a.result, a.index, nil
+	case <-t.loop.done:
+		return ledger.Result{}, 0, ErrCommitUnknown
+	case <-ctx.Done():
+		return ledger.Result{}, 0, ctx.Err()
+	}
 }

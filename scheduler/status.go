@@ -77,16 +77,19 @@ func ask[T any](ctx context.Context, s *Scheduler, fn func(*tenure) T) (answer T
 
 // status implements [Scheduler.Status].
 func (t *tenure) status(now time.Time) AuthorityStatus {
-	st := AuthorityStatus{Epoch: t.loop.epoch, Dispatching: t.lanes.blocked == "" && t.restoring == "" && t.lease.trusted().After(now), Reasons: t.reasons(now)}
+	st := AuthorityStatus{Epoch: t.loop.epoch, Dispatching: t.lanes.blocked == "" && t.restoring == "" && t.lease.trusted().After(now), Reasons: []string{}}
+	for _, c := range t.conditions(now) {
+		st.Reasons = append(st.Reasons, c.text)
+	}
 	for _, lane := range t.lanes.all {
 		if lane.problem == "" && !lane.ready {
 			st.Deferred = true
 		}
-		if lane.lastReceived >= lane.next {
+		if lane.lastReceived >= lane.next { // from next on: not received in order yet
 			st.Pending += lane.lastReceived + 1 - lane.next
 		}
-		if n := t.lanes.pendingRecords(lane); n > 0 {
-			st.Pending += uint64(n)
+		if len(lane.pending) > 0 { // before next: to be ingested
+			st.Pending += uint64(len(lane.pending))
 			st.OldestPending = max(st.OldestPending, now.Sub(lane.receivedAt))
 		}
 	}
@@ -161,12 +164,13 @@ func (t *tenure) explainPlacement(q *PlacementQuery, now time.Time) PlacementExp
 		}
 	}
 	for i, lane := range t.lanes.all {
-		if lane.problem != "" {
-			for len(e.Lanes) < i {
-				e.Lanes = append(e.Lanes, "")
-			}
-			e.Lanes = append(e.Lanes, fmt.Sprintf("lane %d is not read: %s", i, lane.problem))
+		if lane.problem == "" {
+			continue
 		}
+		for len(e.Lanes) < i { // by lane number, with "" for lanes without a problem
+			e.Lanes = append(e.Lanes, "")
+		}
+		e.Lanes = append(e.Lanes, fmt.Sprintf("lane %d is not read: %s", i, lane.problem))
 	}
 	return e
 }

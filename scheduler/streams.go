@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
@@ -21,10 +23,6 @@ type streamVerifier struct {
 	operator operatorTopics
 	ready    chan struct{} // closed when the streams exist
 	problem  string        // what is wrong with the streams; "": nothing
-}
-
-func newStreamVerifier(loop *eventLoop, lanes Lanes, operator operatorTopics) *streamVerifier {
-	return &streamVerifier{loop: loop, lanes: lanes, operator: operator, ready: make(chan struct{})}
 }
 
 // run creates the streams of a new cluster, records in the ledger that they exist,
@@ -79,4 +77,105 @@ func (v *streamVerifier) await(ctx context.Context) {
 	case <-v.ready:
 	case <-ctx.Done():
 	}
+}
+
+// Parameters of reclaiming lanes. Purges are rare and large, because each stalls the
+// stream.
+const (
+	reclaimInterval = 30 * time.Second
+	reclaimMinSize  = 64 << 20  // bytes that are worth a purge
+	blobSlack       = time.Hour // how much older than its job, by the members' clocks, a blob may be
+)
+
+// reclaimer removes what no job needs from lanes and blobs, and keeps the state that
+// one step leaves for the next.
+type reclaimer struct {
+	ledger            Ledger
+	lanes             Lanes
+	log               *slog.Logger
+	laneEnds          []uint64  // last sequences of all lanes at the last step; nil: not all were known
+	seenAt            time.Time // before laneEnds was read
+	blobsPurgedBefore time.Time // older blobs have been purged
+}
+
+// run purges the records at the beginning of lanes that no job needs, and the
+// blobs of hours that no job refers to. A job that waits long keeps all later
+// records of its lane, and all later blobs.
+func (r *reclaimer) run(ctx context.Context) error {
+	for backoff.Sleep(ctx, reclaimInterval) == nil {
+		r.step(ctx)
+	}
+	return nil
+}
+
+// step reclaims what it can of all lanes and blobs, unless a backup holds them.
+func (r *reclaimer) step(ctx context.Context) {
+	at := time.Now()
+	copied := r.ledger.Copy()
+	// A backup takes its hold before it copies the ledger. So if this copy shows
+	// no hold, a backup's copy is later and needs no record that this one does not.
+	if holder, _ := copied.Holder(); holder != "" {
+		return
+	}
+	lanes, needed := copied.Lanes(), copied.LowestNeeded()
+	ends := make([]uint64, 0, len(lanes))
+	for i, lane := range lanes {
+		info, err := r.lanes.Info(ctx, uint8(i))
+		if err != nil || info.Identity != lane.Identity {
+			continue // no leader at present, or a replaced stream
+		}
+		ends = append(ends, info.Last)
+		if err := r.lane(ctx, uint8(i), info, needed[i]); err != nil && ctx.Err() == nil {
+			r.log.Warn("lane purge failed", "lane", i, "below", needed[i], "err", err)
+		}
+	}
+	if err := r.blobs(ctx, copied); err != nil && ctx.Err() == nil {
+		r.log.Warn("blob purge failed", "err", err)
+	}
+	r.laneEnds, r.seenAt = ends, at
+	if len(ends) < len(lanes) { // blobs must not be purged while a lane's end is unknown
+		r.laneEnds = nil
+	}
+}
+
+// lane purges a lane's records below the sequence needed, if they are estimated to take
+// reclaimMinSize or more.
+func (r *reclaimer) lane(ctx context.Context, number uint8, info LaneInfo, needed uint64) error {
+	if needed <= info.First || info.Last < needed {
+		return nil
+	}
+	share := float64(needed-info.First) / float64(info.Last-info.First+1)
+	if share*float64(info.Bytes) < reclaimMinSize {
+		return nil
+	}
+	return r.lanes.Purge(ctx, number, needed)
+}
+
+// blobs purges the hours before the oldest job that the ledger keeps: a blob's name
+// begins with the hour it was stored in, and a job's body and results are stored
+// after the job was accepted or moments before. Records that are not ingested yet
+// are not in the ledger. Therefore all records that were in the lanes at the last
+// step must be ingested, and blobs stored since that step are kept.
+func (r *reclaimer) blobs(ctx context.Context, copied *ledger.Ledger) error {
+	if r.laneEnds == nil {
+		return nil
+	}
+	for i, lane := range copied.Lanes() {
+		if lane.Cursor < r.laneEnds[i] {
+			return nil
+		}
+	}
+	before := r.seenAt
+	if oldest := copied.OldestKept(); !oldest.IsZero() && oldest.Before(before) {
+		before = oldest
+	}
+	before = before.Add(-blobSlack).Truncate(time.Hour)
+	if !before.After(r.blobsPurgedBefore) {
+		return nil
+	}
+	if err := r.lanes.PurgeBlobs(ctx, before); err != nil {
+		return fmt.Errorf("before %s: %w", before.UTC().Format(time.RFC3339), err)
+	}
+	r.blobsPurgedBefore = before
+	return nil
 }

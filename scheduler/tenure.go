@@ -5,8 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
@@ -39,10 +41,12 @@ type tenure struct {
 	consistencyCheckedAt time.Time       // when a consistency check was last queued; zero: not yet
 }
 
+// newTenure returns a tenure of s with no state of the ledger yet. trusted is the time
+// until which its lease can be relied on.
 func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
 	loop := newEventLoop(s.cfg, s.ledger, s.log, clock)
 	t := &tenure{loop: loop, lease: newLease(loop, trusted), operator: operatorTopics{}, submitted: make(chan submission, maxInFlight)}
-	t.streams = newStreamVerifier(loop, s.lanes, t.operator)
+	t.streams = &streamVerifier{loop: loop, lanes: s.lanes, operator: t.operator, ready: make(chan struct{})}
 	t.lanes = newLanes(loop, s.lanes, &s.counters, t.operator)
 	t.capacity = newCapacity(loop, s.cfg.Members)
 	t.placer = newPlacer(loop, t.lanes, t.capacity)
@@ -51,7 +55,10 @@ func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
 		running: map[job.DispatchID]*dispatch{},
 	}
 	t.orphans = &orphans{loop: loop, capacity: t.capacity}
-	t.crons = newCrons(loop, s.lanes, t.lanes, t.capacity)
+	t.crons = &crons{
+		loop: loop, client: s.lanes, lanes: t.lanes, capacity: t.capacity, dirty: true,
+		inFlight: map[string]bool{}, published: map[job.ID]time.Time{}, schedules: map[[2]string]cronspec.Schedule{},
+	}
 	t.outbox = outbox.New(outbox.Config{
 		Ledger: s.ledger, Streams: s.streams, Log: s.log, Post: loop.post,
 		AwaitStreams: t.streams.await, LoadBody: t.lanes.loadBody, SetProblem: t.setUnpublished,
@@ -74,9 +81,7 @@ func (t *tenure) loadLedger(l *ledger.Ledger) {
 	t.lanes.load(l)
 	t.dispatches.load(l)
 	t.loop.placeDirty = true
-	if at, ok := l.NextDue(); ok {
-		t.nextDue = at
-	}
+	t.nextDue = l.NextDue()
 }
 
 // flush submits entries while one is due and fewer than maxInFlight are in flight. Then
@@ -84,7 +89,7 @@ func (t *tenure) loadLedger(l *ledger.Ledger) {
 // must end.
 func (t *tenure) flush() error {
 	for t.ended == nil && t.entriesInFlight < maxInFlight {
-		wait := t.nextWait(time.Now())
+		wait := t.doDueWork(time.Now())
 		if wait == 0 {
 			sent, err := t.submitEntry()
 			if err != nil {
@@ -93,7 +98,7 @@ func (t *tenure) flush() error {
 			if sent {
 				continue
 			}
-			wait = max(t.nextWait(time.Now()), time.Millisecond)
+			wait = max(t.doDueWork(time.Now()), time.Millisecond) // never spin on an entry that stays empty
 		}
 		t.loop.timer.Reset(wait)
 		return nil
@@ -104,17 +109,20 @@ func (t *tenure) flush() error {
 // idleWait is how long the loop sleeps when nothing is pending.
 const idleWait = time.Hour
 
-// nextWait does what is due apart from entries: it places waiting jobs, submits and
-// publishes cron ticks, and requests missing records. It returns how long the loop may
-// sleep until it has to act again; 0 if an entry is due.
-func (t *tenure) nextWait(now time.Time) time.Duration {
+// doDueWork does what is due apart from submitting an entry: it places waiting jobs,
+// submits and publishes cron ticks, and requests missing records. It returns how long
+// the loop may sleep until something is due again; 0 if an entry is to be submitted at
+// once. now is the local monotonic time, for timeouts. Jobs are due by the time of the
+// ledger, which t.loop.clock follows.
+func (t *tenure) doDueWork(now time.Time) (wait time.Duration) {
 	if t.loop.placeDirty {
 		t.loop.ledger.View(t.placer.place)
 		t.loop.placeDirty = false
 	}
 	untilDue := idleWait
 	if !t.nextDue.IsZero() {
-		if untilDue = t.nextDue.Sub(t.loop.clock.now()); untilDue <= 0 {
+		untilDue = t.nextDue.Sub(t.loop.clock.now())
+		if untilDue <= 0 {
 			t.loop.markUrgent()
 		}
 	}
@@ -122,25 +130,30 @@ func (t *tenure) nextWait(now time.Time) time.Duration {
 	if t.restoring == "" {
 		untilCron = t.crons.fireDue()
 	}
-	return max(0, min(untilDue, untilCron, t.lanes.readGaps(now), t.entryWait(now)))
+	untilGap := t.lanes.readGaps(now)
+	return max(0, min(untilDue, untilCron, untilGap, t.entryWait(now)))
 }
 
-// entryWait returns how long the pending entry may wait; 0 or less if it is due.
+// entryWait returns how long the next entry may still wait for further commands; 0 or less
+// if it must be submitted now. Without pending commands an entry is due only to remove
+// published items from the outbox. If there are none either, entryWait returns idleWait.
 func (t *tenure) entryWait(now time.Time) time.Duration {
 	e := &t.loop.entry
-	urgent := !e.urgent.IsZero()
+	urgent, lazy := !e.urgentSince.IsZero(), !e.lazySince.IsZero() // both may be set: urgent prevails
+	publishedSince := t.outbox.PublishedSince()
 	switch {
-	case !urgent && e.lazy.IsZero():
-		if since := t.outbox.PublishedSince(); !since.IsZero() {
-			return trimMaxWait - now.Sub(since)
-		}
+	case !urgent && !lazy && publishedSince.IsZero():
 		return idleWait
-	case e.size >= fullEntrySize || urgent && t.entriesInFlight == 0:
+	case !urgent && !lazy:
+		return trimMaxWait - now.Sub(publishedSince)
+	case e.size >= fullEntrySize:
 		return 0
-	case urgent:
-		return entryMaxWait - now.Sub(e.urgent)
+	case !urgent:
+		return settleMaxWait - now.Sub(e.lazySince)
+	case t.entriesInFlight == 0:
+		return 0
 	}
-	return settleMaxWait - now.Sub(e.lazy)
+	return entryMaxWait - now.Sub(e.urgentSince)
 }
 
 // submitEntry builds the next entry and submits it. It reports false if the entry
@@ -160,7 +173,7 @@ func (t *tenure) submitEntry() (bool, error) {
 	if len(b.commands) == 0 && !t.nextDue.IsZero() && !t.nextDue.After(b.at) {
 		b.add(&ledger.Observe{}, nil) // an empty command: the entry's stamp promotes the due jobs
 	}
-	t.loop.entry = pendingEntry{commands: t.loop.entry.commands}
+	t.loop.entry = pendingEntry{commands: t.loop.entry.commands} // those that did not fit
 	t.carryOver()
 	if len(b.commands) == 0 {
 		return false, nil
@@ -186,6 +199,22 @@ func (t *tenure) carryOver() {
 	if len(t.dispatches.outcomes) > 0 || len(e.commands) > 0 || len(t.lanes.pending) > 0 && t.lanes.blocked == "" {
 		t.loop.markUrgent()
 	}
+}
+
+// sweep runs every sweepInterval. It renews the lease, detects silent nodes, ends or
+// resends dispatches that are not healthy, and publishes lasting conditions.
+func (t *tenure) sweep() {
+	now := time.Now()
+	if now.Sub(t.lease.renewedAt) >= renewInterval {
+		t.lease.renew(t.phase())
+		t.submitConsistencyCheck(now)
+	}
+	t.endOnRestore()
+	t.capacity.sweep(now)
+	t.dispatches.sweep(now)
+	t.orphans.sweep(now)
+	t.blockers.publish(t.conditions(now), now)
+	t.crons.dirty = true // the clock may have been adjusted, and a lane may answer again
 }
 
 // awaitCommits waits for the entries in flight, in order, and posts their results
@@ -232,10 +261,7 @@ func (t *tenure) committed(s submission, c Commit) {
 		if t.entriesInFlight > 0 {
 			return
 		}
-		var ok bool
-		if t.nextDue, ok = l.NextDue(); !ok {
-			t.nextDue = time.Time{}
-		}
+		t.nextDue = l.NextDue()
 	})
 	if len(t.lanes.pending) > 0 {
 		t.loop.markUrgent() // ingests that a full outbox held back may continue
@@ -243,47 +269,15 @@ func (t *tenure) committed(s submission, c Commit) {
 	t.outbox.Wake()
 }
 
-// propose implements [Scheduler.Propose].
-func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, uint64, error) {
-	type answer struct {
-		result ledger.Result
-		index  uint64
-	}
-	answered := make(chan answer, 1)
-	submit := func() {
-		if err := t.crons.setNextTick(c); err != nil {
-			answered <- answer{ledger.Result{Err: err}, 0}
-			return
-		}
-		t.loop.submit(c, func(r ledger.Result, index uint64) {
-			t.followCommand(c, r, index)
-			answered <- answer{r, index}
-		})
-	}
-	select {
-	case t.loop.inbox <- submit:
-	case <-t.loop.done:
-		return ledger.Result{}, 0, ErrNotAuthority
-	case <-ctx.Done():
-		return ledger.Result{}, 0, ctx.Err()
-	}
-	select {
-	case a := <-answered:
-		return a.result, a.index, nil
-	case <-t.loop.done:
-		return ledger.Result{}, 0, ErrCommitUnknown
-	case <-ctx.Done():
-		return ledger.Result{}, 0, ctx.Err()
-	}
-}
-
 // followCommand updates the parts of the tenure after a caller's command with result r
 // was applied: it recalls a cancelled dispatch, follows a moved one, and wakes the
 // replayer or the crons.
 func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) {
-	t.crons.noteCommand(c)
-	if _, ok := c.(*ledger.RequestReplay); ok {
-		signal(t.replayer.wake)
+	switch c.(type) {
+	case *ledger.SetCron, *ledger.RemoveCron, *ledger.PauseCron:
+		t.crons.dirty = true
+	case *ledger.RequestReplay:
+		wakeup.Send(t.replayer.wake)
 	}
 	if r.Err != nil || r.State != job.Active {
 		return

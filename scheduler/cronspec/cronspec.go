@@ -47,16 +47,18 @@ func Parse(expression, zone string) (Schedule, error) {
 		return invalid("it is empty; give six fields: " + strings.Join(fieldNames[:], ", "))
 	case strings.Contains(expression, "="):
 		return invalid("give the time zone separately, as time_zone")
-	case fields[0][0] == '@':
-	case len(fields) == 5:
-		fields = slices.Insert(fields, 0, "0")
-		fallthrough
-	case len(fields) == 6:
+	}
+	isDescriptor := fields[0][0] == '@'
+	if !isDescriptor {
+		if len(fields) == 5 {
+			fields = slices.Insert(fields, 0, "0") // the second
+		}
+		if len(fields) != 6 {
+			return invalid(fmt.Sprintf("it has %d fields; give six: %s", len(fields), strings.Join(fieldNames[:], ", ")))
+		}
 		if reason := invalidField(fields); reason != "" {
 			return invalid(reason)
 		}
-	default:
-		return invalid(fmt.Sprintf("it has %d fields; give six: %s", len(fields), strings.Join(fieldNames[:], ", ")))
 	}
 	schedule, err := parser.Parse(strings.Join(fields, " "))
 	if err != nil {

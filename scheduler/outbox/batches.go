@@ -42,7 +42,8 @@ func (o *Outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
 		if e.event.N > 0 && e.event.Kind == ledger.DispatchNotified {
 			continue // the next line names its queue: both must be in one message
 		}
-		if batch.More = batch.Count >= maxLines || len(batch.Body) >= maxBatchSize-512; batch.More {
+		batch.More = batch.Count >= maxLines || len(batch.Body) >= maxBatchSize-512
+		if batch.More {
 			break
 		}
 	}
@@ -111,7 +112,8 @@ func (o *Outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
 		}
 		batch.Body = append(append(batch.Body, text...), '\n')
 		batch.Count++
-		if batch.More = batch.Count == maxLines || len(batch.Body) > maxBatchSize; batch.More {
+		batch.More = batch.Count == maxLines || len(batch.Body) > maxBatchSize
+		if batch.More {
 			break
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -29,18 +30,21 @@ const (
 	DeadLetters
 )
 
-// String returns the stream's name in texts: history, results or dead letters.
-func (s Stream) String() string { return [...]string{"history", "results", "dead letters"}[s] }
+// String returns the stream's name, as logs and errors have it.
+func (s Stream) String() string {
+	return [...]string{History: "history", Results: "results", DeadLetters: "dead letters"}[s]
+}
 
-// Batch is one message of a stream: a run of consecutively numbered items.
+// Batch is one message of a stream: a run of consecutively numbered items, which are
+// events, results or dead letters. [Streams].Append stores it; More is not stored.
 type Batch struct {
-	Queue  string // queue of a dead letter
-	ID     string // unique id for deduplication; a dead letter's is the same in each attempt
+	Queue  string // of the dead letter's job; "" in the other streams
+	ID     string // the stream drops a second message with it; a dead letter has the same ID in each attempt to publish it
 	First  uint64 // number of the first item
-	Count  uint64
+	Count  uint64 // number of items
 	Header map[string]string
 	Body   []byte
-	More   bool // further items are ready to be published
+	More   bool // further items are ready, so the next batch need not wait
 }
 
 // Streams publishes to the streams of the outbox.
@@ -112,9 +116,9 @@ func (o *Outbox) Run(ctx context.Context, epoch uint64) error {
 				return nil
 			case <-o.applied:
 			}
-			signal(live)
+			wakeup.Send(live)
 			for _, p := range publishers {
-				signal(p.wake)
+				wakeup.Send(p.wake)
 			}
 		}
 	})
@@ -122,7 +126,7 @@ func (o *Outbox) Run(ctx context.Context, epoch uint64) error {
 }
 
 // Wake has Run look for new items. Call it after each applied entry.
-func (o *Outbox) Wake() { signal(o.applied) }
+func (o *Outbox) Wake() { wakeup.Send(o.applied) }
 
 // PublishedSince returns since when a result of TakePublished is ready; the zero time if
 // none is. Only the scheduler's event loop may call it.
@@ -141,9 +145,9 @@ func (o *Outbox) TakePublished() *ledger.MarkPublished {
 	return c
 }
 
-// markPublished records that the items of a stream up to number are published, for
-// TakePublished. For results, first and seq are the first item and the sequence of
-// their message; a seq of 0 means unknown.
+// markPublished posts to the event loop that the items of a stream up to number are
+// published, for TakePublished, and that the stream has no problem. For results, first and
+// seq are the first item and the sequence of their message; a seq of 0 means unknown.
 func (o *Outbox) markPublished(s Stream, number, first, seq uint64) {
 	o.cfg.Post(func() {
 		o.cfg.SetProblem(s, nil)
@@ -167,9 +171,10 @@ func (o *Outbox) markPublished(s Stream, number, first, seq uint64) {
 // publishLive publishes each event that has subscribers on core NATS, after every
 // receive from wake, until ctx ends. It begins with the events of this tenure.
 func (o *Outbox) publishLive(ctx context.Context, wake <-chan struct{}) error {
+	type topic struct{ event, queue string }
 	type line struct {
-		event, queue string
-		text         []byte
+		topic
+		text []byte
 	}
 	var after uint64
 	o.cfg.Ledger.View(func(l *ledger.Ledger) { after = l.LastEvent() })
@@ -179,33 +184,23 @@ func (o *Outbox) publishLive(ctx context.Context, wake <-chan struct{}) error {
 			return nil
 		case <-wake:
 		}
-		watched := map[[2]string]bool{}
+		subscribed := map[topic]bool{} // so that each topic is checked once
 		var lines []line
 		o.cfg.Ledger.View(func(l *ledger.Ledger) {
 			l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
-				k := [2]string{e.Kind.Label(), e.Queue()}
-				subscribed, checked := watched[k]
-				if !checked {
-					subscribed = o.cfg.Streams.HasSubscribers(k[0], k[1])
-					watched[k] = subscribed
+				t := topic{e.Kind.Label(), e.Queue()}
+				if _, checked := subscribed[t]; !checked {
+					subscribed[t] = o.cfg.Streams.HasSubscribers(t.event, t.queue)
 				}
-				if subscribed {
-					lines = append(lines, line{k[0], k[1], e.AppendLine(nil, number, at)})
+				if subscribed[t] {
+					lines = append(lines, line{t, e.AppendLine(nil, number, at)})
 				}
 				return true
 			})
 			after = l.LastEvent()
 		})
-		for _, l := range lines {
+		for _, l := range lines { // without the ledger's lock
 			o.cfg.Streams.PublishLive(l.event, l.queue, l.text)
 		}
-	}
-}
-
-// signal wakes the receiver of c, a channel with a buffer of one. It does not block.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

@@ -60,7 +60,8 @@ func (p *publisher) run(ctx context.Context) error {
 		err := p.resume(ctx)
 		if err == nil {
 			began := time.Now()
-			if err = p.publish(ctx); time.Since(began) > time.Second {
+			err = p.publish(ctx)
+			if time.Since(began) > time.Second { // it worked for a while: begin again with a short wait
 				wait = 20 * time.Millisecond
 			}
 		}
@@ -101,7 +102,8 @@ func (p *publisher) resume(ctx context.Context) error {
 	return nil
 }
 
-// publish sends batches until one fails or ctx ends.
+// publish sends batches, with at most batchWindow of them in flight, until one fails or
+// ctx ends. After a batch that is not full it waits for batchInterval, to collect items.
 func (p *publisher) publish(ctx context.Context) error {
 	for {
 		for p.batchesInFlight < batchWindow {

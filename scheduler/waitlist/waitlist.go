@@ -60,9 +60,11 @@ type cursor struct {
 func (c *cursor) job() *ledger.WaitingJob { return &c.jobs[c.pos] }
 
 // next moves to the next job; the first call moves to the first one. It reports false at
-// the end of the waitlist.
+// the end of the waitlist. It reads the jobs in chunks of growing size, so that a caller
+// that needs only a few jobs does not pay for a long list.
 func (c *cursor) next() bool {
-	if c.pos++; c.pos < len(c.jobs) {
+	c.pos++
+	if c.pos < len(c.jobs) {
 		return true
 	}
 	if c.end {
@@ -75,7 +77,8 @@ func (c *cursor) next() bool {
 			skip--
 			continue
 		}
-		if c.jobs = append(c.jobs, w); len(c.jobs) == limit {
+		c.jobs = append(c.jobs, w)
+		if len(c.jobs) == limit {
 			c.end = false
 			break
 		}

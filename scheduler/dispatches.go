@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +16,6 @@ type dispatch struct {
 	incarnation        uint64
 	kind               job.Kind
 	assignment         job.Assignment   // without its body
-	batch              uint64           // last batch that carried the assignment
 	sentAt             time.Time        // when the assignment was last sent; zero: not by this tenure
 	resendingSince     time.Time        // when the assignment was first sent again; zero: not yet
 	recalledAt         time.Time        // when a recall was last sent; zero: never
@@ -120,9 +121,8 @@ func (ds *dispatches) finishPlacements(placements []*placement, placed []bool, i
 			continue
 		}
 		a.Body = ds.bodies.take(p.Position)
-		d.batch = out.add(n, a)
-		d.firstBatch = d.batch
-		p.slot.markSent(d.batch, now)
+		d.firstBatch = out.add(n, a)
+		p.slot.markSent(d.firstBatch, now)
 	}
 	out.send()
 }
@@ -134,12 +134,8 @@ func (ds *dispatches) assignment(w *ledger.WaitingJob, k poolKey, worker string,
 		Kind: k.kind, Key: k.key, Worker: worker, Epoch: ds.loop.epoch, Fence: fence, Timeout: w.Timeout,
 		Accepted: w.Accepted, RunAt: w.Due, Redelivered: w.Redelivered, Position: w.Position,
 	}
-	if a.Timeout == 0 {
-		a.Timeout = ds.loop.cfg.DefaultTimeout
-	}
-	if a.MaxAttempts == 0 {
-		a.MaxAttempts = ds.loop.cfg.Policy.MaxAttempts
-	}
+	a.Timeout = cmp.Or(a.Timeout, ds.loop.cfg.DefaultTimeout)
+	a.MaxAttempts = cmp.Or(a.MaxAttempts, ds.loop.cfg.Policy.MaxAttempts)
 	return a
 }
 
@@ -167,7 +163,10 @@ func (ds *dispatches) sendBatch(node string, b job.AssignmentBatch) {
 // if the dispatch has ended or moved since that batch was sent.
 func (ds *dispatches) handleAnswer(k job.DispatchID, node string, batch uint64, answer job.Answer) {
 	d := ds.running[k]
-	if d == nil || d.settling || d.node != node || d.firstBatch == 0 || batch < d.firstBatch {
+	if d == nil || d.settling || d.node != node {
+		return
+	}
+	if d.firstBatch == 0 || batch < d.firstBatch { // the batch was sent before the dispatch was adopted or moved
 		return
 	}
 	switch answer {
@@ -191,22 +190,22 @@ func (ds *dispatches) handleAnswer(k job.DispatchID, node string, batch uint64, 
 	}
 }
 
-// adopt returns the state of a dispatch that an earlier tenure sent. Its node is sent
-// the assignment again after its first heartbeat. index is that of the ledger's last
-// entry.
-func (ds *dispatches) adopt(a ledger.ActiveDispatch, index uint64) *dispatch {
+// adopt returns the state of a dispatch that an earlier authority has sent to a node, as
+// far as the ledger has it. The assignment is sent again after the node's first
+// heartbeat. lastIndex is the index of the ledger's last entry.
+func (ds *dispatches) adopt(a ledger.ActiveDispatch, lastIndex uint64) *dispatch {
 	kind, key, worker := splitChannel(a.Channel, a.Queue)
 	d := &dispatch{
 		node: a.Node, incarnation: a.Incarnation, kind: kind, recallReason: a.Recalled,
 		assignment: ds.assignment(&a.WaitingJob, poolKey{kind, key}, worker, a.Fence),
 	}
 	if a.Moved {
-		// Its worker may not have reached the node yet. A set Started keeps the
-		// node from starting it a second time.
+		// The worker may not have reached the new node yet. Started tells that node
+		// not to start the job a second time.
 		d.assignment.Started, d.movedAt = a.Started, ds.loop.startedAt
-		// The ledger does not hold which node it left, nor whether that node has
-		// released it.
-		d.assignment.MoveIndex = index
+		d.assignment.MoveIndex = lastIndex
+		// The ledger does not hold which node the job left, nor whether that node has
+		// released it: every other member may be the one.
 		for _, name := range ds.capacity.members {
 			if name != a.Node {
 				d.previous = append(d.previous, name)
@@ -232,10 +231,8 @@ func (ds *dispatches) resendAssignment(d *dispatch, n *node, now time.Time, out 
 	a := d.assignment
 	a.Epoch = ds.loop.epoch
 	d.sentAt = now
-	d.batch = out.add(n, a)
-	if d.firstBatch == 0 {
-		d.firstBatch = d.batch
-	}
+	batch := out.add(n, a)
+	d.firstBatch = cmp.Or(d.firstBatch, batch)
 }
 
 // recall has the node that runs a job stop it. The sweep repeats the recall until the
@@ -293,16 +290,144 @@ func (ds *dispatches) followMove(c *ledger.MoveDispatch, index uint64) {
 // recallPrevious sends a recall to the nodes that a moved dispatch has left, every
 // resendInterval until assignTimeout after the move. Nodes do not acknowledge recalls.
 func (ds *dispatches) recallPrevious(d *dispatch, now time.Time) {
-	switch {
-	case len(d.previous) == 0 || now.Sub(d.previousRecalledAt) <= resendInterval:
-	case now.Sub(d.movedAt) > assignTimeout:
+	if len(d.previous) == 0 || now.Sub(d.previousRecalledAt) <= resendInterval {
+		return
+	}
+	if now.Sub(d.movedAt) > assignTimeout {
 		d.previous = nil
-	default:
-		d.previousRecalledAt = now
-		a := &d.assignment
-		r := job.Recall{Job: a.Job, N: a.N, Epoch: ds.loop.epoch, Reason: job.RecallSuperseded, MoveIndex: a.MoveIndex}
-		for _, name := range d.previous {
-			ds.fleet.Recall(name, r)
+		return
+	}
+	d.previousRecalledAt = now
+	a := &d.assignment
+	r := job.Recall{Job: a.Job, N: a.N, Epoch: ds.loop.epoch, Reason: job.RecallSuperseded, MoveIndex: a.MoveIndex}
+	for _, node := range d.previous {
+		ds.fleet.Recall(node, r)
+	}
+}
+
+// Parameters of watching nodes and dispatches.
+const (
+	sweepInterval  = 250 * time.Millisecond
+	silenceTimeout = 2500 * time.Millisecond // without a heartbeat, after which nothing is placed on a node
+	resendInterval = time.Second             // between two sends of an assignment or recall
+	assignTimeout  = 10 * time.Second        // how long an assignment is sent to a live node that does not answer
+	workerLease    = 6 * time.Second         // lease of an Overhop worker, which may outlive its node
+	unseenTimeout  = 2 * time.Second         // how long a node may not offer its remaining capacity after a batch
+	emptySlotTTL   = time.Minute             // how long a slot without capacity is kept
+)
+
+// endMissing settles as lost the dispatches that a node has confirmed and that its
+// heartbeat does not list. A node keeps a dispatch until its outcome is committed,
+// and the commit removes it here; so a missing one would never end otherwise. A
+// heartbeat counts only if the node had received, before it was sent, an
+// acknowledgement that was sent after the node confirmed the dispatch: earlier
+// lists may be out of date.
+func (ds *dispatches) endMissing(n *node, b *job.Heartbeat) {
+	if b.Epoch != ds.loop.epoch || b.AckSeq == 0 || b.Incarnation != n.incarnation {
+		return
+	}
+	listed := make(map[job.DispatchID]struct{}, len(b.Dispatches))
+	for _, d := range b.Dispatches {
+		listed[d] = struct{}{}
+	}
+	var missing []job.DispatchID
+	for k, d := range ds.running {
+		if d.node != n.name || d.incarnation != n.incarnation || d.settling || !d.confirmed || d.confirmedSeq >= b.AckSeq {
+			continue
+		}
+		if _, ok := listed[k]; !ok {
+			missing = append(missing, k)
 		}
 	}
+	slices.SortFunc(missing, job.DispatchID.Compare)
+	for _, k := range missing {
+		ds.loop.log.Warn("dispatch missing on its node", "node", n.name, "job", k.Job, "dispatch", k.N)
+		ds.endLost(k, "node "+n.name+" no longer has the dispatch")
+	}
+}
+
+// sweep ends or resends the dispatches that are not healthy.
+func (ds *dispatches) sweep(now time.Time) {
+	var overdue []job.DispatchID
+	for k, d := range ds.running {
+		if !ds.healthy(d) {
+			overdue = append(overdue, k)
+		}
+	}
+	slices.SortFunc(overdue, job.DispatchID.Compare) // a fixed order, so that a simulation can be repeated
+	out := batcher{ds, map[*node]*openBatch{}}
+	for _, k := range overdue {
+		ds.sweepDispatch(k, ds.running[k], now, out)
+	}
+	out.send()
+}
+
+// healthy reports whether a dispatch needs nothing of the sweep, as most do: its node has
+// confirmed it, is not silent, and was not restarted, and no recall is to be sent.
+func (ds *dispatches) healthy(d *dispatch) bool {
+	n := ds.capacity.nodes[d.node]
+	return d.confirmed && d.recallReason == "" && len(d.previous) == 0 && n != nil && !n.silent && n.incarnation == d.incarnation
+}
+
+// sweepDispatch ends a dispatch as lost if its node is gone or was restarted. Otherwise it
+// sends again what the node has not confirmed.
+func (ds *dispatches) sweepDispatch(k job.DispatchID, d *dispatch, now time.Time, out batcher) {
+	n := ds.capacity.nodes[d.node]
+	// The previous authority may have renewed its lease just before this tenure
+	// began, and may not know of its end: it can grant a full node lease until its
+	// own is no longer trusted for that long. A move also counts as contact with
+	// the node that it moved to, however long that node was silent before: the
+	// worker may not have arrived yet, and its lease of the previous node goes on.
+	lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)
+	if n != nil {
+		lastContact = latest(lastContact, n.heartbeatAt)
+	}
+	ds.recallPrevious(d, now)
+	switch {
+	case d.settling:
+		return // it has ended: its outcome waits for an entry
+	case now.Sub(lastContact) > reassignAfter:
+		ds.endLost(k, "node "+d.node+" is gone")
+	case n == nil || n.silent:
+		return // wait for a heartbeat, or until the case above
+	case n.incarnation != d.incarnation:
+		if d.kind == job.RRQ || now.Sub(latest(n.startedAt, d.movedAt)) > workerLease+time.Second {
+			ds.endLost(k, "node "+d.node+" was restarted")
+		}
+	default:
+		ds.resend(k, d, n, now, out)
+	}
+}
+
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// resend sends an assignment again that its node has not confirmed, and a recall,
+// which only the dispatch's outcome confirms. It ends a dispatch that was not
+// confirmed within assignTimeout.
+func (ds *dispatches) resend(k job.DispatchID, d *dispatch, n *node, now time.Time, out batcher) {
+	if d.recallReason != "" && now.Sub(d.recalledAt) > resendInterval {
+		ds.sendRecall(d, d.recallReason, now)
+	}
+	if d.confirmed || now.Sub(d.sentAt) <= resendInterval {
+		return
+	}
+	if d.resendingSince.IsZero() {
+		d.resendingSince = now
+	}
+	if now.Sub(d.resendingSince) > assignTimeout {
+		ds.sendRecall(d, job.RecallSuperseded, now) // the node may have taken it without its answer arriving
+		if d.movedAt.IsZero() {
+			ds.end(k, job.Outcome{Status: job.Declined})
+		} else {
+			ds.endLost(k, "its worker did not resume it at node "+d.node)
+		}
+		return
+	}
+	ds.resendAssignment(d, n, now, out)
 }
