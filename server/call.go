@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -42,45 +44,76 @@ func Release(ctx context.Context) { call(ctx).Release() }
 // reply of an indexed endpoint has the index at the time of the request.
 func SetIndex(ctx context.Context, index uint64) { call(ctx).SetIndex(index) }
 
-// JSON adapts a handler of a request that is JSON, without unknown keys. An empty body
-// is the zero request.
-func JSON[Q, R any](handle func(context.Context, *Q) (*R, error)) Handler {
+// JSON returns a handler that decodes a request's body from JSON, calls handle, and
+// encodes its reply as JSON. An empty body is the zero request. A body that is not JSON or
+// has unknown keys is an error, without a call of handle.
+func JSON[Req, Resp any](handle func(context.Context, *Req) (*Resp, error)) Handler {
 	return NamedJSON("request", handle)
 }
 
-// NamedJSON is [JSON] for a request that errors about it call name.
-func NamedJSON[Q, R any](name string, handle func(context.Context, *Q) (*R, error)) Handler {
+// NamedJSON is like [JSON], but errors of decoding refer to the request's body as name.
+func NamedJSON[Req, Resp any](name string, handle func(context.Context, *Req) (*Resp, error)) Handler {
 	return func(ctx context.Context, r *cluster.Request) ([]byte, error) {
-		q := new(Q)
+		decoded := new(Req)
 		if len(r.Data) > 0 {
-			if err := job.UnmarshalStrict(name, r.Data, q); err != nil {
+			if err := job.UnmarshalStrict(name, r.Data, decoded); err != nil {
 				return nil, err
 			}
 		}
-		reply, err := handle(WithCall(ctx, r), q)
-		return encode(reply, err)
+		return encode(handle(WithCall(ctx, r), decoded))
 	}
 }
 
-// JSONReply adapts a handler that takes no request. It ignores the request's body.
-func JSONReply[R any](handle func(context.Context) (*R, error)) Handler {
+// JSONReply is like [JSON] for a handler that takes no request. It ignores the body.
+func JSONReply[Resp any](handle func(context.Context) (*Resp, error)) Handler {
 	return func(ctx context.Context, r *cluster.Request) ([]byte, error) {
-		reply, err := handle(WithCall(ctx, r))
-		return encode(reply, err)
+		return encode(handle(WithCall(ctx, r)))
 	}
 }
 
-// Raw adapts a handler that decodes the request's body and encodes its reply itself.
+// Raw returns a handler for a handle that decodes the body and encodes its reply itself.
 func Raw(handle func(ctx context.Context, body []byte) ([]byte, error)) Handler {
 	return func(ctx context.Context, r *cluster.Request) ([]byte, error) {
 		return handle(WithCall(ctx, r), r.Data)
 	}
 }
 
-// encode returns a reply as JSON, or err.
-func encode[R any](reply *R, err error) ([]byte, error) {
+// encode returns what a handler has returned, with the reply as JSON. If err is not nil,
+// it returns err and ignores the reply.
+func encode[Resp any](reply *Resp, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(reply)
+}
+
+// Binding is what an API needs besides its handlers.
+type Binding struct {
+	Node  string        // name of this node, the "*" in the subjects of [api.NodeEndpoints]
+	Index func() uint64 // returns the index of the local ledger
+
+	Enqueue func(*cluster.Request) // handles the endpoint enqueue, whose replies are sent later
+}
+
+// Bind returns the endpoints of a table with their handlers, which are by endpoint name;
+// an endpoint without one has a nil Handle. The replies of indexed endpoints carry the
+// index of the ledger that they show: the one at the time of the request, unless the
+// handler sets a later one. A reply may show newer state, never older.
+func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []cluster.Endpoint {
+	bound := make([]cluster.Endpoint, len(table))
+	for i, described := range table {
+		e := &bound[i]
+		e.Endpoint, e.Handle = described, handlers[described.Name]
+		if e.Name == "enqueue" {
+			e.HandleAsync = b.Enqueue
+		}
+		e.Subject = strings.Replace(e.Subject, api.SubjectNode+".*", api.SubjectNode+"."+b.Node, 1)
+		if handle := e.Handle; handle != nil && e.Indexed {
+			e.Handle = func(ctx context.Context, r *cluster.Request) ([]byte, error) {
+				r.SetIndex(b.Index())
+				return handle(ctx, r)
+			}
+		}
+	}
+	return bound
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -39,32 +38,9 @@ func (h *Crons) Handlers() map[string]Handler {
 	}
 }
 
-// cronOf returns v as the API shows it.
+// cronOf returns v as the API shows it, with its next ticks.
 func cronOf(v *ledger.CronView) api.Cron {
-	c := api.Cron{
-		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Job: v.Body, Declared: v.Declared,
-		Missed: api.CronSkip, Overlap: api.CronAllow, State: api.CronState(v), Upcoming: []time.Time{},
-		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
-	}
-	c.Zone = cmp.Or(c.Zone, "UTC")
-	if v.CatchUp {
-		c.Missed = api.CronOnce
-	}
-	if v.NoOverlap {
-		c.Overlap = api.CronSkip
-	}
-	if c.State == "running" {
-		c.Next = &v.Next
-	}
-	if !v.Last.IsZero() {
-		c.Last, c.LastJob = &v.Last, &v.LastJob
-	}
-	if !v.LastUnfired.IsZero() {
-		c.LastSkipped = &api.SkippedTick{At: v.LastUnfired, Reason: "missed"}
-		if v.UnfiredFor != (job.ID{}) {
-			c.LastSkipped.Reason, c.LastSkipped.Job = "overlap", &v.UnfiredFor
-		}
-	}
+	c := api.CronOf(v)
 	if times, err := cronspec.Parse(v.Schedule, v.TimeZone); err == nil {
 		for at := v.Next; !at.IsZero() && len(c.Upcoming) < cronUpcoming; at = times.After(at) {
 			c.Upcoming = append(c.Upcoming, at)
@@ -73,6 +49,8 @@ func cronOf(v *ledger.CronView) api.Cron {
 	return c
 }
 
+// list returns a page of the entries in the order of their names: those after the name
+// After of the request, at most Limit. More reports whether further entries follow.
 func (h *Crons) list(_ context.Context, q *api.CronRequest) (*api.CronPage, error) {
 	q.Limit = cmp.Or(q.Limit, defaultCronPageSize)
 	if q.Limit < 1 || q.Limit > maxCronPageSize {
@@ -82,13 +60,15 @@ func (h *Crons) list(_ context.Context, q *api.CronRequest) (*api.CronPage, erro
 	more := false
 	h.View(func(l *ledger.Ledger) {
 		l.Crons(q.After, func(c ledger.CronView) bool {
-			if c.Name == q.After {
+			if c.Name == q.After { // the ledger begins with it
 				return true
 			}
-			if more = len(views) == q.Limit; !more {
-				views = append(views, c)
+			if len(views) == q.Limit {
+				more = true
+				return false
 			}
-			return !more
+			views = append(views, c)
+			return true
 		})
 	})
 	entries := make([]api.Cron, len(views))
@@ -98,24 +78,31 @@ func (h *Crons) list(_ context.Context, q *api.CronRequest) (*api.CronPage, erro
 	return &api.CronPage{Entries: entries, More: more}, nil
 }
 
+// show returns an entry with the state of its last job, as far as that is known.
 func (h *Crons) show(ctx context.Context, q *api.CronRequest) (*api.CronDetail, error) {
 	view, err := h.find(ctx, q.Name)
 	if err != nil {
 		return nil, err
 	}
 	c := api.CronDetail{Cron: cronOf(&view)}
-	switch found, err := h.FindJob(ctx, view.LastJob); {
-	case view.Last.IsZero():
-	case err == nil:
-		c.LastState = found.State.String()
-	case view.Publishing:
+	if view.Last.IsZero() { // there was no job
+		return &c, nil
+	}
+	lastJob, err := h.FindJob(ctx, view.LastJob)
+	if err == nil {
+		c.LastState = lastJob.State.String()
+	} else if view.Publishing { // the ledger does not have the job yet
 		c.LastState = job.New.String()
 	}
 	return &c, nil
 }
 
+// add adds or replaces the entry that the request describes, after it has checked it.
 func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) {
-	c := ledger.Cron{Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job, CatchUp: q.Missed == api.CronOnce, NoOverlap: q.Overlap == api.CronSkip}
+	c := ledger.Cron{
+		Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job,
+		CatchUp: q.Missed == api.CronOnce, NoOverlap: q.Overlap == api.CronSkip,
+	}
 	if c.TimeZone == "UTC" { // the API shows "" as UTC
 		c.TimeZone = ""
 	}
@@ -134,8 +121,8 @@ func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) 
 		return nil, err
 	}
 	if !h.CreateQueues {
-		if _, ok, err := h.Authority.Queue(ctx, c.Queue); err != nil || !ok {
-			return nil, cmp.Or(err, fmt.Errorf("queue %q: %w", c.Queue, job.ErrQueueNotFound))
+		if _, err := h.Authority.Queue(ctx, c.Queue); err != nil {
+			return nil, err
 		}
 	}
 	return h.change(ctx, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
@@ -180,24 +167,19 @@ func (h *Crons) change(ctx context.Context, name string, c ledger.Command) (*api
 	if err != nil {
 		return nil, err
 	}
-	reply := cronOf(&view)
-	return &reply, nil
+	return new(cronOf(&view)), nil
 }
 
 // find returns an entry. It returns ErrCronNotFound only after a read barrier.
 func (h *Crons) find(ctx context.Context, name string) (view ledger.CronView, err error) {
-	ok := false
-	read := func() { h.View(func(l *ledger.Ledger) { view, ok = l.Cron(name) }) }
-	if read(); !ok {
-		if err := h.Authority.ReadBarrier(ctx); err != nil {
-			return view, err
-		}
-		read()
+	exists, err := h.Authority.Find(ctx, func(l *ledger.Ledger) (ok bool) {
+		view, ok = l.Cron(name)
+		return ok
+	})
+	if err == nil && !exists {
+		err = cronError(name, ledger.ErrCronNotFound)
 	}
-	if !ok {
-		return view, cronError(name, ledger.ErrCronNotFound)
-	}
-	return view, nil
+	return view, err
 }
 
 // cronError adds the error code to an error of the ledger.

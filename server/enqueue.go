@@ -33,7 +33,9 @@ func (h *Enqueue) Handlers() map[string]Handler {
 	return map[string]Handler{"call": Raw(h.call), "job-bulk": JSON(h.bulk)}
 }
 
-// HandleAsync accepts a job. The key is "id", or the header Nats-Msg-Id.
+// HandleAsync accepts a job for the queue that the request's subject names. It returns
+// before the job is accepted; the reply, with the job's id or an error, is sent later. The
+// job's key is the field id of the request or else the header Nats-Msg-Id.
 func (h *Enqueue) HandleAsync(r *cluster.Request) {
 	queue := r.Token()
 	var req api.EnqueueRequest
@@ -65,11 +67,12 @@ func (h *Enqueue) logUnsent(err error) {
 	}
 }
 
-// readJob decodes a request into dst, of which req is the part that holds the job.
-// body is the request's text if it can be stored as the record without changes,
-// else nil.
+// readJob decodes text, the body of r, into dst: a pointer to a request of which req is
+// the part that holds the job, or req itself. It also applies the headers of r. body is
+// text if it can be stored as the job's record without changes, else nil.
 func readJob(r *cluster.Request, text []byte, req *api.EnqueueRequest, dst any) (body []byte, err error) {
-	if spec, ok := job.ScanSpec(text); ok && utf8.Valid(text) {
+	spec, isPlain := job.ScanSpec(text) // faster than readSpec, for the usual form
+	if isPlain && utf8.Valid(text) {
 		req.Spec, body = spec, text
 	} else if err := readSpec(text, req, dst); err != nil {
 		return nil, err
@@ -96,8 +99,7 @@ func readSpec(text []byte, req *api.EnqueueRequest, dst any) error {
 // enqueueReply returns the reply to the request for a job of a queue. A job whose unique
 // key another job holds is answered with the ID of the holder.
 func enqueueReply(queue string, a intake.Ack, err error) (api.EnqueueReply, error) {
-	var other *job.DuplicateError
-	if errors.As(err, &other) {
+	if other, ok := errors.AsType[*job.DuplicateError](err); ok {
 		return api.EnqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}, nil
 	}
 	return api.EnqueueReply{ID: a.ID, Queue: queue, Duplicate: a.Duplicate, Debounced: a.Debounced}, err
@@ -154,44 +156,47 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 	return reply, nil
 }
 
-// AndWait returns a handler that enqueues a job, waits up to wait for it to end and
-// returns it.
-func (h *Enqueue) AndWait(wait time.Duration) Handler {
-	wait = min(wait, maxWait)
+// AndWait returns a handler that enqueues a job, waits until it has ended and returns it.
+// If that takes longer than timeout, or maxWait, the handler returns an error that
+// contains the job's id.
+func (h *Enqueue) AndWait(timeout time.Duration) Handler {
+	timeout = min(timeout, maxWait)
 	return Raw(func(ctx context.Context, text []byte) ([]byte, error) {
 		var req api.EnqueueRequest
 		body, err := readJob(call(ctx), text, &req, &req)
 		if err != nil {
 			return nil, err
 		}
-		reply, err := h.enqueueAndWait(ctx, req, body, wait)
+		reply, err := h.enqueueAndWait(ctx, req, body, timeout)
 		if err != nil {
 			return nil, err
 		}
 		view, err := h.Viewer.Full(ctx, reply.ID)
 		if err != nil {
-			return nil, waitError(err, reply.ID, wait)
+			return nil, waitError(err, reply.ID, timeout)
 		}
 		return json.Marshal(api.JobOf(&view))
 	})
 }
 
-// callTimeout returns how long a call waits. header is the value of its header Yard-Wait.
+// callTimeout returns how long a call waits for its job: the time in the request, or else
+// that in header, the value of its header Yard-Wait, or else defaultWait. header is "" if
+// it is missing.
 func callTimeout(c *api.CallRequest, header string) (time.Duration, error) {
-	d := defaultWait
-	switch {
-	case c.WaitMS != nil:
-		d = time.Duration(*c.WaitMS) * time.Millisecond
+	if c.WaitMS != nil {
 		if *c.WaitMS < 1 || *c.WaitMS > maxWait.Milliseconds() {
 			return 0, &job.InvalidError{Reason: fmt.Sprintf("wait_ms is %d; must be 1 to %d", *c.WaitMS, maxWait.Milliseconds())}
 		}
-	case header != "":
-		var err error
-		if d, err = time.ParseDuration(header); err != nil || d < time.Millisecond || d > maxWait {
-			return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", subjects.HeaderWait, header, maxWait)}
-		}
+		return time.Duration(*c.WaitMS) * time.Millisecond, nil
 	}
-	return d, nil
+	if header == "" {
+		return defaultWait, nil
+	}
+	wait, err := time.ParseDuration(header)
+	if err != nil || wait < time.Millisecond || wait > maxWait {
+		return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", subjects.HeaderWait, header, maxWait)}
+	}
+	return wait, nil
 }
 
 // waitError returns the answer to a request whose wait for a job failed. It carries

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ func (h *Jobs) find(ctx context.Context, q *api.JobRequest) (job.ID, error) {
 	return h.Viewer.Locate(ctx, q.ID, q.Queue)
 }
 
+// show returns a job with its body and result, and if it waits the reason for that.
 func (h *Jobs) show(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	id, err := h.find(ctx, q)
 	if err != nil {
@@ -61,6 +63,8 @@ const (
 	maxWait     = 10 * time.Minute
 )
 
+// wait returns a job once it has ended, or an error after the timeout of the request.
+// While it is not certain whether the job exists, wait keeps looking for it.
 func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	wait := defaultWait
 	if q.TimeoutMS > 0 {
@@ -69,11 +73,8 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	id, err := h.find(ctx, q)
-	for unavailable := (*job.UnavailableError)(nil); errors.As(err, &unavailable) && ctx.Err() == nil; {
-		// It is not certain yet whether the job exists: keep asking until it is.
-		if backoff.Sleep(ctx, 100*time.Millisecond) == nil {
-			id, err = h.find(ctx, q)
-		}
+	for isUnavailable(err) && backoff.Sleep(ctx, 100*time.Millisecond) == nil {
+		id, err = h.find(ctx, q)
 	}
 	if err != nil {
 		return nil, err
@@ -86,8 +87,13 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := api.JobOf(&view)
-	return &reply, nil
+	return new(api.JobOf(&view)), nil
+}
+
+// isUnavailable reports whether err means that a retry may succeed.
+func isUnavailable(err error) bool {
+	_, unavailable := errors.AsType[*job.UnavailableError](err)
+	return unavailable
 }
 
 // Page sizes of jobs.
@@ -96,17 +102,13 @@ const (
 	maxPageSize     = 1000
 )
 
+// list returns a page of a queue's jobs in a state, with or without their bodies.
 func (h *Jobs) list(ctx context.Context, q *api.JobRequest) (*api.JobPage, error) {
 	state, ok := job.ParseState(q.State)
 	if !ok {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be new, waiting, delayed, active, completed or failed", q.State)}
 	}
-	if q.Page == 0 {
-		q.Page = 1
-	}
-	if q.PageSize == 0 {
-		q.PageSize = defaultPageSize
-	}
+	q.Page, q.PageSize = cmp.Or(q.Page, 1), cmp.Or(q.PageSize, defaultPageSize)
 	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPageSize {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("page counts from 1, page_size is 1 to %d", maxPageSize)}
 	}
@@ -118,11 +120,11 @@ func (h *Jobs) list(ctx context.Context, q *api.JobRequest) (*api.JobPage, error
 	if err != nil {
 		return nil, err
 	}
-	jobs := make([]api.Job, len(views))
+	page := &api.JobPage{Queue: q.Queue, State: q.State, Page: q.Page, PageSize: q.PageSize, Jobs: make([]api.Job, len(views))}
 	for i := range views {
-		jobs[i] = api.JobOf(&views[i])
+		page.Jobs[i] = api.JobOf(&views[i])
 	}
-	return &api.JobPage{Queue: q.Queue, State: q.State, Page: q.Page, PageSize: q.PageSize, Jobs: jobs}, nil
+	return page, nil
 }
 
 func (h *Jobs) cancel(ctx context.Context, q *api.JobRequest) (*api.JobChanged, error) {
@@ -146,6 +148,7 @@ func (h *Jobs) change(ctx context.Context, q *api.JobRequest, command func(job.I
 	return &api.JobChanged{ID: id, State: d.State.String()}, nil
 }
 
+// remove removes a job that is not active.
 func (h *Jobs) remove(ctx context.Context, q *api.JobRequest) (*api.JobRemoved, error) {
 	id, err := h.find(ctx, q)
 	if err != nil {

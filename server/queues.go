@@ -26,17 +26,18 @@ func (h *Queues) Handlers() map[string]Handler {
 	}
 }
 
+// list returns all queues of the local ledger.
 func (h *Queues) list(ctx context.Context) (*api.QueueList, error) {
 	var views []ledger.QueueView
 	h.View(func(l *ledger.Ledger) {
 		views = l.Queues()
 		SetIndex(ctx, l.Index())
 	})
-	queues := make([]api.Queue, len(views))
+	list := &api.QueueList{Queues: make([]api.Queue, len(views))}
 	for i := range views {
-		queues[i] = api.QueueOf(&views[i])
+		list.Queues[i] = api.QueueOf(&views[i])
 	}
-	return &api.QueueList{Queues: queues}, nil
+	return list, nil
 }
 
 func (h *Queues) show(ctx context.Context, q *api.QueueRequest) (*api.Queue, error) {
@@ -46,15 +47,11 @@ func (h *Queues) show(ctx context.Context, q *api.QueueRequest) (*api.Queue, err
 // findQueue returns a queue as the API shows it. The error wraps job.ErrQueueNotFound if
 // there is certainly none of this name; see [authority.Client.Queue].
 func findQueue(ctx context.Context, c *authority.Client, name string) (*api.Queue, error) {
-	view, ok, err := c.Queue(ctx, name)
+	view, err := c.Queue(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
-		return nil, fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
-	}
-	reply := api.QueueOf(&view)
-	return &reply, nil
+	return new(api.QueueOf(&view)), nil
 }
 
 // add adds a queue with the settings of the request, and defaults for those that are not

@@ -3,6 +3,7 @@ package authority
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -33,13 +34,22 @@ func (c *Client) ReadBarrier(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		select { // wait for a change of the ledger, perhaps of the authority
-		case <-changed:
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		if !awaitChange(ctx, changed) {
 			return &job.UnavailableError{Reason: "this node cannot confirm that its ledger is current: " + barrierText(err), RetryAfter: time.Second}
 		}
 	}
+}
+
+// awaitChange waits a moment, or until changed is closed: the ledger has changed, and
+// perhaps there is another authority. It reports false if ctx has ended.
+func awaitChange(ctx context.Context, changed <-chan struct{}) bool {
+	select {
+	case <-changed:
+	case <-time.After(50 * time.Millisecond):
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // barrierText returns err, of a failed ReadBarrier, as a reason for users.
@@ -90,17 +100,30 @@ func (c *Client) serveIndex(ctx context.Context, _ []byte) ([]byte, error) {
 	return strconv.AppendUint(nil, index, 10), err
 }
 
-// Queue returns a queue of the local ledger. If the ledger does not have it, Queue looks
-// again after a ReadBarrier; ok is false if there is certainly no such queue.
-func (c *Client) Queue(ctx context.Context, name string) (view ledger.QueueView, ok bool, err error) {
-	read := func() { c.Raft.View(func(l *ledger.Ledger) { view, ok = l.Queue(name) }) }
-	read()
-	if ok {
-		return view, true, nil
+// Find reports whether find returns true for the local ledger. If it returns false, Find
+// calls it again after a ReadBarrier, so that the second result is certain.
+func (c *Client) Find(ctx context.Context, find func(*ledger.Ledger) bool) (found bool, err error) {
+	read := func(l *ledger.Ledger) { found = find(l) }
+	c.Raft.View(read)
+	if found {
+		return true, nil
 	}
 	if err := c.ReadBarrier(ctx); err != nil {
-		return view, false, err
+		return false, err
 	}
-	read()
-	return view, ok, nil
+	c.Raft.View(read)
+	return found, nil
+}
+
+// Queue returns a queue. The error wraps [job.ErrQueueNotFound] if there is certainly
+// none of this name.
+func (c *Client) Queue(ctx context.Context, name string) (view ledger.QueueView, err error) {
+	exists, err := c.Find(ctx, func(l *ledger.Ledger) (ok bool) {
+		view, ok = l.Queue(name)
+		return ok
+	})
+	if err == nil && !exists {
+		err = fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
+	}
+	return view, err
 }

@@ -1,3 +1,6 @@
+// Package authority is how a node uses the authority, which may be itself or another
+// node: [Client] commits commands and confirms that the local ledger is current, [Watch]
+// follows who holds the authority.
 package authority
 
 import (
@@ -90,12 +93,6 @@ type RejectedError struct {
 func (e *RejectedError) Error() string { return e.text }
 func (e *RejectedError) Unwrap() error { return e.cause }
 
-// Rejected returns err, with which a ledger rejected a command, in the form in which it
-// arrives from another node.
-func Rejected(err error) *RejectedError {
-	return &RejectedError{text: err.Error(), cause: sharedErrors[sharedErrorCode(err)]}
-}
-
 // sharedErrorCode returns the code of err in sharedErrors, "" if it has none.
 func sharedErrorCode(err error) string {
 	for code, shared := range sharedErrors {
@@ -121,16 +118,14 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 	for {
 		appliedBefore, changed := c.Raft.Applied()
 		result, err := c.tryPropose(ctx, command)
+		repeatable := NotProposed(err) || errors.Is(err, errSuperseded) && idempotent(command)
 		switch {
+		case err == nil && result.Error != "":
+			err := rejection(&result)
+			return result, err
 		case err == nil:
-			if delay := retryDelays[sharedErrors[result.Code]]; result.Error != "" && delay > 0 {
-				return result, &job.UnavailableError{Reason: result.Error, RetryAfter: delay}
-			}
-			if result.Error != "" {
-				return result, &RejectedError{text: result.Error, cause: sharedErrors[result.Code]}
-			}
 			return result, notAppliedError(result.Index, c.Raft.WaitApplied(ctx, result.Index))
-		case !NotProposed(err) && !(errors.Is(err, errSuperseded) && idempotent(command)):
+		case !repeatable:
 			return Result{}, &job.UnavailableError{
 				Reason:     fmt.Sprintf("the command's outcome is unknown: %v; repeat it: it is not carried out twice", err),
 				RetryAfter: time.Second,
@@ -139,13 +134,19 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 		if applied, _ := c.Raft.Applied(); applied != appliedBefore {
 			continue
 		}
-		select { // wait for a change of the ledger, perhaps of the authority
-		case <-changed:
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
+		if !awaitChange(ctx, changed) {
 			return Result{}, &job.UnavailableError{Reason: "no authority answers", RetryAfter: time.Second}
 		}
 	}
+}
+
+// rejection returns the error for a command that the ledger rejected.
+func rejection(r *Result) error {
+	cause := sharedErrors[r.Code]
+	if delay := retryDelays[cause]; delay > 0 {
+		return &job.UnavailableError{Reason: r.Error, RetryAfter: delay}
+	}
+	return &RejectedError{text: r.Error, cause: cause}
 }
 
 // notAppliedError returns the answer to a command that is committed at index if err,
@@ -231,7 +232,8 @@ func (c *Client) tryPropose(ctx context.Context, command ledger.Command) (Result
 		return Result{}, err
 	}
 	var result Result
-	return result, json.Unmarshal(answer, &result)
+	err = json.Unmarshal(answer, &result)
+	return result, err
 }
 
 // proposeLocal commits a command on this node, which must be the authority. That the
@@ -249,8 +251,7 @@ func (c *Client) proposeLocal(ctx context.Context, command ledger.Command) (Resu
 		result.Event = r.Event.JSON()
 	}
 	if r.Queue != nil {
-		q := api.QueueOf(r.Queue)
-		result.Queue = &q
+		result.Queue = new(api.QueueOf(r.Queue))
 	}
 	return result, nil
 }

@@ -3,7 +3,6 @@
 package boards
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,18 +43,17 @@ func (b store) Watch(ctx context.Context, name string, receive func(board.Entry)
 	return b.boards.WatchBoard(ctx, name, func(e streams.BoardEntry) { receive(board.Entry(e)) })
 }
 
-func (b store) Put(name, key string, value []byte, last uint64, done func(uint64, error)) {
-	b.boards.PutRow(name, key, value, last, func(rev uint64, err error) { done(rev, rowError(err)) })
+func (b store) Put(name, key string, value []byte, expected uint64, done func(uint64, error)) {
+	b.boards.PutRow(name, key, value, expected, func(rev uint64, err error) { done(rev, rowError(err)) })
 }
 
-func (b store) Remove(name, key string, last uint64, done func(uint64, error)) {
-	b.boards.DeleteRow(name, key, last, func(rev uint64, err error) { done(rev, rowError(err)) })
+func (b store) Remove(name, key string, expected uint64, done func(uint64, error)) {
+	b.boards.DeleteRow(name, key, expected, func(rev uint64, err error) { done(rev, rowError(err)) })
 }
 
 // rowError maps a conflicting write to [board.ErrConflict].
 func rowError(err error) error {
-	var changed *streams.WrongLastError
-	if errors.As(err, &changed) {
+	if _, changed := errors.AsType[*streams.WrongLastError](err); changed {
 		return board.ErrConflict
 	}
 	return err
@@ -87,7 +85,9 @@ type source struct {
 	values map[string]map[string]any // of the small boards, by board and key
 }
 
-// Rows implements [board.Source].
+// Rows implements [board.Source]. It returns the rows of the board with the given name, or
+// false if this node is not the authority. The board of the authority comes first in each
+// pass: its request refreshes the scheduler's status for all of them.
 func (s *source) Rows(ctx context.Context, name string) ([]board.Row, bool) {
 	if name == subjects.BucketAuthority {
 		s.refresh(ctx)
@@ -115,7 +115,8 @@ func (s *source) refresh(ctx context.Context) {
 	s.status, s.active, s.values = status, err == nil, map[string]map[string]any{}
 }
 
-// Values implements [board.Source].
+// Values implements [board.Source]. It reads queues and cron entries from the ledger; the
+// values of the other boards are those that the last call of Rows has kept.
 func (s *source) Values(name string, keys []string) ([]any, board.Version) {
 	values := make([]any, len(keys))
 	version := board.Version{Epoch: s.status.Epoch}
@@ -188,6 +189,7 @@ func withoutDigits(s string) string {
 	}, s)
 }
 
+// stringOrEmpty returns *s, or "" for nil.
 func stringOrEmpty(s *string) string {
 	if s == nil {
 		return ""
@@ -251,11 +253,11 @@ type queueRow struct {
 	Oldest *time.Time `json:"oldest_waiting_since"`
 }
 
+// queueRowOf returns the row of a queue.
 func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
 	row := queueRow{Queue: api.QueueOf(v)}
-	if since, ok := l.OldestWaiting(v.Name); ok {
-		since = since.UTC()
-		row.Oldest = &since
+	if oldest, ok := l.OldestWaitingJob(v.Name); ok {
+		row.Oldest = new(oldest.Due.UTC())
 	}
 	return row
 }
@@ -288,34 +290,31 @@ type cronRow struct {
 	Overdue  uint64     `json:"missed_count"`
 }
 
+// cronRowOf returns the row of a cron entry.
 func cronRowOf(v *ledger.CronView) cronRow {
-	row := cronRow{
-		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Declared: v.Declared, State: api.CronState(v),
-		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
+	c := api.CronOf(v)
+	return cronRow{
+		Name: c.Name, Schedule: c.Schedule, Zone: c.Zone, Queue: c.Queue, Declared: c.Declared, State: c.State,
+		Next: c.Next, Last: c.Last, LastJob: c.LastJob, Fired: c.Fired, Skipped: c.Skipped, Overdue: c.Overdue,
 	}
-	row.Zone = cmp.Or(row.Zone, "UTC")
-	if row.State == "running" {
-		row.Next = &v.Next
-	}
-	if !v.Last.IsZero() {
-		row.Last, row.LastJob = &v.Last, &v.LastJob
-	}
-	return row
 }
 
 // cronsPerView is how many cron entries are read under the lock that entries are
 // applied under.
 const cronsPerView = 1000
 
-// cronRows returns the rows of the cron board.
+// cronRows returns the rows of the cron board. It reads the entries in parts of
+// cronsPerView, so that the ledger is not locked for long.
 func (s *source) cronRows() []board.Row {
 	var rows []board.Row
-	for from, more := "", true; more; {
+	from, more := "", true
+	for more {
 		more = false
 		s.cfg.View(func(l *ledger.Ledger) {
 			count := 0
 			l.Crons(from, func(v ledger.CronView) bool {
-				if count++; count > cronsPerView {
+				count++
+				if count > cronsPerView { // it is the first of the next part
 					from, more = v.Name, true
 					return false
 				}

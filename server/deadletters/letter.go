@@ -25,14 +25,15 @@ type letter struct {
 func parse(t *streams.Batch) letter {
 	l := letter{number: t.Seq}
 	err := json.Unmarshal(t.Body, &l.DeadLetterMessage)
-	var ok bool
+	var valid bool
 	name := strings.TrimPrefix(t.ID, "dead/")
-	if l.job, l.n, ok = job.ParseRequestID(name); !ok {
+	l.job, l.n, valid = job.ParseRequestID(name)
+	if !valid { // a job without a dispatch has the number 0, which is not a request's id
 		id, unstarted := strings.CutSuffix(name, "#0")
-		bad := l.job.UnmarshalText([]byte(id))
-		ok = unstarted && bad == nil
+		idErr := l.job.UnmarshalText([]byte(id))
+		valid = unstarted && idErr == nil
 	}
-	if err == nil && !ok {
+	if err == nil && !valid {
 		err = fmt.Errorf("it is named %q", t.ID)
 	}
 	if err != nil {
@@ -41,7 +42,8 @@ func parse(t *streams.Batch) letter {
 			Reason: "this letter cannot be read: " + err.Error(),
 		}}
 	}
-	if l.record = l.Job; l.record == nil {
+	l.record = l.Job
+	if l.record == nil { // it is not JSON
 		l.record = l.Record
 	}
 	return l

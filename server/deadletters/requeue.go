@@ -30,16 +30,14 @@ func (s *Server) remove(ctx context.Context, q *request) (*api.DeadLetterResults
 	})
 }
 
+// requeue runs the jobs of the dead letters that q selects again, in the queue q.To if
+// that is set, and removes the dead letters.
 func (s *Server) requeue(ctx context.Context, q *request) (*api.DeadLetterResults, error) {
 	if q.To != "" {
 		if err := job.ValidQueue(q.To); err != nil {
 			return nil, err
 		}
-		_, there, err := s.cfg.Authority.Queue(ctx, q.To)
-		if err == nil && !there {
-			err = fmt.Errorf("queue %q: %w", q.To, job.ErrQueueNotFound)
-		}
-		if err != nil {
+		if _, err := s.cfg.Authority.Queue(ctx, q.To); err != nil {
 			return nil, err
 		}
 	}
@@ -48,19 +46,21 @@ func (s *Server) requeue(ctx context.Context, q *request) (*api.DeadLetterResult
 	if err := s.cfg.Jobs.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	m := &requeuer{Server: s, req: q}
-	return s.change(ctx, q, m.requeueOne)
+	r := &requeuer{Server: s, req: q}
+	return s.change(ctx, q, r.requeueOne)
 }
 
-// change collects the dead letters that q selects and calls fn for each, several at the
-// same time. What cannot be begun before the deadline is left to the next request.
+// change collects the dead letters that q selects and calls changeOne with fn for each,
+// several at the same time. If the deadline passes, or a change fails because a part of
+// the cluster is unavailable, it begins no further ones: the reply then has the number of
+// the first dead letter that is left, with which the client can go on.
 func (s *Server) change(ctx context.Context, q *request, fn func(context.Context, *letter) (api.DeadLetterResult, error)) (*api.DeadLetterResults, error) {
 	if err := q.requireFilter(); err != nil {
 		return nil, err
 	}
 	var letters []letter
 	size := 0
-	w, err := s.walk(ctx, q, func(l letter) bool {
+	continuation, err := s.walk(ctx, q, func(l letter) bool {
 		letters = append(letters, l)
 		size += l.size() + 2*len(l.record)
 		return len(letters) < min(q.Limit, maxChangedLetters) && size < maxChangedSize
@@ -77,17 +77,19 @@ func (s *Server) change(ctx context.Context, q *request, fn func(context.Context
 		}
 		l, item := &letters[started], &items[started]
 		group.Go(func() (err error) {
-			if *item, err = s.changeOne(ctx, q, l, fn); unavailableNow(err) {
+			*item, err = s.changeOne(ctx, q, l, fn)
+			if unavailableNow(err) {
 				return err
 			}
-			return nil
+			return nil // any other error concerns this letter only, and is in its item
 		})
 	}
-	answer := &api.DeadLetterResults{DryRun: q.DryRun, Continuation: w}
+	answer := &api.DeadLetterResults{DryRun: q.DryRun, Continuation: continuation}
 	if err := group.Wait(); err != nil {
 		answer.Stopped = err.Error()
 	}
-	if answer.Items = items[:started]; started < len(letters) {
+	answer.Items = items[:started]
+	if started < len(letters) {
 		answer.Next = letters[started].number
 	}
 	return answer, nil
@@ -95,11 +97,12 @@ func (s *Server) change(ctx context.Context, q *request, fn func(context.Context
 
 // unavailableNow reports whether the next dead letter would meet the same error.
 func unavailableNow(err error) bool {
-	var unavailable *job.UnavailableError
-	return errors.As(err, &unavailable) || errors.Is(err, streams.ErrUnknown)
+	_, unavailable := errors.AsType[*job.UnavailableError](err)
+	return unavailable || errors.Is(err, streams.ErrUnknown)
 }
 
-// changeOne calls fn for l and then removes l from the stream.
+// changeOne calls fn for l and then, unless the request is a dry run, removes l from the
+// stream. The result has the error, if there is one, as its text.
 func (s *Server) changeOne(ctx context.Context, q *request, l *letter, fn func(context.Context, *letter) (api.DeadLetterResult, error)) (api.DeadLetterResult, error) {
 	item, err := fn(ctx, l)
 	item.Number, item.ID = l.number, l.ID
@@ -217,8 +220,7 @@ func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release 
 		release = r.largeBody.Unlock
 		spec, err = r.largeSpec(ctx, l, spec.Blob.Size)
 	}
-	var invalid *job.InvalidError
-	if errors.As(err, &invalid) {
+	if _, invalid := errors.AsType[*job.InvalidError](err); invalid {
 		err = fmt.Errorf("its record cannot be a job: %w; enqueue a corrected job and remove the letter", err)
 	}
 	if err != nil {
@@ -249,12 +251,10 @@ func (r *requeuer) largeSpec(ctx context.Context, l *letter, size int64) (job.Sp
 }
 
 // attemptsLeft returns how many attempts a job has left after used ones, at least one.
-// own is the job's own limit, or nil.
-func (r *requeuer) attemptsLeft(own *int64, used uint32) *int64 {
-	limit := int64(r.cfg.MaxAttempts)
-	if own != nil {
-		limit = *own
+// limit is the job's own limit; nil means the default.
+func (r *requeuer) attemptsLeft(limit *int64, used uint32) *int64 {
+	if limit == nil {
+		return new(max(1, int64(r.cfg.MaxAttempts)-int64(used)))
 	}
-	n := max(1, limit-int64(used))
-	return &n
+	return new(max(1, *limit-int64(used)))
 }

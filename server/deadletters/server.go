@@ -3,6 +3,7 @@
 package deadletters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,9 +106,7 @@ func (r *request) matches(l *letter) bool {
 // newRequest checks a request and begins its time.
 func newRequest(q api.DeadLetterRequest) (*request, error) {
 	req := &request{q, time.Now().Add(walkTimeout)}
-	if req.Limit == 0 {
-		req.Limit = defaultDeadLetters
-	}
+	req.Limit = cmp.Or(req.Limit, defaultDeadLetters)
 	switch {
 	case req.Limit < 0 || req.Limit > maxDeadLetters:
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d letters per reply", req.Limit, maxDeadLetters)}
@@ -127,30 +126,36 @@ func (r *request) requireFilter() error {
 	return &job.InvalidError{Reason: `no dead letters are named: set letters, jobs, queue, function, error, failed_before or failed_after, or "all": true`}
 }
 
-// walk calls fn for each dead letter that q selects, oldest first, until fn returns
-// false or q's deadline has passed.
-func (s *Server) walk(ctx context.Context, req *request, fn func(letter) (more bool)) (w api.Continuation, err error) {
-	if w.Until = req.Until; w.Until == 0 {
-		if w.Until, err = s.cfg.Reader.LastDeadLetter(ctx); err != nil {
-			return w, deadLetterReadError(err)
+// walk calls fn for each dead letter that the request selects, oldest first, until fn
+// returns false or the request's deadline has passed. Then Next of the result is where
+// another request can continue, and otherwise 0. Until is the last number of the walk,
+// which letters that are added meanwhile do not change.
+func (s *Server) walk(ctx context.Context, req *request, fn func(letter) (more bool)) (continuation api.Continuation, err error) {
+	continuation.Until = req.Until
+	if req.Until == 0 {
+		continuation.Until, err = s.cfg.Reader.LastDeadLetter(ctx)
+		if err != nil {
+			return continuation, deadLetterReadError(err)
 		}
 	}
-	visit := func(t streams.Batch) bool {
-		if l := parse(&t); req.matches(&l) && !fn(l) || time.Now().After(req.deadline) {
-			w.Next = t.Seq + 1
+	visit := func(message streams.Batch) (more bool) {
+		l := parse(&message)
+		stopped := req.matches(&l) && !fn(l)
+		if stopped || time.Now().After(req.deadline) {
+			continuation.Next = message.Seq + 1
 			return false
 		}
 		return true
 	}
 	if len(req.Letters) > 0 {
-		err = s.walkNumbers(ctx, req, w.Until, visit)
+		err = s.walkNumbers(ctx, req, continuation.Until, visit)
 	} else {
-		err = s.cfg.Reader.DeadLetters(ctx, req.Queue, req.From, w.Until, visit)
+		err = s.cfg.Reader.DeadLetters(ctx, req.Queue, req.From, continuation.Until, visit)
 	}
-	if w.Next > w.Until {
-		w.Next = 0
+	if continuation.Next > continuation.Until {
+		continuation.Next = 0
 	}
-	return w, deadLetterReadError(err)
+	return continuation, deadLetterReadError(err)
 }
 
 // walkNumbers visits the dead letters that a request names by number. It skips those
@@ -199,6 +204,7 @@ func (s *Server) findJob(l *letter) (found job.View, ok bool) {
 	return found, ok && found.Position == job.Position{Lane: l.Lane, Seq: l.Seq}
 }
 
+// list returns a page of the dead letters that q selects, without their records.
 func (s *Server) list(ctx context.Context, q *request) (*api.DeadLetterPage, error) {
 	answer := &api.DeadLetterPage{Letters: []api.DeadLetter{}}
 	size := 0

@@ -86,9 +86,9 @@ func enqueueAndWait(handle func(context.Context, *web.Request) ([]byte, error), 
 	}
 }
 
-// WithOpenAPI adds an endpoint to s that returns the OpenAPI document, and to the metadata
-// of each endpoint where the document describes it. authenticated means that HTTP clients
-// need a token.
+// WithOpenAPI returns s with one more endpoint, which returns the OpenAPI document. It
+// sets the metadata of the other endpoints: the pattern of the HTTP route, and the place
+// in the document that describes it. authenticated means that HTTP clients need a token.
 func WithOpenAPI(s cluster.Service, enqueue *server.Enqueue, version string, authenticated bool) cluster.Service {
 	openAPI := api.Endpoint{
 		Name: "openapi", Subject: api.SubjectAPI + ".openapi", Summary: "the OpenAPI document: what every endpoint takes and answers",
@@ -99,7 +99,7 @@ func WithOpenAPI(s cluster.Service, enqueue *server.Enqueue, version string, aut
 	described := slices.Clone(s.Endpoints)
 	for i := range described {
 		e := &described[i]
-		e.Metadata = map[string]string{"http": e.Pattern, "schema": openAPI.Subject + "#" + e.Name} // the document's operation of this id
+		e.Metadata = map[string]string{"http": e.Pattern, "schema": openAPI.Subject + "#" + e.Name} // the operation with this id
 	}
 	s.Endpoints = append(described, cluster.Endpoint{
 		Endpoint: openAPI, Handle: func(context.Context, *cluster.Request) ([]byte, error) { return document() },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -39,10 +40,7 @@ func (rn *Notifier) Add(r job.Record) {
 		rn.bytes += len(r.Body)
 	}
 	rn.mu.Unlock()
-	select {
-	case rn.wake <- struct{}{}:
-	default:
-	}
+	wakeup.Send(rn.wake)
 }
 
 // Run sends queued records, in messages within the limits, until ctx ends.
@@ -58,8 +56,8 @@ func (rn *Notifier) Run(ctx context.Context) error {
 		rn.pending, rn.bytes = nil, 0
 		rn.mu.Unlock()
 		for len(batch) > 0 {
-			count, size := 0, 0 // of the next message
-			for count < len(batch) && count < maxMessageRecords && (count == 0 || size+len(batch[count].Body) < maxMessageBodySize) {
+			count, size := 1, len(batch[0].Body) // of the next message, which has at least one record
+			for count < min(len(batch), maxMessageRecords) && size+len(batch[count].Body) < maxMessageBodySize {
 				size += len(batch[count].Body)
 				count++
 			}

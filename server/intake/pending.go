@@ -56,13 +56,15 @@ func (p *pending) background(group *errgroup.Group, fullReason string, step func
 
 // retryValidate validates a job whose queue was unknown again, once the local ledger is
 // current, and accepts it.
-func (p *pending) retryValidate() (err error) {
-	if err = p.in.cfg.ReadBarrier(p.in.ctx); err != nil {
+func (p *pending) retryValidate() error {
+	if err := p.in.cfg.ReadBarrier(p.in.ctx); err != nil {
 		return err
 	}
-	if p.id, err = p.in.Validate(p.Queue, &p.Spec, p.Key, p.MustExist); err != nil {
+	id, err := p.in.Validate(p.Queue, &p.Spec, p.Key, p.MustExist)
+	if err != nil {
 		return err
 	}
+	p.id = id
 	p.accept()
 	return nil
 }

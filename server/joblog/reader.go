@@ -2,12 +2,12 @@ package joblog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
-
-	"encoding/json"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
@@ -54,9 +54,7 @@ func (r *Reader) Handle(ctx context.Context, q *api.LogRequest) (*api.LogReply, 
 
 // tail reads a job's log from its beginning and returns the last lines.
 func (r *Reader) tail(ctx context.Context, id job.ID, limit int) (*api.LogReply, error) {
-	if limit == 0 {
-		limit = maxLogLines
-	}
+	limit = cmp.Or(limit, maxLogLines)
 	reply := &api.LogReply{ID: id, Lines: []json.RawMessage{}, Next: 1}
 	size := 0
 	for {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -65,7 +66,8 @@ func New(node string, incarnation uint64, store func(context.Context, job.ID, st
 	}
 }
 
-// Log adds a line. It never blocks on the storage.
+// Log adds a line to the page of its job, which Run stores later. It never blocks on the
+// storage: if too many lines wait, it drops the line and counts it.
 func (w *Writer) Log(l job.LogLine) {
 	l.Node = w.node
 	text, err := json.Marshal(&l)
@@ -86,10 +88,11 @@ func (w *Writer) Log(l job.LogLine) {
 		p = &logPage{}
 		w.byJob[l.Job] = p
 		w.pages = append(w.pages, p)
-		notify(w.wake)
+		wakeup.Send(w.wake)
 	}
 	p.last = l
-	if p.dropped > 0 || p.bytes+len(text) > maxPendingJobBytes || w.bytes+len(text) > maxPendingLogBytes {
+	full := p.bytes+len(text) > maxPendingJobBytes || w.bytes+len(text) > maxPendingLogBytes
+	if full || p.dropped > 0 { // only the end of a page may be missing
 		p.dropped++
 		w.dropped++
 		return
@@ -97,14 +100,6 @@ func (w *Writer) Log(l job.LogLine) {
 	p.lines = append(p.lines, text)
 	p.bytes += len(text)
 	w.bytes += len(text)
-}
-
-// notify sends to a channel with a buffer of one, unless it is full.
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Run stores lines until ctx ends, and then those that remain.
@@ -120,7 +115,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			return nil
 		}
 		if backoff.Sleep(ctx, interval) == nil && w.flush(ctx) {
-			notify(w.wake)
+			wakeup.Send(w.wake)
 		}
 	}
 }
@@ -191,11 +186,13 @@ func (p *logPage) messages() (messages [][]byte) {
 	return messages
 }
 
-// storeRetry stores a message. It retries up to logStoreTimeout, because the stream may
-// have no leader for a while.
+// storeRetry stores a message, whose name makes a repeated one a duplicate. It retries up
+// to logStoreTimeout, because the stream may have no leader for a while, and then counts
+// the lines as dropped.
 func (w *Writer) storeRetry(ctx context.Context, p *logPage, name string, lines []byte) {
 	delay := backoff.Backoff{Base: 100 * time.Millisecond, Max: 2 * time.Second}
-	for deadline := time.Now().Add(logStoreTimeout); ; {
+	deadline := time.Now().Add(logStoreTimeout)
+	for {
 		err := w.store(ctx, p.last.Job, name, lines)
 		if err == nil {
 			return

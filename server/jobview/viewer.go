@@ -2,12 +2,12 @@
 package jobview
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,22 +37,28 @@ type Ledger interface {
 	Copy() *ledger.Ledger
 }
 
-// Locate is find for a job that may have been accepted a moment ago. It returns an error
-// if the ledger does not have the job.
+// Locate returns the id of the job that a text names, see find. Before it returns that
+// there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
+// local ledger has all jobs that were accepted.
 func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
 	id, err := v.find(text, queue)
-	if err == nil && v.isKnown(id) || err != nil && !errors.Is(err, job.ErrJobNotFound) {
+	if err == nil && v.isKnown(id) {
+		return id, nil
+	}
+	if err != nil && !errors.Is(err, job.ErrJobNotFound) {
 		return id, err
 	}
 	if err := v.CatchUp(ctx); err != nil {
 		return id, err
 	}
-	if id, err = v.find(text, queue); err == nil && !v.isKnown(id) {
+	id, err = v.find(text, queue)
+	if err == nil && !v.isKnown(id) {
 		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
 	}
 	return id, err
 }
 
+// isKnown reports whether the local ledger has, or had, a job with this id.
 func (v *Viewer) isKnown(id job.ID) (known bool) {
 	v.Ledger.View(func(l *ledger.Ledger) { _, known = l.Known(id) })
 	return known
@@ -100,8 +106,8 @@ func (v *Viewer) find(text, queue string) (job.ID, error) {
 	if id, err := job.ParseID(text); err == nil {
 		return id, nil
 	}
-	if i := bytes.IndexByte([]byte(text), ':'); i > 0 && queue == "" && job.ValidQueue(text[:i]) == nil {
-		if id, err := v.find(text[i+1:], text[:i]); err == nil {
+	if prefix, name, found := strings.Cut(text, ":"); found && queue == "" && job.ValidQueue(prefix) == nil {
+		if id, err := v.find(name, prefix); err == nil {
 			return id, nil
 		}
 	}
@@ -143,7 +149,8 @@ func (v *Viewer) Summary(_ context.Context, id job.ID) (job.View, error) {
 func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error) {
 	ok := false
 	v.Ledger.View(func(l *ledger.Ledger) {
-		if view, ref.number, ok = l.Find(id); ok && ref.number > 0 {
+		view, ref.number, ok = l.Find(id)
+		if ok && ref.number > 0 {
 			ref.item, ref.seq = l.FindResult(ref.number)
 		}
 	})
@@ -156,7 +163,8 @@ func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error)
 	return view, ref, nil
 }
 
-// Full returns a job with its body, progress and result.
+// Full returns a job with its body, progress and result. With an error, the view has
+// what was read before.
 func (v *Viewer) Full(ctx context.Context, id job.ID) (job.View, error) {
 	view, ref, err := v.ledgerView(id)
 	if err != nil {
@@ -166,7 +174,8 @@ func (v *Viewer) Full(ctx context.Context, id job.ID) (job.View, error) {
 		return view, err
 	}
 	v.AddProgress(ctx, &view)
-	return view, v.addResult(ctx, &view, ref)
+	err = v.addResult(ctx, &view, ref)
+	return view, err
 }
 
 // Finished returns how a job has ended, without its body.
@@ -175,7 +184,8 @@ func (v *Viewer) Finished(ctx context.Context, id job.ID) (job.View, error) {
 	if err != nil {
 		return view, err
 	}
-	return view, v.addResult(ctx, &view, ref)
+	err = v.addResult(ctx, &view, ref)
+	return view, err
 }
 
 // addBody adds the job's body. It is no error if the body has been deleted or its lane no
@@ -210,14 +220,15 @@ func ReadError(part string, id job.ID, err error) error {
 // is only hidden: a message of the stream holds the results of many jobs and stays until
 // the stream expires it.
 func (v *Viewer) addResult(ctx context.Context, view *job.View, ref resultRef) error {
-	if ttl := view.ResultTTL; ttl > 0 && ref.number > 0 && !time.Now().Before(view.Ended.Add(ttl)) {
+	hasResult := ref.number > 0
+	expired := view.ResultTTL > 0 && !time.Now().Before(view.Ended.Add(view.ResultTTL))
+	switch {
+	case hasResult && expired:
 		view.ResultGone = true
 		return nil
-	}
-	switch {
 	case ref.item != nil:
 		return v.addValue(ctx, view, ref.item.Value, ref.item.Blob)
-	case ref.number > 0:
+	case hasResult:
 		return v.readResult(ctx, view, ref.number, ref.seq)
 	}
 	return nil
@@ -256,11 +267,9 @@ func (v *Viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 	if err != nil {
 		return ReadError("result", view.ID, err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(b.Body))
-	lines.Buffer(nil, len(b.Body)+1)
-	for lines.Scan() {
+	for text := range bytes.Lines(b.Body) {
 		var line outbox.ResultLine
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Number == number {
+		if json.Unmarshal(text, &line) == nil && line.Number == number {
 			return v.addValue(ctx, view, line.Value(), line.Blob)
 		}
 	}

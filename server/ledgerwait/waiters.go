@@ -6,10 +6,12 @@ package ledgerwait
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -104,7 +106,7 @@ func (w *Waiters) Wait(ctx context.Context, done func(*ledger.Ledger) bool) erro
 		return err
 	case <-ctx.Done():
 		caller.abandoned.Store(true)
-		w.notify()
+		wakeup.Send(w.wake)
 		return ctx.Err()
 	}
 }
@@ -140,15 +142,7 @@ func (w *Waiters) add(caller *waiter) {
 		caller.expire()
 		return
 	}
-	w.notify()
-}
-
-// notify wakes Run. It does not block.
-func (w *Waiters) notify() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	wakeup.Send(w.wake)
 }
 
 // Run answers callers after each applied entry and at their deadlines, until ctx ends.
@@ -209,6 +203,7 @@ func (w *Waiters) answerReady(index uint64, now time.Time) (deadline time.Time, 
 	for _, caller := range w.waiting {
 		switch {
 		case caller == nil || caller.abandoned.Load():
+			continue // answered above, or no longer waiting
 		case !caller.deadline.IsZero() && !now.Before(caller.deadline):
 			answers = append(answers, caller.expire)
 		default:
@@ -237,4 +232,20 @@ func (w *Waiters) close() {
 			caller.expire()
 		}
 	}
+}
+
+// JobEnd blocks until a job has ended or ctx ends. at is the position of the job's
+// record if it may not be ingested yet, or zero. It returns [job.ErrJobNotFound] if the
+// ledger has no such job and will not get it.
+func (w *Waiters) JobEnd(ctx context.Context, id job.ID, at job.Position) error {
+	missing := false
+	err := w.Wait(ctx, func(l *ledger.Ledger) bool {
+		state, known := l.State(id)
+		missing = !known && (at.Seq == 0 || l.Ingested(at))
+		return missing || known && state.Ended()
+	})
+	if err == nil && missing {
+		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+	}
+	return err
 }

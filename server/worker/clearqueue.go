@@ -26,7 +26,8 @@ func (s *session) Clear(ctx context.Context, queue string, states []job.State) (
 			continue
 		}
 		n, err := s.clearState(ctx, queue, state)
-		if removed += n; err != nil {
+		removed += n
+		if err != nil {
 			return removed, err
 		}
 	}
@@ -57,7 +58,8 @@ func (s *session) clearState(ctx context.Context, queue string, state job.State)
 			})
 		}
 		err := group.Wait()
-		if removed += int(deleted.Load()); err != nil || deleted.Load() == 0 {
+		removed += int(deleted.Load())
+		if err != nil || deleted.Load() == 0 {
 			return removed, err
 		}
 	}
@@ -79,7 +81,8 @@ func (s *session) Obliterate(ctx context.Context, queue string, force bool) (rem
 	for {
 		_, changed := s.c.Ledger.Applied()
 		n, err := s.Clear(ctx, queue, []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed})
-		if removed += n; err != nil {
+		removed += n
+		if err != nil {
 			return removed, err
 		}
 		remaining, err := s.recallActive(ctx, queue, force, recalled)

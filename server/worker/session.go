@@ -93,14 +93,19 @@ func (s *session) propose(ctx context.Context, c ledger.Command) (authority.Resu
 	return d, err
 }
 
+// Queue returns a queue. ok is false if there is certainly none of this name.
 func (s *session) Queue(ctx context.Context, name string) (q job.Queue, ok bool, err error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return q, false, err
 	}
-	view, ok, err := s.c.Authority.Queue(ctx, name)
-	return view.Queue, ok, err
+	view, err := s.c.Authority.Queue(ctx, name)
+	if errors.Is(err, job.ErrQueueNotFound) {
+		return q, false, nil
+	}
+	return view.Queue, err == nil, err
 }
 
+// Queues returns all queues.
 func (s *session) Queues(ctx context.Context) ([]job.Queue, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return nil, err
@@ -160,12 +165,8 @@ func (s *session) checkUserQueue(ctx context.Context, name string) error {
 	if err := s.awaitCommands(ctx); err != nil {
 		return err
 	}
-	_, exists, err := s.c.Authority.Queue(ctx, name)
-	if err != nil {
+	if _, err := s.c.Authority.Queue(ctx, name); err != nil {
 		return err
-	}
-	if !exists {
-		return fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
 	}
 	if name[0] == '_' {
 		return fmt.Errorf("queue %q: %w", name, job.ErrSystemQueue)
@@ -183,22 +184,24 @@ func (s *session) Peek(ctx context.Context, id job.ID) (job.View, bool, error) {
 	return s.find(ctx, id, s.c.Viewer.Summary)
 }
 
-// find returns a job with show. It reports false only after a read barrier.
+// find returns the job that show returns. If show finds none, find calls it again once
+// the local ledger has all jobs that have been accepted; false is therefore certain.
 func (s *session) find(ctx context.Context, id job.ID, show func(context.Context, job.ID) (job.View, error)) (job.View, bool, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return job.View{}, false, err
 	}
-	v, err := show(ctx, id)
-	if errors.Is(err, job.ErrJobNotFound) {
-		if err := s.c.Viewer.CatchUp(ctx); err != nil {
-			return job.View{}, false, err
-		}
-		v, err = show(ctx, id)
+	view, err := show(ctx, id)
+	if !errors.Is(err, job.ErrJobNotFound) {
+		return view, err == nil, err
 	}
+	if err := s.c.Viewer.CatchUp(ctx); err != nil {
+		return job.View{}, false, err
+	}
+	view, err = show(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
 		return job.View{}, false, nil
 	}
-	return v, err == nil, err
+	return view, err == nil, err
 }
 
 // Await waits until a job has ended and returns it.
@@ -219,18 +222,16 @@ func (s *session) List(ctx context.Context, queue string, state job.State, page,
 	return s.c.Viewer.List(ctx, queue, state, page, size)
 }
 
+// Stats returns the number of a queue's jobs by state.
 func (s *session) Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return counts, err
 	}
-	v, ok, err := s.c.Authority.Queue(ctx, queue)
+	view, err := s.c.Authority.Queue(ctx, queue)
 	if err != nil {
 		return counts, err
 	}
-	if !ok {
-		return counts, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
-	}
-	for state, n := range v.Counts {
+	for state, n := range view.Counts {
 		counts[state] = uint64(n)
 	}
 	return counts, nil
