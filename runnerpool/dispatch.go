@@ -36,12 +36,11 @@ type dispatch struct {
 // memory of a whole batch of assignments.
 func newDispatch(a job.Assignment, spec job.Spec, w *worker, defaultTimeout time.Duration) *dispatch {
 	a.Body = nil
-	d := &dispatch{Assignment: a, spec: spec, w: w, timeout: a.Timeout}
-	if d.timeout <= 0 {
-		d.timeout = defaultTimeout
+	timeout := a.Timeout
+	if timeout <= 0 {
+		timeout = defaultTimeout
 	}
-	d.deadline = time.Now().Add(d.timeout)
-	return d
+	return &dispatch{Assignment: a, spec: spec, w: w, timeout: timeout, deadline: time.Now().Add(timeout)}
 }
 
 // recall makes the slot end the dispatch, and interrupts its wait. After the
@@ -138,10 +137,11 @@ func (d *dispatch) unstartedOutcome(s job.Status, f *job.Fault) job.Outcome {
 	return o
 }
 
-// answeredOutcome converts the runner's answer. A fault without a message gets
-// the message that RRQ uses for the status.
+// answeredOutcome converts the runner's answer to the outcome of the dispatch. A
+// status other than success, retry and timeout is an error. A fault without a message
+// gets the message that RRQ uses for the status.
 func (d *dispatch) answeredOutcome(a rrq.Outcome) job.Outcome {
-	o := d.outcome(job.Error, jobFault(a.Fault))
+	o := d.outcome(job.Error, (*job.Fault)(a.Fault))
 	switch a.Status {
 	case rrq.Success:
 		o.Status, o.Fault = job.Success, nil
@@ -156,7 +156,7 @@ func (d *dispatch) answeredOutcome(a rrq.Outcome) job.Outcome {
 	case rrq.Timeout:
 		o.Status = job.TimedOut
 		o.Fault = withMessage(o.Fault, d.timeoutFault().Message)
-	default:
+	default: // rrq.Error
 		text := "Job failed"
 		if o.Fault != nil && o.Fault.Type == job.HandlerNotFound {
 			text = "Handler not found"
@@ -164,13 +164,6 @@ func (d *dispatch) answeredOutcome(a rrq.Outcome) job.Outcome {
 		o.Fault = withMessage(o.Fault, text)
 	}
 	return o
-}
-
-func jobFault(f *rrq.Fault) *job.Fault {
-	if f == nil {
-		return nil
-	}
-	return &job.Fault{Message: f.Message, Type: f.Type, Code: f.Code, Details: f.Details}
 }
 
 // withMessage returns f with text as its message if it has none, and a new
@@ -190,8 +183,8 @@ func (d *dispatch) timeoutFault() *job.Fault {
 	return &job.Fault{Message: "Job timed out after " + s + "s.", Type: job.FaultTimeout}
 }
 
-// recalledOutcome returns the outcome of a dispatch that was stopped for a
-// reason.
+// recalledOutcome returns the outcome of a dispatch that the node has stopped for the
+// given reason. Every reason that is not listed means that the node lost its lease.
 func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
 	switch reason {
 	case job.RecallCancelled, job.RecallQueueGone:
@@ -203,7 +196,7 @@ func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
 	case job.RecallSuperseded:
 		return d.outcome(job.Lost, &job.Fault{Message: "superseded by another dispatch", Type: job.FaultLost})
 	}
-	return d.outcome(job.Lost, &job.Fault{Message: "the node's lease ended", Type: job.FaultLost})
+	return d.outcome(job.Lost, &job.Fault{Message: "the node's lease ended", Type: job.FaultLost}) // job.RecallLease
 }
 
 // lostOutcome returns the outcome of a dispatch whose process has ended.
@@ -221,8 +214,7 @@ func (d *dispatch) transportOutcome(err error) job.Outcome {
 // request, means that the request cannot be encoded for any runner. ok is false
 // for other errors and nil.
 func (d *dispatch) unsendableOutcome(err error) (o job.Outcome, ok bool) {
-	var large *rrq.TooLargeError
-	if !errors.As(err, &large) && !errors.Is(err, rrq.ErrMalformed) {
+	if _, tooLarge := errors.AsType[*rrq.TooLargeError](err); !tooLarge && !errors.Is(err, rrq.ErrMalformed) {
 		return job.Outcome{}, false
 	}
 	return d.unstartedOutcome(job.Error, &job.Fault{Message: fmt.Sprintf("params cannot be sent to an RRQ runner: %v", err), Type: job.FaultInvalid}), true

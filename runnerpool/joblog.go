@@ -1,10 +1,14 @@
 package runnerpool
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -34,20 +38,16 @@ func (l *jobLog) begin(d *dispatch) {
 	l.running = append(l.running, job.LogLine{Job: d.Job, N: d.N, Attempt: d.Attempt, Worker: d.Worker})
 }
 
-// end registers d as ended.
+// end registers d, which begin has registered, as ended.
 func (l *jobLog) end(d *dispatch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.running {
-		if l.running[i].Job == d.Job && l.running[i].N == d.N {
-			if len(l.ended) == maxEnded {
-				l.ended = append(l.ended[:0], l.ended[1:]...)
-			}
-			l.ended = append(l.ended, l.running[i])
-			l.running = append(l.running[:i], l.running[i+1:]...)
-			return
-		}
+	i := slices.IndexFunc(l.running, func(line job.LogLine) bool { return line.Job == d.Job && line.N == d.N })
+	if len(l.ended) == maxEnded {
+		l.ended = slices.Delete(l.ended, 0, 1)
 	}
+	l.ended = append(l.ended, l.running[i])
+	l.running = slices.Delete(l.running, i, i+1)
 }
 
 // attribute returns the dispatch that a line of output belongs to, as a log line
@@ -90,4 +90,85 @@ func (l *jobLog) byID(record map[string]json.RawMessage) (entry job.LogLine, fou
 		}
 	}
 	return entry, false
+}
+
+// writeLine logs a line of output, which is not empty, and, if it belongs to a
+// job, adds it to the job's log. A line that is a JSON object is kept as a
+// record and sets its own level. stream is job.LogStdout or job.LogStderr; cut
+// means that the end of the line is missing.
+func (l *jobLog) writeLine(stream string, line []byte, cut bool) {
+	level := slog.LevelInfo
+	if stream == job.LogStderr {
+		level = slog.LevelWarn
+	}
+	var record map[string]json.RawMessage
+	if line[0] == '{' && !cut && json.Unmarshal(line, &record) == nil {
+		level = parseLevel(jsonString(record["level"]), level)
+	}
+	text := ""
+	attrs := []slog.Attr{slog.String("stream", stream)}
+	if record != nil {
+		attrs = append(attrs, slog.Any("record", json.RawMessage(bytes.Clone(line))))
+	} else {
+		text = strings.ToValidUTF8(string(line), "\uFFFD")
+		attrs = append(attrs, slog.String("line", text))
+	}
+	if cut {
+		attrs = append(attrs, slog.Bool("truncated", true))
+	}
+	entry, found := l.attribute(record)
+	if found {
+		attrs = append(attrs, slog.String("job", entry.Job.String()), slog.Uint64("dispatch", uint64(entry.N)))
+	}
+	l.log.LogAttrs(context.Background(), level, "runner output", attrs...)
+	if !found {
+		return
+	}
+	entry.At, entry.Stream, entry.Text, entry.Truncated = time.Now().UTC(), stream, text, cut
+	entry.Level = strings.ToLower(level.String())
+	if record != nil {
+		entry.Record = l.addStandardFields(record, stream, entry.At)
+	}
+	l.emit(entry)
+}
+
+// addStandardFields adds the fields that RRQ adds to a runner's record, and
+// returns the record as JSON.
+func (l *jobLog) addStandardFields(record map[string]json.RawMessage, stream string, at time.Time) json.RawMessage {
+	add := func(key, value string) { record[key], _ = json.Marshal(value) } // strings cannot fail
+	if _, exists := record["timestamp"]; !exists {
+		add("timestamp", at.Format(time.RFC3339Nano))
+	}
+	if _, exists := record["level"]; !exists {
+		add("level", map[string]string{job.LogStdout: "INFO", job.LogStderr: "ERROR"}[stream])
+	}
+	add("rrq.runner", l.runner)
+	add("rrq.stream", stream)
+	add("rrq.source", "runner")
+	text, _ := json.Marshal(record) // it was decoded from JSON
+	return text
+}
+
+// jsonString returns the value of a JSON string, "" for anything else.
+func jsonString(raw json.RawMessage) (s string) {
+	if len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// parseLevel returns the level that a runner calls name, or fallback if name is not
+// known.
+func parseLevel(name string, fallback slog.Level) slog.Level {
+	switch strings.ToLower(name) {
+	case "trace", "debug":
+		return slog.LevelDebug
+	case "info", "notice":
+		return slog.LevelInfo
+	case "warn", "warning":
+		return slog.LevelWarn
+	case "error", "err", "critical", "fatal":
+		return slog.LevelError
+	}
+	return fallback
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 const (
@@ -34,7 +35,7 @@ type member struct {
 	index       int
 	log         *slog.Logger
 	hasAnswered atomic.Bool // a request was answered since the last restartDelay
-	stall       stall
+	stalled     atomic.Bool // Stalled was reported and Recovered was not
 
 	// Guarded by Pools.mu, for status.
 	worker       *worker // nil: down
@@ -43,6 +44,8 @@ type member struct {
 	restarts     int
 	reason       string // why it is down or on probation
 	crashLooping bool
+
+	stalledChannel string // the channel that was reported as stalled; guarded by Pools.mu
 }
 
 // crashHistory records how a member's last processes ended.
@@ -72,25 +75,26 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// restartDelay returns how long to wait before the next process is started. It
-// adds the end of the last one, at now because of err, to r, and stops offering
-// the member if the ends are a crash loop.
-func (m *member) restartDelay(r *crashHistory, err error, now time.Time) time.Duration {
+// restartDelay returns how long to wait before the next process is started. The last
+// one has ended at the time now because of err. restartDelay adds that end to history,
+// which it first clears if the process had answered a request, and stops offering the
+// member if the ends are a crash loop.
+func (m *member) restartDelay(history *crashHistory, err error, now time.Time) time.Duration {
 	if m.hasAnswered.Swap(false) {
-		r.exits = nil
-		r.backoff.Reset()
+		history.exits = nil
+		history.backoff.Reset()
 	}
 	if errors.Is(err, errReplaced) {
 		return 0 // the node ended it, and jobs wait for its successor
 	}
-	for len(r.exits) > 0 && now.Sub(r.exits[0]) > crashLoopWindow {
-		r.exits = r.exits[1:]
+	for len(history.exits) > 0 && now.Sub(history.exits[0]) > crashLoopWindow {
+		history.exits = history.exits[1:]
 	}
-	r.exits = append(r.exits, now)
-	if len(r.exits) >= crashLoopExits || m.isCrashLooping() { // in a crash loop the delays leave fewer exits in the window
+	history.exits = append(history.exits, now)
+	if len(history.exits) >= crashLoopExits || m.isCrashLooping() { // in a crash loop the delays leave fewer exits in the window
 		m.reportStalled(err)
 	}
-	return r.backoff.Next()
+	return history.backoff.Next()
 }
 
 // runProcess runs one process from its start to its end. The error is why it
@@ -262,4 +266,58 @@ func (m *member) setDown(reason string) {
 	m.pools.mu.Lock()
 	defer m.pools.mu.Unlock()
 	m.pid, m.worker, m.reason = 0, nil, reason
+}
+
+// reportStalled stops offering a member whose processes fail repeatedly, the
+// last one because of err, and reports it once until it has recovered.
+func (m *member) reportStalled(err error) {
+	reason := job.StalledCrashLoop
+	switch {
+	case m.pools.cfg.Management == External:
+		reason = job.StalledUnreachable
+	case errors.Is(err, errPortTaken):
+		reason = job.StalledPortTaken
+	case errors.Is(err, errStartFailed):
+		reason = job.StalledCannotStart
+	}
+	m.pools.mu.Lock()
+	defer m.pools.mu.Unlock()
+	if reason == job.StalledCrashLoop {
+		m.reason = fmt.Sprintf("crash loop, %d exits within %s; last: %v; see the node's log for its output", crashLoopExits, crashLoopWindow, err)
+	}
+	if !m.crashLooping {
+		m.log.Error("runner is failing, no jobs are offered to it", "reason", reason, "err", err)
+	}
+	m.crashLooping = true
+	if !m.stalled.Swap(true) {
+		m.stalledChannel = job.Channel(job.RRQ, workerName(m.runner, m.port))
+		m.pools.executor.Stalled(m.stalledChannel, reason)
+	}
+}
+
+// noteAnswered records that a request was answered, so the process works.
+func (m *member) noteAnswered() {
+	m.hasAnswered.Store(true)
+	if m.stalled.Load() {
+		m.reportRecovered()
+	}
+}
+
+// startTrial makes a stalled member recover if its process lives for
+// crashLoopWindow, even if it gets no requests. stop ends the trial.
+func (m *member) startTrial() (stop func()) {
+	if !m.stalled.Load() {
+		return func() {}
+	}
+	trial := time.AfterFunc(crashLoopWindow, m.reportRecovered)
+	return func() { trial.Stop() }
+}
+
+func (m *member) reportRecovered() {
+	m.pools.mu.Lock()
+	defer m.pools.mu.Unlock()
+	if m.stalled.Swap(false) {
+		m.log.Info("runner recovered")
+		m.pools.executor.Recovered(m.stalledChannel, job.RecoveredProven)
+	}
 }

@@ -2,16 +2,24 @@ package runnerpool
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // markerEnv is set in the environment of every process to "<random>/<number>".
@@ -168,11 +176,84 @@ func (f *groupFile) write() error {
 		}
 	}
 	next := f.path + ".next"
-	if err := os.WriteFile(next, b.Bytes(), 0o600); err != nil {
-		return fmt.Errorf("write the record of runners: %w", err)
+	err := os.WriteFile(next, b.Bytes(), 0o600)
+	if err == nil {
+		err = os.Rename(next, f.path)
 	}
-	if err := os.Rename(next, f.path); err != nil {
+	if err != nil {
 		return fmt.Errorf("write the record of runners: %w", err)
 	}
 	return nil
+}
+
+// Warden blocks until in, a pipe from the node, ends, which it does when the
+// node has exited for whatever reason. It then kills the processes whose marker
+// begins with prefix, which the node's runners had forked, and returns their
+// number. It ignores the signals that stop a node, because a node that is
+// stopping still needs it.
+func Warden(in io.Reader, prefix string) (int, error) {
+	if len(prefix) < len(markerEnv+"=/") || !strings.HasPrefix(prefix, markerEnv+"=") || !strings.HasSuffix(prefix, "/") {
+		return 0, fmt.Errorf("warden of runners: %q is not a marker prefix", prefix)
+	}
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return 0, fmt.Errorf("warden of runners: wait for the node to exit: %w", err)
+	}
+	found := make(map[int]bool)
+	for range wardenTries { // processes forked meanwhile are found in the next pass
+		killed := killProcesses(func(pid int, _ procStat) bool {
+			hasMarker := strings.HasPrefix(markerOf(pid), prefix)
+			if hasMarker {
+				found[pid] = true
+			}
+			return hasMarker
+		})
+		if killed == 0 {
+			break
+		}
+		time.Sleep(wardenInterval)
+	}
+	return len(found), nil
+}
+
+// wardenTries is the maximum number of passes, wardenInterval the time between
+// them in which killed processes exit.
+const (
+	wardenTries    = 400
+	wardenInterval = 5 * time.Millisecond
+)
+
+// wardenRestartDelay is the pause before a warden that has ended is replaced.
+const wardenRestartDelay = time.Second
+
+// superviseWarden keeps a warden running until ctx ends. It runs in its own
+// session, so that signals to the node's group do not reach it.
+func (p *Pools) superviseWarden(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := p.runWarden(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		p.log.Warn("warden ended, restarting", "err", err, "restart_in", wardenRestartDelay)
+		_ = backoff.Sleep(ctx, wardenRestartDelay) // the loop checks ctx
+	}
+}
+
+// runWarden runs a warden until it exits. Closing its standard input makes it
+// exit.
+func (p *Pools) runWarden(ctx context.Context) error {
+	args := append(p.cfg.Warden[1:len(p.cfg.Warden):len(p.cfg.Warden)], p.groups.marker)
+	cmd := exec.Command(p.cfg.Warden[0], args...)
+	cmd.Env, cmd.Dir, cmd.Stderr = []string{}, "/", os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = in.Close() })
+	defer stop()
+	return cmd.Wait()
 }

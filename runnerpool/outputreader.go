@@ -1,6 +1,8 @@
 package runnerpool
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"os"
@@ -21,12 +23,14 @@ type outputReader struct {
 	changed      chan struct{} // closed when bytesHandled grows; nil: nothing waits
 }
 
-func newOutputReader(pipe *os.File) (*outputReader, error) {
-	raw, err := pipe.SyscallConn()
-	return &outputReader{raw: raw}, err
+func newOutputReader(pipe *os.File) *outputReader {
+	raw, _ := pipe.SyscallConn() // fails only for a nil pipe
+	return &outputReader{raw: raw}
 }
 
-// Read reads what is available, and blocks if there is nothing.
+// Read implements [io.Reader]: it reads what is available, and blocks if there is
+// nothing. A call means that the reader's owner has handled all bytes that earlier calls
+// returned, for which awaitHandled waits.
 func (r *outputReader) Read(p []byte) (n int, err error) {
 	r.mu.Lock()
 	r.bytesHandled = r.bytesRead
@@ -81,4 +85,27 @@ func (r *outputReader) awaitHandled(ctx context.Context) {
 		r.mu.Lock()
 	}
 	r.mu.Unlock()
+}
+
+// maxLine is the longest line of output that is kept, in bytes.
+const maxLine = 16 << 10
+
+// readLines calls handle for every line of a stream that is not empty, without
+// its line end, until the stream ends. Of a line longer than maxLine, handle
+// gets the beginning, and cut is true; the rest is read and dropped, so that the
+// runner is never blocked.
+func readLines(stream io.Reader, handle func(line []byte, cut bool)) {
+	lines := bufio.NewReaderSize(stream, maxLine)
+	skipping := false // the rest of a line that was handled
+	for {
+		line, err := lines.ReadSlice('\n')
+		cut := err == bufio.ErrBufferFull
+		if line = bytes.TrimRight(line, "\r\n"); len(line) > 0 && !skipping {
+			handle(line, cut)
+		}
+		skipping = cut
+		if err != nil && !cut {
+			return
+		}
+	}
 }

@@ -23,9 +23,7 @@ func TestOutputReader_AwaitHandledTimeout(t *testing.T) {
 		if _, err := theirs.WriteString("nobody reads this\n"); err != nil {
 			t.Fatal(err)
 		}
-		if p.taps[i], err = newOutputReader(pipe); err != nil {
-			t.Fatal(err)
-		}
+		p.taps[i] = newOutputReader(pipe)
 	}
 	done := make(chan struct{})
 	go func() { p.drainOutput(); close(done) }()

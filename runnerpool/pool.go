@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -37,7 +38,7 @@ type Pools struct {
 	node         string
 	executor     Executor
 	log          *slog.Logger
-	spawner      *spawner
+	spawner      spawner
 	groups       *groupFile
 	members      []*member
 	correlations []correlation // of the table; see correlate
@@ -46,7 +47,7 @@ type Pools struct {
 	workers  map[string]*worker // by name; only those that accept dispatches
 	running  map[job.DispatchID]*dispatch
 	draining bool
-	idle     chan struct{} // signalled when draining and nothing runs
+	active   sync.WaitGroup // one for each entry of running; none is added once draining is set
 }
 
 // New returns the pools of cfg, which must be valid, for the node of the given
@@ -57,12 +58,11 @@ func New(cfg Config, node string, executor Executor, log *slog.Logger) *Pools {
 		node:         node,
 		executor:     executor,
 		log:          log,
-		spawner:      newSpawner(),
+		spawner:      make(spawner),
 		groups:       newGroupFile(cfg.Dir),
 		correlations: cfg.correlations(),
 		workers:      make(map[string]*worker),
 		running:      make(map[job.DispatchID]*dispatch),
-		idle:         make(chan struct{}, 1),
 	}
 	for _, name := range p.cfg.RunnerNames() {
 		rc := p.cfg.Runners[name]
@@ -123,12 +123,16 @@ func (p *Pools) drain() {
 	for _, w := range p.workers {
 		p.offer(w)
 	}
-	p.signalIdle()
 	p.mu.Unlock()
+	idle := make(chan struct{})
+	go func() {
+		p.active.Wait()
+		close(idle)
+	}()
 	grace := time.NewTimer(seconds(*p.cfg.ShutdownGrace))
 	defer grace.Stop()
 	select {
-	case <-p.idle:
+	case <-idle:
 		return
 	case <-grace.C:
 	}
@@ -137,18 +141,7 @@ func (p *Pools) drain() {
 		d.recall(job.RecallShutdown)
 	}
 	p.mu.Unlock()
-	<-p.idle
-}
-
-// signalIdle wakes drain if nothing runs. Pools.mu is held.
-func (p *Pools) signalIdle() {
-	if !p.draining || len(p.running) > 0 {
-		return
-	}
-	select {
-	case p.idle <- struct{}{}:
-	default: // it was signalled already
-	}
+	<-idle
 }
 
 // Kind returns the job kind that the pools run.
@@ -170,6 +163,7 @@ func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 	}
 	d := newDispatch(a, spec, w, seconds(p.cfg.DefaultTimeout))
 	p.running[k] = d
+	p.active.Add(1)
 	w.free--
 	w.busy++
 	p.offer(w)
@@ -209,7 +203,7 @@ func (p *Pools) finish(d *dispatch, o job.Outcome) {
 		p.offer(w)
 	}
 	w.signalOnlyStuck()
-	p.signalIdle()
+	p.active.Done()
 	p.mu.Unlock()
 	p.executor.Report(o, nil)
 }
@@ -264,4 +258,40 @@ func (p *Pools) setDeadline(w *worker, t time.Time) {
 
 func (p *Pools) connectTimeout() time.Duration {
 	return time.Duration(p.cfg.ConnectTimeoutMS) * time.Millisecond
+}
+
+// Status returns the pools sorted by name.
+func (p *Pools) Status() []api.Pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var pools []api.Pool
+	for _, m := range p.members { // sorted by pool
+		if n := len(pools); n == 0 || pools[n-1].Runner != m.runner {
+			pools = append(pools, api.Pool{Runner: m.runner, Managed: p.cfg.Management == Managed})
+		}
+		pool := &pools[len(pools)-1]
+		s := m.status()
+		pool.Size++
+		pool.Members = append(pool.Members, s)
+		pool.InFlight += s.InFlight
+		pool.Slots += s.Slots
+		if s.Worker != "" {
+			pool.Up++
+		} else if pool.Reason == "" {
+			pool.Reason = s.Reason
+		}
+		if s.CrashLooping {
+			pool.CrashLooping++
+		}
+	}
+	return pools
+}
+
+// status returns the member's state. Pools.mu is held.
+func (m *member) status() api.PoolProcess {
+	s := api.PoolProcess{Port: m.port, PID: m.pid, Restarts: m.restarts, CrashLooping: m.crashLooping, Reason: m.reason}
+	if w := m.worker; w != nil {
+		s.Worker, s.Slots, s.InFlight = w.name, m.cfg.MaxInFlight, w.busy
+	}
+	return s
 }

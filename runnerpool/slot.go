@@ -26,7 +26,8 @@ type slot struct {
 	conn *rrq.Conn // nil: none open
 }
 
-// run runs dispatches until the worker is closed and none is left.
+// run runs the dispatches that the worker's slots are given until the worker is closed.
+// Those that are then still waiting end as lost, because the process has ended.
 func (s *slot) run() {
 	defer s.closeConn()
 	for {
@@ -68,10 +69,13 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 	if err := s.connect(); err != nil {
 		return s.connectFailed(d, err)
 	}
-	waitUntil, hasResponseTimeout := d.deadline.Add(deadlineSlack), false
-	if rt := s.w.m.cfg.ResponseTimeout; rt > 0 && time.Now().Add(seconds(rt)).Before(waitUntil) {
-		waitUntil, hasResponseTimeout = time.Now().Add(seconds(rt)), true
+	waitUntil := d.deadline.Add(deadlineSlack)
+	responseBy := time.Now().Add(seconds(s.w.m.cfg.ResponseTimeout))
+	hasResponseTimeout := s.w.m.cfg.ResponseTimeout > 0 && responseBy.Before(waitUntil)
+	if hasResponseTimeout {
+		waitUntil = responseBy
 	}
+
 	d.arm(s.conn, waitUntil)
 	err := s.conn.Send(&req)
 	sent := err == nil
@@ -155,10 +159,11 @@ func (s *slot) connectFailed(d *dispatch, err error) job.Outcome {
 	return d.transportOutcome(err)
 }
 
-// connFailed returns the outcome of a dispatch whose connection failed. The
-// sockets of an exiting process close a moment before its exit is noticed.
-// After a malformed answer the handler has ended; without any answer, only the
-// end of the process proves that it has.
+// connFailed returns the outcome of a dispatch whose connection failed with err; sent
+// reports whether the whole request was written. It first waits for exitDelay, because
+// the sockets of an exiting process close a moment before its exit is noticed. After a
+// malformed answer the handler has ended; without any answer, only the end of the
+// process proves that it has, so connFailed replaces the process.
 func (s *slot) connFailed(d *dispatch, sent bool, err error) job.Outcome {
 	if s.w.exitsWithin(exitDelay) {
 		s.closeConn()
@@ -175,8 +180,8 @@ func (s *slot) connFailed(d *dispatch, sent bool, err error) job.Outcome {
 // isBadAnswer reports whether a connection was given up because of the answer
 // received.
 func isBadAnswer(err error) bool {
-	var large *rrq.TooLargeError
-	return errors.Is(err, rrq.ErrMalformed) || errors.Is(err, rrq.ErrMismatch) || errors.As(err, &large)
+	_, tooLarge := errors.AsType[*rrq.TooLargeError](err)
+	return tooLarge || errors.Is(err, rrq.ErrMalformed) || errors.Is(err, rrq.ErrMismatch)
 }
 
 // terminate ends a dispatch and returns when its handler has stopped: it sends

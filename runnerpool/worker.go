@@ -33,6 +33,8 @@ type worker struct {
 // request.
 var errReplaced = errors.New("replaced: a request did not stop")
 
+// newWorker returns the worker of a member's process, which listens on addr and port.
+// proc is nil for an external runner.
 func newWorker(m *member, proc *process, addr string, port int) *worker {
 	n, name := m.cfg.MaxInFlight, workerName(m.runner, port)
 	return &worker{
@@ -172,13 +174,14 @@ func (w *worker) exited() <-chan struct{} {
 
 func (w *worker) hasExited() bool { return w.proc != nil && w.proc.hasExited() }
 
-// exitsWithin waits for the end of a process whose connection has failed, and
-// reports whether it has ended within d.
-func (w *worker) exitsWithin(d time.Duration) bool {
+// exitsWithin waits until the worker's process has ended or limit has passed, and
+// reports whether it has ended. It returns false at once for an external process, whose
+// end is not known.
+func (w *worker) exitsWithin(limit time.Duration) bool {
 	if w.proc == nil {
 		return false
 	}
-	timer := time.NewTimer(d)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-w.proc.exited:

@@ -14,7 +14,8 @@ import (
 )
 
 // The messages are encoded by hand: every key is written, in the order of the
-// protocol's description, without reflection.
+// protocol's description, without reflection. The functions that append a value first
+// append a prefix, the JSON text since the previous value, as it is.
 
 // appendRequest appends r as one frame to b. The error is a [*TooLargeError],
 // or an [ErrMalformed] if Params is not a JSON object.
@@ -24,12 +25,9 @@ func appendRequest(b []byte, r *Request) ([]byte, error) {
 		return b, err
 	}
 	b, mark := frame.Begin(b)
-	b = append(b, `{"type":"request","payload":{"protocol_version":"2","request_id":`...)
-	b = appendString(b, r.RequestID)
-	b = append(b, `,"job_id":`...)
-	b = appendString(b, r.JobID)
-	b = append(b, `,"function_name":`...)
-	b = appendString(b, r.Function)
+	b = appendString(b, `{"type":"request","payload":{"protocol_version":"2","request_id":`, r.RequestID)
+	b = appendString(b, `,"job_id":`, r.JobID)
+	b = appendString(b, `,"function_name":`, r.Function)
 	b = append(b, `,"params":`...)
 	b = append(b, params...)
 	b = append(b, `,"context":`...)
@@ -38,15 +36,14 @@ func appendRequest(b []byte, r *Request) ([]byte, error) {
 	return closeFrame(b, mark)
 }
 
+// appendContext appends c as a JSON object. A zero deadline is null.
 func appendContext(b []byte, c *Context) []byte {
-	b = append(b, `{"job_id":`...)
-	b = appendString(b, c.JobID)
+	b = appendString(b, `{"job_id":`, c.JobID)
 	b = append(b, `,"attempt":`...)
 	b = strconv.AppendUint(b, uint64(c.Attempt), 10)
 	b = append(b, `,"enqueue_time":"`...)
 	b = appendTime(b, c.EnqueueTime)
-	b = append(b, `","queue_name":`...)
-	b = appendString(b, c.QueueName)
+	b = appendString(b, `","queue_name":`, c.QueueName)
 	if c.Deadline.IsZero() {
 		b = append(b, `,"deadline":null`...)
 	} else {
@@ -54,12 +51,9 @@ func appendContext(b []byte, c *Context) []byte {
 		b = appendTime(b, c.Deadline)
 		b = append(b, '"')
 	}
-	b = append(b, `,"trace_context":`...)
-	b = appendStringMap(b, c.Trace)
-	b = append(b, `,"correlation_context":`...)
-	b = appendStringMap(b, c.Correlation)
-	b = append(b, `,"worker_id":`...)
-	b = appendOptional(b, c.WorkerID)
+	b = appendStringMap(b, `,"trace_context":`, c.Trace)
+	b = appendStringMap(b, `,"correlation_context":`, c.Correlation)
+	b = appendOptional(b, `,"worker_id":`, c.WorkerID)
 	b = append(b, `,"fence":`...)
 	b = strconv.AppendUint(b, c.Fence, 10)
 	return append(b, '}')
@@ -68,26 +62,19 @@ func appendContext(b []byte, c *Context) []byte {
 // appendOutcome appends o as one frame to b. The error is a [*TooLargeError].
 func appendOutcome(b []byte, o *Outcome) ([]byte, error) {
 	b, mark := frame.Begin(b)
-	b = append(b, `{"type":"response","payload":{"job_id":`...)
-	b = appendString(b, o.JobID)
-	b = append(b, `,"request_id":`...)
-	b = appendOptional(b, o.RequestID)
-	b = append(b, `,"status":`...)
-	b = appendString(b, o.Status)
-	b = append(b, `,"result":`...)
-	b = appendRaw(b, o.Result)
+	b = appendString(b, `{"type":"response","payload":{"job_id":`, o.JobID)
+	b = appendOptional(b, `,"request_id":`, o.RequestID)
+	b = appendString(b, `,"status":`, o.Status)
+	b = appendRaw(b, `,"result":`, o.Result)
 	b = append(b, `,"error":`...)
-	if f := o.Fault; f == nil {
+	if fault := o.Fault; fault == nil {
 		b = append(b, "null"...)
 	} else {
-		b = append(b, `{"message":`...)
-		b = appendString(b, f.Message)
-		b = append(b, `,"type":`...)
-		b = appendOptional(b, f.Type)
-		b = append(b, `,"code":`...)
-		b = appendOptional(b, f.Code)
-		b = append(b, `,"details":`...)
-		b = append(appendRaw(b, f.Details), '}')
+		b = appendString(b, `{"message":`, fault.Message)
+		b = appendOptional(b, `,"type":`, fault.Type)
+		b = appendOptional(b, `,"code":`, fault.Code)
+		b = appendRaw(b, `,"details":`, fault.Details)
+		b = append(b, '}')
 	}
 	b = append(b, `,"retry_after_seconds":`...)
 	if o.RetryAfter == nil {
@@ -102,10 +89,8 @@ func appendOutcome(b []byte, o *Outcome) ([]byte, error) {
 // appendCancel appends c as one frame to b. The error is a [*TooLargeError].
 func appendCancel(b []byte, c *Cancel) ([]byte, error) {
 	b, mark := frame.Begin(b)
-	b = append(b, `{"type":"cancel","payload":{"protocol_version":"2","job_id":`...)
-	b = appendString(b, c.JobID)
-	b = append(b, `,"request_id":`...)
-	b = appendOptional(b, c.RequestID)
+	b = appendString(b, `{"type":"cancel","payload":{"protocol_version":"2","job_id":`, c.JobID)
+	b = appendOptional(b, `,"request_id":`, c.RequestID)
 	b = append(b, `,"hard_kill":`...)
 	b = strconv.AppendBool(b, c.HardKill)
 	b = append(b, "}}"...)
@@ -139,43 +124,47 @@ func normalizeParams(params json.RawMessage) (json.RawMessage, error) {
 	return params, nil
 }
 
-// appendRaw appends JSON, or null if there is none.
-func appendRaw(b []byte, raw json.RawMessage) []byte {
+// appendRaw appends prefix and then raw, which is JSON, or null if raw is empty.
+func appendRaw(b []byte, prefix string, raw json.RawMessage) []byte {
+	b = append(b, prefix...)
 	if len(raw) == 0 {
 		return append(b, "null"...)
 	}
 	return append(b, raw...)
 }
 
-// appendOptional appends a string, or null for "".
-func appendOptional(b []byte, s string) []byte {
+// appendOptional appends prefix and then s as a JSON string, or null for "".
+func appendOptional(b []byte, prefix, s string) []byte {
 	if s == "" {
-		return append(b, "null"...)
+		return append(append(b, prefix...), "null"...)
 	}
-	return appendString(b, s)
+	return appendString(b, prefix, s)
 }
 
-// appendStringMap appends m as a JSON object sorted by key, or null for nil.
-func appendStringMap(b []byte, m map[string]string) []byte {
+// appendStringMap appends prefix and then m as a JSON object sorted by key, or null for
+// nil.
+func appendStringMap(b []byte, prefix string, m map[string]string) []byte {
+	b = append(b, prefix...)
 	if m == nil {
 		return append(b, "null"...)
 	}
 	b = append(b, '{')
-	for i, k := range slices.Sorted(maps.Keys(m)) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, k)
-		b = append(b, ':')
-		b = appendString(b, m[k])
+	separator := "" // none before the first key
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		b = appendString(b, separator, key)
+		b = appendString(b, ":", m[key])
+		separator = ","
 	}
 	return append(b, '}')
 }
 
-// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
-func appendString(b []byte, s string) []byte {
+// appendString appends prefix and then s as a JSON string, in which invalid UTF-8
+// becomes U+FFFD. Only a string that needs escapes is left to package json.
+func appendString(b []byte, prefix, s string) []byte {
+	b = append(b, prefix...)
 	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+		c := s[i]
+		if needsEscape := c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf; needsEscape {
 			quoted, _ := json.Marshal(s) // a string cannot fail
 			return append(b, quoted...)
 		}

@@ -29,27 +29,27 @@ type TooLargeError = frame.TooLargeError
 
 // Request asks a runner to run one handler.
 type Request struct {
-	RequestID string
-	JobID     string
-	Function  string          // the handler's name
-	Params    json.RawMessage // a JSON object; nil is {}
-	Context   Context
+	RequestID string          `json:"request_id"`
+	JobID     string          `json:"job_id"`
+	Function  string          `json:"function_name"` // the handler's name
+	Params    json.RawMessage `json:"params"`        // a JSON object; nil is {}
+	Context   Context         `json:"context"`
 }
 
 // Context describes a job to its handler.
 type Context struct {
-	JobID       string
-	Attempt     uint32 // from 1
-	EnqueueTime time.Time
-	QueueName   string
-	Deadline    time.Time         // zero: none
-	Trace       map[string]string // trace context of the producer; nil: none
-	Correlation map[string]string // nil: none
-	WorkerID    string
+	JobID       string            `json:"job_id"`
+	Attempt     uint32            `json:"attempt"` // from 1
+	EnqueueTime time.Time         `json:"enqueue_time"`
+	QueueName   string            `json:"queue_name"`
+	Deadline    time.Time         `json:"deadline"`            // zero: none
+	Trace       map[string]string `json:"trace_context"`       // trace context of the producer; nil: none
+	Correlation map[string]string `json:"correlation_context"` // nil: none
+	WorkerID    string            `json:"worker_id"`
 	// Fence increases with every dispatch of the yard. A handler can pass it to
 	// a database that refuses stale writes. It is an extension of the protocol;
 	// other runners ignore it.
-	Fence uint64
+	Fence uint64 `json:"fence"`
 }
 
 // Statuses of an outcome.
@@ -62,12 +62,12 @@ const (
 
 // Outcome is a runner's answer to a request.
 type Outcome struct {
-	JobID      string
-	RequestID  string
-	Status     string          // Success, Retry, Timeout or Error
-	Result     json.RawMessage // nil: none, or null
-	Fault      *Fault          // nil: none
-	RetryAfter *float64        // seconds, with Retry; nil: the yard's policy applies
+	JobID      string          `json:"job_id"`
+	RequestID  string          `json:"request_id"`
+	Status     string          `json:"status"`              // Success, Retry, Timeout or Error
+	Result     json.RawMessage `json:"result"`              // nil: none, or null
+	Fault      *Fault          `json:"-"`                   // nil: none
+	RetryAfter *float64        `json:"retry_after_seconds"` // seconds, with Retry; nil: the yard's policy applies
 }
 
 // Fault describes why a handler failed.
@@ -87,9 +87,9 @@ const (
 
 // Cancel asks a runner to stop the requests of a job.
 type Cancel struct {
-	JobID     string
-	RequestID string // "": every request of the job
-	HardKill  bool   // reserved; runners ignore it
+	JobID     string `json:"job_id"`
+	RequestID string `json:"request_id"` // "": every request of the job
+	HardKill  bool   `json:"hard_kill"`  // reserved; runners ignore it
 }
 
 // Types of an envelope.
@@ -160,16 +160,6 @@ func nonNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// wireOutcome is an outcome as encoded.
-type wireOutcome struct {
-	JobID      string          `json:"job_id"`
-	RequestID  *string         `json:"request_id"`
-	Status     string          `json:"status"`
-	Result     json.RawMessage `json:"result"`
-	Error      *wireFault      `json:"error"`
-	RetryAfter *float64        `json:"retry_after_seconds"`
-}
-
 // responseHead is the usual beginning of an answer. A space may follow each ':'
 // and ','.
 const responseHead = `{"type":"response","payload":`
@@ -197,7 +187,15 @@ func responsePayload(b []byte) []byte {
 
 // decodeOutcome parses a response's payload. A missing request id is accepted.
 func decodeOutcome(payload []byte) (*Outcome, error) {
-	var w wireOutcome
+	var w struct {
+		Outcome
+		Error *struct {
+			Message *string         `json:"message"`
+			Type    json.RawMessage `json:"type"`
+			Code    json.RawMessage `json:"code"`
+			Details json.RawMessage `json:"details"`
+		} `json:"error"`
+	}
 	if err := json.Unmarshal(payload, &w); err != nil {
 		return nil, malformed("response", err)
 	}
@@ -206,29 +204,19 @@ func decodeOutcome(payload []byte) (*Outcome, error) {
 	default:
 		return nil, fmt.Errorf("%w: response with status %.40q", ErrMalformed, w.Status)
 	}
-	o := &Outcome{JobID: w.JobID, Status: w.Status, Result: nonNull(w.Result), RetryAfter: w.RetryAfter}
-	if w.RequestID != nil {
-		o.RequestID = *w.RequestID
-	}
+	w.Result = nonNull(w.Result)
 	if w.Error != nil {
 		if w.Error.Message == nil {
 			return nil, fmt.Errorf("%w: response with an error that has no message", ErrMalformed)
 		}
-		o.Fault = &Fault{
+		w.Fault = &Fault{
 			Message: *w.Error.Message,
 			Type:    lenientString(w.Error.Type),
 			Code:    lenientString(w.Error.Code),
 			Details: nonNull(w.Error.Details),
 		}
 	}
-	return o, nil
-}
-
-type wireFault struct {
-	Message *string         `json:"message"`
-	Type    json.RawMessage `json:"type"`
-	Code    json.RawMessage `json:"code"`
-	Details json.RawMessage `json:"details"`
+	return &w.Outcome, nil
 }
 
 // lenientString returns a JSON string's value, "" for null, and any other JSON
@@ -245,26 +233,13 @@ func lenientString(raw json.RawMessage) string {
 }
 
 // decodeRequest parses a request's payload. The string is the request's
-// protocol version, which is not checked.
+// protocol version, which is not checked; it is Version if the request has none.
 func decodeRequest(payload []byte) (*Request, string, error) {
-	var w struct {
-		Version   *string         `json:"protocol_version"`
-		RequestID string          `json:"request_id"`
-		JobID     string          `json:"job_id"`
-		Function  string          `json:"function_name"`
-		Params    json.RawMessage `json:"params"`
-		Context   *struct {
-			JobID       string            `json:"job_id"`
-			Attempt     uint32            `json:"attempt"`
-			EnqueueTime time.Time         `json:"enqueue_time"`
-			QueueName   string            `json:"queue_name"`
-			Deadline    *time.Time        `json:"deadline"`
-			Trace       map[string]string `json:"trace_context"`
-			Correlation map[string]string `json:"correlation_context"`
-			WorkerID    *string           `json:"worker_id"`
-			Fence       uint64            `json:"fence"`
-		} `json:"context"`
-	}
+	w := struct {
+		Request
+		Version string   `json:"protocol_version"`
+		Context *Context `json:"context"` // takes the place of Request's, to detect that it is missing
+	}{Version: Version}
 	if err := json.Unmarshal(payload, &w); err != nil {
 		return nil, "", malformed("request", err)
 	}
@@ -274,46 +249,22 @@ func decodeRequest(payload []byte) (*Request, string, error) {
 	if len(w.Params) > 0 && w.Params[0] != '{' {
 		return nil, "", fmt.Errorf("%w: request with params that are not an object", ErrMalformed)
 	}
-	r := &Request{RequestID: w.RequestID, JobID: w.JobID, Function: w.Function, Params: w.Params}
-	if r.Params == nil {
-		r.Params = json.RawMessage("{}")
+	if w.Params == nil {
+		w.Params = json.RawMessage("{}")
 	}
-	c := w.Context
-	r.Context = Context{JobID: c.JobID, Attempt: c.Attempt, EnqueueTime: c.EnqueueTime, QueueName: c.QueueName,
-		Trace: c.Trace, Correlation: c.Correlation, Fence: c.Fence}
-	if c.Deadline != nil {
-		r.Context.Deadline = *c.Deadline
-	}
-	if c.WorkerID != nil {
-		r.Context.WorkerID = *c.WorkerID
-	}
-	return r, version(w.Version), nil
+	w.Request.Context = *w.Context
+	return &w.Request, w.Version, nil
 }
 
 // decodeCancel parses a cancel's payload. The string is the cancel's protocol
-// version, which is not checked.
+// version, which is not checked; it is Version if the cancel has none.
 func decodeCancel(payload []byte) (*Cancel, string, error) {
-	var w struct {
-		Version   *string `json:"protocol_version"`
-		JobID     string  `json:"job_id"`
-		RequestID *string `json:"request_id"`
-		HardKill  bool    `json:"hard_kill"`
-	}
+	w := struct {
+		Cancel
+		Version string `json:"protocol_version"`
+	}{Version: Version}
 	if err := json.Unmarshal(payload, &w); err != nil {
 		return nil, "", malformed("cancel", err)
 	}
-	c := &Cancel{JobID: w.JobID, HardKill: w.HardKill}
-	if w.RequestID != nil {
-		c.RequestID = *w.RequestID
-	}
-	return c, version(w.Version), nil
-}
-
-// version returns a message's version. A message without one is assumed to have
-// the current version.
-func version(v *string) string {
-	if v == nil {
-		return Version
-	}
-	return *v
+	return &w.Cancel, w.Version, nil
 }

@@ -72,6 +72,7 @@ type server struct {
 
 // call is one pending request.
 type call struct {
+	conn             *serverConn
 	requestID, jobID string
 	cancel           context.CancelCauseFunc
 }
@@ -116,17 +117,17 @@ type serverConn struct {
 	*server
 	nc       net.Conn
 	handlers sync.WaitGroup
+	inFlight int // number of pending requests; guarded by server.mu
 
-	mu       sync.Mutex // guards what follows, and writing
-	inFlight map[*call]struct{}
-	out      []byte
+	writing sync.Mutex // held while an answer is written; guards out
+	out     []byte
 }
 
 // serveConn serves one connection until it ends or receives something that only
 // a runner may send, and then cancels its pending requests, which can no longer
 // be answered. It returns when their handlers have returned.
 func (s *server) serveConn(nc net.Conn) {
-	sc := &serverConn{server: s, nc: nc, inFlight: make(map[*call]struct{})}
+	sc := &serverConn{server: s, nc: nc}
 	frames := frame.NewReader(nc, MaxFrame)
 	for {
 		payload, err := frames.Next()
@@ -143,11 +144,13 @@ func (s *server) serveConn(nc net.Conn) {
 		}
 		sc.startRequest(m.request, m.version)
 	}
-	sc.mu.Lock()
-	for c := range sc.inFlight {
-		c.cancel(ErrDisconnected)
+	s.mu.Lock()
+	for c := range s.calls {
+		if c.conn == sc {
+			c.cancel(ErrDisconnected)
+		}
 	}
-	sc.mu.Unlock()
+	s.mu.Unlock()
 	sc.handlers.Wait()
 	s.mu.Lock()
 	delete(s.conns, nc)
@@ -179,11 +182,15 @@ func (sc *serverConn) startRequest(r *Request, version string) {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	c := &call{requestID: r.RequestID, jobID: r.JobID, cancel: cancel}
+	c := &call{conn: sc, requestID: r.RequestID, jobID: r.JobID, cancel: cancel}
 	sc.mu.Lock()
-	full := len(sc.inFlight) >= MaxInFlight
+	full := sc.inFlight >= MaxInFlight
 	if !full {
-		sc.inFlight[c] = struct{}{}
+		sc.inFlight++
+		sc.calls[c] = struct{}{}
+	}
+	if sc.stopped {
+		cancel(ErrStopped)
 	}
 	sc.mu.Unlock()
 	if full {
@@ -191,12 +198,6 @@ func (sc *serverConn) startRequest(r *Request, version string) {
 		sc.answer(r, Outcome{Status: Error, Fault: &Fault{Message: "Runner busy: too many in-flight requests"}})
 		return
 	}
-	sc.server.mu.Lock()
-	sc.calls[c] = struct{}{}
-	if sc.stopped {
-		cancel(ErrStopped)
-	}
-	sc.server.mu.Unlock()
 	sc.handlers.Go(func() { sc.runHandler(ctx, c, r) })
 }
 
@@ -218,11 +219,9 @@ func (sc *serverConn) runHandler(ctx context.Context, c *call, r *Request) {
 		o.Status, o.Fault = defaultStatus(ctx, o.Fault)
 	}
 	sc.mu.Lock()
-	delete(sc.inFlight, c)
-	sc.mu.Unlock()
-	sc.server.mu.Lock()
+	sc.inFlight--
 	delete(sc.calls, c)
-	sc.server.mu.Unlock()
+	sc.mu.Unlock()
 	c.cancel(nil)
 	if !errors.Is(context.Cause(ctx), ErrDisconnected) {
 		sc.answer(r, o)
@@ -256,8 +255,8 @@ func (sc *serverConn) answer(r *Request, o Outcome) {
 	if len(o.Result) > 0 && !json.Valid(o.Result) {
 		o = Outcome{JobID: o.JobID, RequestID: o.RequestID, Status: Error, Fault: &Fault{Message: "Result is not JSON"}}
 	}
-	sc.mu.Lock()
-	defer sc.mu.Unlock()
+	sc.writing.Lock()
+	defer sc.writing.Unlock()
 	b, err := appendOutcome(sc.out[:0], &o)
 	if err != nil {
 		o = Outcome{JobID: o.JobID, RequestID: o.RequestID, Status: Error, Fault: &Fault{Message: "Result too large: " + err.Error()}}
