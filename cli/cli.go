@@ -49,15 +49,17 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	if err == nil {
 		return exitOK
 	}
-	if quiet, ok := err.(*usererror.Exit); ok {
-		return quiet.Code
+	if exit, ok := err.(*usererror.Exit); ok {
+		return exit.Code
 	}
 	err = usererror.Explain(err, env.Target(), env.Timeout)
 	fmt.Fprintln(s.Err, "yardmaster:", err)
-	if p, ok := err.(*usererror.Error); ok && p.Usage {
+	explained, ok := err.(*usererror.Error)
+	switch {
+	case ok && explained.Usage:
 		return exitUsage
-	} else if ok && p.Code != 0 {
-		return p.Code
+	case ok && explained.Code != 0:
+		return explained.Code
 	}
 	return exitFailed
 }
@@ -119,6 +121,7 @@ func checkArgs(c *cobra.Command) {
 	}
 }
 
+// versionVerb returns the verb version.
 func versionVerb(env *command.Env) *cobra.Command {
 	return env.WithJSON(&cobra.Command{
 		Use:     "version",
@@ -138,6 +141,18 @@ func versionVerb(env *command.Env) *cobra.Command {
 // versionLine returns the output of the verb version and of --version.
 func versionLine(env *command.Env) string {
 	return fmt.Sprintf("yardmaster %s (%s, %s/%s)\n", env.Program.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// movedVerb returns a hidden verb of earlier versions that is now a separate command
+// below test/cmd. The verb fails with an error that names that command.
+func movedVerb(name string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, Short: fmt.Sprintf("Moved: see 'make %s'", name),
+		RunE: func(*cobra.Command, []string) error {
+			return usererror.New(fmt.Sprintf("%s is not part of this program any more, nothing was done", name),
+				fmt.Sprintf("in a checkout of the source run 'make %s' or 'go run ./test/cmd/%s'", name, name))
+		},
+	}
 }
 
 const usageTemplate = `Usage:

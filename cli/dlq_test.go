@@ -160,11 +160,19 @@ func TestDLQ_Usage(t *testing.T) {
 	}
 }
 
-// A refused list shows the error and writes nothing to standard output.
-func TestDLQ_Error(t *testing.T) {
-	f := startFakeAPI(t, cannedReplies{"yard.api.v1.dlq.list": error(&api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: dead letters cannot be read"})})
-	got := f.run(t, "dlq", "list", "--json")
-	if got.code != 1 || got.out != "" || !strings.Contains(got.err, "cannot be read") {
-		t.Errorf("%+v", got)
+// If the first request for a list is refused, the error is shown and nothing is written
+// to standard output.
+func TestList_Refused(t *testing.T) {
+	refusal := error(&api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: the list cannot be read"})
+	f := startFakeAPI(t, cannedReplies{
+		"yard.api.v1.dlq.list": refusal, "yard.api.v1.dlq.remove": refusal, "yard.api.v1.dlq.requeue": refusal, "yard.api.v1.job.list": refusal,
+	})
+	for _, line := range []string{
+		"dlq list", "dlq list --json", "dlq rm --all", "dlq requeue --queue mail", "job cancel --queue mail --all", "job cancel --queue mail --all --dry-run",
+	} {
+		got := f.run(t, strings.Fields(line)...)
+		if got.code != 1 || got.out != "" || strings.Count(got.err, "cannot be read") != 1 || strings.Count(got.err, "\n") != 1 {
+			t.Errorf("%s: %+v", line, got)
+		}
 	}
 }

@@ -32,7 +32,9 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("no events yet: %+v", got)
 	}
 	batch := streams.Batch{Subject: subjects.History, First: 1, Count: 8, Body: []byte(history)}
-	if _, err := f.c.Writer.Append(t.Context(), subjects.StreamEvents, batch, streams.AnySequence); err != nil {
+	stored := make(chan error, 1)
+	f.c.Writer.AppendAsync(subjects.StreamEvents, batch, 0, func(_ uint64, err error) { stored <- err })
+	if err := <-stored; err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "events.txt", f.run(t, "events", "--since", "0").out)

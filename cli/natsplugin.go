@@ -57,6 +57,7 @@ func writeIntrospection(env *command.Env, root *cobra.Command) error {
 	return err
 }
 
+// pluginCommand describes c and its visible subcommands in the plugin format.
 func pluginCommand(c *cobra.Command) pluginVerb {
 	v := pluginVerb{Name: c.Name(), Aliases: c.Aliases, Help: c.Short, HelpLong: c.Long}
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
@@ -64,9 +65,9 @@ func pluginCommand(c *cobra.Command) pluginVerb {
 			v.Flags = append(v.Flags, pluginFlagOf(f))
 		}
 	})
-	for _, subcommands := range c.Commands() {
-		if !subcommands.Hidden && subcommands.Name() != "help" {
-			v.Commands = append(v.Commands, pluginCommand(subcommands))
+	for _, subcommand := range c.Commands() {
+		if !subcommand.Hidden && subcommand.Name() != "help" {
+			v.Commands = append(v.Commands, pluginCommand(subcommand))
 		}
 	}
 	// All arguments are declared as one cumulative argument, because the nats CLI
@@ -77,6 +78,8 @@ func pluginCommand(c *cobra.Command) pluginVerb {
 	return v
 }
 
+// pluginFlagOf describes a flag in the plugin format. A default that is the zero value
+// of the flag's type is left out.
 func pluginFlagOf(f *pflag.Flag) pluginFlag {
 	placeholder, help := pflag.UnquoteUsage(f)
 	p := pluginFlag{Name: f.Name, Help: help, PlaceHolder: placeholder, Hidden: f.Hidden, Boolean: f.Value.Type() == "bool"}

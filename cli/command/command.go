@@ -44,8 +44,9 @@ func (env *Env) WithJSON(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// Query returns c as a verb with --json that sends one request and prints the reply
-// by table. request returns the subject and the body of the request.
+// Query turns c into a verb that sends one request and prints the reply by table or,
+// with --json, as JSON, and returns c. request returns the subject and the body of the
+// request for the verb's arguments.
 func Query[T any](env *Env, c *cobra.Command, table func(io.Writer, *T), request func(args []string) (subject string, body any)) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		subject, body := request(args)
@@ -63,8 +64,8 @@ func Request[T any](ctx context.Context, env *Env, subject string, request any, 
 	return Print(env, reply, table)
 }
 
-// Group turns c into a command that only has subcommands. Without an argument
-// it shows its help.
+// Group turns c into a command that only has subcommands, those in verbs, and returns
+// c. Without an argument it shows its help; an unknown verb is a usage error.
 func Group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
 	c.Args = cobra.ArbitraryArgs
 	c.DisableFlagsInUseLine = true
@@ -82,20 +83,21 @@ func Group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
 var argNames = regexp.MustCompile(`<[^>]+>(?:\.\.\.)?|\[[^\]]+\](?:\.\.\.)?`)
 
 // CheckArgs returns a usage error unless the number of arguments is that of the Use
-// line of c.
-func CheckArgs(c *cobra.Command, given []string) error {
+// line of c, in which "[name]" is optional and "..." allows more.
+func CheckArgs(c *cobra.Command, args []string) error {
 	names := argNames.FindAllString(c.Use, -1)
-	last := len(names) - 1
-	if len(given) > len(names) && (last < 0 || !strings.HasSuffix(names[last], "...")) {
-		return usererror.Usage(c, "%q is one argument too many", given[len(names)])
+	allowsMore := len(names) > 0 && strings.HasSuffix(names[len(names)-1], "...")
+	if len(args) > len(names) && !allowsMore {
+		return usererror.Usage(c, "%q is one argument too many", args[len(names)])
 	}
-	if len(given) < len(names) && names[len(given)][0] == '<' {
-		return usererror.Usage(c, "%s is missing", strings.Trim(names[len(given)], "<>."))
+	if len(args) < len(names) && names[len(args)][0] == '<' {
+		return usererror.Usage(c, "%s is missing", strings.Trim(names[len(args)], "<>."))
 	}
 	return nil
 }
 
-// JobRequest returns the body of a request about one job.
+// JobRequest returns the body of a request about one job. queue is that of a job that is
+// named by its key; it may be "".
 func JobRequest(id, queue string) map[string]any {
 	request := map[string]any{"id": id}
 	if queue != "" {

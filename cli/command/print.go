@@ -19,27 +19,28 @@ import (
 // Table returns a writer that aligns the cells of its lines, which tabs separate.
 func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) }
 
-// Print writes a reply to standard output in one write: indented with --json,
-// otherwise decoded into T and formatted by table.
+// Print writes a reply to standard output in one write: as indented JSON with --json,
+// otherwise decoded into T and formatted by table, which writes lines of cells to a
+// [Table].
 func Print[T any](env *Env, reply []byte, table func(io.Writer, *T)) error {
 	if env.JSON {
 		return env.PrintJSON(reply)
 	}
-	v, err := connect.Decode[T](reply, nil)
+	value, err := connect.Decode[T](reply, nil)
 	if err != nil {
 		return err
 	}
 	var out bytes.Buffer
 	w := Table(&out)
-	table(w, &v)
+	table(w, &value)
 	w.Flush() // a bytes.Buffer does not fail
 	_, err = env.Out.Write(out.Bytes())
 	return err
 }
 
 // PrintValue is like [Print], for a value that is not a reply.
-func PrintValue[T any](env *Env, v any, table func(io.Writer, *T)) error {
-	text, err := json.Marshal(v)
+func PrintValue[T any](env *Env, value any, table func(io.Writer, *T)) error {
+	text, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,8 @@ func (env *Env) Note(format string, args ...any) {
 	fmt.Fprintf(env.Err, "yardmaster: "+format+"\n", args...)
 }
 
-// Rows returns a function that writes a named value to w, unless it is empty.
+// Rows returns a function that writes a named value to w, unless the value is "", "-" or
+// "null".
 func Rows(w io.Writer) func(name, value string) {
 	return func(name, value string) {
 		if value != "" && value != "-" && value != "null" {
@@ -94,7 +96,7 @@ func TimeText(t *time.Time) string {
 // SortedKeys returns the keys of m in order.
 func SortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// Counts returns numbers by name as text, like "2 cancelled, 1 ended".
+// Counts returns numbers by name as text, such as "2 cancelled, 1 ended".
 func Counts(numbers map[string]int) string {
 	var words []string
 	for _, name := range SortedKeys(numbers) {
@@ -119,4 +121,63 @@ func FitCell(text string) string {
 		return string(runes[:maxCell-1]) + "…"
 	}
 	return text
+}
+
+// List writes a list that arrives in parts, without holding all of it in
+// memory: as a table, or as one JSON object that has the list under a key.
+type List struct {
+	Env     *Env
+	Head    string // header line of the table
+	Name    string // key of the list in the object
+	written int    // number of items
+}
+
+// WriteItems writes a part of the list, whose items are JSON. It calls row for every
+// item, even if the output is JSON, so that row can count the items.
+func WriteItems[T any](l *List, items []json.RawMessage, row func(io.Writer, *T)) error {
+	var out bytes.Buffer
+	w := Table(&out)
+	if l.written == 0 && len(items) > 0 {
+		fmt.Fprint(w, l.Head)
+	}
+	for _, text := range items {
+		var item T
+		if err := json.Unmarshal(text, &item); err != nil {
+			return connect.BadReply(err)
+		}
+		row(w, &item)
+	}
+	w.Flush() // a bytes.Buffer does not fail
+
+	if l.Env.JSON {
+		out.Reset()
+		for i, text := range items {
+			if l.written+i == 0 {
+				fmt.Fprintf(&out, "{\n  %q: [", l.Name)
+			} else {
+				out.WriteByte(',')
+			}
+			out.WriteString("\n    ")
+			if err := json.Indent(&out, text, "    ", "  "); err != nil {
+				return connect.BadReply(err)
+			}
+		}
+	}
+	l.written += len(items)
+	_, err := l.Env.Out.Write(out.Bytes())
+	return err
+}
+
+// End completes the list after the last part. If no item was written and the output is
+// not JSON, it writes noItems as a line instead of a table.
+func (l *List) End(noItems string) (err error) {
+	switch {
+	case l.Env.JSON && l.written == 0:
+		_, err = fmt.Fprintf(l.Env.Out, "{\n  %q: []\n}\n", l.Name)
+	case l.Env.JSON:
+		_, err = fmt.Fprint(l.Env.Out, "\n  ]\n}\n")
+	case l.written == 0:
+		_, err = fmt.Fprintln(l.Env.Out, noItems)
+	}
+	return err
 }

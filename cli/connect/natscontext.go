@@ -67,60 +67,73 @@ func (s *Settings) selectedContext() string {
 	return strings.TrimSpace(string(text))
 }
 
-// readContext reads a context by its name, or by its path if that ends in .json.
-// origin describes the context in error messages.
-func (s *Settings) readContext(name string) (c natsContext, origin string, err error) {
-	file := name
-	if !strings.HasSuffix(name, ".json") || !exists(name) {
-		if name == "" || strings.Contains(name, "..") || strings.ContainsRune(name, filepath.Separator) {
-			return c, "", &usererror.Error{Msg: fmt.Sprintf("%q is not the name of a context", name), Remedy: "'nats context ls' lists the contexts", Usage: true}
-		}
-		dir, err := s.contextDir()
-		if err != nil {
-			return c, "", usererror.New(fmt.Sprintf("context %s cannot be found: %v", name, err), "set one of them")
-		}
-		file = filepath.Join(dir, "context", name+".json")
+// readContext returns the connection settings in a context. name is the context's
+// name, or the path of an existing file that ends in .json.
+func (s *Settings) readContext(name string) (source, error) {
+	file, err := s.contextFile(name)
+	if err != nil {
+		return source{}, err
 	}
-	origin = fmt.Sprintf("context %s, file %s", name, file)
+	origin := fmt.Sprintf("context %s, file %s", name, file)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, origin, usererror.New(fmt.Sprintf("there is no context %s: %s does not exist", name, file), "'nats context ls' lists the contexts, 'nats context unselect' selects none")
+		return source{}, usererror.New(fmt.Sprintf("there is no context %s: %s does not exist", name, file), "'nats context ls' lists the contexts, 'nats context unselect' selects none")
 	}
+	var c natsContext
 	if err == nil {
-		err = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &c) // some editors write a byte order mark
-	}
-	if mistyped := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistyped) && mistyped.Field != "" {
-		err = fmt.Errorf("%s must be %s, and is a %s", mistyped.Field, jsonTypeName(mistyped.Type.Kind()), mistyped.Value)
-	} else if mistyped != nil {
-		err = fmt.Errorf("it must be an object in braces, and is an %s", mistyped.Value)
+		err = c.decode(text)
 	}
 	if err != nil {
-		return c, origin, usererror.New(fmt.Sprintf("%s cannot be read: %v", origin, err), "correct it with 'nats context edit', or name the server with --server")
+		return source{}, usererror.New(fmt.Sprintf("%s cannot be read: %v", origin, err), "correct it with 'nats context edit', or name the server with --server")
 	}
-	if what := c.unsupported(); what != "" {
-		return c, origin, usererror.New(fmt.Sprintf("%s: %s", origin, what), "use a context without it, or name the server with --server")
+	if problem := c.unsupported(); problem != "" {
+		return source{}, usererror.New(fmt.Sprintf("%s: %s", origin, problem), "use a context without it, or name the server with --server")
 	}
 	for _, path := range []*string{&c.Creds, &c.NKey, &c.Cert, &c.Key, &c.CA} {
 		*path = s.expand(*path)
 	}
-	return c, origin, nil
+	return source{
+		name: origin, url: c.URL,
+		login: cluster.DialOptions{User: c.User, Password: c.Password, Token: c.Token, Creds: c.Creds, NKey: c.NKey, JWT: c.JWT, Seed: c.Seed},
+		tls:   cluster.DialOptions{Cert: c.Cert, Key: c.Key, CA: c.CA, TLSFirst: c.TLSFirst, InboxPrefix: c.InboxPrefix},
+	}, nil
 }
 
-// jsonTypeName returns the name of a type in error messages.
-func jsonTypeName(kind reflect.Kind) string {
-	if kind == reflect.Bool {
-		return "true or false"
+// contextFile returns the path of the file that holds a context; name is that of
+// readContext. The file need not exist.
+func (s *Settings) contextFile(name string) (string, error) {
+	if _, err := os.Stat(name); err == nil && strings.HasSuffix(name, ".json") {
+		return name, nil
 	}
-	return "a string"
+	if name == "" || strings.Contains(name, "..") || strings.ContainsRune(name, filepath.Separator) {
+		return "", usererror.Invalid(fmt.Sprintf("%q is not the name of a context", name), "'nats context ls' lists the contexts")
+	}
+	dir, err := s.contextDir()
+	if err != nil {
+		return "", usererror.New(fmt.Sprintf("context %s cannot be found: %v", name, err), "set one of them")
+	}
+	return filepath.Join(dir, "context", name+".json"), nil
 }
 
-func exists(name string) bool {
-	_, err := os.Stat(name)
-	return err == nil
+// decode decodes the text of a context's file. The error of a value of the wrong type
+// names the setting and the type it must have.
+func (c *natsContext) decode(text []byte) error {
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // some editors write a byte order mark
+	err := json.Unmarshal(text, c)
+	mistyped, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case !ok:
+		return err
+	case mistyped.Field == "":
+		return fmt.Errorf("it must be an object in braces, and is an %s", mistyped.Value)
+	case mistyped.Type.Kind() == reflect.Bool:
+		return fmt.Errorf("%s must be true or false, and is a %s", mistyped.Field, mistyped.Value)
+	}
+	return fmt.Errorf("%s must be a string, and is a %s", mistyped.Field, mistyped.Value)
 }
 
 // unsupported describes the first setting of the context that this program does
-// not support, or returns "".
+// not support. It returns "" if the program supports all of them.
 func (c *natsContext) unsupported() string {
 	for _, f := range []struct{ key, value, reason string }{
 		{"nsc", c.NSC, "refers to the program nsc, which is not supported; name a credentials file in 'creds'"},
@@ -165,13 +178,4 @@ func (s *Settings) expand(path string) string {
 		return s.Getenv("HOME") + rest
 	}
 	return path
-}
-
-// source returns the settings of the context, which is described by origin.
-func (c *natsContext) source(origin string) source {
-	return source{
-		name: origin, url: c.URL,
-		login: cluster.DialOptions{User: c.User, Password: c.Password, Token: c.Token, Creds: c.Creds, NKey: c.NKey, JWT: c.JWT, Seed: c.Seed},
-		tls:   cluster.DialOptions{Cert: c.Cert, Key: c.Key, CA: c.CA, TLSFirst: c.TLSFirst, InboxPrefix: c.InboxPrefix},
-	}
 }

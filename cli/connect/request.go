@@ -16,43 +16,43 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 )
 
-// Send sends one request, as [Settings.SendWithin] does, and waits for the reply at
-// most the time of --timeout.
+// Send is [Settings.SendWithin] with the time limit of --timeout.
 func (s *Settings) Send(ctx context.Context, subject string, request any) ([]byte, error) {
 	return s.SendWithin(ctx, s.Timeout, subject, request)
 }
 
-// SendWithin connects to a node, sends one request and returns the reply. A request
-// that is a []byte is sent as it is, any other as JSON.
+// SendWithin connects to a node, sends one request and waits for the reply, at most
+// for timeout. A request that is a []byte is sent as it is, any other as JSON.
 func (s *Settings) SendWithin(ctx context.Context, timeout time.Duration, subject string, request any) ([]byte, error) {
-	cl, err := s.Dial(ctx)
+	client, err := s.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	body, raw := request.([]byte)
-	if !raw {
+	body, encoded := request.([]byte)
+	if !encoded {
 		if body, err = json.Marshal(request); err != nil {
 			return nil, fmt.Errorf("write the request as JSON: %w", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return cl.Request(ctx, subject, body)
+	return client.Request(ctx, subject, body)
 }
 
-// Decode decodes a reply, unless err is set.
-func Decode[T any](reply []byte, err error) (v T, _ error) {
+// Decode returns a reply decoded from JSON. If err is not nil it returns err, so that
+// the results of [Settings.Send] can be its arguments.
+func Decode[T any](reply []byte, err error) (value T, _ error) {
 	if err != nil {
-		return v, err
+		return value, err
 	}
-	if err := json.Unmarshal(reply, &v); err != nil {
-		return v, BadReply(err)
+	if err := json.Unmarshal(reply, &value); err != nil {
+		return value, BadReply(err)
 	}
-	return v, nil
+	return value, nil
 }
 
-// Refused returns the refusal in err if its code is one of codes, or any if none are
-// given; nil otherwise.
+// Refused returns the refusal of a node that err contains, or nil if err contains no
+// refusal. If codes are given, it also returns nil for a refusal with another code.
 func Refused(err error, codes ...string) *api.Error {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || len(codes) > 0 && !slices.Contains(codes, refused.Code) {
@@ -67,31 +67,38 @@ func BadReply(err error) error {
 		"use the yardmaster program of the node's version ('yardmaster status --json' shows it)")
 }
 
-// HTTPClient returns a client for HTTP with the CA and the client certificate of
-// the NATS connection.
+// HTTPClient returns a client for HTTP that trusts the same CA and shows the same
+// client certificate as the NATS connection.
 func (s *Settings) HTTPClient() (*http.Client, error) {
-	d, err := s.destination()
+	t, err := s.destination()
 	if err != nil {
 		return nil, err
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if d.opts.CA != "" {
-		text, err := os.ReadFile(d.opts.CA)
-		if err == nil {
-			if cfg.RootCAs = x509.NewCertPool(); !cfg.RootCAs.AppendCertsFromPEM(text) {
-				err = fmt.Errorf("%s holds no certificate: it must be PEM", d.opts.CA)
-			}
-		}
-		if err != nil {
+	if t.opts.CA != "" {
+		if cfg.RootCAs, err = readCAs(t.opts.CA); err != nil {
 			return nil, usererror.New(err.Error(), "correct it, or leave it out")
 		}
 	}
-	if d.opts.Cert != "" {
-		own, err := tls.LoadX509KeyPair(d.opts.Cert, d.opts.Key)
+	if t.opts.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.opts.Cert, t.opts.Key)
 		if err != nil {
-			return nil, usererror.New(fmt.Sprintf("cert %s with key %s cannot be used: %v", d.opts.Cert, d.opts.Key, err), "correct it, or leave it out")
+			return nil, usererror.New(fmt.Sprintf("cert %s with key %s cannot be used: %v", t.opts.Cert, t.opts.Key, err), "correct it, or leave it out")
 		}
-		cfg.Certificates = []tls.Certificate{own}
+		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, Proxy: http.ProxyFromEnvironment}}, nil
+}
+
+// readCAs returns the certificates in a PEM file.
+func readCAs(path string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate: it must be PEM", path)
+	}
+	return pool, nil
 }

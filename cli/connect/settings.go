@@ -36,7 +36,8 @@ type Settings struct {
 	client  *cluster.Client
 }
 
-// AddFlags adds the flags of the connection.
+// AddFlags adds the flags of the connection to flags. s.Getenv must be set, because
+// NATS_TIMEOUT is the default of --timeout.
 func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	s.flags.name = flagSource
 	flags.StringVarP(&s.flags.url, "server", "s", "", "`url` of a node, or several separated by commas (NATS_URL; default "+defaultServer+")")
@@ -48,15 +49,15 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.flags.tls.Cert, "tlscert", "", "`file` with the client certificate (NATS_CERT)")
 	flags.StringVar(&s.flags.tls.Key, "tlskey", "", "`file` with its private key (NATS_KEY)")
 	timeout, err := time.ParseDuration(s.Getenv("NATS_TIMEOUT"))
-	if err != nil || timeout <= 0 { // so that a wrong value does not make every verb fail
+	if err != nil || timeout <= 0 { // an invalid value must not make every verb fail
 		timeout = defaultTimeout
 	}
 	flags.DurationVar(&s.Timeout, "timeout", timeout, "longest `time` to wait for a reply (NATS_TIMEOUT)")
 }
 
-// Dial connects to the node that flags, environment and contexts name, or returns
-// the connection if there is one. [Settings.Close] closes it. Until a call has
-// succeeded, there may be no other call at the same time.
+// Dial connects to the node that the flags, the environment or a context names, and
+// returns the connection; later calls return the same one. [Settings.Close] closes
+// it. Dial must not be called concurrently until a call has succeeded.
 func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 	if s.client != nil {
 		return s.client, nil
@@ -66,7 +67,7 @@ func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 		return nil, err
 	}
 	if s.Timeout < time.Millisecond {
-		return nil, &usererror.Error{Msg: fmt.Sprintf("--timeout is %v: must be at least 1ms", s.Timeout), Remedy: "give a duration such as 5s", Usage: true}
+		return nil, usererror.Invalid(fmt.Sprintf("--timeout is %v: must be at least 1ms", s.Timeout), "give a duration such as 5s")
 	}
 	s.target = t
 	if s.client, err = cluster.Dial(ctx, t.url, t.opts); err != nil {
@@ -123,78 +124,84 @@ func (s *Settings) destination() (*target, error) {
 	}
 	variables := s.natsVariables()
 	sources := []source{flags, variables}
-	named := cmp.Or(s.context, s.Getenv("NATS_CONTEXT"))
-	if named == "" && flags.url == "" && variables.url == "" {
-		named = s.selectedContext()
+	contextName := cmp.Or(s.context, s.Getenv("NATS_CONTEXT"))
+	if contextName == "" && flags.url == "" && variables.url == "" {
+		contextName = s.selectedContext()
 	}
-	if named != "" {
-		c, origin, err := s.readContext(named)
+	if contextName != "" {
+		fromContext, err := s.readContext(contextName)
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, c.source(origin))
-		if s.context != "" { // then it precedes the variables
-			sources[1], sources[2] = sources[2], sources[1]
+		sources = []source{flags, variables, fromContext}
+		if s.context != "" {
+			sources = []source{flags, fromContext, variables}
 		}
 	}
-	d := &target{}
+
+	t := &target{}
 	for _, from := range append(sources, source{url: defaultServer}) {
-		if d.url == "" && from.url != "" {
-			d.url, d.urlFrom = from.url, from.name
+		if t.url == "" && from.url != "" {
+			t.url = from.url
 			switch from.name {
 			case envSource:
-				d.urlFrom = "NATS_URL"
+				t.urlFrom = "NATS_URL"
 			case flagSource:
-				d.urlFrom = "" // needs no mention
+				t.urlFrom = "" // the user has just typed it
+			default:
+				t.urlFrom = from.name
 			}
 		}
-		if d.opts == (cluster.DialOptions{}) && from.login != (cluster.DialOptions{}) {
-			d.opts, d.loginFrom = from.login, from.name
+		if t.opts == (cluster.DialOptions{}) && from.login != (cluster.DialOptions{}) {
+			t.opts, t.loginFrom = from.login, from.name
 		}
 	}
-	if err := d.applyTLS(sources); err != nil {
+	if err := t.applyTLS(sources); err != nil {
 		return nil, err
 	}
-	d.opts.Name, d.opts.Timeout = "yardmaster cli", s.Timeout
-	return d, nil
+	t.opts.Name, t.opts.Timeout = "yardmaster cli", s.Timeout
+	return t, nil
 }
 
-// loginFlags returns the login that the flags name. The password of --user may
-// come from NATS_PASSWORD, so that it does not show up in a list of processes.
+// loginFlags returns the login that the flags name, or a usage error if they
+// contradict each other. The password of --user may come from NATS_PASSWORD, so that
+// it does not show up in a list of processes.
 func (s *Settings) loginFlags() (cluster.DialOptions, error) {
-	l := s.flags.login
-	if l.User != "" {
-		l.Password = cmp.Or(l.Password, s.Getenv("NATS_PASSWORD"))
+	login := s.flags.login
+	if login.User != "" {
+		login.Password = cmp.Or(login.Password, s.Getenv("NATS_PASSWORD"))
 	}
 	switch {
-	case l.User != "" && l.NKey != "":
-		return l, &usererror.Error{Msg: "--user and --nkey are two ways to log in", Remedy: "give one of them", Usage: true}
-	case l.User != "" && l.Password == "":
-		return l, &usererror.Error{Msg: "user " + l.User + " has no password", Remedy: "set NATS_PASSWORD, or give --password", Usage: true}
-	case l.User == "" && l.Password != "":
-		return l, &usererror.Error{Msg: "--password goes with --user", Remedy: "name the user", Usage: true}
+	case login.User != "" && login.NKey != "":
+		return login, usererror.Invalid("--user and --nkey are two ways to log in", "give one of them")
+	case login.User != "" && login.Password == "":
+		return login, usererror.Invalid("user "+login.User+" has no password", "set NATS_PASSWORD, or give --password")
+	case login.User == "" && login.Password != "":
+		return login, usererror.Invalid("--password goes with --user", "name the user")
 	}
-	return l, nil
+	return login, nil
 }
 
-// applyTLS sets the TLS options of d, which are independent of the login. It
-// returns an error if a file that d uses, including the login's, cannot be read.
-func (d *target) applyTLS(sources []source) error {
+// applyTLS sets the TLS options of t: the client certificate and the CA each come from
+// the first of sources that has one, which need not be the source of the login. It
+// returns an error if a file that the connection will use, including a file of the
+// login, cannot be read.
+func (t *target) applyTLS(sources []source) error {
 	for _, s := range sources {
-		taken := source{name: s.name}
-		if s.name == d.loginFrom {
-			taken.login = s.login
+		used := source{name: s.name} // the files of s that the connection needs
+		if s.name == t.loginFrom {
+			used.login = s.login
 		}
-		if d.opts.Cert == "" && d.opts.Key == "" {
-			d.opts.Cert, d.opts.Key = s.tls.Cert, s.tls.Key
-			taken.tls.Cert, taken.tls.Key = s.tls.Cert, s.tls.Key
+		if t.opts.Cert == "" && t.opts.Key == "" {
+			t.opts.Cert, t.opts.Key = s.tls.Cert, s.tls.Key
+			used.tls.Cert, used.tls.Key = s.tls.Cert, s.tls.Key
 		}
-		if d.opts.CA == "" {
-			d.opts.CA, taken.tls.CA = s.tls.CA, s.tls.CA
+		if t.opts.CA == "" {
+			t.opts.CA, used.tls.CA = s.tls.CA, s.tls.CA
 		}
-		d.opts.TLSFirst = d.opts.TLSFirst || s.tls.TLSFirst
-		d.opts.InboxPrefix = cmp.Or(d.opts.InboxPrefix, s.tls.InboxPrefix)
-		if err := taken.checkFiles(); err != nil {
+		t.opts.TLSFirst = t.opts.TLSFirst || s.tls.TLSFirst
+		t.opts.InboxPrefix = cmp.Or(t.opts.InboxPrefix, s.tls.InboxPrefix)
+		if err := used.checkFiles(); err != nil {
 			return err
 		}
 	}
@@ -227,9 +234,9 @@ func (s *Settings) natsVariables() source {
 	}
 }
 
-// checkFiles returns an error if a file of s cannot be read. The error names the
-// source, which the error of the connection would not. The caller passes only
-// the settings that are used.
+// checkFiles returns an error if a file that s names cannot be read, or if s has a
+// client certificate without its key. The error names the source, which a later error
+// of the connection would not.
 func (s *source) checkFiles() error {
 	if (s.tls.Cert == "") != (s.tls.Key == "") {
 		return usererror.New(fmt.Sprintf("%s: a client certificate requires its key, and one of them is missing", s.name), "name both, or neither")
@@ -250,10 +257,10 @@ func (s *source) checkFiles() error {
 }
 
 // String returns the address without user, password or token, and its source.
-func (d *target) String() string {
-	shown := secret.ReplaceAllString(d.url, "$1…@")
-	if d.urlFrom != "" {
-		shown += " (from " + d.urlFrom + ")"
+func (t *target) String() string {
+	shown := secret.ReplaceAllString(t.url, "$1…@")
+	if t.urlFrom != "" {
+		shown += " (from " + t.urlFrom + ")"
 	}
 	return shown
 }
@@ -261,30 +268,32 @@ func (d *target) String() string {
 // secret matches the user, password or token in each of several addresses.
 var secret = regexp.MustCompile(`((?:^|,)(?:[^,]*?://)?)[^,]*@`)
 
-// unreachable returns the error for a connection that failed with err.
-func (d *target) unreachable(err error) error {
-	if login := (*cluster.LoginError)(nil); errors.As(err, &login) {
+// unreachable returns the user error for a connection to t that failed with err. The
+// NATS client reports most causes as text only, so the text selects the remedy.
+func (t *target) unreachable(err error) error {
+	if login, ok := errors.AsType[*cluster.LoginError](err); ok {
 		text := strings.ReplaceAll(login.Error(), "nats: ", "")
-		if !login.TLS && d.loginFrom != "" {
-			text = d.loginFrom + ": " + text
+		if !login.TLS && t.loginFrom != "" {
+			text = t.loginFrom + ": " + text
 		}
 		return usererror.New(text, "no connection was made; correct it, or omit it")
 	}
-	cause := err
+	cause := err // the innermost error
 	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
 		cause = next
 	}
 	text := strings.TrimPrefix(cause.Error(), "nats: ")
-	switch refused := strings.Contains(strings.ToLower(text), "authorization") || strings.Contains(text, "nkeys not supported"); {
+	loginRefused := strings.Contains(strings.ToLower(text), "authorization") || strings.Contains(text, "nkeys not supported")
+	switch {
 	case strings.Contains(text, "tls"):
-		return usererror.New(fmt.Sprintf("no TLS connection to %s: %s", d, strings.TrimPrefix(text, "tls error: ")),
+		return usererror.New(fmt.Sprintf("no TLS connection to %s: %s", t, strings.TrimPrefix(text, "tls error: ")),
 			"give the CA with --tlsca and, if the node requires it, a client certificate with --tlscert and --tlskey; 'yardmaster cert show' shows certificates")
-	case refused && d.loginFrom == "":
-		return usererror.New(fmt.Sprintf("the server at %s requires credentials, and none are given", d),
+	case loginRefused && t.loginFrom == "":
+		return usererror.New(fmt.Sprintf("the server at %s requires credentials, and none are given", t),
 			"name a context with --context, or set NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_CREDS or NATS_NKEY")
-	case refused:
-		return usererror.New(fmt.Sprintf("the server at %s refuses the credentials of %s: %s", d, d.loginFrom, text),
+	case loginRefused:
+		return usererror.New(fmt.Sprintf("the server at %s refuses the credentials of %s: %s", t, t.loginFrom, text),
 			"correct them, or name another server with --server")
 	}
-	return usererror.New(fmt.Sprintf("no yard can be reached at %s: %s", d, text), "start one with 'yardmaster node', or name another with --server")
+	return usererror.New(fmt.Sprintf("no yard can be reached at %s: %s", t, text), "start one with 'yardmaster node', or name another with --server")
 }

@@ -3,10 +3,13 @@
 package contract
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -17,8 +20,6 @@ import (
 
 	"github.com/spf13/cobra"
 )
-
-// The verbs of the runtime contract.
 
 // snapshotTransport is a label in the schema document. It is a constant of the
 // contract, which callers may compare; it does not describe how commands and
@@ -41,24 +42,34 @@ error as index=<n>. With --state-dir it shows the state in that directory.`,
 			if c.Flags().Changed(stateDir) {
 				return snapshotDir(env, c, dir)
 			}
-			cl, err := env.Dial(c.Context())
-			if err != nil {
-				return err
-			}
-			answer, index, err := cl.RequestWithIndex(c.Context(), api.Subject("snapshot"), nil)
-			if err == nil {
-				err = command.Print(env, answer, snapshotLine)
-			}
-			if err == nil && index > 0 {
-				fmt.Fprintf(env.Err, "index=%d\n", index)
-			}
-			return err
+			return snapshotOfYard(c.Context(), env)
 		},
 	})
 	addStateDir(c, &dir)
 	return c
 }
 
+// snapshotOfYard shows the snapshot of a yard, and on standard error the index of the
+// last ledger entry in it.
+func snapshotOfYard(ctx context.Context, env *command.Env) error {
+	client, err := env.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	reply, index, err := client.RequestWithIndex(ctx, api.Subject("snapshot"), nil)
+	if err != nil {
+		return err
+	}
+	if err := command.Print(env, reply, snapshotLine); err != nil {
+		return err
+	}
+	if index > 0 {
+		fmt.Fprintf(env.Err, "index=%d\n", index)
+	}
+	return nil
+}
+
+// snapshotLine writes a snapshot as one line of names and values.
 func snapshotLine(w io.Writer, s *ledger.Snapshot) {
 	readiness := "ready"
 	if !s.Readiness.Ready {
@@ -98,11 +109,11 @@ that 'yardmaster init' created.`,
 		Example: `  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}'
   yardmaster exec '{"command":"MarkNotified","request_id":"r1","channel":"phone"}'
   yardmaster exec '{"command":"CaptureSnapshot"}' --state-dir=state --compact`,
-		Args: func(c *cobra.Command, given []string) error {
-			if len(given) == 0 {
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
 				return usererror.New("exec requires a JSON command argument", "")
 			}
-			return command.CheckArgs(c, given)
+			return command.CheckArgs(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			event, err := exec(env, c, dir, []byte(args[0]), compact)
@@ -120,8 +131,9 @@ that 'yardmaster init' created.`,
 	return c
 }
 
-// exec executes a command of the contract and returns its event. An error is the
-// contract's text without a remedy, because programs compare it.
+// exec executes a command of the contract, in a yard or with --state-dir in dir, and
+// returns its event. compact is the flag of the verb. An error is the contract's text
+// without a remedy, because programs compare it.
 func exec(env *command.Env, c *cobra.Command, dir string, text []byte, compact bool) (event []byte, err error) {
 	if c.Flags().Changed(stateDir) {
 		err = useDir(env, c, "exec --state-dir", dir, func(ctx context.Context) (err error) {
@@ -170,4 +182,93 @@ transport=%s
 queue-transition=notified
 snapshot=authority, backlog, replay, readiness
 `, ledger.SchemaVersion, strings.Join(ledger.CommandNames, ", "), strings.Join(ledger.EventNames(), ", "), snapshotTransport)
+}
+
+// The functions below implement the runtime contract on a directory, without a yard.
+// They replace another program, so they print the contract's error texts unchanged and
+// always fail with exit code 1.
+
+// stateDir is a flag of verbs that otherwise contact a node. If it is given, even
+// empty, no node may be contacted.
+const stateDir = "state-dir"
+
+func addStateDir(c *cobra.Command, dir *string) {
+	c.Flags().StringVar(dir, stateDir, "", "use the state in this `directory` instead of a yard")
+}
+
+// lockTimeout is how long a command waits for the lock of the directory unless
+// --timeout is given. Callers usually have a timeout of 10 s themselves.
+const lockTimeout = 10 * time.Second
+
+// useDir calls use, which works on the state directory dir. The context of use ends
+// when the wait for the directory's lock has lasted --timeout, or lockTimeout if that
+// flag is not given. verb names the caller in the error for a dir that is "".
+func useDir(env *command.Env, c *cobra.Command, verb, dir string, use func(context.Context) error) error {
+	if dir == "" {
+		return missingDirError(verb)
+	}
+	wait := lockTimeout
+	if c.Flags().Changed("timeout") {
+		wait = env.Timeout
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), wait)
+	defer cancel()
+	if err := use(ctx); err != nil {
+		return usererror.New(err.Error(), "")
+	}
+	return nil
+}
+
+func missingDirError(verb string) error {
+	return usererror.New(verb+" requires a state directory path", "")
+}
+
+// snapshotDir shows the snapshot of a state directory.
+func snapshotDir(env *command.Env, c *cobra.Command, dir string) error {
+	var snapshot ledger.Snapshot
+	err := useDir(env, c, "snapshot --state-dir", dir, func(ctx context.Context) (err error) {
+		snapshot, err = statedir.Snapshot(ctx, dir)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !env.JSON {
+		snapshotLine(env.Out, &snapshot)
+		return nil
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(snapshot); err != nil {
+		return err
+	}
+	return env.PrintJSON(text.Bytes())
+}
+
+// Init returns the verb init.
+func Init(env *command.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "init <directory>",
+		Short: "Create a state directory for the runtime contract",
+		Long: `Creates a directory for the --state-dir of exec and snapshot. An existing state
+directory is reset: the files of the state are replaced, and the previous ones are
+kept under names that end in .old. Other files stay.`,
+		Example: `  yardmaster init state
+  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}' --state-dir=state`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 || args[0] == "" {
+				return missingDirError("init")
+			}
+			return command.CheckArgs(c, args)
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			err := useDir(env, c, "init", args[0], func(ctx context.Context) error { return statedir.Init(ctx, args[0]) })
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(env.Out, "initialized state directory:", args[0])
+			return err
+		},
+	}
 }

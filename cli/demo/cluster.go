@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
@@ -16,10 +17,10 @@ import (
 
 const (
 	startTimeout   = 25 * time.Second
-	requestTimeout = 3 * time.Second // for one request
+	requestTimeout = 3 * time.Second // of one enqueue request
 	workers        = 2
-	credits        = 16
-	slots          = 8 // of each node's RRQ runner
+	credits        = 16 // of each worker
+	slots          = 8  // of each node's RRQ runner
 )
 
 // The queues: one for Overhop workers, one for RRQ runners.
@@ -46,15 +47,15 @@ type demoCluster struct {
 type member struct {
 	*procs.Node
 	client *cluster.Client // nil until connect
-	dead   atomic.Bool
 }
 
-// layOut chooses addresses and writes the configuration files. It starts nothing.
+// layOut chooses the addresses of the nodes and writes their configuration files to
+// dir. It starts nothing.
 func layOut(o Options, dir string) (*demoCluster, error) {
 	c := &demoCluster{opts: o, dir: dir}
 	c.currentAuthority.Store(new(string))
-	if out, ok := o.Out.(*os.File); ok {
-		info, err := out.Stat()
+	if file, ok := o.Out.(*os.File); ok {
+		info, err := file.Stat()
 		c.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	env := []string{fmt.Sprintf("YARD_NATS_MAX_STORE_BYTES=%d", 2<<30)}
@@ -100,6 +101,44 @@ func (c *demoCluster) connect(ctx context.Context) (err error) {
 	return nil
 }
 
+// survivor returns a node whose process runs. The search starts at the node with the
+// number turn modulo the number of nodes, so that callers can take turns. If no node
+// runs, survivor returns the first, which is about to be restarted.
+func (c *demoCluster) survivor(turn int) *member {
+	for i := range c.members {
+		if m := c.members[(turn+i)%len(c.members)]; m.Running() {
+			return m
+		}
+	}
+	return c.members[0]
+}
+
+// askSurvivors calls ask with one surviving node after the other until it returns nil,
+// ctx ends, or a process exits unexpectedly. what describes the awaited fact in errors.
+func (c *demoCluster) askSurvivors(ctx context.Context, what string, ask func(*member) error) error {
+	turn := 0
+	return c.Until(ctx, what, func() error {
+		turn++
+		return ask(c.survivor(turn))
+	})
+}
+
+// tally returns the number of jobs in each state as one node counts them, and their
+// sums "ended" and "open".
+func (m *member) tally(ctx context.Context) (map[string]int, error) {
+	var list api.QueueList
+	err := m.Ask(ctx, api.Subject("queue-list"), struct{}{}, &list)
+	numbers := make(map[string]int)
+	for _, queue := range list.Queues {
+		for state, n := range queue.Counts {
+			numbers[state] += n
+		}
+	}
+	numbers["ended"] = numbers["completed"] + numbers["failed"]
+	numbers["open"] = numbers["waiting"] + numbers["delayed"] + numbers["active"]
+	return numbers, err
+}
+
 // startWorkers starts the Overhop workers, and waits until they are subscribed.
 // Each has the addresses of all nodes, so that it can reconnect when one dies.
 func (c *demoCluster) startWorkers(ctx context.Context) error {
@@ -118,7 +157,7 @@ func (c *demoCluster) startWorkers(ctx context.Context) error {
 	return c.Until(ctx, "the workers are subscribed", func() error {
 		subscribed := 0
 		for _, m := range c.members {
-			s, err := askStatus(ctx, m)
+			s, err := m.Status(ctx)
 			if err != nil {
 				return err
 			}

@@ -20,13 +20,15 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/job"
+
 	"golang.org/x/sync/errgroup"
 )
 
 // Options configures a demo.
 type Options struct {
 	Nodes  int           // 1 or 3
-	Jobs   int           // MinJobs to MaxJobs
+	Jobs   int           // 20 to 100,000
 	Kill   bool          // kill the authority half-way
 	Spread time.Duration // time over which the jobs are enqueued; 0 means 8 s
 	Binary string        // the program to start; "" means this one
@@ -34,10 +36,10 @@ type Options struct {
 	Out    io.Writer     // receives progress
 }
 
-// Limits of [Options.Jobs]. At least 20 jobs are needed for every kind to occur.
+// Limits of [Options.Jobs]. With fewer than 20 jobs some kinds would not occur.
 const (
-	MinJobs = 20
-	MaxJobs = 100_000 // half of the job records a cluster keeps
+	minJobs = 20
+	maxJobs = 100_000 // half of the job records a cluster keeps
 )
 
 // OptionError reports an invalid option by the name of its flag.
@@ -45,12 +47,14 @@ type OptionError struct{ Flag, Reason string }
 
 func (e *OptionError) Error() string { return "--" + e.Flag + " " + e.Reason }
 
+// withDefaults returns o with defaults for the fields that are not set, or an
+// [OptionError].
 func (o Options) withDefaults() (Options, error) {
 	if o.Nodes != 1 && o.Nodes != 3 {
 		return o, &OptionError{"nodes", fmt.Sprintf("is %d: must be 1 or 3", o.Nodes)}
 	}
-	if o.Jobs < MinJobs || o.Jobs > MaxJobs {
-		return o, &OptionError{"jobs", fmt.Sprintf("is %d: must be %d to %d", o.Jobs, MinJobs, MaxJobs)}
+	if o.Jobs < minJobs || o.Jobs > maxJobs {
+		return o, &OptionError{"jobs", fmt.Sprintf("is %d: must be %d to %d", o.Jobs, minJobs, maxJobs)}
 	}
 	if o.Spread == 0 {
 		o.Spread = 8 * time.Second
@@ -90,6 +94,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 			}
 		}()
 	}
+
 	c, err := layOut(o, dir)
 	if err != nil {
 		return Report{}, err
@@ -98,18 +103,18 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	if err := c.open(ctx); err != nil {
 		return Report{}, err
 	}
-	l := newLoad(c)
+	l := &load{c: c, jobs: o.Jobs, ids: make(map[job.ID]jobKind, o.Jobs)}
 	if err := c.runDemo(ctx, l); err != nil {
 		return Report{}, err
 	}
-	evidence, err := c.collectEvidence(ctx, l)
+	evidence, err := c.collectEvidence(ctx)
 	if err != nil {
 		return Report{}, err
 	}
 	return c.judge(l, evidence), nil
 }
 
-// open starts all processes and returns when they are ready for work.
+// open starts the nodes and the workers, and returns when they are ready for work.
 func (c *demoCluster) open(ctx context.Context) error {
 	began := time.Now()
 	c.logf("starting %s in %s", count(len(c.members), "node"), filepath.Base(c.dir))
@@ -121,8 +126,10 @@ func (c *demoCluster) open(ctx context.Context) error {
 	if err := c.connect(ctx); err != nil {
 		return err
 	}
-	if err := c.addQueues(ctx); err != nil {
-		return err
+	for _, queue := range []string{queueOverhop, queueRRQ} { // before workers subscribe to them
+		if err := c.AddQueue(ctx, queue, 0); err != nil {
+			return err
+		}
 	}
 	if err := c.startWorkers(ctx); err != nil {
 		return err
@@ -137,10 +144,10 @@ func (c *demoCluster) open(ctx context.Context) error {
 func (c *demoCluster) runDemo(ctx context.Context, l *load) error {
 	c.logf("enqueuing %d jobs over %s", l.jobs, c.opts.Spread)
 	group, ctx := errgroup.WithContext(ctx)
-	watched, stopWatching := context.WithCancel(ctx)
-	group.Go(func() error { return c.watchProcesses(watched) })
-	group.Go(func() error { c.showProgress(watched, l); return nil })
-	group.Go(func() error { c.watchAuthority(watched); return nil })
+	watchCtx, stopWatching := context.WithCancel(ctx)
+	group.Go(func() error { return c.watchProcesses(watchCtx) })
+	group.Go(func() error { c.showProgress(watchCtx, l); return nil })
+	group.Go(func() error { c.watchAuthority(watchCtx); return nil })
 	group.Go(func() error {
 		defer stopWatching()
 		var parts errgroup.Group

@@ -68,11 +68,8 @@ type load struct {
 	ids  map[job.ID]jobKind // accepted
 }
 
-func newLoad(c *demoCluster) *load {
-	return &load{c: c, jobs: c.opts.Jobs, ids: make(map[job.ID]jobKind, c.opts.Jobs)}
-}
-
-// enqueueAll returns when every job has been accepted.
+// enqueueAll enqueues the jobs at a steady rate and returns when every job has been
+// accepted.
 func (l *load) enqueueAll(ctx context.Context) error {
 	l.began = time.Now()
 	interval := l.c.opts.Spread / time.Duration(l.jobs)
@@ -80,14 +77,14 @@ func (l *load) enqueueAll(ctx context.Context) error {
 	for range producers {
 		group.Go(func() error {
 			for {
-				i := int(l.next.Add(1)) - 1
-				if i >= l.jobs {
+				number := int(l.next.Add(1)) - 1
+				if number >= l.jobs {
 					return nil
 				}
-				if err := backoff.Sleep(ctx, time.Until(l.began.Add(time.Duration(i)*interval))); err != nil {
+				if err := backoff.Sleep(ctx, time.Until(l.began.Add(time.Duration(number)*interval))); err != nil {
 					return err
 				}
-				if err := l.enqueue(ctx, i); err != nil {
+				if err := l.enqueue(ctx, number); err != nil {
 					return err
 				}
 			}
@@ -96,11 +93,12 @@ func (l *load) enqueueAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// enqueue enqueues job i. A call that fails is repeated at another node, which is
-// safe because the key makes all repetitions the same job.
-func (l *load) enqueue(ctx context.Context, i int) error {
-	kind := jobKinds[i%len(jobKinds)]
-	key := fmt.Sprintf("demo-%d", i)
+// enqueue enqueues the job with this number, from 0, and records it as accepted. A
+// request that fails is repeated at another node, which is safe because all requests
+// with the same key make the same job.
+func (l *load) enqueue(ctx context.Context, number int) error {
+	kind := jobKinds[number%len(jobKinds)]
+	key := fmt.Sprintf("demo-%d", number)
 	id, err := job.KeyID(kind.queue, key)
 	if err != nil {
 		return err
@@ -109,19 +107,21 @@ func (l *load) enqueue(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	for turn := i; ; turn++ {
-		err := l.call(ctx, l.c.survivor(turn), kind.queue, id, body)
+	for turn := number; ; turn++ {
+		err := l.c.survivor(turn).enqueue(ctx, kind.queue, id, body)
 		if err == nil {
 			break
 		}
-		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code[0] == '4' {
-			return fmt.Errorf("enqueue job %d: %w", i, err)
+		refused, ok := errors.AsType[*api.Error](err)
+		if ok && refused.Code[0] == '4' { // as in HTTP, the fault is in the request: a retry is useless
+			return fmt.Errorf("enqueue job %d: %w", number, err)
 		}
 		l.repeated.Add(1)
 		if err := backoff.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
+
 	l.accepted.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,24 +130,30 @@ func (l *load) enqueue(ctx context.Context, i int) error {
 	return nil
 }
 
-// call sends one enqueue request and checks the id in the answer.
-func (l *load) call(ctx context.Context, m *member, queue string, id job.ID, body json.RawMessage) error {
-	answer, err := ask[api.EnqueueReply](ctx, m, api.Subject("enqueue", queue), body)
+// enqueue sends one enqueue request to the node and checks that the job has the
+// expected id. A wrong id is an [api.Error].
+func (m *member) enqueue(ctx context.Context, queue string, id job.ID, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	raw, err := m.client.Request(ctx, api.Subject("enqueue", queue), body)
 	if err != nil {
+		return fmt.Errorf("ask %s: %w", m.Name, err)
+	}
+	var reply api.EnqueueReply
+	if err := json.Unmarshal(raw, &reply); err != nil {
 		return err
 	}
-	if answer.ID != id {
-		return &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("accepted as %s, but its id should be %s", answer.ID, id)}
+	if reply.ID != id {
+		return &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("accepted as %s, but its id should be %s", reply.ID, id)}
 	}
 	return nil
 }
 
-// body returns the job's record as JSON.
-func (k *jobKind) body(key string) (json.RawMessage, error) {
+// body returns the body of a request that enqueues a job of this kind under a key.
+func (k *jobKind) body(key string) ([]byte, error) {
 	spec := job.Spec{Function: k.function, Params: json.RawMessage(k.params)}
 	if k.delay > 0 {
-		at := time.Now().Add(k.delay).UTC()
-		spec.RunAt = &at
+		spec.RunAt = new(time.Now().Add(k.delay).UTC())
 	}
 	if k.attempts > 0 {
 		spec.MaxAttempts = &k.attempts

@@ -37,7 +37,9 @@ func (r *Report) Good() bool {
 	return r.Lost == 0 && r.Duplicates == 0 && r.FailedOtherwise == 0 && r.EventGaps == 0
 }
 
-// judge compares the three sources of evidence for each job.
+// judge returns the report on the jobs that l has enqueued. For each job it compares the
+// three sources of evidence: its state at the end, the attempts that workers and runners
+// have recorded, and the events of its end in history.
 func (c *demoCluster) judge(l *load, s evidence) Report {
 	r := Report{
 		Nodes: len(c.members), Killed: !c.killed.IsZero(), Accepted: len(l.ids), CallsRepeated: int(l.repeated.Load()),
@@ -45,10 +47,10 @@ func (c *demoCluster) judge(l *load, s evidence) Report {
 	}
 	for id, kind := range l.ids {
 		end, ended := s.ends[id]
-		seen := s.witnesses[id]
-		r.Duplicates += max(s.history.delivered[id]-1, 0) + repeats(seen)
+		attempts := s.witnesses[id]
+		r.Duplicates += max(s.history.delivered[id]-1, 0) + repeats(attempts)
 		switch {
-		case !ended || len(seen) == 0:
+		case !ended || len(attempts) == 0:
 			r.Lost++
 		case end.state == "completed" && !kind.fails:
 			r.Completed++
@@ -92,8 +94,10 @@ func rate(n int, in time.Duration) float64 {
 	return float64(n) / in.Seconds()
 }
 
-// failoverTime returns the time between the last end before and the first end
-// after the first acquisition of the authority that follows the kill.
+// failoverTime returns for how long no dispatch ended around the change of the authority:
+// from the last end before the authority was acquired again to the first end after that.
+// killed is when the node that held it was killed; if killed is zero, or nothing ended
+// afterwards, failoverTime returns 0.
 func (h *eventLog) failoverTime(killed time.Time) time.Duration {
 	if killed.IsZero() {
 		return 0
@@ -102,12 +106,12 @@ func (h *eventLog) failoverTime(killed time.Time) time.Duration {
 		if acquired.Before(killed) {
 			continue
 		}
-		before := killed
+		lastEnd := killed
 		for _, end := range h.ends {
 			if end.After(acquired) {
-				return end.Sub(before)
+				return end.Sub(lastEnd)
 			}
-			before = end
+			lastEnd = end
 		}
 	}
 	return 0

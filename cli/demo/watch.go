@@ -17,45 +17,57 @@ func (c *demoCluster) killAuthority(ctx context.Context, l *load) error {
 			return err
 		}
 	}
-	victim, err := c.authority(ctx)
+	victim, err := c.findAuthority(ctx)
 	if err != nil {
 		return err
 	}
-	victim.dead.Store(true)
 	victim.Kill()
 	c.killed = time.Now()
 	c.logf("killed %s, the authority, with SIGKILL at %d accepted jobs", victim.Name, l.accepted.Load())
 	if len(c.members) > 1 {
 		return nil
 	}
-	// A standalone node recovers from its disk.
-	if err := victim.Start(); err != nil {
-		return err
-	}
-	victim.dead.Store(false)
-	return nil
+	return victim.Start() // a standalone node recovers from its disk
 }
 
-// authority asks the surviving nodes until one reports an authority.
-func (c *demoCluster) authority(ctx context.Context) (found *member, err error) {
+// findAuthority asks the surviving nodes until one reports an authority, and returns the
+// node that holds it.
+func (c *demoCluster) findAuthority(ctx context.Context) (holder *member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	turn := 0
-	err = c.Until(ctx, "there is an authority", func() error {
-		turn++
-		s, err := askStatus(ctx, c.survivor(turn))
+	err = c.askSurvivors(ctx, "there is an authority", func(asked *member) error {
+		s, err := asked.Status(ctx)
 		if err != nil {
 			return err
 		}
 		for _, m := range c.members {
 			if m.Name == s.Authority.Owner && !s.Authority.Expired {
-				found = m
+				holder = m
 				return nil
 			}
 		}
 		return fmt.Errorf("the authority is %q", s.Authority.Owner)
 	})
-	return found, err
+	return holder, err
+}
+
+// awaitEnds waits until all jobs have ended. It also returns nil if they have not ended
+// within the time limit: the report then shows which are missing.
+func (c *demoCluster) awaitEnds(ctx context.Context, l *load) error {
+	limit := 20*time.Second + time.Duration(l.jobs)*time.Second/500
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := c.askSurvivors(limited, "all jobs have ended", func(m *member) error {
+		numbers, err := m.tally(limited)
+		if err == nil && numbers["ended"] < l.jobs {
+			return fmt.Errorf("%d of %d have ended", numbers["ended"], l.jobs)
+		}
+		return err
+	})
+	if limited.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
 }
 
 // showProgress prints progress until ctx ends: on a terminal in one line that is
@@ -67,7 +79,7 @@ func (c *demoCluster) showProgress(ctx context.Context, l *load) {
 	}
 	for turn := 0; backoff.Sleep(ctx, interval) == nil; turn++ {
 		m := c.survivor(turn)
-		t, err := tally(ctx, m)
+		numbers, err := m.tally(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -77,16 +89,16 @@ func (c *demoCluster) showProgress(ctx context.Context, l *load) {
 			continue
 		}
 		c.printLine(fmt.Sprintf("%s  completed %d  failed %d  open %d (running %d)  authority %s",
-			text, t["completed"], t["failed"], t["open"], t["active"], *c.currentAuthority.Load()))
+			text, numbers["completed"], numbers["failed"], numbers["open"], numbers["active"], *c.currentAuthority.Load()))
 	}
 }
 
-// watchAuthority keeps currentAuthority up to date. It runs separately from
-// showProgress, because a node answers slowly while there is no authority.
+// watchAuthority updates c.currentAuthority until ctx ends. It runs separately from
+// showProgress, because a node replies slowly while no member holds the authority.
 func (c *demoCluster) watchAuthority(ctx context.Context) {
 	for turn := 0; ; turn++ {
 		text := "none"
-		s, err := askStatus(ctx, c.survivor(turn))
+		s, err := c.survivor(turn).Status(ctx)
 		if err == nil && s.Authority.Owner != "" && !s.Authority.Expired {
 			text = fmt.Sprintf("%s, epoch %d", s.Authority.Owner, s.Authority.Epoch)
 		}

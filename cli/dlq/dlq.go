@@ -29,60 +29,62 @@ dead letters.`,
 	}, dlqList(env), dlqShow(env), dlqStats(env), dlqRequeue(env), dlqRemove(env))
 }
 
-// deadLetterFlags are the filters that select dead letters.
-type deadLetterFlags struct {
+// selection is the flags that select dead letters.
+type selection struct {
 	queue, function, err string
 	older, newer         time.Duration
-	limit                int
+	limit                int // 0 means no limit
 }
 
-func (f *deadLetterFlags) add(c *cobra.Command) *cobra.Command {
+// addFilters adds the flags that filter dead letters to c, and returns c.
+func (s *selection) addFilters(c *cobra.Command) *cobra.Command {
 	flags := c.Flags()
-	flags.StringVarP(&f.queue, "queue", "q", "", "only jobs of this `queue`")
-	flags.StringVar(&f.function, "function", "", "only jobs that call this `function`")
-	flags.StringVar(&f.err, "error", "", "only jobs with this `error`: its type, its code or a part of its text")
-	flags.DurationVar(&f.older, "older-than", 0, "only jobs that failed longer ago than this `time`")
-	flags.DurationVar(&f.newer, "newer-than", 0, "only jobs that failed no longer ago than this `time`")
+	flags.StringVarP(&s.queue, "queue", "q", "", "only jobs of this `queue`")
+	flags.StringVar(&s.function, "function", "", "only jobs that call this `function`")
+	flags.StringVar(&s.err, "error", "", "only jobs with this `error`: its type, its code or a part of its text")
+	flags.DurationVar(&s.older, "older-than", 0, "only jobs that failed longer ago than this `time`")
+	flags.DurationVar(&s.newer, "newer-than", 0, "only jobs that failed no longer ago than this `time`")
 	return c
 }
 
-func (f *deadLetterFlags) addLimit(c *cobra.Command, limit int) *cobra.Command {
-	c.Flags().IntVar(&f.limit, "limit", limit, "largest number of dead letters, oldest first; 0 is no limit")
-	return c
+// addLimit adds the flag --limit with a default to c.
+func (s *selection) addLimit(c *cobra.Command, limit int) {
+	c.Flags().IntVar(&s.limit, "limit", limit, "largest number of dead letters, oldest first; 0 is no limit")
 }
 
-// request returns the body of the request for the flags and names. Ages are
-// converted to absolute times once, so that all pages use the same filter.
-func (f *deadLetterFlags) request(c *cobra.Command, names []string) (map[string]any, error) {
-	q := map[string]any{}
-	for name, value := range map[string]string{"queue": f.queue, "function": f.function, "error": f.err} {
+// request returns the body of the request for the dead letters that the flags and
+// names select. Ages are converted to absolute times once, so that the requests for
+// all pages use the same filter.
+func (s *selection) request(c *cobra.Command, names []string) (map[string]any, error) {
+	request := map[string]any{}
+	for name, value := range map[string]string{"queue": s.queue, "function": s.function, "error": s.err} {
 		if value != "" {
-			q[name] = value
+			request[name] = value
 		} else if c.Flags().Changed(name) {
 			return nil, usererror.Usage(c, "--%s is empty: omit it to select all", name)
 		}
 	}
 	now := time.Now().UTC()
 	for _, age := range []struct {
-		flag, name string
-		value      time.Duration
-	}{{"older-than", "failed_before", f.older}, {"newer-than", "failed_after", f.newer}} {
-		if !c.Flags().Changed(age.flag) {
-			continue
-		}
+		flag, field string
+		value       time.Duration
+	}{{"older-than", "failed_before", s.older}, {"newer-than", "failed_after", s.newer}} {
 		if age.value < 0 {
 			return nil, usererror.Usage(c, "--%s is %s: must not be negative", age.flag, age.value)
 		}
-		q[age.name] = now.Add(-age.value)
+		if c.Flags().Changed(age.flag) {
+			request[age.field] = now.Add(-age.value)
+		}
 	}
-	if f.limit < 0 {
-		return nil, usererror.Usage(c, "--limit is %d: must be 0 or more", f.limit)
+	if s.limit < 0 {
+		return nil, usererror.Usage(c, "--limit is %d: must be 0 or more", s.limit)
 	}
-	return q, addNames(c, q, names)
+	return request, addNames(c, request, names)
 }
 
-// addNames adds dead letters to the request q, by number or by job id.
-func addNames(c *cobra.Command, q map[string]any, names []string) error {
+// addNames adds the dead letters that names name to a request. A name is the number
+// of a dead letter, or the id of its job, also as "<queue>:<id>".
+func addNames(c *cobra.Command, request map[string]any, names []string) error {
 	var numbers []uint64
 	var jobs []job.ID
 	for _, name := range names {
@@ -100,18 +102,20 @@ func addNames(c *cobra.Command, q map[string]any, names []string) error {
 	case numbers != nil && jobs != nil:
 		return usererror.Usage(c, "name dead letters by number or by job, not both")
 	case numbers != nil:
-		q["letters"] = numbers
+		request["letters"] = numbers
 	case jobs != nil:
-		q["jobs"] = jobs
+		request["jobs"] = jobs
 	}
 	return nil
 }
 
+// deadLetterArgs is the part of a Use line for any number of dead letters.
 const deadLetterArgs = "[letter]..."
 
+// dlqList returns the verb 'dlq list'.
 func dlqList(env *command.Env) *cobra.Command {
-	var f deadLetterFlags
-	return f.addLimit(f.add(env.WithJSON(&cobra.Command{
+	var s selection
+	c := s.addFilters(env.WithJSON(&cobra.Command{
 		Use:     "list " + deadLetterArgs,
 		Aliases: []string{"ls"},
 		Short:   "List dead letters, oldest first",
@@ -120,15 +124,18 @@ have been retried since; "-" means that the job is no longer in the ledger.`,
 		Example: `  yardmaster dlq list
   yardmaster dlq list --queue mail --error smtp --limit 0 --json`,
 		RunE: func(c *cobra.Command, names []string) error {
-			q, err := f.request(c, names)
+			request, err := s.request(c, names)
 			if err != nil {
 				return err
 			}
-			return listDeadLetters(c.Context(), env, q, f.limit)
+			return listDeadLetters(c.Context(), pages{env, "list", request, s.limit})
 		},
-	})), 100)
+	}))
+	s.addLimit(c, 100)
+	return c
 }
 
+// dlqShow returns the verb 'dlq show'.
 func dlqShow(env *command.Env) *cobra.Command {
 	return env.WithJSON(&cobra.Command{
 		Use:   "show <letter>",
@@ -138,35 +145,37 @@ its current state. If a job has several dead letters, its id selects the last.
 'yardmaster events --job <id> --since 0' shows its history.`,
 		Example: `  yardmaster dlq show 17`,
 		RunE: func(c *cobra.Command, names []string) error {
-			q := map[string]any{}
-			if err := addNames(c, q, names); err != nil {
+			request := map[string]any{}
+			if err := addNames(c, request, names); err != nil {
 				return err
 			}
-			return command.Request(c.Context(), env, api.Subject("dlq-show"), q, deadLetterTable)
+			return command.Request(c.Context(), env, api.Subject("dlq-show"), request, deadLetterTable)
 		},
 	})
 }
 
+// dlqStats returns the verb 'dlq stats'.
 func dlqStats(env *command.Env) *cobra.Command {
-	var f deadLetterFlags
-	return f.add(env.WithJSON(&cobra.Command{
+	var s selection
+	return s.addFilters(env.WithJSON(&cobra.Command{
 		Use:     "stats",
 		Short:   "Count dead letters by queue, function and error",
 		Example: `  yardmaster dlq stats --newer-than 24h`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			q, err := f.request(c, nil)
+			request, err := s.request(c, nil)
 			if err != nil {
 				return err
 			}
-			return countDeadLetters(c.Context(), env, q)
+			return countDeadLetters(c.Context(), pages{env, "stats", request, 0})
 		},
 	}))
 }
 
+// dlqRequeue returns the verb 'dlq requeue'.
 func dlqRequeue(env *command.Env) *cobra.Command {
 	var to string
 	var keep bool
-	c := deadLetterChangeCommand(env, &cobra.Command{
+	c := changeVerb(env, "requeue", &cobra.Command{
 		Use:   "requeue " + deadLetterArgs,
 		Short: "Run the jobs of dead letters again",
 		Long: `Runs the jobs of dead letters again, and removes the dead letters. A job that is
@@ -181,14 +190,14 @@ the exit code is 1.`,
 		Example: `  yardmaster dlq requeue --queue mail --newer-than 1h --dry-run
   yardmaster dlq requeue --function send --to mail-slow
   yardmaster dlq requeue --all --limit 100`,
-	}, "requeue", func(c *cobra.Command, q map[string]any) error {
+	}, func(c *cobra.Command, request map[string]any) error {
 		if c.Flags().Changed("to") {
 			if err := job.ValidQueue(to); err != nil {
 				return usererror.Usage(c, "--to: %v", err)
 			}
-			q["to"] = to
+			request["to"] = to
 		}
-		q["keep_attempts"] = keep
+		request["keep_attempts"] = keep
 		return nil
 	})
 	c.Flags().StringVar(&to, "to", "", "enqueue into another, existing `queue`")
@@ -196,8 +205,9 @@ the exit code is 1.`,
 	return c
 }
 
+// dlqRemove returns the verb 'dlq rm'.
 func dlqRemove(env *command.Env) *cobra.Command {
-	return deadLetterChangeCommand(env, &cobra.Command{
+	return changeVerb(env, "remove", &cobra.Command{
 		Use:     "rm " + deadLetterArgs,
 		Aliases: []string{"remove", "del", "delete"},
 		Short:   "Remove dead letters",
@@ -205,33 +215,35 @@ func dlqRemove(env *command.Env) *cobra.Command {
 ledger keeps a job, 'yardmaster job retry' can still run it again.`,
 		Example: `  yardmaster dlq rm 17
   yardmaster dlq rm --older-than 720h --dry-run`,
-	}, "remove", func(*cobra.Command, map[string]any) error { return nil })
+	}, func(*cobra.Command, map[string]any) error { return nil })
 }
 
-// deadLetterChangeCommand adds to c the flags and the action of a verb that
-// changes dead letters, and returns c. options adds further fields to the
+// changeVerb turns c into a verb that changes dead letters, and returns c. endpoint is
+// the last part of the endpoint's name. addOptions adds the options of the verb to the
 // request.
-func deadLetterChangeCommand(env *command.Env, c *cobra.Command, verb string, options func(*cobra.Command, map[string]any) error) *cobra.Command {
-	var f deadLetterFlags
-	var all, dry bool
-	f.addLimit(f.add(env.WithJSON(c)), 0)
+func changeVerb(env *command.Env, endpoint string, c *cobra.Command, addOptions func(*cobra.Command, map[string]any) error) *cobra.Command {
+	var s selection
+	var all, dryRun bool
+	s.addFilters(env.WithJSON(c))
+	s.addLimit(c, 0)
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
-	c.Flags().BoolVarP(&dry, "dry-run", "n", false, "show what would be done, without changing anything")
+	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "show what would be done, without changing anything")
 	c.RunE = func(c *cobra.Command, names []string) error {
-		q, err := f.request(c, names)
-		switch named := len(q) > 0; {
-		case err != nil:
+		request, err := s.request(c, names)
+		if err != nil {
 			return err
-		case !named && !all:
+		}
+		switch filtered := len(request) > 0; {
+		case !filtered && !all:
 			return usererror.Usage(c, "no dead letters are selected: name some, or give a filter or --all")
-		case named && all:
+		case filtered && all:
 			return usererror.Usage(c, "--all excludes filters and names")
 		}
-		q["all"], q["dry_run"] = all, dry
-		if err := options(c, q); err != nil {
+		request["all"], request["dry_run"] = all, dryRun
+		if err := addOptions(c, request); err != nil {
 			return err
 		}
-		return changeDeadLetters(c.Context(), env, verb, q, f.limit)
+		return changeDeadLetters(c.Context(), pages{env, endpoint, request, s.limit}, dryRun)
 	}
 	return c
 }

@@ -16,45 +16,57 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 )
 
-// page is the reply to any request for several dead letters.
+// page is one page of the reply to a request for dead letters. An endpoint sets
+// either the counts, or Letters, or Items.
 type page struct {
 	api.DeadLetterCounts
 	api.Continuation
-	Stopped        string
+	Stopped        string // why the node stopped early; "" means that it did not
 	Letters, Items []json.RawMessage
 }
 
-// eachPage requests dead letters page by page until all of them, or limit if it
-// is positive, are received, and calls fn for each page. more reports whether there
-// are further ones.
-func eachPage(ctx context.Context, env *command.Env, verb string, q map[string]any, limit int, fn func(*page) error) (more bool, err error) {
+// pages is a request for any number of dead letters, which is sent page by page.
+type pages struct {
+	env      *command.Env
+	endpoint string         // last part of the endpoint's name
+	request  map[string]any // body of the request for the next page
+	limit    int            // largest number of dead letters; 0 means all
+}
+
+// each requests the pages and calls fn for each of them. It stops at the first error
+// of a request or of fn. moreLeft reports whether there are dead letters beyond the
+// limit.
+func (p *pages) each(ctx context.Context, fn func(*page) error) (moreLeft bool, err error) {
 	const pageSize = 1000
 	for received := 0; ; {
-		q["limit"] = pageSize
-		if limit > 0 {
-			q["limit"] = min(pageSize, limit-received)
+		p.request["limit"] = pageSize
+		if p.limit > 0 {
+			p.request["limit"] = min(pageSize, p.limit-received)
 		}
-		part, err := connect.Decode[page](env.Send(ctx, api.Subject("dlq-"+verb), q))
-		if err == nil {
-			err = fn(&part)
-		}
+		part, err := connect.Decode[page](p.env.Send(ctx, api.Subject("dlq-"+p.endpoint), p.request))
 		if err != nil {
+			return false, err
+		}
+		if err := fn(&part); err != nil {
 			return false, err
 		}
 		if part.Stopped != "" {
 			return false, usererror.New(part.Stopped, "repeat the command for the rest: nothing is done twice")
 		}
-		if received += part.Count + len(part.Letters) + len(part.Items); part.Next == 0 || limit > 0 && received >= limit {
+		received += part.Count + len(part.Letters) + len(part.Items)
+		if part.Next == 0 || p.limit > 0 && received >= p.limit {
 			return part.Next > 0, nil
 		}
-		q["from"], q["until"] = part.Next, part.Until
+		p.request["from"], p.request["until"] = part.Next, part.Until
 	}
 }
 
-func listDeadLetters(ctx context.Context, env *command.Env, q map[string]any, limit int) error {
-	list := &command.List{Env: env, Head: "LETTER\tJOB\tQUEUE\tFUNCTION\tATTEMPTS\tFAILED\tSTATE\tERROR\n", Name: "letters"}
-	more, err := eachPage(ctx, env, "list", q, limit, func(p *page) error {
-		return command.WriteItems(list, p.Letters, func(w io.Writer, l *api.DeadLetter) {
+// listDeadLetters prints the dead letters of p as a list, and a note if there are more
+// than its limit.
+func listDeadLetters(ctx context.Context, p pages) error {
+	list := &command.List{Env: p.env, Head: "LETTER\tJOB\tQUEUE\tFUNCTION\tATTEMPTS\tFAILED\tSTATE\tERROR\n", Name: "letters"}
+	moreLeft, err := p.each(ctx, func(part *page) error {
+		return command.WriteItems(list, part.Letters, func(w io.Writer, l *api.DeadLetter) {
 			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", l.Number, command.OrDash(l.ID), l.Queue, command.OrDash(l.Function), l.Attempts,
 				command.TimeText(&l.Failed), command.OrDash(l.State), command.OrDash(deadLetterCause(l)))
 		})
@@ -62,22 +74,23 @@ func listDeadLetters(ctx context.Context, env *command.Env, q map[string]any, li
 	if err != nil {
 		return err
 	}
-	if more {
-		env.Note("there are more; --limit 0 lists all")
+	if moreLeft {
+		p.env.Note("there are more; --limit 0 lists all")
 	}
 	return list.End("no dead letters")
 }
 
-// deadLetterCause returns the error of a dead letter in one line.
+// deadLetterCause returns the error of a dead letter in one line. Without an error it
+// returns the reason why the job failed.
 func deadLetterCause(l *api.DeadLetter) string {
-	e := l.Error
+	fault := l.Error
 	switch {
-	case e == nil || e.Message == "":
+	case fault == nil || fault.Message == "":
 		return command.FitCell(l.Reason)
-	case e.Type == "":
-		return command.FitCell(e.Message)
+	case fault.Type == "":
+		return command.FitCell(fault.Message)
 	}
-	return command.FitCell(e.Type + ": " + e.Message)
+	return command.FitCell(fault.Type + ": " + fault.Message)
 }
 
 // deadLetterTable shows one dead letter, without empty fields.
@@ -88,11 +101,11 @@ func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 	row("queue", l.Queue)
 	row("function", l.Function)
 	row("reason", command.Sanitize(l.Reason))
-	if e := l.Error; e != nil {
-		row("error", command.Sanitize(e.Message))
-		row("error type", command.Sanitize(e.Type))
-		row("error code", command.Sanitize(e.Code))
-		row("details", string(e.Details))
+	if fault := l.Error; fault != nil {
+		row("error", command.Sanitize(fault.Message))
+		row("error type", command.Sanitize(fault.Type))
+		row("error code", command.Sanitize(fault.Code))
+		row("details", string(fault.Details))
 	}
 	row("attempts", fmt.Sprint(l.Attempts))
 	row("accepted", command.TimeText(&l.Accepted))
@@ -104,74 +117,85 @@ func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 	}
 }
 
-// addCounts adds numbers of dead letters by a name.
-func addCounts(to, counts map[string]int) {
-	for name, n := range counts {
-		to[name] += n
-	}
-}
-
-func countDeadLetters(ctx context.Context, env *command.Env, q map[string]any) error {
-	all := api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
-	_, err := eachPage(ctx, env, "stats", q, 0, func(part *page) error {
-		all.Count += part.Count
-		if all.Oldest == nil || part.Oldest != nil && part.Oldest.Before(*all.Oldest) {
-			all.Oldest = part.Oldest
+// countDeadLetters prints the counts of the dead letters of p, added up over all pages.
+func countDeadLetters(ctx context.Context, p pages) error {
+	total := api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
+	_, err := p.each(ctx, func(part *page) error {
+		total.Count += part.Count
+		if total.Oldest == nil || part.Oldest != nil && part.Oldest.Before(*total.Oldest) {
+			total.Oldest = part.Oldest
 		}
-		if all.Newest == nil || part.Newest != nil && part.Newest.After(*all.Newest) {
-			all.Newest = part.Newest
+		if total.Newest == nil || part.Newest != nil && part.Newest.After(*total.Newest) {
+			total.Newest = part.Newest
 		}
-		addCounts(all.Queues, part.Queues)
-		addCounts(all.Functions, part.Functions)
-		addCounts(all.Errors, part.Errors)
+		addCounts(total.Queues, part.Queues)
+		addCounts(total.Functions, part.Functions)
+		addCounts(total.Errors, part.Errors)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return command.PrintValue(env, all, statsTable)
+	return command.PrintValue(p.env, total, statsTable)
 }
 
+// addCounts adds counts by name to total.
+func addCounts(total, counts map[string]int) {
+	for name, n := range counts {
+		total[name] += n
+	}
+}
+
+// statsTable writes the number of dead letters, their age, and a table of the numbers
+// by queue, function and error, each with the largest number first.
 func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 	fmt.Fprintf(w, "letters\t%d\n", s.Count)
 	if s.Count == 0 {
 		return
 	}
 	fmt.Fprintf(w, "oldest\t%s\nnewest\t%s\n", command.TimeText(s.Oldest), command.TimeText(s.Newest))
-	for _, kind := range []struct {
-		name   string
+	for _, table := range []struct {
+		title  string
 		counts map[string]int
 	}{{"QUEUE", s.Queues}, {"FUNCTION", s.Functions}, {"ERROR", s.Errors}} {
-		fmt.Fprintf(w, "\n%s\tLETTERS\n", kind.name)
-		names := command.SortedKeys(kind.counts)
-		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(kind.counts[b], kind.counts[a]) })
+		fmt.Fprintf(w, "\n%s\tLETTERS\n", table.title)
+		names := command.SortedKeys(table.counts)
+		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(table.counts[b], table.counts[a]) })
 		for _, name := range names {
-			fmt.Fprintf(w, "%s\t%d\n", command.OrDash(command.FitCell(name)), kind.counts[name])
+			fmt.Fprintf(w, "%s\t%d\n", command.OrDash(command.FitCell(name)), table.counts[name])
 		}
 	}
 }
 
-func changeDeadLetters(ctx context.Context, env *command.Env, verb string, q map[string]any, limit int) error {
-	list := &command.List{Env: env, Head: "LETTER\tRESULT\tJOB\tQUEUE\tNOTE\n", Name: "items"}
+// changeDeadLetters requeues or removes the dead letters of p, and prints the result
+// of each as a list and their number by result as a note. It returns
+// [usererror.Failed] if one of them could not be changed. dryRun is whether p only
+// asks what would be done.
+func changeDeadLetters(ctx context.Context, p pages, dryRun bool) error {
+	list := &command.List{Env: p.env, Head: "LETTER\tRESULT\tJOB\tQUEUE\tNOTE\n", Name: "items"}
 	results, failed := map[string]int{}, 0
-	_, err := eachPage(ctx, env, verb, q, limit, func(p *page) error {
-		return command.WriteItems(list, p.Items, func(w io.Writer, i *api.DeadLetterResult) {
-			results[i.Result]++
-			if i.Error != "" {
+	_, err := p.each(ctx, func(part *page) error {
+		return command.WriteItems(list, part.Items, func(w io.Writer, r *api.DeadLetterResult) {
+			results[r.Result]++
+			if r.Error != "" {
 				failed++
 			}
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", i.Number, i.Result, command.OrDash(cmp.Or(i.Job, i.ID)), command.OrDash(i.Queue), command.OrDash(command.FitCell(cmp.Or(i.Error, i.Note))))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", r.Number, r.Result, command.OrDash(cmp.Or(r.Job, r.ID)), command.OrDash(r.Queue),
+				command.OrDash(command.FitCell(cmp.Or(r.Error, r.Note))))
 		})
 	})
-	if ended := list.End("no dead letters"); ended != nil {
-		return errors.Join(err, ended)
+	if err != nil && len(results) == 0 && !p.env.JSON {
+		return err // rather than report an empty list
 	}
-	if len(results) > 0 && !env.JSON {
-		dry := ""
-		if q["dry_run"] == true {
-			dry = "dry run, nothing was changed: "
+	if writeErr := list.End("no dead letters"); writeErr != nil {
+		return errors.Join(err, writeErr)
+	}
+	if len(results) > 0 && !p.env.JSON {
+		prefix := ""
+		if dryRun {
+			prefix = "dry run, nothing was changed: "
 		}
-		env.Note("%s%s", dry, command.Counts(results))
+		p.env.Note("%s%s", prefix, command.Counts(results))
 	}
 	if err == nil && failed > 0 {
 		return usererror.Failed

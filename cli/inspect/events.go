@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -47,9 +48,9 @@ type eventLine struct {
 // eventFilter selects events.
 type eventFilter struct {
 	since time.Time
-	event string // a tag in the form of plainName; "": all
-	queue string
-	job   string // as given; the id after findJob
+	event string // name in the form of plainName; "" means all
+	queue string // "" means all
+	job   string // as given, after findJob the id; "" means all
 }
 
 // Events returns the verb events.
@@ -99,11 +100,12 @@ func plainName(event string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", ".", "", "_", "").Replace(event))
 }
 
-// check validates the filter and normalizes f.event.
+// check returns a usage error if the filter names an unknown type of event or an invalid
+// queue. It replaces f.event by the form of the name that matches compares.
 func (f *eventFilter) check(c *cobra.Command) error {
 	if f.event != "" {
-		known := slices.ContainsFunc(ledger.EventNames(), func(n string) bool { return plainName(n) == plainName(f.event) })
-		if !known {
+		isEvent := slices.ContainsFunc(ledger.EventNames(), func(name string) bool { return plainName(name) == plainName(f.event) })
+		if !isEvent {
 			return usererror.Usage(c, "--type is %q: must be one of %s", f.event, strings.Join(ledger.EventNames(), ", "))
 		}
 		f.event = plainName(f.event)
@@ -114,16 +116,18 @@ func (f *eventFilter) check(c *cobra.Command) error {
 	return nil
 }
 
+// events shows the events of the yard's history that f selects and, with follow, new
+// ones until ctx ends.
 func events(ctx context.Context, env *command.Env, f *eventFilter, follow bool) error {
-	cl, err := env.Dial(ctx)
+	client, err := env.Dial(ctx)
 	if err != nil {
 		return err
 	}
 	if err := f.findJob(ctx, env); err != nil {
 		return err
 	}
-	return cl.History(ctx, f.since, follow, func(t streams.Batch) error {
-		return f.eachEvent(t.Body, func(line []byte, e *eventLine) error {
+	return client.History(ctx, f.since, follow, func(batch streams.Batch) error {
+		return f.eachEvent(batch.Body, func(line []byte, e *eventLine) error {
 			if env.JSON {
 				_, err := fmt.Fprintf(env.Out, "%s\n", line)
 				return err
@@ -144,32 +148,34 @@ func (f *eventFilter) findJob(ctx context.Context, env *command.Env) error {
 		f.job = id.String()
 		return nil
 	}
-	found, err := connect.Decode[api.Job](env.Send(ctx, api.Subject("job-show"), command.JobRequest(f.job, f.queue)))
+	shown, err := connect.Decode[api.Job](env.Send(ctx, api.Subject("job-show"), command.JobRequest(f.job, f.queue)))
 	if connect.Refused(err, api.CodeNotFound) != nil {
 		return jobNotFoundError(f.job, f.queue)
 	}
 	if err != nil {
 		return err
 	}
-	f.job = found.ID.String()
+	f.job = shown.ID.String()
 	return nil
 }
 
-// jobNotFoundError returns the error for a job that the yard does not find. Its
-// remedy is the id that a job with this key has, if the queue is known.
-func jobNotFoundError(key, queue string) error {
-	remedy := `name it by its id, or by "<queue>:<key>"`
-	named := key
-	if before, after, ok := strings.Cut(key, ":"); ok && queue == "" && job.ValidQueue(before) == nil {
+// jobNotFoundError returns the user error for a job that the yard does not find. name is
+// the job's key or "<queue>:<key>", and queue the value of --queue, or "". If the queue is
+// known, the remedy has the id that a job with this key has.
+func jobNotFoundError(name, queue string) error {
+	key := name
+	if before, after, ok := strings.Cut(name, ":"); ok && queue == "" && job.ValidQueue(before) == nil {
 		queue, key = before, after
 	}
+	remedy := `name it by its id, or by "<queue>:<key>"`
 	if id, err := job.KeyID(queue, key); err == nil && queue != "" {
 		remedy = fmt.Sprintf("if it is no longer in the ledger, --job %s shows its events", id)
 	}
-	return usererror.New(fmt.Sprintf("there is no job %q", named), remedy)
+	return usererror.New(fmt.Sprintf("there is no job %q", name), remedy)
 }
 
-// eachEvent calls fn for each event of one message of history that f selects.
+// eachEvent calls fn for each event that f selects, with its line of JSON. body is one
+// message of the history: lines of JSON.
 func (f *eventFilter) eachEvent(body []byte, fn func([]byte, *eventLine) error) error {
 	var events []eventLine
 	var lines [][]byte
@@ -214,23 +220,24 @@ func (e *eventLine) findJob() {
 	}
 }
 
-// matches reports whether f selects e.
+// matches reports whether f selects e: it is not too old, and of the event type, job and
+// queue that f names.
 func (f *eventFilter) matches(e *eventLine) bool {
+	isTooOld := e.At.Before(f.since.Truncate(time.Millisecond)) // events have times in milliseconds
 	switch {
-	case e.At.Before(f.since.Truncate(time.Millisecond)),
-		f.event != "" && plainName(e.Event) != f.event,
-		f.job != "" && e.jobID != f.job,
-		f.queue != "" && (e.jobID == "" || e.Queue != f.queue):
+	case isTooOld:
+		return false
+	case f.event != "" && plainName(e.Event) != f.event:
+		return false
+	case f.job != "" && e.jobID != f.job:
 		return false
 	}
-	return true
+	return f.queue == "" || e.jobID != "" && e.Queue == f.queue
 }
 
+// write writes the event as one line: time, number, name, the request or task that it is
+// about, and the other fields that are set as name=value.
 func (e *eventLine) write(w io.Writer) error {
-	subject := e.Request
-	if subject == "" {
-		subject = e.Task
-	}
 	var rest strings.Builder
 	for _, field := range []struct{ name, value string }{
 		{"owner", e.Owner}, {"phase", e.Phase}, {"target", e.Target}, {"channel", e.Channel}, {"worker", e.Worker},
@@ -246,6 +253,6 @@ func (e *eventLine) write(w io.Writer) error {
 	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
 		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", command.TimeText(&e.At), e.Number, e.Event, command.Sanitize(command.OrDash(subject)+rest.String()))
+	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", command.TimeText(&e.At), e.Number, e.Event, command.Sanitize(command.OrDash(cmp.Or(e.Request, e.Task))+rest.String()))
 	return err
 }

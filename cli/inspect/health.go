@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -19,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// aspects are the values of --for, with the HTTP path that reports each.
-var aspects = []struct{ name, path string }{
-	{"ready", "/readyz"}, {"accepting", "/readyz"}, {"dispatching", "/readyz"}, {"serving", "/healthz"},
+// healthPaths has the values of --for, with the HTTP path that reports each.
+var healthPaths = map[string]string{
+	"ready": "/readyz", "accepting": "/readyz", "dispatching": "/readyz", "serving": "/healthz",
 }
 
 // Health returns the verb health.
@@ -43,12 +42,11 @@ serving checks only that the process is running.`,
 			if ready && c.Flags().Changed("for") && aspect != "ready" {
 				return usererror.Usage(c, "--ready and --for %s exclude each other", aspect)
 			}
-			for _, known := range aspects {
-				if known.name == aspect {
-					return health(c.Context(), env, aspect, url, known.path)
-				}
+			path, known := healthPaths[aspect]
+			if !known {
+				return usererror.Usage(c, "--for is %q: must be one of ready, accepting, dispatching, serving", aspect)
 			}
-			return usererror.Usage(c, "--for is %q: must be one of ready, accepting, dispatching, serving", aspect)
+			return health(c.Context(), env, aspect, url, path)
 		},
 	})
 	c.Flags().StringVar(&aspect, "for", "ready", "`aspect` to check: ready, accepting, dispatching or serving")
@@ -57,88 +55,88 @@ serving checks only that the process is running.`,
 	return c
 }
 
-// healthReply is the health of a node.
-type healthReply struct {
-	Serving     bool     `json:"serving"`
-	Ready       bool     `json:"ready"`
-	Accepting   bool     `json:"accepting"`
-	Dispatching bool     `json:"dispatching"`
-	Reasons     []string `json:"reasons"`
-}
-
+// health shows an aspect of a node's health, and returns an error if the node does not
+// have it. The node is asked at url+path over HTTP, or over NATS if url is "".
 func health(ctx context.Context, env *command.Env, aspect, url, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	text, from, err := requestHealth(ctx, env, url, path)
+	text, node, err := requestHealth(ctx, env, url, path)
 	if err != nil {
 		return err
 	}
-	h, err := connect.Decode[healthReply](text, nil)
+	reply, err := connect.Decode[struct {
+		api.Readiness
+		Serving bool `json:"serving"`
+	}](text, nil)
 	if err != nil {
 		return err
 	}
-	good := map[string]bool{
-		"ready": h.Ready, "accepting": h.Accepting, "dispatching": h.Dispatching, "serving": h.Serving || url == "",
+
+	hasAspect := map[string]bool{
+		"ready": reply.Ready, "accepting": reply.Accepting, "dispatching": reply.Dispatching, "serving": reply.Serving || url == "",
 	}[aspect]
-	if env.JSON {
-		if err := env.PrintJSON(text); err != nil || good {
+	switch {
+	case env.JSON:
+		if err := env.PrintJSON(text); err != nil || hasAspect {
 			return err
 		}
 		return usererror.Failed
-	}
-	if good {
+	case hasAspect:
 		_, err := fmt.Fprintln(env.Out, aspect)
 		return err
 	}
-	return usererror.New(fmt.Sprintf("node %s is not %s: %s", from, aspect, command.OrDash(strings.Join(h.Reasons, "; and "))), "'yardmaster status' shows more")
+	return usererror.New(fmt.Sprintf("node %s is not %s: %s", node, aspect, command.OrDash(strings.Join(reply.Reasons, "; and "))), "'yardmaster status' shows more")
 }
 
-// requestHealth requests a node's health over HTTP, or over NATS if url is
-// empty. from names the node that replied.
-func requestHealth(ctx context.Context, env *command.Env, url, path string) (text []byte, from string, err error) {
+// requestHealth requests a node's health at url+path over HTTP, or over NATS if url is
+// "". It returns the health as JSON, and the name or address of the node that replied.
+func requestHealth(ctx context.Context, env *command.Env, url, path string) (text []byte, node string, err error) {
 	if url != "" {
 		text, err = fetchHealth(ctx, env, url, path)
 		return text, "at " + url, err
 	}
-	s, err := connect.Decode[struct {
+	status, err := connect.Decode[struct {
 		Node      string          `json:"node"`
 		Readiness json.RawMessage `json:"readiness"`
 	}](env.Send(ctx, api.Subject("status"), struct{}{}))
-	return s.Readiness, s.Node, err
+	return status.Readiness, status.Node, err
 }
 
-// fetchHealth requests url+path and returns the body of a 200 or 503 response;
-// both carry the health as JSON.
+// fetchHealth sends an HTTP request for url+path and returns the body of a response with
+// status 200 or 503, which is the health as JSON. It returns an error for any other
+// response.
 func fetchHealth(ctx context.Context, env *command.Env, url, path string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, nil)
 	if err != nil {
-		return nil, &usererror.Error{Msg: fmt.Sprintf("--url is %q: %v", url, err), Remedy: "give it as http://127.0.0.1:4280", Usage: true}
+		return nil, usererror.Invalid(fmt.Sprintf("--url is %q: %v", url, err), "give it as http://127.0.0.1:4280")
 	}
 	client, err := env.HTTPClient()
 	if err != nil {
 		return nil, err
 	}
 	defer client.CloseIdleConnections()
-	w, err := client.Do(r)
-	var untrusted *tls.CertificateVerificationError
+
+	response, err := client.Do(request)
+	untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case errors.As(err, &untrusted):
+	case ok:
 		return nil, usererror.New("the certificate of "+url+" is not trusted: "+untrusted.Err.Error(),
 			"name its CA with --tlsca, and the node by a name in its certificate; 'yardmaster cert show' shows both")
 	case err != nil:
 		return nil, usererror.New("no node replied over HTTP: "+err.Error(), "start one with 'yardmaster node', or give the URL of its http.listen with --url")
 	}
-	defer w.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(w.Body, 1<<20))
+	defer response.Body.Close()
+
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err == nil && response.StatusCode != http.StatusOK && response.StatusCode != http.StatusServiceUnavailable {
+		err = fmt.Errorf("status %s", response.Status)
+	}
+	if err == nil {
+		return text, nil
+	}
 	remedy := "give the URL of a node's http.listen with --url"
-	if w.StatusCode == http.StatusBadRequest && strings.HasPrefix(url, "http://") {
+	if response.StatusCode == http.StatusBadRequest && strings.HasPrefix(url, "http://") {
 		remedy += "; with https:// if the node has [http.tls]"
 	}
-	if known := []int{http.StatusOK, http.StatusServiceUnavailable}; err == nil && !slices.Contains(known, w.StatusCode) {
-		err = fmt.Errorf("status %s", w.Status)
-	}
-	if err != nil {
-		return nil, usererror.New(fmt.Sprintf("the reply of %s%s is not that of a node: %v", url, path, err), remedy)
-	}
-	return text, nil
+	return nil, usererror.New(fmt.Sprintf("the reply of %s%s is not that of a node: %v", url, path, err), remedy)
 }

@@ -26,6 +26,8 @@ pending and running dispatches, and, if the yard is not ready, the reasons.`,
 	}, statusTable, func([]string) (string, any) { return api.Subject("status"), struct{}{} })
 }
 
+// statusTable shows the state of the yard in named lines, followed by tables of the
+// members, the lanes and the runner pools.
 func statusTable(w io.Writer, s *api.Status) {
 	fmt.Fprintf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
 	fmt.Fprintf(w, "ready\t%s\n", readiness(s))
@@ -50,6 +52,8 @@ func statusTable(w io.Writer, s *api.Status) {
 	poolTable(w, s)
 }
 
+// memberTable shows the members, one per line, with what the status of each node reports;
+// "-" stands for what is unknown because a node reports no status.
 func memberTable(w io.Writer, s *api.Status) {
 	if len(s.Members) == 0 {
 		return
@@ -69,8 +73,8 @@ func memberTable(w io.Writer, s *api.Status) {
 	}
 }
 
-// peerText returns a member's version, and whether the connection to it uses TLS
-// or was refused.
+// peerText returns a member's version, and whether the connection to it uses TLS or, if
+// refused is not "", why it was refused.
 func peerText(version string, secured bool, refused string) string {
 	switch {
 	case refused != "":
@@ -119,6 +123,8 @@ func readiness(s *api.Status) string {
 	return fmt.Sprintf("no (accepting %s, dispatching %s)", command.YesNo(r.Accepting), command.YesNo(r.Dispatching))
 }
 
+// authority returns the holder of the authority, its epoch and when its lease ends, or
+// "none".
 func authority(s *api.Status) string {
 	if s.Authority.Owner == "" {
 		return "none"

@@ -1,9 +1,11 @@
 package jobs
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,8 +31,7 @@ const (
 	maxBulkLine   = maxRequest - 512 // bytes; the rest is for the request around the line
 )
 
-// bulkTries limits the retries of a chunk that is refused temporarily: they
-// stop after bulkTries times the request timeout.
+// bulkTries is the time limit for the retries of a chunk, in request timeouts.
 const bulkTries = 12
 
 // bulkItem is one line of the input and its result.
@@ -38,13 +39,14 @@ type bulkItem struct {
 	Line int `json:"line"` // from 1
 	api.BulkResult
 
-	job    []byte // JSON to send; nil if the line is not a job
-	minted job.ID // generated for a line without an id; zero otherwise
+	job       []byte // JSON to send; nil if the line is not a job
+	generated job.ID // for a line without an id; zero otherwise
 }
 
-// retryable reports whether a job with the error e should be sent again.
-func retryable(e *api.BulkError) bool {
-	return e != nil && (e.Code == api.CodeUnavailable || e.Code == api.CodeUnknown)
+// retryable reports whether the item should be sent again. If it is not certain that
+// the job was made, its id prevents a second one.
+func (i *bulkItem) retryable() bool {
+	return i.Error != nil && (i.Error.Code == api.CodeUnavailable || i.Error.Code == api.CodeUnknown)
 }
 
 // chunk is the lines of one request.
@@ -52,7 +54,7 @@ type chunk struct {
 	items []bulkItem
 	bytes int
 	done  chan struct{} // closed when every item has its result
-	lost  bool          // no node replied to the last try
+	lost  bool          // no node replied to the last request
 }
 
 // bulk is one run of 'enqueue --bulk'.
@@ -61,25 +63,26 @@ type bulk struct {
 	queue string // default for lines without a queue
 
 	accepted, duplicates, failed int
-	first                        *bulkItem // first item that was refused
+	firstFailed                  *bulkItem // nil if failed is 0
 }
 
 // checkBulkFlags returns a usage error if a function or a flag of a single job
 // is given.
 func checkBulkFlags(c *cobra.Command, function []string) error {
-	given := c.Flags().NFlag()
+	otherFlags := c.Flags().NFlag()
 	for _, name := range []string{"bulk", "json", "server"} {
 		if c.Flags().Changed(name) {
-			given--
+			otherFlags--
 		}
 	}
-	if len(function) > 0 || given > 0 {
+	if len(function) > 0 || otherFlags > 0 {
 		return usererror.Usage(c, "--bulk excludes a function and the flags of a single job: each line describes its job completely")
 	}
 	return nil
 }
 
-// enqueueBulk enqueues one job for each line of a file.
+// enqueueBulk enqueues one job for each line of a file, or of standard input if path is
+// "-". queue is that of the jobs whose line has none.
 func enqueueBulk(env *command.Env, c *cobra.Command, queue, path string) error {
 	in := env.In
 	if path != "-" {
@@ -90,15 +93,16 @@ func enqueueBulk(env *command.Env, c *cobra.Command, queue, path string) error {
 		defer f.Close()
 		in = f
 	}
-	if _, err := env.Dial(c.Context()); err != nil {
+	if _, err := env.Dial(c.Context()); err != nil { // before requests are sent concurrently
 		return err
 	}
 	b := &bulk{env: env, queue: queue}
 	return b.run(c.Context(), in)
 }
 
-// run reads, sends and shows chunks concurrently. At most maxOpenChunks chunks
-// are sent and not shown.
+// run reads chunks from in, sends them and shows their results, all concurrently. It
+// stops sending when ctx ends, a result cannot be shown, or no node replies. At most
+// maxOpenChunks chunks are sent and not shown.
 func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	sending, stop := context.WithCancel(ctx)
 	defer stop()
@@ -119,25 +123,27 @@ func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	}()
 	sent := make(chan *chunk, maxOpenChunks-1)
 	go b.sendAll(ctx, sending, chunks, sent)
-	var failed error
-	last := 0
+
+	var showErr error
+	lastLine := 0
 	for c := range sent {
 		<-c.done
-		failed = cmp.Or(failed, b.show(c))
-		if c.lost || failed != nil {
+		showErr = cmp.Or(showErr, b.show(c))
+		if c.lost || showErr != nil {
 			stop()
 		}
-		last = c.items[len(c.items)-1].Line
+		lastLine = c.items[len(c.items)-1].Line
 	}
 	b.summarize()
+
 	switch {
-	case failed != nil:
-		return failed
+	case showErr != nil:
+		return showErr
 	case sending.Err() != nil:
-		return usererror.New(fmt.Sprintf("no line after line %d was sent", last), "send the rest once the yard replies; lines with an id may be sent again")
+		return usererror.New(fmt.Sprintf("no line after line %d was sent", lastLine), "send the rest once the yard replies; lines with an id may be sent again")
 	}
 	if err := <-readErr; err != nil {
-		return usererror.New(fmt.Sprintf("the lines after line %d cannot be read: %v", last, err), "send the rest again")
+		return usererror.New(fmt.Sprintf("the lines after line %d cannot be read: %v", lastLine, err), "send the rest again")
 	}
 	if b.failed > 0 {
 		return usererror.Failed
@@ -145,9 +151,86 @@ func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	return nil
 }
 
-// sendAll sends chunks concurrently and passes them to sent in their order.
-// Cancelling sending stops it from starting another chunk; ctx bounds the
-// requests.
+// read cuts the lines of in into chunks and passes them to emit until that
+// returns false. A chunk is emitted when it is full or when no further line is
+// buffered, so that a program that writes one line at a time gets a result for
+// each line at once.
+func (b *bulk) read(in io.Reader, emit func(*chunk) bool) error {
+	r := bufio.NewReaderSize(in, maxRequest)
+	c := &chunk{done: make(chan struct{})}
+	emitChunk := func() (goOn bool) {
+		complete := c
+		c = &chunk{done: make(chan struct{})}
+		return emit(complete)
+	}
+	for line := 1; ; line++ {
+		text, err := r.ReadSlice('\n')
+		tooLong := false
+		for errors.Is(err, bufio.ErrBufferFull) {
+			tooLong = true
+			_, err = r.ReadSlice('\n')
+		}
+		if text = bytes.TrimSpace(text); len(text) > 0 {
+			item := b.parseLine(line, text, tooLong)
+			if len(c.items) > 0 && c.bytes+len(item.job) > chunkBytes && !emitChunk() {
+				return nil
+			}
+			c.items = append(c.items, item)
+			c.bytes += len(item.job)
+		}
+
+		buffered, _ := r.Peek(r.Buffered())
+		noMoreLines := bytes.IndexByte(buffered, '\n') < 0 || err != nil
+		full := len(c.items) == chunkJobs
+		if (full || noMoreLines) && len(c.items) > 0 && !emitChunk() {
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// parseLine returns the item of a line, which has an error if the line is not a job.
+// tooLong is whether text is only a part of a line that is too long. A line without an
+// id gets a generated one, so that repeated requests make only one job. The generated
+// id is not a UUID, because a node has to look up a UUID first.
+func (b *bulk) parseLine(line int, text []byte, tooLong bool) bulkItem {
+	item := bulkItem{Line: line}
+	if tooLong || len(text) > maxBulkLine {
+		item.Error = &api.BulkError{Code: api.CodeTooLarge, Text: fmt.Sprintf("the line is longer than %d bytes, which is the most that fits into a request", maxBulkLine)}
+		return item
+	}
+	var parsed struct{ ID, Queue string } // the line is sent unchanged, so that its numbers keep all their digits
+	if err := json.Unmarshal(text, &parsed); err != nil || text[0] != '{' {
+		reason := "it is not an object"
+		if err != nil {
+			reason = err.Error()
+		}
+		item.Error = &api.BulkError{Code: api.CodeInvalid, Text: fmt.Sprintf(`the line is not a job as JSON, like {"function":"send"}: %s`, reason)}
+		return item
+	}
+	item.job = bytes.Clone(text)
+	if parsed.ID != "" {
+		return item
+	}
+
+	key, queue := "auto-"+rand.Text(), cmp.Or(parsed.Queue, b.queue)
+	item.job = bytes.TrimRight(item.job[:len(item.job)-1], " \t\r")
+	if len(item.job) > 1 {
+		item.job = append(item.job, ',')
+	}
+	item.job = fmt.Appendf(item.job, `"id":%q}`, key) // at the end: the last of two equal keys wins
+	item.generated, _ = job.KeyID(queue, key)         // fails for an invalid queue, which the node refuses
+	return item
+}
+
+// sendAll sends chunks concurrently and passes them to sent in their order, before
+// their results are known. It starts no further chunk when sending ends; requests in
+// progress continue until ctx ends.
 func (b *bulk) sendAll(ctx, sending context.Context, chunks <-chan *chunk, sent chan<- *chunk) {
 	defer close(sent)
 	for {
@@ -167,8 +250,10 @@ func (b *bulk) sendAll(ctx, sending context.Context, chunks <-chan *chunk, sent 
 	}
 }
 
-// send sends the items of c and sets their results. It repeats items that are
-// refused temporarily, which is safe because their ids identify the jobs.
+// send sends the items of c that are jobs and sets their results. It repeats items that
+// are refused temporarily, or that no node has answered, for a limited time; that is safe
+// because their ids identify the jobs. It sets c.lost if no node has answered the last
+// request.
 func (b *bulk) send(ctx context.Context, c *chunk) {
 	var pending []*bulkItem
 	for i := range c.items {
@@ -180,7 +265,7 @@ func (b *bulk) send(ctx context.Context, c *chunk) {
 	for len(pending) > 0 {
 		wait := b.sendOnce(ctx, pending)
 		c.lost = wait < 0
-		pending = slices.DeleteFunc(pending, func(i *bulkItem) bool { return !retryable(i.Error) })
+		pending = slices.DeleteFunc(pending, func(i *bulkItem) bool { return !i.retryable() })
 		if len(pending) == 0 || time.Now().After(deadline) || pause(ctx, wait) != nil {
 			return
 		}
@@ -196,12 +281,12 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 	}
 	queue, _ := json.Marshal(b.queue) // cannot fail for a string
 	body := fmt.Appendf(nil, `{"queue":%s,"jobs":[%s]}`, queue, bytes.Join(jobs, []byte(",")))
-	answer, err := b.env.Send(ctx, api.Subject("job-bulk"), body)
+	text, err := b.env.Send(ctx, api.Subject("job-bulk"), body)
 	if err != nil {
 		return failAll(items, err)
 	}
 	var reply api.BulkReply
-	if err = json.Unmarshal(answer, &reply); err == nil && len(reply.Jobs) != len(items) {
+	if err = json.Unmarshal(text, &reply); err == nil && len(reply.Jobs) != len(items) {
 		err = fmt.Errorf("%d results for %d jobs", len(reply.Jobs), len(items))
 	}
 	if err != nil {
@@ -210,7 +295,7 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 	wait := time.Duration(0)
 	for i, item := range items {
 		item.applyReply(&reply.Jobs[i])
-		if retryable(item.Error) {
+		if item.retryable() {
 			wait = max(wait, time.Duration(item.Error.RetryAfterMS)*time.Millisecond)
 		}
 	}
@@ -219,13 +304,14 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 
 // applyReply sets the result of i. A duplicate of an id that this program
 // generated means only that the item was sent twice; it counts as accepted.
-func (i *bulkItem) applyReply(answer *api.BulkResult) {
-	i.BulkResult = *answer
-	i.Duplicate = answer.Duplicate && (i.minted == job.ID{} || answer.ID == nil || *answer.ID != i.minted)
+func (i *bulkItem) applyReply(result *api.BulkResult) {
+	sentTwice := i.generated != job.ID{} && result.ID != nil && *result.ID == i.generated
+	i.BulkResult = *result
+	i.Duplicate = result.Duplicate && !sentTwice
 }
 
-// failAll sets the result of all items of a request that failed as a whole, and
-// returns what sendOnce returns.
+// failAll sets err, with which a whole request failed, as the result of all its items.
+// It returns how long to wait before a retry, or a negative duration if no node replied.
 func failAll(items []*bulkItem, err error) time.Duration {
 	wait := time.Duration(-1)
 	refusal := api.BulkError{Code: api.CodeUnknown, Text: "no node replied, so the job may or may not exist: " + err.Error()}
@@ -242,7 +328,8 @@ func failAll(items []*bulkItem, err error) time.Duration {
 	return wait
 }
 
-// show writes one line per item of c, all of them in one write.
+// show writes one line per item of c to standard output, all of them in one write, and
+// counts the results.
 func (b *bulk) show(c *chunk) error {
 	var out bytes.Buffer
 	for i := range c.items {
@@ -252,9 +339,7 @@ func (b *bulk) show(c *chunk) error {
 		case item.Error != nil:
 			word = "refused: " + item.Error.Text
 			b.failed++
-			if b.first == nil {
-				b.first = item
-			}
+			b.firstFailed = cmp.Or(b.firstFailed, item)
 		case item.Debounced:
 			word = "debounced"
 			b.duplicates++
@@ -282,10 +367,10 @@ func (b *bulk) show(c *chunk) error {
 // summarize writes the totals and the first refusal to standard error.
 func (b *bulk) summarize() {
 	fmt.Fprintf(b.env.Err, "yardmaster: %d accepted, %d already known, %d refused\n", b.accepted, b.duplicates, b.failed)
-	if b.first != nil {
-		e := usererror.Refusal(&api.Error{
-			Code: b.first.Error.Code, Text: b.first.Error.Text, RetryAfter: time.Duration(b.first.Error.RetryAfterMS) * time.Millisecond,
-		})
-		fmt.Fprintf(b.env.Err, "yardmaster: line %d: %v\n", b.first.Line, e)
+	if b.firstFailed == nil {
+		return
 	}
+	first := b.firstFailed.Error
+	err := usererror.Refusal(&api.Error{Code: first.Code, Text: first.Text, RetryAfter: time.Duration(first.RetryAfterMS) * time.Millisecond})
+	fmt.Fprintf(b.env.Err, "yardmaster: line %d: %v\n", b.firstFailed.Line, err)
 }

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -16,18 +16,20 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 )
 
-// cancelFlags select jobs when none are named.
+// cancelFlags are the flags of 'job cancel'. Except for queue they exclude job names.
 type cancelFlags struct {
 	queue, state, function string
-	all, dry               bool
+	all, dryRun            bool
 }
 
 // cancellable lists the states of jobs that have not ended. Active jobs come
 // last: cancelling them first would free slots that waiting jobs would take.
 var cancellable = []string{"waiting", "delayed", "active"}
 
+// jobCancel returns the verb 'job cancel'.
 func jobCancel(env *command.Env) *cobra.Command {
 	var f cancelFlags
 	c := withQueue(env.WithJSON(&cobra.Command{
@@ -49,26 +51,38 @@ it runs are cancelled too.`,
 	flags.StringVar(&f.state, "state", "", "only jobs in this `state`: "+strings.Join(cancellable, ", "))
 	flags.StringVar(&f.function, "function", "", "only jobs that call this `function`")
 	flags.BoolVar(&f.all, "all", false, "all jobs of the queue that have not ended")
-	flags.BoolVarP(&f.dry, "dry-run", "n", false, "show which jobs would be cancelled, without changing anything")
+	flags.BoolVarP(&f.dryRun, "dry-run", "n", false, "show which jobs would be cancelled, without changing anything")
 	c.RunE = func(c *cobra.Command, jobs []string) error {
-		filtered := f.state != "" || f.function != "" || f.all || f.dry
-		switch {
-		case len(jobs) > 0 && filtered:
-			return usererror.Usage(c, "--state, --function, --all and --dry-run exclude job names")
-		case len(jobs) > 0:
-			return eachJob(env, c, "cancel", jobs, func(name string) any { return command.JobRequest(name, f.queue) }, cancelledLine)
-		case f.queue == "":
-			return usererror.Usage(c, "no jobs are named: name some, or a --queue with --state, --function or --all")
-		case f.state == "" && f.function == "" && !f.all:
-			return usererror.Usage(c, "no jobs are named: name some, give --state or --function, or --all for the whole queue")
-		case f.all && (f.state != "" || f.function != ""):
-			return usererror.Usage(c, "--all excludes --state and --function")
-		case f.state != "" && !slices.Contains(cancellable, f.state):
-			return usererror.Usage(c, "--state is %q: must be one of %s", f.state, strings.Join(cancellable, ", "))
+		if err := f.check(c, len(jobs) > 0); err != nil {
+			return err
+		}
+		if len(jobs) > 0 {
+			return requestEach(c.Context(), env, "job-cancel", jobRequests(jobs, f.queue), cancelledLine)
 		}
 		return cancelFiltered(c.Context(), env, &f)
 	}
 	return c
+}
+
+// check returns a usage error unless the flags of c select jobs. hasNames is whether
+// the arguments of c name jobs.
+func (f *cancelFlags) check(c *cobra.Command, hasNames bool) error {
+	hasFilter := f.state != "" || f.function != ""
+	switch {
+	case hasNames && (hasFilter || f.all || f.dryRun):
+		return usererror.Usage(c, "--state, --function, --all and --dry-run exclude job names")
+	case hasNames:
+		return nil
+	case f.queue == "":
+		return usererror.Usage(c, "no jobs are named: name some, or a --queue with --state, --function or --all")
+	case !hasFilter && !f.all:
+		return usererror.Usage(c, "no jobs are named: name some, give --state or --function, or --all for the whole queue")
+	case f.all && hasFilter:
+		return usererror.Usage(c, "--all excludes --state and --function")
+	case f.state != "" && !slices.Contains(cancellable, f.state):
+		return usererror.Usage(c, "--state is %q: must be one of %s", f.state, strings.Join(cancellable, ", "))
+	}
+	return nil
 }
 
 // cancelledLine shows the state of a job after its cancellation. A job that
@@ -84,26 +98,25 @@ func cancelledLine(w io.Writer, s *api.JobChanged) {
 // change their state, and so their position in the list, during it.
 const maxListPasses = 10
 
-// cancelFiltered lists and cancels the jobs that f selects until no new ones
-// are found.
+// cancelFiltered cancels the jobs that f selects, until a list of them has no new ones,
+// and shows them. With --dry-run it only shows them.
 func cancelFiltered(ctx context.Context, env *command.Env, f *cancelFlags) error {
-	if _, err := env.Dial(ctx); err != nil {
-		return err
-	}
 	var jobs []cancelResult
-	var err error
-	seen := map[string]bool{}
+	listed := map[string]bool{}
 	for range maxListPasses {
-		var found []cancelResult
-		if found, err = f.find(ctx, env, seen); err == nil && !f.dry {
-			err = cancelAll(ctx, env, found)
+		newJobs, err := f.list(ctx, env, listed)
+		if err == nil && !f.dryRun {
+			err = cancelAll(ctx, env, newJobs)
 		}
-		jobs = append(jobs, found...)
-		if err != nil || f.dry || len(found) == 0 {
-			break
+		jobs = append(jobs, newJobs...)
+		if err != nil && len(jobs) == 0 && !env.JSON {
+			return err // rather than report an empty list
+		}
+		if err != nil || f.dryRun || len(newJobs) == 0 {
+			return errors.Join(printCancelled(env, f, jobs), err)
 		}
 	}
-	return errors.Join(printCancelled(env, f, jobs), err)
+	return printCancelled(env, f, jobs)
 }
 
 // cancelResult is a job and the result of its cancellation.
@@ -113,29 +126,29 @@ type cancelResult struct {
 	Result string `json:"result"` // "cancelled", "ended", or "" if not tried or unknown
 }
 
-// find lists the jobs that f selects and that are not in seen, page by page,
-// and adds them to seen.
-func (f *cancelFlags) find(ctx context.Context, env *command.Env, seen map[string]bool) (jobs []cancelResult, err error) {
-	const size = 500
+// list returns the jobs that f selects and whose ids are not in listed, and adds their
+// ids to listed. It requests the jobs page by page.
+func (f *cancelFlags) list(ctx context.Context, env *command.Env, listed map[string]bool) (jobs []cancelResult, err error) {
+	const pageSize = 500
 	for _, state := range cancellable {
 		if f.state != "" && f.state != state {
 			continue
 		}
-		for page := 1; ; page++ {
-			part, err := connect.Decode[api.JobPage](env.Send(ctx, api.Subject("job-list"), map[string]any{
-				"queue": f.queue, "state": state, "page": page, "page_size": size, "brief": true,
+		for number := 1; ; number++ {
+			page, err := connect.Decode[api.JobPage](env.Send(ctx, api.Subject("job-list"), map[string]any{
+				"queue": f.queue, "state": state, "page": number, "page_size": pageSize, "brief": true,
 			}))
 			if err != nil {
 				return nil, err
 			}
-			for i := range part.Jobs {
-				j := &part.Jobs[i]
-				if id := j.ID.String(); !seen[id] && (f.function == "" || j.Function == f.function) {
-					seen[id] = true
+			for i := range page.Jobs {
+				j := &page.Jobs[i]
+				if id := j.ID.String(); !listed[id] && (f.function == "" || j.Function == f.function) {
+					listed[id] = true
 					jobs = append(jobs, cancelResult{ID: id, State: j.State})
 				}
 			}
-			if len(part.Jobs) < size {
+			if len(page.Jobs) < pageSize {
 				break
 			}
 		}
@@ -147,48 +160,39 @@ func (f *cancelFlags) find(ctx context.Context, env *command.Env, seen map[strin
 // concurrent cancellations into one log entry.
 const maxParallelCancels = 32
 
-// cancelAll cancels jobs and sets their results. It stops at the first error
-// that is not specific to one job.
+// cancelAll cancels jobs concurrently and sets their results. It stops at the first
+// error that is not specific to one job, and returns that error.
 func cancelAll(ctx context.Context, env *command.Env, jobs []cancelResult) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	next := make(chan *cancelResult)
-	var workers sync.WaitGroup
-	for range maxParallelCancels {
-		workers.Go(func() {
-			for j := range next {
-				answer, err := env.Send(ctx, api.Subject("job-cancel"), command.JobRequest(j.ID, ""))
-				var now api.JobChanged
-				switch {
-				case connect.Refused(err, api.CodeNotFound, api.CodeConflict) != nil:
-					j.Result = "ended"
-				case err != nil:
-					stop(err)
-				case json.Unmarshal(answer, &now) == nil:
-					j.Result, j.State = "cancelled", now.State
-				}
-			}
-		})
-	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelCancels)
 	for i := range jobs {
-		select {
-		case next <- &jobs[i]:
-		case <-ctx.Done():
-		}
+		group.Go(func() error { return jobs[i].cancel(ctx, env) })
 	}
-	close(next)
-	workers.Wait()
-	return context.Cause(ctx)
+	return group.Wait()
 }
 
+// cancel requests the cancellation of the job and sets its state and result. It returns
+// no error for a job that has ended or does not exist.
+func (r *cancelResult) cancel(ctx context.Context, env *command.Env) error {
+	reply, err := connect.Decode[api.JobChanged](env.Send(ctx, api.Subject("job-cancel"), command.JobRequest(r.ID, "")))
+	switch {
+	case connect.Refused(err, api.CodeNotFound, api.CodeConflict) != nil:
+		r.Result = "ended"
+	case err != nil:
+		return err
+	default:
+		r.Result, r.State = "cancelled", reply.State
+	}
+	return nil
+}
+
+// printCancelled shows jobs with the results of their cancellation as a list, and their
+// number by result as a note.
 func printCancelled(env *command.Env, f *cancelFlags, jobs []cancelResult) error {
-	list := &command.List{Env: env, Head: "JOB\tSTATE\tRESULT\n", Name: "jobs"}
-	results, part := map[string]int{}, []json.RawMessage{}
+	results, items := map[string]int{}, []json.RawMessage{}
 	for _, j := range jobs {
-		if j.Result == "" {
-			j.Result = "not done"
-		}
-		if f.dry {
+		j.Result = cmp.Or(j.Result, "not done")
+		if f.dryRun {
 			j.Result = "would be cancelled"
 		}
 		results[j.Result]++
@@ -196,9 +200,11 @@ func printCancelled(env *command.Env, f *cancelFlags, jobs []cancelResult) error
 		if err != nil {
 			return err
 		}
-		part = append(part, text)
+		items = append(items, text)
 	}
-	err := command.WriteItems(list, part, func(w io.Writer, j *cancelResult) { fmt.Fprintf(w, "%s\t%s\t%s\n", j.ID, j.State, j.Result) })
+
+	list := &command.List{Env: env, Head: "JOB\tSTATE\tRESULT\n", Name: "jobs"}
+	err := command.WriteItems(list, items, func(w io.Writer, j *cancelResult) { fmt.Fprintf(w, "%s\t%s\t%s\n", j.ID, j.State, j.Result) })
 	if err = errors.Join(err, list.End("no such jobs")); err != nil || env.JSON || len(jobs) == 0 {
 		return err
 	}

@@ -27,14 +27,16 @@ the configuration are changed there.`,
 		Example: `  yardmaster cron add nightly "0 0 3 * * *" reports build --zone Europe/Berlin
   yardmaster cron list
   yardmaster cron run nightly`,
-	}, cronList(env), cronVerb(env, "show", "show", "Show a cron entry, its last job, and its last skipped time", cronRows), cronAdd(env),
-		cronRemove(env),
+	}, cronList(env),
+		cronVerb(env, "show", "show", "Show a cron entry, its last job, and its last skipped time", cronRows),
+		cronAdd(env), cronRemove(env),
 		cronVerb(env, "pause", "pause", "Pause a cron entry: it makes no more jobs", cronTable),
 		cronVerb(env, "resume", "resume", "Resume a paused cron entry, from its next time on", cronTable),
 		cronRun(env))
 }
 
-// cronVerb returns a verb that takes one entry and shows the reply by table.
+// cronVerb returns a verb that takes one cron entry, sends a request about it and shows
+// the reply by table. endpoint is the last part of the endpoint's name.
 func cronVerb(env *command.Env, verb, endpoint, short string, table func(io.Writer, *api.CronDetail)) *cobra.Command {
 	return command.Query(env, &cobra.Command{
 		Use:     verb + " <entry>",
@@ -49,6 +51,7 @@ func cronRemove(env *command.Env) *cobra.Command {
 	return c
 }
 
+// cronRun returns the verb 'cron run'.
 func cronRun(env *command.Env) *cobra.Command {
 	var id string
 	c := env.WithJSON(&cobra.Command{
@@ -63,10 +66,10 @@ the previous job has ended, and the next time does not wait for this one.`,
 	})
 	c.Flags().StringVar(&id, "id", "", "idempotency `key` of the job: a UUID or any text up to 128 bytes")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		request := named(args)
-		if len(id) > job.MaxKeyLen {
-			return usererror.Usage(c, "--id: %v", job.ErrKeyTooLong)
+		if err := checkKey(c, id); err != nil {
+			return err
 		}
+		request := named(args)
 		if id != "" {
 			request["new_id"] = id
 		}
@@ -85,10 +88,10 @@ func cronList(env *command.Env) *cobra.Command {
 	})
 }
 
-// listCrons requests all pages and prints them as one reply.
+// listCrons requests all pages of the list of cron entries and prints them as one reply.
 func listCrons(env *command.Env, c *cobra.Command) error {
-	all := []json.RawMessage{}
-	for after, more := "", true; more; {
+	entries := []json.RawMessage{}
+	for after := ""; ; { // the name of the last entry received
 		page, err := connect.Decode[struct {
 			Entries []json.RawMessage
 			More    bool
@@ -96,18 +99,19 @@ func listCrons(env *command.Env, c *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, page.Entries...)
-		if more = page.More && len(page.Entries) > 0; more {
-			last, err := connect.Decode[api.CronDetail](page.Entries[len(page.Entries)-1], nil)
-			if err != nil {
-				return err
-			}
-			after = last.Name
+		entries = append(entries, page.Entries...)
+		if !page.More || len(page.Entries) == 0 {
+			return command.PrintValue(env, map[string]any{"entries": entries}, cronsTable)
 		}
+		last, err := connect.Decode[api.CronDetail](page.Entries[len(page.Entries)-1], nil)
+		if err != nil {
+			return err
+		}
+		after = last.Name
 	}
-	return command.PrintValue(env, map[string]any{"entries": all}, cronsTable)
 }
 
+// cronAdd returns the verb 'cron add'.
 func cronAdd(env *command.Env) *cobra.Command {
 	var (
 		f                     enqueueFlags
@@ -140,7 +144,7 @@ entry again changes nothing.`,
 	flags.StringVar(&overlap, "overlap", "allow", "what to do if the previous job has not ended: `allow` another one, or skip")
 	flags.BoolVar(&replace, "replace", false, "replace a different entry of this name")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		spec, err := spec(env, c, &f)
+		spec, err := f.spec(env, c)
 		if err != nil {
 			return err
 		}
@@ -158,22 +162,20 @@ entry again changes nothing.`,
 	return c
 }
 
+// cronsTable shows cron entries, one per line.
 func cronsTable(w io.Writer, s *api.CronPage) {
 	fmt.Fprint(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM\n")
 	for i := range s.Entries {
 		c := &s.Entries[i]
-		next, last, from := "-", "-", "command"
+		next, last := "-", "-"
 		if len(c.Upcoming) > 0 {
 			next = c.Upcoming[0].Format(time.RFC3339)
 		}
 		if c.Last != nil {
 			last = c.Last.Format(time.RFC3339)
 		}
-		if c.Declared {
-			from = "configuration"
-		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", c.Name, c.State, c.Schedule, c.Zone, c.Queue,
-			command.OrDash(cronSpec(c).Function), next, last, c.Fired, c.Skipped, c.Overdue, from)
+			command.OrDash(cronSpec(c).Function), next, last, c.Fired, c.Skipped, c.Overdue, cronOrigin(c))
 	}
 }
 
@@ -192,14 +194,16 @@ func cronRows(w io.Writer, c *api.CronDetail) {
 	row := command.Rows(w)
 	row("entry", c.Name)
 	row("state", c.State)
-	row("from", map[bool]string{true: "configuration", false: "command"}[c.Declared])
+	row("from", cronOrigin(&c.Cron))
 	row("schedule", c.Schedule+" in "+c.Zone)
 	row("queue", c.Queue)
 	spec := cronSpec(&c.Cron)
 	row("function", spec.Function)
 	row("params", valueText(spec.Params, spec.Payload))
-	for i, at := range c.Upcoming {
-		row(map[bool]string{true: "next", false: "then"}[i == 0], command.TimeText(&at))
+	name := "next"
+	for _, at := range c.Upcoming {
+		row(name, command.TimeText(&at))
+		name = "then"
 	}
 	row("last", command.TimeText(c.Last))
 	if c.Last != nil {
@@ -215,6 +219,14 @@ func cronRows(w io.Writer, c *api.CronDetail) {
 		}
 		row("last skipped", command.TimeText(&l.At)+", "+reason)
 	}
+}
+
+// cronOrigin returns where a cron entry comes from: "configuration" or "command".
+func cronOrigin(c *api.Cron) string {
+	if c.Declared {
+		return "configuration"
+	}
+	return "command"
 }
 
 // cronSpec returns the specification of the jobs that an entry makes.

@@ -21,7 +21,7 @@ import (
 // maxRequest is the largest body of a request, in bytes.
 const maxRequest = 1 << 20
 
-// enqueueFlags are the flags of enqueue.
+// enqueueFlags are the flags of enqueue. The verb 'cron add' has some of them.
 type enqueueFlags struct {
 	id            string
 	params        string
@@ -35,8 +35,7 @@ type enqueueFlags struct {
 	resultTTL     time.Duration
 	trace         []string // name=value
 	guards        guardFlags
-	wait          bool
-	waitTimeout   time.Duration
+	wait          waitFlags
 	bulk          string // file
 }
 
@@ -88,14 +87,14 @@ times NATS_TIMEOUT), which makes no second job.`,
 	flags.DurationVar(&f.resultTTL, "result-ttl", 0, "`time` to keep the result after the job has ended (default as long as the job)")
 	flags.StringArrayVar(&f.trace, "trace", nil, "`name=value` of the trace context, passed to the worker or runner; may be repeated")
 	f.guards.add(c)
-	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
-	flags.DurationVar(&f.waitTimeout, "for", 0, "longest `time` to wait with --wait; then exit with 1 (default no limit)")
+	f.wait.add(c, "the job")
 	flags.StringVar(&f.bulk, "bulk", "", "`file` with one job as JSON per line; - for standard input")
 	c.RunE = func(c *cobra.Command, args []string) error { return enqueue(env, c, args, &f) }
 	return c
 }
 
-// enqueue sends one job, or the jobs of --bulk, and prints the result.
+// enqueue enqueues one job, or the jobs of --bulk, and prints the result. args are the
+// queue and, optionally, the function.
 func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags) error {
 	queue := args[0]
 	if err := job.ValidQueue(queue); err != nil {
@@ -107,44 +106,41 @@ func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags)
 		}
 		return enqueueBulk(env, c, queue, f.bulk)
 	}
-	if c.Flags().Changed("for") && !f.wait {
-		return usererror.Usage(c, "--for requires --wait")
-	}
-	if err := validateFor(c, f.waitTimeout); err != nil {
+	if err := f.wait.check(c); err != nil {
 		return err
 	}
 	body, err := enqueueBody(env, c, args[1:], f)
 	if err != nil {
 		return err
 	}
-	answer, err := env.Send(c.Context(), api.Subject("enqueue", queue), body)
-	accepted, err := connect.Decode[api.EnqueueReply](answer, err)
+	reply, err := env.Send(c.Context(), api.Subject("enqueue", queue), body)
+	accepted, err := connect.Decode[api.EnqueueReply](reply, err)
 	if err != nil {
 		return err
 	}
 	noteExisting(env, &accepted, f.guards.unique.key != "")
 	switch {
-	case f.wait:
-		return awaitAccepted(c.Context(), env, accepted, f.waitTimeout)
+	case f.wait.given:
+		return awaitAccepted(c.Context(), env, accepted, f.wait.limit)
 	case env.JSON:
-		return env.PrintJSON(answer)
+		return env.PrintJSON(reply)
 	}
 	_, err = fmt.Fprintln(env.Out, accepted.ID)
 	return err
 }
 
-// enqueueBody returns the body of the request. It returns an error for a job
-// that a node would refuse.
+// enqueueBody returns the body of the request that enqueues one job. function has at
+// most one element. It returns an error for a job that a node would refuse.
 func enqueueBody(env *command.Env, c *cobra.Command, function []string, f *enqueueFlags) ([]byte, error) {
-	spec, err := spec(env, c, f)
+	spec, err := f.spec(env, c)
 	if err != nil {
 		return nil, err
 	}
 	if len(function) > 0 {
 		spec.Function = function[0]
 	}
-	if len(f.id) > job.MaxKeyLen {
-		return nil, usererror.Usage(c, "--id: %v", job.ErrKeyTooLong)
+	if err := checkKey(c, f.id); err != nil {
+		return nil, err
 	}
 	if err := spec.Validate(); err != nil {
 		return nil, usererror.Usage(c, "%v", err)
@@ -163,13 +159,20 @@ func enqueueBody(env *command.Env, c *cobra.Command, function []string, f *enque
 	return body, nil
 }
 
-// spec returns the job that the flags describe, without function and id.
-func spec(env *command.Env, c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
-	var (
-		spec job.Spec
-		err  error
-	)
-	if err := f.guards.into(&spec, c); err != nil {
+// checkKey returns a usage error if the value of --id is too long for an idempotency
+// key.
+func checkKey(c *cobra.Command, key string) error {
+	if len(key) > job.MaxKeyLen {
+		return usererror.Usage(c, "--id: %v", job.ErrKeyTooLong)
+	}
+	return nil
+}
+
+// spec returns the job that the flags of c describe, without function and id. Flags
+// that are not given leave their field of the job unset.
+func (f *enqueueFlags) spec(env *command.Env, c *cobra.Command) (spec *job.Spec, err error) {
+	spec = new(job.Spec)
+	if err := f.guards.setOn(spec, c); err != nil {
 		return nil, err
 	}
 	given := c.Flags().Changed
@@ -186,10 +189,10 @@ func spec(env *command.Env, c *cobra.Command, f *enqueueFlags) (*job.Spec, error
 			return nil, err
 		}
 	}
-	if err := f.deferral(&spec, c); err != nil {
+	if err := f.setStart(spec, c); err != nil {
 		return nil, err
 	}
-	if spec.Trace, err = f.traceEntries(c); err != nil {
+	if spec.Trace, err = f.traceContext(c); err != nil {
 		return nil, err
 	}
 	for _, number := range []struct {
@@ -207,31 +210,32 @@ func spec(env *command.Env, c *cobra.Command, f *enqueueFlags) (*job.Spec, error
 			*number.field = &number.value
 		}
 	}
-	return &spec, nil
+	return spec, nil
 }
 
-// deferral sets in spec when the job may start. A delay of --in counts from
-// when the job is stored, by the clock of the yard.
-func (f *enqueueFlags) deferral(spec *job.Spec, c *cobra.Command) error {
-	in, at := c.Flags().Changed("in"), c.Flags().Changed("at")
+// setStart sets in spec when the job may start, from the flags --in and --at. The
+// delay of --in begins when the yard stores the job, by the yard's clock.
+func (f *enqueueFlags) setStart(spec *job.Spec, c *cobra.Command) error {
+	hasIn, hasAt := c.Flags().Changed("in"), c.Flags().Changed("at")
 	switch {
-	case in && at:
+	case hasIn && hasAt:
 		return usererror.Usage(c, "--in and --at exclude each other")
-	case in && (f.in < 0 || f.in > job.MaxDuration):
+	case hasIn && (f.in < 0 || f.in > job.MaxDuration):
 		return usererror.Usage(c, "--in is %s: must be 0 to %dh", f.in, int(job.MaxDuration.Hours()))
-	case in:
+	case hasIn:
 		spec.DelayMS = new(f.in.Milliseconds())
-	case at:
-		t, err := time.Parse(time.RFC3339, f.at)
+	case hasAt:
+		start, err := time.Parse(time.RFC3339, f.at)
 		if err != nil {
 			return usererror.Usage(c, "--at is %q: must be a time like %s", f.at, time.Now().UTC().Format(time.RFC3339))
 		}
-		spec.RunAt = &t
+		spec.RunAt = &start
 	}
 	return nil
 }
 
-func (f *enqueueFlags) traceEntries(c *cobra.Command) (map[string]string, error) {
+// traceContext returns the entries of the --trace flags, or nil without such a flag.
+func (f *enqueueFlags) traceContext(c *cobra.Command) (map[string]string, error) {
 	if len(f.trace) == 0 {
 		return nil, nil
 	}
@@ -246,21 +250,19 @@ func (f *enqueueFlags) traceEntries(c *cobra.Command) (map[string]string, error)
 	return entries, nil
 }
 
-// readParams returns the JSON object that a --params flag names, unchanged, so that
-// its numbers keep all their digits.
-func readParams(env *command.Env, c *cobra.Command, given string) (json.RawMessage, error) {
-	text := []byte(given)
-	var err error
-	if path, isFile := strings.CutPrefix(given, "@"); isFile {
-		text, err = readFile(env, path)
-	} else if given == "-" {
-		text, err = readFile(env, given)
+// readParams returns the JSON object that a value of --params gives: the value itself,
+// the content of a file ("@path"), or standard input ("-"). The text is not changed, so
+// that numbers keep all their digits.
+func readParams(env *command.Env, c *cobra.Command, value string) (json.RawMessage, error) {
+	text := []byte(value)
+	path, isFile := strings.CutPrefix(value, "@")
+	if isFile || value == "-" {
+		var err error
+		if text, err = readFile(env, path); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	var v json.RawMessage
-	if err := json.Unmarshal(text, &v); err != nil {
+	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
 		return nil, usererror.Usage(c, "--params is not JSON (%v)", err)
 	}
 	if text = bytes.TrimSpace(text); text[0] != '{' {
@@ -285,6 +287,78 @@ func readFile(env *command.Env, path string) ([]byte, error) {
 	return data, nil
 }
 
+// fileError returns the user error for an input file that cannot be read.
 func fileError(err error) error {
 	return usererror.New(err.Error(), "name a file that can be read, or - for standard input")
+}
+
+// guardFlags are the flags of unique, rate limit and debounce keys.
+type guardFlags struct{ unique, rateLimit, debounce guard }
+
+// guard is a key, and the time a job holds it.
+type guard struct {
+	key  string
+	held time.Duration
+}
+
+// add adds the flags to c.
+func (f *guardFlags) add(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringVar(&f.unique.key, "unique-key", "", "make no second job with this `key`; show the id of the first")
+	flags.DurationVar(&f.unique.held, "unique-ttl", 0, "`time` the job holds the unique key, at least until it is due (default 6h)")
+	flags.StringVar(&f.rateLimit.key, "rate-limit-key", "", "make no job while another job holds this `key`")
+	flags.DurationVar(&f.rateLimit.held, "rate-limit", 0, "`time` the job holds the rate limit key")
+	flags.StringVar(&f.debounce.key, "debounce-key", "", "replace a job with this `key` that has not started")
+	flags.DurationVar(&f.debounce.held, "debounce", 0, "`time` to wait for a newer job with the debounce key before this one starts")
+}
+
+// setOn sets the keys that the flags of c name, and how long the job holds them, on
+// spec. It returns a usage error for combinations and times that a node would refuse.
+func (f *guardFlags) setOn(spec *job.Spec, c *cobra.Command) error {
+	given := c.Flags().Changed
+	for _, g := range []struct {
+		keyFlag, timeFlag string
+		guard             *guard
+		key               **string
+		ms                **int64
+	}{
+		{"unique-key", "unique-ttl", &f.unique, &spec.UniqueKey, &spec.UniqueTTLMS},
+		{"rate-limit-key", "rate-limit", &f.rateLimit, &spec.RateLimitKey, &spec.RateLimitMS},
+		{"debounce-key", "debounce", &f.debounce, &spec.DebounceKey, &spec.DebounceMS},
+	} {
+		switch held := g.guard.held; {
+		case given(g.timeFlag) && !given(g.keyFlag):
+			return usererror.Usage(c, "--%s requires --%s", g.timeFlag, g.keyFlag)
+		case given(g.keyFlag) && !given(g.timeFlag) && g.keyFlag != "unique-key":
+			return usererror.Usage(c, "--%s requires --%s", g.keyFlag, g.timeFlag)
+		case given(g.timeFlag) && (held < time.Millisecond || held > job.MaxGuardTTL):
+			return usererror.Usage(c, "--%s is %s: must be 1ms to %dh", g.timeFlag, held, int(job.MaxGuardTTL.Hours()))
+		}
+		if given(g.keyFlag) {
+			*g.key = &g.guard.key
+		}
+		if given(g.timeFlag) {
+			*g.ms = new(g.guard.held.Milliseconds())
+		}
+	}
+	switch {
+	case given("rate-limit-key") && given("debounce-key"):
+		return usererror.Usage(c, "--rate-limit-key and --debounce-key exclude each other")
+	case given("debounce-key") && (given("in") || given("at")):
+		return usererror.Usage(c, "--debounce-key excludes --in and --at")
+	}
+	return nil
+}
+
+// noteExisting writes a line to standard error if the id in the reply is that of
+// an existing job. unique is whether the job has a unique key.
+func noteExisting(env *command.Env, accepted *api.EnqueueReply, unique bool) {
+	switch {
+	case accepted.Debounced:
+		env.Note("the job replaces one that has not started, under its id")
+	case accepted.Duplicate && unique:
+		env.Note("there already is a job with this --unique-key or --id, in queue %s", accepted.Queue)
+	case accepted.Duplicate:
+		env.Note("the job already existed")
+	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// jobExplain returns the verb 'job explain'.
 func jobExplain(env *command.Env) *cobra.Command {
-	var queue string
-	return withQueue(command.Query(env, &cobra.Command{
+	return jobVerb(env, "explain", &cobra.Command{
 		Use:   "explain <job>",
 		Short: "Explain why a job does not run, when it will, or how it ended",
 		Long: `Explains the state of a job in one sentence, followed by the facts: what the job
@@ -24,11 +24,10 @@ waits for and which jobs hold it up, where it runs, or how it ended; and by its
 history. Any node can reply, even while there is no authority. docs/reference/readiness.md
 lists the reason codes for programs that read --json.`,
 		Example: `  yardmaster job explain order-7 --queue mail`,
-	}, explainTable, func(args []string) (string, any) {
-		return api.Subject("job-explain"), command.JobRequest(args[0], queue)
-	}), &queue)
+	}, explainTable)
 }
 
+// queueExplain returns the verb 'queue explain'.
 func queueExplain(env *command.Env) *cobra.Command {
 	return command.Query(env, &cobra.Command{
 		Use:   "explain <queue>",
@@ -40,7 +39,8 @@ and runners of each node.`,
 	}, queueExplainTable, func(args []string) (string, any) { return api.Subject("queue-explain"), named(args) })
 }
 
-// explainTable shows the verdict, the facts, and the history.
+// explainTable shows why a job does not run or how it ended: the verdict in one
+// sentence, the facts, and the job's history.
 func explainTable(out io.Writer, e *api.JobExplanation) {
 	fmt.Fprintf(out, "%s\n\n", command.Sanitize(e.Verdict))
 	w := command.Table(out)
@@ -79,7 +79,8 @@ func rows(w io.Writer) func(name, value string) {
 	return func(name, value string) { row(name, command.Sanitize(value)) }
 }
 
-// reasonRows shows reasons and the data behind them.
+// reasonRows shows the reasons why jobs do not run, each with its data: the remaining
+// time, the jobs that hold them up, and the workers and runners of each node.
 func reasonRows(row func(name, value string), reasons []api.Reason) {
 	for i := range reasons {
 		r := &reasons[i]
@@ -95,6 +96,8 @@ func reasonRows(row func(name, value string), reasons []api.Reason) {
 	}
 }
 
+// holderRows shows the active jobs in holders, each in a row with the given name. If more
+// is above 0, a last row shows that there are so many others.
 func holderRows(row func(name, value string), name string, holders []api.ActiveJob, more int) {
 	for i := range holders {
 		h := &holders[i]
@@ -109,7 +112,7 @@ func holderRows(row func(name, value string), name string, holders []api.ActiveJ
 	}
 }
 
-// executorRows shows the workers and the runner pool of each member.
+// executorRows shows the workers and the runner pool of each node.
 func executorRows(row func(name, value string), nodes []api.NodeExecutors) {
 	for i := range nodes {
 		n := &nodes[i]
@@ -141,6 +144,7 @@ func executorRows(row func(name, value string), nodes []api.NodeExecutors) {
 	}
 }
 
+// observedRow shows which node made an explanation, and from which state of its ledger.
 func observedRow(row func(name, value string), o *api.Provenance) {
 	text := "node " + o.Node + ", ledger as of " + command.TimeText(&o.LedgerAt)
 	if o.LedgerAt.Unix() <= 0 {
@@ -152,6 +156,8 @@ func observedRow(row func(name, value string), o *api.Provenance) {
 	row("observed by", text)
 }
 
+// writeHistory writes a job's acceptance and its events as a table. It skips an event
+// that it cannot decode.
 func writeHistory(out io.Writer, e *api.JobExplanation) {
 	fmt.Fprint(out, "\nhistory")
 	if e.History.Note != "" {
@@ -181,7 +187,8 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 	w.Flush() // out is in memory
 }
 
-// queueExplainTable shows the verdict and the facts.
+// queueExplainTable shows why a queue's jobs do or do not run: the verdict in one
+// sentence, and the facts.
 func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 	fmt.Fprintf(out, "%s\n\n", command.Sanitize(e.Verdict))
 	w := command.Table(out)
@@ -201,10 +208,6 @@ func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 		row("next due", "not before "+command.TimeText(&d.At))
 	}
 	row("run by", executorText(e))
-	nodesShown := false // by a reason
-	for i := range e.Reasons {
-		nodesShown = nodesShown || e.Reasons[i].Data != nil && len(e.Reasons[i].Data.Nodes) > 0
-	}
 	reasonRows(row, e.Reasons)
 	for i := range e.Heads {
 		h := &e.Heads[i]
@@ -215,10 +218,11 @@ func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 		row("first", text)
 		reasonRows(row, h.Reasons)
 	}
-	if !slices.ContainsFunc(e.Reasons, func(r api.Reason) bool { return r.Code == api.ReasonLimit }) { // a reason that shows them
+	// A reason may already have shown the active jobs or the nodes.
+	if !slices.ContainsFunc(e.Reasons, func(r api.Reason) bool { return r.Code == api.ReasonLimit }) {
 		holderRows(row, "active", e.Active, e.MoreActive)
 	}
-	if !nodesShown {
+	if !slices.ContainsFunc(e.Reasons, func(r api.Reason) bool { return r.Data != nil && len(r.Data.Nodes) > 0 }) {
 		executorRows(row, e.Nodes)
 	}
 	observedRow(row, &e.Observed)

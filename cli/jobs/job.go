@@ -2,6 +2,7 @@
 package jobs
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -38,15 +39,48 @@ func withQueue(c *cobra.Command, queue *string) *cobra.Command {
 	return c
 }
 
-func jobShow(env *command.Env) *cobra.Command {
+// jobVerb turns c into a verb that sends one request for each of the jobs that are its
+// arguments and prints the replies by table, and returns c. endpoint is the last part of
+// the endpoint's name.
+func jobVerb[T any](env *command.Env, endpoint string, c *cobra.Command, table func(io.Writer, *T)) *cobra.Command {
 	var queue string
-	return withQueue(command.Query(env, &cobra.Command{
+	c.RunE = func(c *cobra.Command, jobs []string) error {
+		return requestEach(c.Context(), env, "job-"+endpoint, jobRequests(jobs, queue), table)
+	}
+	return withQueue(env.WithJSON(c), &queue)
+}
+
+// jobRequests returns the body of a request for each of several jobs. queue is that of
+// jobs that are named by their key, or "".
+func jobRequests(jobs []string, queue string) []map[string]any {
+	requests := make([]map[string]any, len(jobs))
+	for i, name := range jobs {
+		requests[i] = command.JobRequest(name, queue)
+	}
+	return requests
+}
+
+// requestEach sends requests to an endpoint, one after the other, and prints the
+// replies. It stops at the first error.
+func requestEach[T any](ctx context.Context, env *command.Env, endpoint string, requests []map[string]any, table func(io.Writer, *T)) error {
+	for _, request := range requests {
+		if err := command.Request(ctx, env, api.Subject(endpoint), request, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// jobShow returns the verb 'job show'.
+func jobShow(env *command.Env) *cobra.Command {
+	return jobVerb(env, "show", &cobra.Command{
 		Use:     "show <job>",
 		Short:   "Show a job",
 		Example: `  yardmaster job show mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
-	}, jobTable, func(args []string) (string, any) { return api.Subject("job-show"), command.JobRequest(args[0], queue) }), &queue)
+	}, jobTable)
 }
 
+// jobWait returns the verb 'job wait'.
 func jobWait(env *command.Env) *cobra.Command {
 	var (
 		queue string
@@ -61,7 +95,7 @@ exits with 1, and the job continues.`,
 		Example: `  yardmaster job wait order-7 --queue mail
   yardmaster job wait order-7 --queue mail --for 30s`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := validateFor(c, limit); err != nil {
+			if err := checkFor(c, limit); err != nil {
 				return err
 			}
 			if c.Flags().Changed("timeout") && !c.Flags().Changed("for") {
@@ -70,19 +104,16 @@ exits with 1, and the job continues.`,
 			if _, err := env.Dial(c.Context()); err != nil { // before requests are sent concurrently
 				return err
 			}
-			return await(c.Context(), env, waitRequest{id: args[0], queue: queue, timeout: limit})
+			return await(c.Context(), env, waitRequest{id: args[0], queue: queue, limit: limit})
 		},
 	}), &queue)
 	c.Flags().DurationVar(&limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")
 	return c
 }
 
+// jobList returns the verb 'job list'.
 func jobList(env *command.Env) *cobra.Command {
-	var (
-		state    string
-		page     int
-		pageSize int
-	)
+	var f listFlags
 	c := env.WithJSON(&cobra.Command{
 		Use:     "list <queue>",
 		Aliases: []string{"ls"},
@@ -91,61 +122,70 @@ func jobList(env *command.Env) *cobra.Command {
 first page of every state.`,
 		Example: `  yardmaster job list mail
   yardmaster job list mail --state failed --page 2`,
-		RunE: func(c *cobra.Command, given []string) error {
-			if _, known := job.ParseState(state); state != "" && !known {
-				return usererror.Usage(c, "--state is %q: must be one of %s", state, strings.Join(listed, ", "))
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, known := job.ParseState(f.state); f.state != "" && !known {
+				return usererror.Usage(c, "--state is %q: must be one of %s", f.state, strings.Join(jobStates, ", "))
 			}
-			if page < 1 || pageSize < 1 {
+			if f.page < 1 || f.pageSize < 1 {
 				return usererror.Usage(c, "--page and --page-size must be at least 1")
 			}
-			if page > 1 && state == "" {
+			if f.page > 1 && f.state == "" {
 				return usererror.Usage(c, "--page requires --state")
 			}
-			return listJobs(env, c, given[0], state, page, pageSize)
+			return listJobs(c.Context(), env, args[0], f)
 		},
 	})
-	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`: "+strings.Join(listed, ", "))
-	c.Flags().IntVar(&page, "page", 1, "`number` of the page")
-	c.Flags().IntVar(&pageSize, "page-size", 20, "largest number of jobs on a page")
+	c.Flags().StringVar(&f.state, "state", "", "only jobs in this `state`: "+strings.Join(jobStates, ", "))
+	c.Flags().IntVar(&f.page, "page", 1, "`number` of the page")
+	c.Flags().IntVar(&f.pageSize, "page-size", 20, "largest number of jobs on a page")
 	return c
 }
 
-// listed are the states of jobs in the ledger, in the order of display.
-var listed = []string{"active", "waiting", "delayed", "failed", "completed"}
+// listFlags are the flags of 'job list'.
+type listFlags struct {
+	state          string // "" means every state
+	page, pageSize int    // page is from 1
+}
 
-// listJobs shows a page of jobs, of one state or of each.
-func listJobs(env *command.Env, c *cobra.Command, queue, state string, page, pageSize int) error {
-	request := map[string]any{"queue": queue, "state": state, "page": page, "page_size": pageSize}
-	if state != "" {
-		return command.Request(c.Context(), env, api.Subject("job-list"), request, jobsTable)
+// jobStates are the states of jobs in the ledger, in the order of display.
+var jobStates = []string{"active", "waiting", "delayed", "failed", "completed"}
+
+// listJobs shows a page of a queue's jobs in one state, or one page of each state.
+func listJobs(ctx context.Context, env *command.Env, queue string, f listFlags) error {
+	request := map[string]any{"queue": queue, "state": f.state, "page": f.page, "page_size": f.pageSize}
+	if f.state != "" {
+		return command.Request(ctx, env, api.Subject("job-list"), request, jobsTable)
 	}
-	all := struct {
-		Queue string            `json:"queue"`
-		Jobs  []json.RawMessage `json:"jobs"`
-	}{Queue: queue, Jobs: []json.RawMessage{}}
-	for _, state := range listed {
+	jobs := []json.RawMessage{}
+	for _, state := range jobStates {
 		request["state"] = state
-		part, err := connect.Decode[struct{ Jobs []json.RawMessage }](env.Send(c.Context(), api.Subject("job-list"), request))
+		page, err := connect.Decode[struct{ Jobs []json.RawMessage }](env.Send(ctx, api.Subject("job-list"), request))
 		if err != nil {
 			return err
 		}
-		all.Jobs = append(all.Jobs, part.Jobs...)
+		jobs = append(jobs, page.Jobs...)
 	}
-	return command.PrintValue(env, all, jobsTable)
+	return command.PrintValue(env, struct {
+		Queue string            `json:"queue"`
+		Jobs  []json.RawMessage `json:"jobs"`
+	}{queue, jobs}, jobsTable)
 }
 
-func jobsTable(w io.Writer, s *api.JobPage) {
-	if len(s.Jobs) == 0 {
+// jobsTable shows jobs, one per line.
+func jobsTable(w io.Writer, page *api.JobPage) {
+	if len(page.Jobs) == 0 {
 		fmt.Fprintln(w, "no jobs")
 		return
 	}
 	fmt.Fprint(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
-	for i := range s.Jobs {
-		j := &s.Jobs[i]
+	for i := range page.Jobs {
+		j := &page.Jobs[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, command.OrDash(j.Function), attemptText(j), command.TimeText(&j.Created), jobNote(j))
 	}
 }
 
+// attemptText returns the number of a job's attempts, and of how many it has at most if
+// the job sets that.
 func attemptText(j *api.Job) string {
 	if j.MaxAttempts == 0 {
 		return fmt.Sprint(j.Attempts)
@@ -219,7 +259,8 @@ func faultText(f *job.Fault) string {
 	return string(text)
 }
 
-// progressText returns the last progress that a worker reported.
+// progressText returns the last progress that a worker reported: the percentage, the
+// data, or both; "" for nil.
 func progressText(p *api.Progress) string {
 	if p == nil {
 		return ""

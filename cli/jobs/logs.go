@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -20,6 +19,7 @@ import (
 // maxLogLines is the largest number of lines in one reply.
 const maxLogLines = 1000
 
+// jobLogs returns the verb 'job logs'.
 func jobLogs(env *command.Env) *cobra.Command {
 	var (
 		queue  string
@@ -38,18 +38,20 @@ new lines. With --json each line is a JSON object, as in the stream YARD_LOGS.`,
 	}), &queue)
 	c.Flags().IntVarP(&lines, "lines", "n", maxLogLines, "`number` of lines from the end")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new lines until interrupted")
-	c.RunE = func(c *cobra.Command, given []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
 		if lines < 1 || lines > maxLogLines {
 			return usererror.Usage(c, "--lines is %d: must be 1 to %d", lines, maxLogLines)
 		}
-		request := command.JobRequest(given[0], queue)
+		request := command.JobRequest(args[0], queue)
 		request["lines"] = lines
-		return logs(c.Context(), env, request, follow)
+		return showLog(c.Context(), env, request, follow)
 	}
 	return c
 }
 
-func logs(ctx context.Context, env *command.Env, request map[string]any, follow bool) error {
+// showLog requests the end of a job's log from a node and prints it. With follow it
+// then prints new lines as they are written, until ctx ends.
+func showLog(ctx context.Context, env *command.Env, request map[string]any, follow bool) error {
 	log, err := connect.Decode[api.LogReply](env.Send(ctx, api.Subject("job-logs"), request))
 	if err != nil {
 		return err
@@ -58,20 +60,20 @@ func logs(ctx context.Context, env *command.Env, request map[string]any, follow 
 		fmt.Fprintln(env.Out, "... (earlier lines are not shown)")
 	}
 	for _, line := range log.Lines {
-		if err := logLine(env, line); err != nil {
+		if err := showLogLine(env, line); err != nil {
 			return err
 		}
 	}
 	if !follow {
 		return nil
 	}
-	cl, err := env.Dial(ctx)
+	client, err := env.Dial(ctx)
 	if err != nil {
 		return err
 	}
-	return cl.FollowLog(ctx, log.ID, log.Next, func(p streams.LogPage) error {
-		for line := range bytes.SplitSeq(bytes.TrimSuffix(p.Body, []byte("\n")), []byte("\n")) {
-			if err := logLine(env, line); err != nil {
+	return client.FollowLog(ctx, log.ID, log.Next, func(page streams.LogPage) error {
+		for line := range bytes.SplitSeq(bytes.TrimSuffix(page.Body, []byte("\n")), []byte("\n")) {
+			if err := showLogLine(env, line); err != nil {
 				return err
 			}
 		}
@@ -79,28 +81,29 @@ func logs(ctx context.Context, env *command.Env, request map[string]any, follow 
 	})
 }
 
-func logLine(env *command.Env, line []byte) error {
+// showLogLine prints one line of a job log, which is a JSON object. With --json it
+// prints the object; otherwise it prints the line's time, number, node, worker, level
+// and text. Instead of the text it prints the structured record of a line that has one,
+// and the number of lines that were lost where a line stands for them.
+func showLogLine(env *command.Env, line []byte) error {
 	if env.JSON {
 		_, err := fmt.Fprintf(env.Out, "%s\n", line)
 		return err
 	}
-	var l job.LogLine
-	if err := json.Unmarshal(line, &l); err != nil {
+	var parsed job.LogLine
+	if err := json.Unmarshal(line, &parsed); err != nil {
 		return connect.BadReply(err)
 	}
-	return writeLogLine(env.Out, &l)
-}
-
-func writeLogLine(w io.Writer, l *job.LogLine) error {
-	text := l.Text
+	text := parsed.Text
 	switch {
-	case l.Dropped > 0:
-		text = fmt.Sprintf("(%d lines dropped)", l.Dropped)
-	case len(l.Record) > 0:
-		text = string(l.Record)
-	case l.Truncated:
+	case parsed.Dropped > 0:
+		text = fmt.Sprintf("(%d lines dropped)", parsed.Dropped)
+	case len(parsed.Record) > 0:
+		text = string(parsed.Record)
+	case parsed.Truncated:
 		text += " (truncated)"
 	}
-	_, err := fmt.Fprintf(w, "%s  #%d %s %s %-5s %s\n", command.TimeText(&l.At), l.N, l.Node, l.Worker, l.Level, text)
+	_, err := fmt.Fprintf(env.Out, "%s  #%d %s %s %-5s %s\n",
+		command.TimeText(&parsed.At), parsed.N, parsed.Node, parsed.Worker, parsed.Level, text)
 	return err
 }

@@ -31,6 +31,7 @@ give it a concurrency limit.`,
 		queueRemove(env))
 }
 
+// queueList returns the verb 'queue list'.
 func queueList(env *command.Env) *cobra.Command {
 	return command.Query(env, &cobra.Command{
 		Use:     "list",
@@ -40,7 +41,8 @@ func queueList(env *command.Env) *cobra.Command {
 	}, queuesTable, func([]string) (string, any) { return api.Subject("queue-list"), struct{}{} })
 }
 
-// queueVerb returns a verb that takes one queue and shows it.
+// queueVerb returns a verb that takes one queue, sends the request of the same name and
+// shows the queue.
 func queueVerb(env *command.Env, verb, short string) *cobra.Command {
 	return command.Query(env, &cobra.Command{
 		Use:     verb + " <queue>",
@@ -53,6 +55,7 @@ func queueVerb(env *command.Env, verb, short string) *cobra.Command {
 // first argument.
 func named(args []string) map[string]any { return map[string]any{"name": args[0]} }
 
+// queueRemove returns the verb 'queue rm'.
 func queueRemove(env *command.Env) *cobra.Command {
 	return command.Query(env, &cobra.Command{
 		Use:     "rm <queue>",
@@ -66,6 +69,7 @@ letters and history stay.`,
 		func(args []string) (string, any) { return api.Subject("queue-remove"), named(args) })
 }
 
+// queueAdd returns the verb 'queue add'.
 func queueAdd(env *command.Env) *cobra.Command {
 	var limit int64
 	c := env.WithJSON(&cobra.Command{

@@ -10,36 +10,69 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
 
+// waitFlags are the flags of a verb that makes a job and can wait for its end.
+type waitFlags struct {
+	given bool          // --wait
+	limit time.Duration // --for; 0 means no limit
+}
+
+// add adds the flags to c. jobName names the job in their help.
+func (f *waitFlags) add(c *cobra.Command, jobName string) {
+	c.Flags().BoolVar(&f.given, "wait", false, "wait until "+jobName+" has ended; exit with 1 if it failed")
+	c.Flags().DurationVar(&f.limit, "for", 0, "longest `time` to wait with --wait; then exit with 1 (default no limit)")
+}
+
+// check returns a usage error if --for is given without --wait or is not positive.
+func (f *waitFlags) check(c *cobra.Command) error {
+	if c.Flags().Changed("for") && !f.given {
+		return usererror.Usage(c, "--for requires --wait")
+	}
+	return checkFor(c, f.limit)
+}
+
+// checkFor returns a usage error if --for is given and limit, its value, is not
+// positive.
+func checkFor(c *cobra.Command, limit time.Duration) error {
+	if c.Flags().Changed("for") && limit <= 0 {
+		return usererror.Usage(c, "--for is %s: must be more than 0", limit)
+	}
+	return nil
+}
+
 // waitRequest names the job to wait for.
 type waitRequest struct {
 	id, queue string        // as in the request
 	accepted  bool          // the same command enqueued the job
-	timeout   time.Duration // 0 means no limit
+	limit     time.Duration // longest time to wait; 0 means no limit
 }
 
 // waitPollTimeout is how long a node waits in one request.
 const waitPollTimeout = 20 * time.Second
 
-// await blocks until a job has ended and shows it. It returns an error if the job
-// has not completed, or has not ended within w.timeout.
+// await blocks until a job has ended and shows it; meanwhile it reports on standard
+// error why the job does not run. It returns an error if the job has failed, or has not
+// ended within w.limit.
 func await(ctx context.Context, env *command.Env, w waitRequest) error {
 	limited := ctx
-	if w.timeout > 0 {
+	if w.limit > 0 {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, w.timeout)
+		limited, cancel = context.WithTimeout(ctx, w.limit)
 		defer cancel()
 	}
-	reportCtx, stop := context.WithCancel(limited)
+
+	reportCtx, stopReport := context.WithCancel(limited)
 	var reporter sync.WaitGroup
 	reporter.Go(func() { reportWaiting(reportCtx, env, w) })
-	answer, err := awaitReply(limited, env, w)
-	stop()
+	reply, err := awaitReply(limited, env, w)
+	stopReport()
 	reporter.Wait()
+
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return w.interrupted()
@@ -48,28 +81,30 @@ func await(ctx context.Context, env *command.Env, w waitRequest) error {
 	case err != nil:
 		return err
 	}
-	j, err := connect.Decode[api.Job](answer, nil)
+	ended, err := connect.Decode[api.Job](reply, nil)
 	if err != nil {
 		return err
 	}
-	if err := command.Print(env, answer, jobTable); err != nil {
+	if err := command.Print(env, reply, jobTable); err != nil {
 		return err
 	}
-	if j.State != job.Completed.String() {
+	if ended.State != job.Completed.String() {
 		return usererror.Failed
 	}
 	return nil
 }
 
-// awaitAccepted is like await, for a job that this command has enqueued. It shows
-// the id first, so that it is known if the wait is interrupted.
-func awaitAccepted(ctx context.Context, env *command.Env, made api.EnqueueReply, timeout time.Duration) error {
-	fmt.Fprintln(env.Err, "yardmaster: accepted as", made.ID)
-	return await(ctx, env, waitRequest{id: made.ID.String(), queue: made.Queue, accepted: true, timeout: timeout})
+// awaitAccepted is like await, for a job that this command has enqueued. It shows the
+// job's id first, so that the user knows it if the wait is interrupted. A limit of 0
+// means no limit.
+func awaitAccepted(ctx context.Context, env *command.Env, accepted api.EnqueueReply, limit time.Duration) error {
+	fmt.Fprintln(env.Err, "yardmaster: accepted as", accepted.ID)
+	return await(ctx, env, waitRequest{id: accepted.ID.String(), queue: accepted.Queue, accepted: true, limit: limit})
 }
 
-// awaitReply repeats the request until the job has ended or ctx is done, and
-// returns the job.
+// awaitReply returns the reply that describes a job once the job has ended. It repeats
+// the request while a node replies that the job has not ended or that the yard is
+// unavailable, until ctx is done.
 func awaitReply(ctx context.Context, env *command.Env, w waitRequest) ([]byte, error) {
 	for {
 		wait := waitPollTimeout
@@ -77,10 +112,10 @@ func awaitReply(ctx context.Context, env *command.Env, w waitRequest) ([]byte, e
 			wait = min(wait, time.Until(end))
 		}
 		request := map[string]any{"id": w.id, "queue": w.queue, "timeout_ms": max(wait.Milliseconds(), 1)}
-		answer, err := env.SendWithin(ctx, wait+env.Timeout, api.Subject("job-wait"), request)
+		reply, err := env.SendWithin(ctx, wait+env.Timeout, api.Subject("job-wait"), request)
 		refused := connect.Refused(err, api.CodeTimeout, api.CodeUnavailable)
 		if refused == nil {
-			return answer, err
+			return reply, err
 		}
 		if err := pause(ctx, refused.RetryAfter); err != nil {
 			return nil, err
@@ -94,18 +129,19 @@ const reportInterval = 2 * time.Second
 // reportWaiting writes to standard error why a job does not run, whenever the
 // reason changes, until ctx is done.
 func reportWaiting(ctx context.Context, env *command.Env, w waitRequest) {
-	last := ""
+	lastReason := ""
 	for pause(ctx, reportInterval) == nil {
-		j, err := connect.Decode[api.Job](env.Send(ctx, api.Subject("job-show"), command.JobRequest(w.id, w.queue)))
+		shown, err := connect.Decode[api.Job](env.Send(ctx, api.Subject("job-show"), command.JobRequest(w.id, w.queue)))
+		reason := shown.Because
 		if refused := connect.Refused(err, api.CodeUnavailable); refused != nil {
-			j.Because = refused.Text
+			reason = refused.Text
 		} else if err != nil {
 			continue // the wait itself reports the error
 		}
-		if j.Because != last && j.Because != "" {
-			env.Note("job %s does not run yet: %s", w.id, j.Because)
+		if reason != lastReason && reason != "" {
+			env.Note("job %s does not run yet: %s", w.id, reason)
 		}
-		last = j.Because
+		lastReason = reason
 	}
 }
 
@@ -120,7 +156,7 @@ func (w waitRequest) interrupted() error {
 
 // tooLong returns the error of a wait that exceeded its timeout.
 func (w waitRequest) tooLong() error {
-	return usererror.New(fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.timeout), fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()))
+	return usererror.New(fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.limit), fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()))
 }
 
 // waitCommand returns the command that waits for the same job.
@@ -131,23 +167,8 @@ func (w waitRequest) waitCommand() string {
 	return "yardmaster job wait " + w.id + " --queue " + w.queue
 }
 
-// validateFor returns a usage error if --for is given and not positive.
-func validateFor(c *cobra.Command, d time.Duration) error {
-	if c.Flags().Changed("for") && d <= 0 {
-		return usererror.Usage(c, "--for is %s: must be more than 0", d)
-	}
-	return nil
-}
-
 // pause waits for d, but at least 100 ms, or until ctx is done, and returns the
 // error of ctx.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(max(d, 100*time.Millisecond))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return backoff.Sleep(ctx, max(d, 100*time.Millisecond))
 }

@@ -21,6 +21,7 @@ import (
 
 const (
 	pushChunkSize = 256 << 10 // bytes
+	bufferSize    = 1 << 20   // bytes
 	// backupReplyTimeout bounds one request of a backup or restore. A live node
 	// replies within 2 s, with "408" while it is still working.
 	backupReplyTimeout = 20 * time.Second
@@ -38,7 +39,7 @@ to disk and verified. '-' writes to standard output, without verification.`,
 		Example: `  yardmaster backup yard-monday.tar
   yardmaster backup - | ssh vault 'cat > yard.tar'
   yardmaster backup verify yard-monday.tar`,
-		RunE: func(c *cobra.Command, given []string) error { return saveBackup(c.Context(), env, given[0]) },
+		RunE: func(c *cobra.Command, args []string) error { return saveBackup(c.Context(), env, args[0]) },
 	})
 	c.AddCommand(env.WithJSON(&cobra.Command{
 		Use:   "verify <file>",
@@ -47,8 +48,8 @@ to disk and verified. '-' writes to standard output, without verification.`,
 ledger, and checks that every stream holds what the ledger refers to. Exits
 with 1 if a check fails.`,
 		Example: "  yardmaster backup verify yard-monday.tar",
-		RunE: func(_ *cobra.Command, given []string) error {
-			plan, err := verifyFile(given[0])
+		RunE: func(_ *cobra.Command, args []string) error {
+			plan, err := verifyFile(args[0])
 			if err != nil {
 				return err
 			}
@@ -65,7 +66,7 @@ func saveBackup(ctx context.Context, env *command.Env, path string) error {
 		return err
 	}
 	if path == "-" {
-		out := bufio.NewWriterSize(env.Out, 1<<20)
+		out := bufio.NewWriterSize(env.Out, bufferSize)
 		if err := fetchBackup(ctx, env, out); err != nil {
 			return err
 		}
@@ -112,6 +113,8 @@ func writeError(path string, err error) error {
 	return usererror.New(fmt.Sprintf("no backup was made: %s cannot be written: %v", path, err), "free disk space, or name a file elsewhere")
 }
 
+// syncDirectory syncs a directory to disk, so that a rename in it survives a crash of
+// the machine.
 func syncDirectory(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -120,27 +123,29 @@ func syncDirectory(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// fetchBackup writes a backup of the yard to w. It requests one piece after
-// the other, so that the node never sends faster than w accepts.
+// fetchBackup requests a backup of the yard from the node to which env is connected, and
+// writes it to w. It requests one piece after the other, so that the node never sends
+// faster than w accepts.
 func fetchBackup(ctx context.Context, env *command.Env, w io.Writer) error {
 	reply, err := env.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-begin"), struct{}{})
 	if err != nil {
 		return backupError("", err)
 	}
-	begun, err := connect.Decode[api.BackupReply](reply, nil)
+	session, err := connect.Decode[api.BackupReply](reply, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { // otherwise the node keeps the session until it times out
-		_, _ = env.SendWithin(context.WithoutCancel(ctx), time.Second, api.Subject("backup-end"), map[string]any{"session": begun.Session})
+		_, _ = env.SendWithin(context.WithoutCancel(ctx), time.Second, api.Subject("backup-end"), map[string]any{"session": session.Session})
 	}()
+
 	for offset := int64(0); ; {
-		piece, err := env.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: begun.Session, Offset: offset})
+		piece, err := env.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: session.Session, Offset: offset})
 		switch {
 		case connect.Refused(err, api.CodeTimeout) != nil:
 			continue // the node is still working
 		case err != nil:
-			return backupError(begun.Node, err)
+			return backupError(session.Node, err)
 		case len(piece) == 0:
 			return nil
 		}
@@ -151,9 +156,9 @@ func fetchBackup(ctx context.Context, env *command.Env, w io.Writer) error {
 	}
 }
 
-// backupError returns the user error for a backup that failed at node. If the
-// session never began (node is "") err is returned as it is, except for a
-// timeout: a refusal already states its remedy.
+// backupError returns the user error for a backup that failed with err. node is the
+// node that makes the backup, or "" if it did not begin; then only a timeout needs
+// another error, because a refusal already states its remedy.
 func backupError(node string, err error) error {
 	if node == "" && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -161,8 +166,8 @@ func backupError(node string, err error) error {
 	return usererror.New("no backup was made: "+failureText(node, err), "run the command again, with any node; the yard itself is not affected")
 }
 
-// failureText describes the error of a request to the node that ran a backup
-// or restore; node is "" if no node had replied yet.
+// failureText describes the error of a request of a backup or restore. node is the node
+// that runs it, or "" if no node has replied yet.
 func failureText(node string, err error) string {
 	switch refused := connect.Refused(err); {
 	case refused != nil:
@@ -177,14 +182,14 @@ func failureText(node string, err error) string {
 	return err.Error()
 }
 
-// verifyFile checks the backup file at path and returns its contents' plan.
+// verifyFile checks the backup file at path and returns what it contains.
 func verifyFile(path string) (*backup.Plan, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, usererror.New(err.Error(), "name a file written by 'yardmaster backup'")
 	}
 	defer f.Close()
-	plan, err := backup.Verify(bufio.NewReaderSize(f, 1<<20))
+	plan, err := backup.Verify(bufio.NewReaderSize(f, bufferSize))
 	if errors.Is(err, backup.ErrDamaged) {
 		return nil, usererror.New(path+": "+err.Error(), "make another backup; nothing of this one was used")
 	}

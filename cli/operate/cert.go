@@ -2,9 +2,9 @@ package operate
 
 import (
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -51,6 +51,7 @@ type issueFlags struct {
 	force bool
 }
 
+// add adds the flags to c and returns c. days is the default of --days.
 func (f *issueFlags) add(c *cobra.Command, days int) *cobra.Command {
 	c.Flags().StringVar(&f.dir, "dir", ".", "`directory` of the authority's files and of the new files")
 	c.Flags().IntVar(&f.days, "days", days, "lifetime in `days`")
@@ -58,6 +59,7 @@ func (f *issueFlags) add(c *cobra.Command, days int) *cobra.Command {
 	return c
 }
 
+// lifetime returns the value of --days as a duration, or a usage error.
 func (f *issueFlags) lifetime(c *cobra.Command) (time.Duration, error) {
 	if f.days < 1 || f.days > 36500 {
 		return 0, usererror.Usage(c, "--days is %d: must be 1 to 36500", f.days)
@@ -65,6 +67,7 @@ func (f *issueFlags) lifetime(c *cobra.Command) (time.Duration, error) {
 	return time.Duration(f.days) * 24 * time.Hour, nil
 }
 
+// certCAVerb returns the verb 'cert ca'.
 func certCAVerb(env *command.Env) *cobra.Command {
 	var f issueFlags
 	var name string
@@ -78,11 +81,11 @@ impersonate a member, so keep it on a host that runs no node.`,
 	}, authorityDays)
 	c.Flags().StringVar(&name, "name", "yard authority", "common `name` of the authority")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		life, err := f.lifetime(c)
+		lifetime, err := f.lifetime(c)
 		if err != nil {
 			return err
 		}
-		_, pair, err := certs.NewAuthority(name, life, time.Now())
+		_, pair, err := certs.NewAuthority(name, lifetime, time.Now())
 		if err != nil {
 			return err
 		}
@@ -91,6 +94,7 @@ impersonate a member, so keep it on a host that runs no node.`,
 	return c
 }
 
+// certNodeVerb returns the verb 'cert node'.
 func certNodeVerb(env *command.Env) *cobra.Command {
 	var f issueFlags
 	var hosts []string
@@ -109,6 +113,7 @@ host they connect to, so repeat --host for each name and address that they use.`
 	return c
 }
 
+// certClientVerb returns the verb 'cert client'.
 func certClientVerb(env *command.Env) *cobra.Command {
 	var f issueFlags
 	c := f.add(&cobra.Command{
@@ -125,7 +130,8 @@ be used to impersonate a member.`,
 	return c
 }
 
-// issue creates a certificate signed by the authority in f.dir.
+// issue creates a certificate, signed by the authority in f.dir, and saves it there. leaf
+// describes the certificate, except for its lifetime.
 func issue(env *command.Env, c *cobra.Command, f issueFlags, leaf certs.Leaf) (err error) {
 	if leaf.Lifetime, err = f.lifetime(c); err != nil {
 		return err
@@ -136,24 +142,9 @@ func issue(env *command.Env, c *cobra.Command, f issueFlags, leaf certs.Leaf) (e
 	if leaf.Name == caName {
 		return usererror.Usage(c, `the name "ca" is reserved for the authority's files`)
 	}
-	var own certs.Pair
-	cert, key := pairFiles(f.dir, caName)
-	if own.Cert, err = os.ReadFile(cert); err == nil {
-		own.Key, err = os.ReadFile(key)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return usererror.New(err.Error(), "create the authority with 'yardmaster cert ca', or name its directory with --dir")
-	}
-	var authority *certs.Authority
-	if err == nil {
-		authority, err = certs.ReadAuthority(own)
-	}
+	authority, err := readAuthority(f.dir)
 	if err != nil {
-		return usererror.New(fmt.Sprintf("the authority in %s cannot be used: %v", f.dir, err), "name its directory with --dir")
-	}
-	if !time.Now().Before(authority.Cert.NotAfter) {
-		return usererror.New(fmt.Sprintf("the authority %s expired on %s", cert, authority.Cert.NotAfter.Format(time.DateOnly)),
-			"create another with 'yardmaster cert ca'; docs/guides/secure.md explains how to change over")
+		return err
 	}
 	pair, err := authority.Issue(leaf, time.Now())
 	if err != nil {
@@ -162,12 +153,39 @@ func issue(env *command.Env, c *cobra.Command, f issueFlags, leaf certs.Leaf) (e
 	return savePair(env, f, leaf.Name, pair)
 }
 
+// readAuthority returns the certificate authority whose files are in dir, or a user error
+// if the files are missing or invalid or the authority has expired.
+func readAuthority(dir string) (*certs.Authority, error) {
+	cert, key := pairFiles(dir, caName)
+	var pair certs.Pair
+	var err error
+	if pair.Cert, err = os.ReadFile(cert); err == nil {
+		pair.Key, err = os.ReadFile(key)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usererror.New(err.Error(), "create the authority with 'yardmaster cert ca', or name its directory with --dir")
+	}
+	var authority *certs.Authority
+	if err == nil {
+		authority, err = certs.ReadAuthority(pair)
+	}
+	if err != nil {
+		return nil, usererror.New(fmt.Sprintf("the authority in %s cannot be used: %v", dir, err), "name its directory with --dir")
+	}
+	if !time.Now().Before(authority.Cert.NotAfter) {
+		return nil, usererror.New(fmt.Sprintf("the authority %s expired on %s", cert, authority.Cert.NotAfter.Format(time.DateOnly)),
+			"create another with 'yardmaster cert ca'; docs/guides/secure.md explains how to change over")
+	}
+	return authority, nil
+}
+
+// pairFiles returns the paths of a certificate and its key in dir.
 func pairFiles(dir, name string) (cert, key string) {
 	return filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")
 }
 
-// savePair writes a certificate and its key to f.dir and prints a line about
-// them.
+// savePair writes a certificate and its key to two files in f.dir, and prints a line about
+// them. If a file exists, it returns a user error unless f.force is set.
 func savePair(env *command.Env, f issueFlags, name string, pair certs.Pair) error {
 	cert, key := pairFiles(f.dir, name)
 	if err := pair.WriteFiles(cert, key, f.force); errors.Is(err, fs.ErrExist) {
@@ -183,8 +201,8 @@ func savePair(env *command.Env, f issueFlags, name string, pair certs.Pair) erro
 	return err
 }
 
-// describeCert returns the names in a certificate, or the subject of an
-// authority or client.
+// describeCert returns the names in a certificate, or what it is for and its common name
+// if it is that of an authority or a client.
 func describeCert(c *x509.Certificate) string {
 	switch names := namesOn(c); {
 	case c.IsCA:
@@ -195,6 +213,8 @@ func describeCert(c *x509.Certificate) string {
 	return fmt.Sprintf("client %q", c.Subject.CommonName)
 }
 
+// namesOn returns the host names and IP addresses in a certificate. The result is not
+// nil, so that it is a list in JSON.
 func namesOn(c *x509.Certificate) []string {
 	names := append([]string{}, c.DNSNames...)
 	for _, ip := range c.IPAddresses {
@@ -215,6 +235,7 @@ type certInfo struct {
 	State   string    `json:"state"` // "good", "ends soon", "ended" or "not yet"
 }
 
+// certShowVerb returns the verb 'cert show'.
 func certShowVerb(env *command.Env) *cobra.Command {
 	return env.WithJSON(&cobra.Command{
 		Use:   "show <file>...",
@@ -222,20 +243,17 @@ func certShowVerb(env *command.Env) *cobra.Command {
 		Long: `Shows the subject, names, use, issuer and validity of every certificate in the
 files. Exits with 1 if a certificate has expired or is not valid yet.`,
 		Example: `  yardmaster cert show /etc/yardmaster/*.pem`,
-		Args: func(c *cobra.Command, given []string) error {
-			if len(given) == 0 {
-				return usererror.Usage(c, "file is missing")
-			}
-			return nil
-		},
 		RunE: func(_ *cobra.Command, files []string) error {
 			return showCertificates(env, files)
 		},
 	})
 }
 
+// showCertificates shows all certificates in files. It returns [usererror.Failed] if one
+// of them is not valid now.
 func showCertificates(env *command.Env, files []string) error {
-	now, all, bad := time.Now(), []certInfo{}, false
+	now := time.Now()
+	all, anyInvalid := []certInfo{}, false
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -250,56 +268,50 @@ func showCertificates(env *command.Env, files []string) error {
 		}
 		for _, c := range found {
 			s := certInfo{file, c.Subject.String(), namesOn(c), certUsage(c), c.Issuer.String(), c.NotBefore.UTC(), c.NotAfter.UTC(), certState(c, now)}
-			bad = bad || s.State == "ended" || s.State == "not yet"
+			anyInvalid = anyInvalid || s.State == "ended" || s.State == "not yet"
 			all = append(all, s)
 		}
 	}
-	if err := printCertificates(env, all); err != nil {
+	if err := command.PrintValue(env, all, certificatesText); err != nil {
 		return err
 	}
-	if bad {
+	if anyInvalid {
 		return usererror.Failed
 	}
 	return nil
 }
 
-func printCertificates(env *command.Env, all []certInfo) error {
-	if env.JSON {
-		text, err := json.Marshal(all)
-		if err != nil {
-			return err
-		}
-		return env.PrintJSON(text)
-	}
-	for i, s := range all {
+// certificatesText writes certificates as blocks of lines.
+func certificatesText(w io.Writer, certificates *[]certInfo) {
+	for i, s := range *certificates {
 		if i > 0 {
-			fmt.Fprintln(env.Out)
+			fmt.Fprintln(w)
 		}
-		_, err := fmt.Fprintf(env.Out, "file      %s\nsubject   %s\nnames     %s\nfor       %s\nissuer    %s\nfrom      %s\nuntil     %s (%s)\n",
+		fmt.Fprintf(w, "file      %s\nsubject   %s\nnames     %s\nfor       %s\nissuer    %s\nfrom      %s\nuntil     %s (%s)\n",
 			s.File, s.Subject, command.OrDash(strings.Join(s.Names, ", ")), s.For, s.Issuer, s.From.Format(time.RFC3339), s.Until.Format(time.RFC3339), s.State)
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
+// certUsage returns what a certificate may be used for: "authority", "server", "client",
+// "server, client", or "-".
 func certUsage(c *x509.Certificate) string {
 	if c.IsCA {
 		return "authority"
 	}
-	var list []string
-	for _, u := range c.ExtKeyUsage {
-		switch u {
+	var usages []string
+	for _, usage := range c.ExtKeyUsage {
+		switch usage {
 		case x509.ExtKeyUsageServerAuth:
-			list = append(list, "server")
+			usages = append(usages, "server")
 		case x509.ExtKeyUsageClientAuth:
-			list = append(list, "client")
+			usages = append(usages, "client")
 		}
 	}
-	return command.OrDash(strings.Join(list, ", "))
+	return command.OrDash(strings.Join(usages, ", "))
 }
 
+// certState returns whether a certificate is valid now: "ended", "not yet", "good", or
+// "ends soon" if it is valid for less than certs.WarnBefore.
 func certState(c *x509.Certificate, now time.Time) string {
 	switch left := c.NotAfter.Sub(now); {
 	case left < 0:
@@ -308,7 +320,6 @@ func certState(c *x509.Certificate, now time.Time) string {
 		return "not yet"
 	case left < certs.WarnBefore:
 		return "ends soon"
-	default:
-		return "good"
 	}
+	return "good"
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 
 	"github.com/spf13/cobra"
 )
@@ -38,9 +39,10 @@ shows its progress.`,
   yardmaster cluster replace n3
   yardmaster cluster rm n4
   yardmaster cluster transfer --to n2`,
-	}, append(retired(env), clusterMembers(env), clusterAdd(env), clusterRemove(env), clusterReplace(env), clusterCancel(env), clusterTransfer(env))...)
+	}, append(retiredVerbs(env), clusterMembers(env), clusterAdd(env), clusterRemove(env), clusterReplace(env), clusterCancel(env), clusterTransfer(env))...)
 }
 
+// clusterMembers returns the verb 'cluster members'.
 func clusterMembers(env *command.Env) *cobra.Command {
 	return command.Query(env, &cobra.Command{
 		Use:     "members",
@@ -54,15 +56,17 @@ them it leads. A change in progress is shown below with the step it waits for.`,
 	}, membersTable, func([]string) (string, any) { return api.Subject("cluster-members"), struct{}{} })
 }
 
-func membersTable(w io.Writer, v *api.Membership) {
+// membersTable shows the members of the yard, one per line, followed by what is wrong
+// with them and by the change in progress.
+func membersTable(w io.Writer, membership *api.Membership) {
 	fmt.Fprint(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
-	for i := range v.Members {
-		m := &v.Members[i]
+	for i := range membership.Members {
+		m := &membership.Members[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d, leads %d\t%d\t%s\t%s\t%s\n", m.Name, m.Directory, m.State, command.YesNo(m.Answers), command.YesNo(m.Voter),
 			m.Lag, m.JetStream, m.Streams, m.Leads, m.Running, command.OrDash(m.Route), command.OrDash(m.Raft), command.OrDash(m.Version))
 	}
-	for i := range v.Members {
-		m := &v.Members[i]
+	for i := range membership.Members {
+		m := &membership.Members[i]
 		if len(m.Behind) > 0 {
 			fmt.Fprintf(w, "%s lags on %s\n", m.Name, strings.Join(m.Behind, ", "))
 		}
@@ -70,37 +74,41 @@ func membersTable(w io.Writer, v *api.Membership) {
 			fmt.Fprintf(w, "the configuration of %s lists %s, which is ignored: the member list in the ledger applies\n", m.Name, m.Declares)
 		}
 	}
-	if v.Change != "" {
-		fmt.Fprintf(w, "\n%s: %s\n", v.Change, command.OrDash(v.Step))
-	} else if v.Outcome != "" {
-		fmt.Fprintf(w, "\nthe last change failed: %s\n", v.Outcome)
+	if membership.Change != "" {
+		fmt.Fprintf(w, "\n%s: %s\n", membership.Change, command.OrDash(membership.Step))
+	} else if membership.Outcome != "" {
+		fmt.Fprintf(w, "\nthe last change failed: %s\n", membership.Outcome)
 	}
-	for _, s := range v.Skew {
-		fmt.Fprintf(w, "%s\n", s)
+	for _, warning := range membership.Skew {
+		fmt.Fprintln(w, warning)
 	}
 }
 
 // memberChange is a verb that starts a change of members and follows it to its
-// end, and its flags.
+// end, and the values of its flags.
 type memberChange struct {
-	verb                  string
-	with, route, raft     string
-	noWait, needAddresses bool
+	endpoint      string // last part of the endpoint's name
+	newMember     string // name of the replacement; "": the same name
+	route, raft   string // "" if not given
+	noWait        bool
+	needAddresses bool // --route and --raft are required
 }
 
-// command adds the flags and the action of the change to c, and returns c.
-func (ch *memberChange) command(env *command.Env, c *cobra.Command) *cobra.Command {
+// addTo makes c the command that requests the change ch, and returns c: it sets RunE
+// and adds the flags --no-wait and --json. The command's only argument, if it has one,
+// is the name of the member to change.
+func (ch *memberChange) addTo(env *command.Env, c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&ch.noWait, "no-wait", false, "start the change and do not wait for its end")
-	c.RunE = func(c *cobra.Command, names []string) error {
+	c.RunE = func(_ *cobra.Command, args []string) error {
 		if ch.needAddresses && (ch.route == "" || ch.raft == "") {
 			return usererror.Usage(c, "give both addresses of the node, as the members reach them: --route HOST:PORT --raft HOST:PORT")
 		}
-		req := map[string]string{"with": ch.with, "route": ch.route, "raft": ch.raft}
-		if len(names) > 0 {
-			req["name"] = names[0]
+		request := map[string]string{"with": ch.newMember, "route": ch.route, "raft": ch.raft}
+		if len(args) > 0 {
+			request["name"] = args[0]
 		}
-		maps.DeleteFunc(req, func(_, value string) bool { return value == "" })
-		return ch.run(c.Context(), env, req)
+		maps.DeleteFunc(request, func(_, value string) bool { return value == "" }) // what is not given is not sent
+		return ch.run(c.Context(), env, request)
 	}
 	return env.WithJSON(c)
 }
@@ -111,51 +119,63 @@ func (ch *memberChange) addAddressFlags(c *cobra.Command, note string) {
 	c.Flags().StringVar(&ch.raft, "raft", "", "Raft `address` of the node, as the members reach it"+note)
 }
 
-// run starts a change and reports its steps on standard error until
-// it has ended.
-func (ch *memberChange) run(ctx context.Context, env *command.Env, req map[string]string) error {
-	answer, err := env.Send(ctx, api.Subject("cluster-"+ch.verb), req)
-	switch refused := connect.Refused(err, api.CodeConflict); {
-	case refused != nil: // the text states the precondition
+// run sends request, which starts the change. Unless --no-wait is given, it writes each
+// step of the change to standard error until the change has ended. Then it shows the
+// members. It returns an error if the change is refused or fails; cancelling a change
+// does not fail because the cancelled change has.
+func (ch *memberChange) run(ctx context.Context, env *command.Env, request map[string]string) error {
+	reply, err := env.Send(ctx, api.Subject("cluster-"+ch.endpoint), request)
+	if refused := connect.Refused(err, api.CodeConflict); refused != nil { // the text states the precondition
 		return usererror.New(refused.Text, "'yardmaster cluster members' shows their state")
-	case err != nil:
-		return err
-	case ch.noWait:
-		return command.Print(env, answer, membersTable)
 	}
-	lastStep, answered := "", time.Now()
+	if err != nil {
+		return err
+	}
+	if ch.noWait {
+		return command.Print(env, reply, membersTable)
+	}
+
+	lastStep := ""
 	for {
-		if err == nil {
-			answered = time.Now()
-			v, err := connect.Decode[api.Membership](answer, nil)
-			if err != nil {
-				return err
-			}
-			if v.Change == "" {
-				if v.Outcome != "" && ch.verb != "cancel" {
-					return usererror.New(v.Outcome, "")
-				}
-				return command.Print(env, answer, membersTable)
-			}
-			if step, _, _ := strings.Cut(v.Step, ":"); step != lastStep && step != "" {
-				lastStep = step
-				fmt.Fprintln(env.Err, v.Step)
-			}
-		} else if time.Since(answered) > followTimeout {
+		members, err := connect.Decode[api.Membership](reply, nil)
+		if err != nil {
 			return err
 		}
-		select {
-		case <-time.After(followInterval):
-		case <-ctx.Done():
-			return usererror.New("interrupted; the change continues", "'yardmaster cluster members' shows its progress")
+		if members.Change == "" {
+			if members.Outcome != "" && ch.endpoint != "cancel" {
+				return usererror.New(members.Outcome, "")
+			}
+			return command.Print(env, reply, membersTable)
 		}
-		answer, err = env.Send(ctx, api.Subject("cluster-members"), struct{}{}) // may fail while the authority changes
+		if step, _, _ := strings.Cut(members.Step, ":"); step != lastStep && step != "" {
+			lastStep = step
+			fmt.Fprintln(env.Err, members.Step)
+		}
+		if reply, err = pollMembers(ctx, env); err != nil {
+			return err
+		}
 	}
 }
 
+// pollMembers waits for followInterval, requests the list of members and returns the
+// reply. It repeats this until a node replies, because requests may fail while the
+// authority changes; after followTimeout it returns the error of the last request.
+func pollMembers(ctx context.Context, env *command.Env) ([]byte, error) {
+	for began := time.Now(); ; {
+		if backoff.Sleep(ctx, followInterval) != nil {
+			return nil, usererror.New("interrupted; the change continues", "'yardmaster cluster members' shows its progress")
+		}
+		reply, err := env.Send(ctx, api.Subject("cluster-members"), struct{}{})
+		if err == nil || time.Since(began) > followTimeout {
+			return reply, err
+		}
+	}
+}
+
+// clusterAdd returns the verb 'cluster add'.
 func clusterAdd(env *command.Env) *cobra.Command {
-	ch := &memberChange{verb: "add", needAddresses: true}
-	c := ch.command(env, &cobra.Command{
+	ch := &memberChange{endpoint: "add", needAddresses: true}
+	c := ch.addTo(env, &cobra.Command{
 		Use:   "add <member>",
 		Short: "Admit a waiting node",
 		Long: `Makes a node a member. Start the node first, with an empty data directory and a
@@ -167,8 +187,9 @@ to run. After it is admitted it catches up, and gets its vote at the end.`,
 	return c
 }
 
+// clusterRemove returns the verb 'cluster rm'.
 func clusterRemove(env *command.Env) *cobra.Command {
-	return (&memberChange{verb: "rm"}).command(env, &cobra.Command{
+	return (&memberChange{endpoint: "rm"}).addTo(env, &cobra.Command{
 		Use:     "rm <member>",
 		Aliases: []string{"remove"},
 		Short:   "Remove a member",
@@ -179,9 +200,10 @@ data directory is never admitted again. A yard keeps at least three members.`,
 	})
 }
 
+// clusterReplace returns the verb 'cluster replace'.
 func clusterReplace(env *command.Env) *cobra.Command {
-	ch := &memberChange{verb: "replace"}
-	c := ch.command(env, &cobra.Command{
+	ch := &memberChange{endpoint: "replace"}
+	c := ch.addTo(env, &cobra.Command{
 		Use:   "replace <member>",
 		Short: "Replace a lost member by a node with an empty data directory",
 		Long: `Replaces a lost member by a node that waits with an empty data directory, under
@@ -189,13 +211,13 @@ the same name or another. It is refused while the old member is reachable.`,
 		Example: `  yardmaster cluster replace n3
   yardmaster cluster replace n3 --with n6 --route 10.0.0.6:6222 --raft 10.0.0.6:7222`,
 	})
-	c.Flags().StringVar(&ch.with, "with", "", "`name` of the new member (default the same)")
+	c.Flags().StringVar(&ch.newMember, "with", "", "`name` of the new member (default the same)")
 	ch.addAddressFlags(c, " (default unchanged)")
 	return c
 }
 
 func clusterCancel(env *command.Env) *cobra.Command {
-	return (&memberChange{verb: "cancel"}).command(env, &cobra.Command{
+	return (&memberChange{endpoint: "cancel"}).addTo(env, &cobra.Command{
 		Use:     "cancel",
 		Short:   "Cancel an addition or a replacement",
 		Long:    `Cancels an addition or a replacement whose new member has no vote yet.`,
@@ -203,6 +225,7 @@ func clusterCancel(env *command.Env) *cobra.Command {
 	})
 }
 
+// clusterTransfer returns the verb 'cluster transfer'.
 func clusterTransfer(env *command.Env) *cobra.Command {
 	var to string
 	c := command.Query(env, &cobra.Command{
@@ -216,4 +239,26 @@ func clusterTransfer(env *command.Env) *cobra.Command {
 
 func transferLine(w io.Writer, t *api.Transfer) {
 	fmt.Fprintf(w, "authority transferred to %s from %s; epoch %d\n", t.To, t.From, t.Epoch)
+}
+
+// retiredVerbs returns the hidden verbs of earlier versions that compared and rebuilt
+// replicas of single streams. They fail with an error that names their replacement.
+func retiredVerbs(env *command.Env) []*cobra.Command {
+	scrub := env.WithJSON(&cobra.Command{
+		Use: "scrub", Hidden: true, Short: "Retired: see 'yardmaster status'",
+		RunE: func(*cobra.Command, []string) error {
+			return usererror.New("this verb was removed: members no longer verify their replicas on disk",
+				"'yardmaster status' names a member with a damaged or lagging replica, and 'yardmaster cluster replace <member>' replaces a damaged member")
+		},
+	})
+	rebuild := env.WithJSON(&cobra.Command{
+		Use: "rebuild <stream>", Hidden: true, Short: "Retired: see 'yardmaster cluster replace'",
+		RunE: func(*cobra.Command, []string) error {
+			return usererror.New("this verb was removed, nothing was done: a replica of a single stream is not rebuilt",
+				"replace the member that has it: stop it, move its data directory away, start it with an empty one, and run 'yardmaster cluster replace <member>'")
+		},
+	})
+	rebuild.Flags().String("node", "", "`member` that has the replica")
+	rebuild.Flags().Bool("no-wait", false, "has no effect")
+	return []*cobra.Command{scrub, rebuild}
 }

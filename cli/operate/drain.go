@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 
 	"github.com/spf13/cobra"
 )
@@ -69,12 +70,12 @@ type drainReply struct {
 
 // remaining describes what a drained member still holds or runs; "" if nothing.
 func (d *drainReply) remaining() string {
-	var all []string
+	var parts []string
 	if d.Authority {
-		all = append(all, "it holds the authority")
+		parts = append(parts, "it holds the authority")
 	}
 	if len(d.Leads) > 0 {
-		all = append(all, "it leads "+strings.Join(d.Leads, ", "))
+		parts = append(parts, "it leads "+strings.Join(d.Leads, ", "))
 	}
 	if d.Running > 0 {
 		text := fmt.Sprintf("running jobs: %d", d.Running)
@@ -85,9 +86,9 @@ func (d *drainReply) remaining() string {
 			}
 			text += fmt.Sprintf(", %s by %s since %s", j.ID, j.Channel, command.TimeText(&j.Since))
 		}
-		all = append(all, text)
+		parts = append(parts, text)
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(parts, "; ")
 }
 
 // Timing of the requests that follow a drain.
@@ -96,55 +97,47 @@ const (
 	drainTimeout  = 30 * time.Second // without a reply
 )
 
-// drain starts the drain of a member and, unless noWait is set, waits up to
-// limit until it is done.
+// drain starts the drain of a member and shows its state. Unless noWait is set it first
+// waits until the drain is done, and reports on standard error what remains; it returns
+// an error after limit, or if the member does not reply for drainTimeout.
 func drain(ctx context.Context, env *command.Env, member string, limit time.Duration, noWait bool) error {
 	d, err := connect.Decode[drainReply](env.Send(ctx, api.NodeSubject(member, "drain"), struct{}{}))
 	if err != nil {
 		return nodeRequestError(err, member)
 	}
-	began, answered, lastText := time.Now(), time.Now(), ""
+	began, replied, lastReport := time.Now(), time.Now(), ""
 	for !d.Done && !noWait {
-		if left := d.remaining(); left != lastText {
-			lastText = left
-			fmt.Fprintln(env.Err, left)
+		if report := d.remaining(); report != lastReport {
+			lastReport = report
+			fmt.Fprintln(env.Err, report)
 		}
 		if time.Since(began) > limit {
 			return usererror.New(fmt.Sprintf("the drain of %s did not finish within %s: %s", member, limit, d.remaining()),
 				"wait longer, or stop the node: its running jobs are released and run on other members; 'yardmaster job cancel <job>' cancels one")
 		}
-		select {
-		case <-time.After(min(drainInterval, limit)):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, min(drainInterval, limit)) != nil {
 			return usererror.New(member+" stays drained", "'yardmaster node resume "+member+"' ends the drain")
 		}
-		var s struct{ Drain *drainReply }
-		answer, err := env.Send(ctx, api.NodeSubject(member, "status"), struct{}{})
+		var status struct{ Drain *drainReply }
+		reply, err := env.Send(ctx, api.NodeSubject(member, "status"), struct{}{})
 		switch {
-		case err == nil && json.Unmarshal(answer, &s) != nil:
+		case err == nil && json.Unmarshal(reply, &status) != nil:
 			return connect.BadReply(errors.New("no status"))
-		case err == nil && s.Drain == nil:
+		case err == nil && status.Drain == nil:
 			return usererror.New(member+" is no longer drained: it was resumed or restarted", "")
 		case err == nil:
-			d, answered = *s.Drain, time.Now()
-		case time.Since(answered) > drainTimeout:
+			d, replied = *status.Drain, time.Now()
+		case time.Since(replied) > drainTimeout:
 			return nodeRequestError(err, member)
 		}
 	}
-	return drained(env, member, &d)
-}
-
-// drained prints the final state of a drain.
-func drained(env *command.Env, member string, d *drainReply) error {
-	if env.JSON {
-		return command.PrintValue[drainReply](env, d, nil)
-	}
-	if left := d.remaining(); !d.Done {
-		_, err := fmt.Fprintf(env.Out, "%s is drained; left: %s\n", member, left)
-		return err
-	}
-	_, err := fmt.Fprintf(env.Out, "%s is drained and may be stopped; 'yardmaster node resume %s' or a restart ends the drain\n", member, member)
-	return err
+	return command.PrintValue(env, d, func(w io.Writer, d *drainReply) {
+		if d.Done {
+			fmt.Fprintf(w, "%s is drained and may be stopped; 'yardmaster node resume %s' or a restart ends the drain\n", member, member)
+		} else {
+			fmt.Fprintf(w, "%s is drained; left: %s\n", member, d.remaining())
+		}
+	})
 }
 
 // nodeRequestError returns the user error for a failed request to one member.

@@ -37,22 +37,22 @@ After an interrupted restore the yard accepts nothing, and 'yardmaster status' s
 so: repeat the restore, with any node, or give it up with --abandon.`,
 		Example: `  yardmaster restore yard-monday.tar
   yardmaster restore --abandon`,
-		Args: func(c *cobra.Command, given []string) error {
-			if len(given) == 0 {
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
 				return nil // for --abandon
 			}
-			return command.CheckArgs(c, given)
+			return command.CheckArgs(c, args)
 		},
-		RunE: func(c *cobra.Command, given []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			switch {
-			case abandon && len(given) == 0:
+			case abandon && len(args) == 0:
 				return abandonRestore(c.Context(), env)
 			case abandon:
 				return usererror.Usage(c, "--abandon takes no file")
-			case len(given) == 0:
+			case len(args) == 0:
 				return usererror.Usage(c, "name the file")
 			}
-			return restore(c.Context(), env, given[0])
+			return restore(c.Context(), env, args[0])
 		},
 	})
 	c.Flags().BoolVar(&abandon, "abandon", false, "give up an interrupted restore")
@@ -61,12 +61,13 @@ so: repeat the restore, with any node, or give it up with --abandon.`,
 
 // restoreClient is the client of one restore, which runs on one node.
 type restoreClient struct {
-	send          func(ctx context.Context, timeout time.Duration, subject string, request any) ([]byte, error)
-	session, node string
-	activity      string // last one that the node reported
-	progress      io.Writer
-	started       bool // the node waits for the parts of the backup
-	lastRequest   time.Time
+	send        func(ctx context.Context, timeout time.Duration, subject string, request any) ([]byte, error)
+	session     string // "" before the first reply
+	node        string // that runs the restore; "" before the first reply
+	activity    string // of the node, as it last reported it
+	progress    io.Writer
+	started     bool // the node waits for the parts of the backup
+	lastRequest time.Time
 }
 
 // keepAliveInterval is the longest time between two requests of a restore. A node
@@ -78,76 +79,90 @@ const keepAliveInterval = 3 * time.Second
 // session's timeout.
 type keepAliveReader struct {
 	io.Reader
-	ctx context.Context
-	b   *restoreClient
+	ctx    context.Context
+	client *restoreClient
 }
 
+// Read reads from the file. It first sends a request if the last one is too long ago.
 func (r *keepAliveReader) Read(p []byte) (int, error) {
-	if time.Since(r.b.lastRequest) > keepAliveInterval {
-		if _, err := r.b.request(r.ctx, "wait", r.b.header(nil)); err != nil {
+	if time.Since(r.client.lastRequest) > keepAliveInterval {
+		if _, err := r.client.request(r.ctx, "wait", r.client.header(nil)); err != nil {
 			return 0, err
 		}
 	}
 	return r.Reader.Read(p)
 }
 
-// restore verifies the file and sends its parts in order.
+// restore verifies the backup file at path, restores it and shows the node's report.
 func restore(ctx context.Context, env *command.Env, path string) error {
 	plan, err := verifyFile(path)
 	if err != nil {
 		return err
 	}
-	retryHint := "repeat 'yardmaster restore " + path + "', with any node, or give it up with 'yardmaster restore --abandon'"
-	return runRestore(ctx, env, retryHint, func(b *restoreClient) ([]byte, error) {
-		text, err := json.Marshal(plan)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := b.request(ctx, "begin", text); err != nil {
-			return nil, err
-		}
-		b.started = true
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in := bufio.NewReaderSize(&keepAliveReader{f, ctx, b}, 1<<20)
-		err = backup.Parts(in, &plan.Manifest, func(name string, part io.Reader) error {
-			return b.push(ctx, name, part)
-		})
-		if err != nil {
-			return nil, err
-		}
-		return b.request(ctx, "finish", b.header(nil))
-	}, restoredTable)
+	client, err := newRestoreClient(ctx, env)
+	if err != nil {
+		return err
+	}
+	report, err := client.sendBackup(ctx, path, plan)
+	if err != nil {
+		return client.explain(err, "repeat 'yardmaster restore "+path+"', with any node, or give it up with 'yardmaster restore --abandon'")
+	}
+	return command.Print(env, report, restoredTable)
 }
 
 // abandonRestore gives up an interrupted restore and leaves a fresh yard.
 func abandonRestore(ctx context.Context, env *command.Env) error {
-	retryHint := "repeat 'yardmaster restore --abandon', with any node"
-	return runRestore(ctx, env, retryHint, func(b *restoreClient) ([]byte, error) {
-		_, err := b.request(ctx, "abandon", []byte("{}"))
-		return []byte(`{"abandoned": true}`), err
-	}, func(w io.Writer, _ *api.RestoreReport) { fmt.Fprintln(w, "given up; the yard is fresh again") })
-}
-
-// runRestore calls do with a connection and shows the report that it returns.
-// Once a restore has begun, the yard accepts nothing until it is complete;
-// retryHint is then the remedy of an error.
-func runRestore(ctx context.Context, env *command.Env, retryHint string, do func(*restoreClient) ([]byte, error), table func(io.Writer, *api.RestoreReport)) error {
-	if _, err := env.Dial(ctx); err != nil {
+	client, err := newRestoreClient(ctx, env)
+	if err != nil {
 		return err
 	}
-	b := &restoreClient{send: env.SendWithin, progress: env.Err}
-	report, err := do(b)
+	if _, err := client.request(ctx, "abandon", []byte("{}")); err != nil {
+		return client.explain(err, "repeat 'yardmaster restore --abandon', with any node")
+	}
+	return command.Print(env, []byte(`{"abandoned": true}`), func(w io.Writer, _ *struct{}) { fmt.Fprintln(w, "given up; the yard is fresh again") })
+}
+
+// newRestoreClient connects to a yard and returns a client for one restore.
+func newRestoreClient(ctx context.Context, env *command.Env) (*restoreClient, error) {
+	if _, err := env.Dial(ctx); err != nil {
+		return nil, err
+	}
+	return &restoreClient{send: env.SendWithin, progress: env.Err}, nil
+}
+
+// explain returns the user error for a restore that failed with err. Once a restore has
+// begun the yard accepts nothing until it is complete, so the remedy is then retryHint.
+func (b *restoreClient) explain(err error, retryHint string) error {
 	if !b.started && refusedToStart(err) {
 		return err
 	}
+	return usererror.New("the restore did not complete: "+failureText(b.node, err), retryHint+"; until then the yard accepts nothing")
+}
+
+// sendBackup starts the restore with a plan, sends the parts of the backup file at path
+// in order, and returns the report of the restore as JSON.
+func (b *restoreClient) sendBackup(ctx context.Context, path string, plan *backup.Plan) ([]byte, error) {
+	text, err := json.Marshal(plan)
 	if err != nil {
-		return usererror.New("the restore did not complete: "+failureText(b.node, err), retryHint+"; until then the yard accepts nothing")
+		return nil, err
 	}
-	return command.Print(env, report, table)
+	if _, err := b.request(ctx, "begin", text); err != nil {
+		return nil, err
+	}
+	b.started = true
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	in := bufio.NewReaderSize(&keepAliveReader{f, ctx, b}, bufferSize)
+	err = backup.Parts(in, &plan.Manifest, func(name string, part io.Reader) error {
+		return b.push(ctx, name, part)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.request(ctx, "finish", b.header(nil))
 }
 
 // refusedToStart reports whether err, of the first request, is a refusal, after
@@ -157,12 +172,12 @@ func refusedToStart(err error) bool {
 	return forbidden || connect.Refused(err, api.CodeInvalid, api.CodeForbidden, api.CodeConflict, api.CodeTooLarge) != nil
 }
 
-// request sends one request and waits until the node has done it; a node that is
-// still working replies with its activity, which is shown. request returns the
-// report of the restore, which only the last request has.
+// request sends one request and waits until the node has executed it. A node that is
+// still working replies with its activity, which request shows; request then asks again.
+// It returns the report of the restore, which is nil for all requests but the last.
 func (b *restoreClient) request(ctx context.Context, verb string, body []byte) ([]byte, error) {
 	for {
-		answer, err := connect.Decode[struct {
+		reply, err := connect.Decode[struct {
 			api.RestoreReply
 			Report json.RawMessage `json:"report"` // printed as it is
 		}](b.send(ctx, backupReplyTimeout, api.Subject("restore-"+verb), body))
@@ -170,27 +185,28 @@ func (b *restoreClient) request(ctx context.Context, verb string, body []byte) (
 		if err != nil {
 			return nil, err
 		}
-		b.session, b.node = answer.Session, answer.Node
-		if answer.Activity == "" {
-			return answer.Report, nil
+		b.session, b.node = reply.Session, reply.Node
+		if reply.Activity == "" {
+			return reply.Report, nil
 		}
-		if answer.Activity != b.activity {
-			b.activity = answer.Activity
+		if reply.Activity != b.activity {
+			b.activity = reply.Activity
 			fmt.Fprintf(b.progress, "%s: %s\n", b.node, b.activity)
 		}
 		verb, body = "wait", b.header(nil)
 	}
 }
 
-// header returns the JSON header of a request: the session and more fields.
-func (b *restoreClient) header(more map[string]any) []byte {
-	all := map[string]any{"session": b.session}
-	maps.Copy(all, more)
-	text, _ := json.Marshal(all) // cannot fail for these values
+// header returns the JSON header of a request: the session and further fields.
+func (b *restoreClient) header(further map[string]any) []byte {
+	fields := map[string]any{"session": b.session}
+	maps.Copy(fields, further)
+	text, _ := json.Marshal(fields) // cannot fail for these values
 	return text
 }
 
-// push sends one part of the backup in chunks.
+// push sends one part of the backup in chunks. Each request is a line with the header,
+// followed by the bytes of the chunk.
 func (b *restoreClient) push(ctx context.Context, name string, part io.Reader) error {
 	buf := make([]byte, pushChunkSize)
 	for {
@@ -206,6 +222,7 @@ func (b *restoreClient) push(ctx context.Context, name string, part io.Reader) e
 	}
 }
 
+// restoredTable shows the report of a restore.
 func restoredTable(w io.Writer, r *api.RestoreReport) {
 	fmt.Fprintf(w, "restored\tyard %s as of entry %d, at entry %d here\n", r.Yard, r.Index, r.At)
 	fmt.Fprintf(w, "ledger\thash %s: identical\n", r.Hash)

@@ -40,12 +40,14 @@ if a job was lost or ended twice.`,
 	return c
 }
 
+// runDemo runs a demo and shows its report. It returns an error if the demo could not be
+// completed or the report is not good.
 func runDemo(env *command.Env, c *cobra.Command, o demo.Options) error {
 	report, err := demo.Run(c.Context(), o)
-	var wrong *demo.OptionError
+	invalid, ok := errors.AsType[*demo.OptionError](err)
 	switch {
-	case errors.As(err, &wrong):
-		return usererror.Usage(c, "%v", wrong)
+	case ok:
+		return usererror.Usage(c, "%v", invalid)
 	case c.Context().Err() != nil:
 		return usererror.New("interrupted", "nothing was left running")
 	case err != nil:

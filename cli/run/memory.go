@@ -31,14 +31,14 @@ func tuneMemory() {
 	}
 }
 
-// memoryLimit returns the memory limit of a node, in bytes: half of the smallest
-// of the sources' limits, but at least minMemoryLimit. known is false if no source
-// has a limit.
+// memoryLimit returns the memory limit of a node, in bytes: half of the smallest limit
+// that a source reports, but at least minMemoryLimit. known is false if no source
+// reports a limit.
 func memoryLimit(sources ...memlimit.Provider) (limit int64, known bool) {
 	available := uint64(math.MaxUint64)
 	for _, source := range sources {
-		if n, err := source(); err == nil { // an error means that the source has no limit
-			available, known = min(available, n), true
+		if bytes, err := source(); err == nil { // an error means that the source has no limit
+			available, known = min(available, bytes), true
 		}
 	}
 	return max(int64(available/2), minMemoryLimit), known

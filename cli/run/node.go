@@ -26,16 +26,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// nodeFlags are the flags that override one key of the configuration, with the
-// environment variable of that key. A flag sets the variable and so takes
-// precedence over it.
+// nodeFlags are the flags that override a key of the configuration, with the environment
+// variable of that key. A flag sets the variable and so takes precedence over it.
 var nodeFlags = []struct{ flag, variable, help string }{
 	{"name", "YARD_NODE_NAME", "`name` of this member"},
 	{"data-dir", "YARD_NODE_DATA_DIR", "data `directory` of the node"},
 	{"nats-listen", "YARD_NATS_LISTEN", "`host:port` for NATS clients"},
 	{"http-listen", "YARD_HTTP_LISTEN", "`host:port` for HTTP clients, or off"},
 	{"raft-listen", "YARD_RAFT_LISTEN", "`host:port` for the Raft connections of the other members"},
-	{"edge-listen", "", "`host:port` for Overhop workers"},
+	{"edge-listen", "YARD_SERVER_HOST, YARD_SERVER_PORT", "`host:port` for Overhop workers"},
 	{"log-level", "YARD_NODE_LOG_LEVEL", "`level`: debug, info, warn or error"},
 }
 
@@ -74,8 +73,8 @@ variables YARD_<TABLE>_<KEY> override the file, the flags below override both.`,
 	return c
 }
 
-// runNode runs a node until ctx ends. It starts a new node in the same process
-// if one ends with [node.ErrRestart].
+// runNode runs a node until ctx ends or the node fails. It starts a new node in the same
+// process if one ends with [node.ErrRestart].
 func runNode(ctx context.Context, cfg config.Config, version string, log *slog.Logger) error {
 	for {
 		n, err := node.New(cfg, version, log)
@@ -89,8 +88,9 @@ func runNode(ctx context.Context, cfg config.Config, version string, log *slog.L
 	}
 }
 
-// releaseVerb returns the verb that removes the ballast file. It works without a
-// running node, which a full disk may have stopped.
+// releaseVerb returns the verb 'node release-ballast', which removes a node's ballast
+// file to free disk space. The verb works without a running node, because a full disk
+// may have stopped it.
 func releaseVerb(env *command.Env) *cobra.Command {
 	var config string
 	c := &cobra.Command{
@@ -109,21 +109,22 @@ and has enough disk space; docs/guides/operate.md explains its use.`,
 		if err != nil {
 			return err
 		}
-		bytes, err := cfg.ReleaseBallast()
+		freed, err := cfg.FileSystem().ReleaseBallast()
 		if err != nil {
 			return usererror.New(err.Error(), "remove the file by hand")
 		}
-		if bytes == 0 {
+		if freed == 0 {
 			return usererror.New("there is no ballast in "+cfg.Node.DataDir,
 				"name the node's directory with --data-dir or its configuration with --config; or free disk space by other means")
 		}
-		_, err = fmt.Fprintf(env.Out, "%d bytes freed in %s\n", bytes, cfg.Node.DataDir)
+		_, err = fmt.Fprintf(env.Out, "%d bytes freed in %s\n", freed, cfg.Node.DataDir)
 		return err
 	}
 	return c
 }
 
-// loadConfig reads a configuration file, which the flags of c override.
+// loadConfig returns the configuration of a node. The environment overrides the file, and
+// the flags of c override both. file may be "".
 func loadConfig(c *cobra.Command, file string) (config.Config, error) {
 	if err := setNodeEnv(c); err != nil {
 		return config.Config{}, err
@@ -138,32 +139,33 @@ func loadConfig(c *cobra.Command, file string) (config.Config, error) {
 	return cfg, usererror.New(err.Error(), "correct the configuration; docs/reference/config.md lists the keys")
 }
 
-// setNodeEnv sets the environment variables of the flags in nodeFlags that are
-// given.
+// setNodeEnv sets the environment variables that the given flags in nodeFlags stand for.
+// --edge-listen stands for two, a host and a port.
 func setNodeEnv(c *cobra.Command) error {
 	for _, f := range nodeFlags {
-		if c.Flags().Lookup(f.flag) == nil || !c.Flags().Changed(f.flag) {
+		if !c.Flags().Changed(f.flag) {
 			continue
 		}
 		value := c.Flags().Lookup(f.flag).Value.String()
-		if f.variable != "" {
-			if err := os.Setenv(f.variable, value); err != nil {
+		variables := map[string]string{f.variable: value}
+		if f.flag == "edge-listen" {
+			host, port, err := net.SplitHostPort(value)
+			if err != nil {
+				return usererror.Usage(c, "--%s is %q: must be host:port", f.flag, value)
+			}
+			variables = map[string]string{"YARD_SERVER_HOST": host, "YARD_SERVER_PORT": port}
+		}
+		for name, value := range variables {
+			if err := os.Setenv(name, value); err != nil {
 				return usererror.Usage(c, "--%s: %v", f.flag, err)
 			}
-			continue
-		}
-		host, port, err := net.SplitHostPort(value)
-		if err != nil {
-			return usererror.Usage(c, "--%s is %q: must be host:port", f.flag, value)
-		}
-		if err := errors.Join(os.Setenv("YARD_SERVER_HOST", host), os.Setenv("YARD_SERVER_PORT", port)); err != nil {
-			return usererror.Usage(c, "--%s: %v", f.flag, err)
 		}
 	}
 	return nil
 }
 
-// nodeProblem returns the user error for a node that ended with err.
+// nodeProblem returns the user error for a node that ended with err. It keeps the exit
+// code that err may contain; for an err of nil it returns nil.
 func nodeProblem(err error) error {
 	if exit, ok := errors.AsType[*node.ExitError](err); ok {
 		return &usererror.Error{Msg: err.Error(), Code: exit.Code}
@@ -171,10 +173,9 @@ func nodeProblem(err error) error {
 	return processError(err, "address", "correct that and start the node again")
 }
 
-// processError returns the user error for a process that ended with err; nil if
-// err is nil. An error that contains "; " states its own remedy. If a port is in
-// use the remedy is to choose another one, by the setting that setting names;
-// otherwise it is remedy.
+// processError returns the user error for a process that ended with err, or nil if err is
+// nil. If a port is in use, the remedy is to choose another one; setting is how to do
+// that. Any other error has remedy, unless it contains "; " and so states its own.
 func processError(err error, setting, remedy string) error {
 	switch {
 	case err == nil:
@@ -196,15 +197,15 @@ func portInUse(err error) bool {
 // logger returns a logger to w. level and format are valid values of the
 // configuration.
 func logger(w io.Writer, level, format string) *slog.Logger {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		l = slog.LevelInfo
+	var minimum slog.Level
+	if err := minimum.UnmarshalText([]byte(level)); err != nil {
+		minimum = slog.LevelInfo
 	}
-	o := &slog.HandlerOptions{Level: l}
+	options := &slog.HandlerOptions{Level: minimum}
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
+		return slog.New(slog.NewJSONHandler(w, options))
 	}
-	return slog.New(slog.NewTextHandler(w, o))
+	return slog.New(slog.NewTextHandler(w, options))
 }
 
 // Worker returns the verb worker.
@@ -237,8 +238,8 @@ starting point for your own worker.`,
 				}
 			}
 			err := worker.Run(c.Context(), o, logger(env.Err, "info", "text"))
-			if wrong, ok := errors.AsType[*worker.OptionError](err); ok {
-				return usererror.Usage(c, "%v", wrong)
+			if invalid, ok := errors.AsType[*worker.OptionError](err); ok {
+				return usererror.Usage(c, "%v", invalid)
 			}
 			if overhop.ErrorCode(err) == overhop.CodeUnauthorized {
 				return usererror.New(err.Error(), "give the token in the nodes' configuration, server.token, with --token")
@@ -274,11 +275,11 @@ names as "demo#echo". Its source, examples/runner, is a starting point for your
 own runner.`,
 		Example: `  yardmaster enqueue mail demo#echo --params '{"to":"ann"}' --wait`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var given []string
+			var args []string
 			if c.Flags().Changed("tcp-socket") {
-				given = []string{"--tcp-socket", socket}
+				args = []string{"--tcp-socket", socket}
 			}
-			return processError(demo.Main(c.Context(), given), "port with --tcp-socket", "'yardmaster runner --help' shows how it is used")
+			return processError(demo.Main(c.Context(), args), "port with --tcp-socket", "'yardmaster runner --help' shows how it is used")
 		},
 	}
 	c.Flags().StringVar(&socket, "tcp-socket", "", "loopback `host:port` to listen on (default $"+demo.SocketEnv+")")

@@ -33,25 +33,29 @@ const (
 	failed    = "failed"
 )
 
-// find returns a dispatch and the index of its line. For an unknown id, r is nil
-// and i is the index of a new line.
-func (d *dispatches) find(id string) (i int, r *record, err error) {
+// find returns the dispatch with a request id, decoded, and the number of its
+// line, from 0. For an unknown id it returns nil and the number that put gives to
+// a new line.
+func (d *dispatches) find(requestID string) (line int, found *record, err error) {
 	if d.index != nil {
-		i, ok := d.index[id]
-		if !ok {
+		line, exists := d.index[requestID]
+		if !exists {
 			return len(d.lines), nil, nil
 		}
-		r, err = readRecord(d.lines[i])
-		return i, r, err
+		found, err = decodeRecord(d.lines[line])
+		return line, found, err
 	}
-	start := []byte(`{"request_id":"` + id + `",`)
-	plain := isPlain(id)
-	for i, line := range d.lines {
-		if plain && !bytes.HasPrefix(line, start) {
+
+	// A plain id stands unchanged at the start of its line, so most lines need not
+	// be decoded.
+	start := []byte(`{"request_id":"` + requestID + `",`)
+	plain := isPlain(requestID)
+	for line, text := range d.lines {
+		if plain && !bytes.HasPrefix(text, start) {
 			continue
 		}
-		if r, err = readRecord(line); err != nil || r.RequestID == id {
-			return i, r, err
+		if found, err = decodeRecord(text); err != nil || found.RequestID == requestID {
+			return line, found, err
 		}
 	}
 	return len(d.lines), nil, nil
@@ -64,36 +68,37 @@ func isPlain(text string) bool {
 	})
 }
 
-func readRecord(line []byte) (*record, error) {
+func decodeRecord(line []byte) (*record, error) {
 	r := new(record)
 	if err := json.Unmarshal(line, r); err != nil {
 		return nil, err
 	}
-	r.dropNull()
+	r.dropNullMetadata()
 	return r, nil
 }
 
-// dropNull removes metadata that is null, which means the same as none.
-func (r *record) dropNull() {
+// dropNullMetadata removes metadata that is null, which means the same as none.
+func (r *record) dropNullMetadata() {
 	if bytes.Equal(r.Metadata, []byte("null")) {
 		r.Metadata = nil
 	}
 }
 
-// put writes a dispatch to line i, or appends it if i is a new line.
-func (d *dispatches) put(i int, r *record) error {
-	r.dropNull()
-	line, err := marshal(r)
+// put stores r in a line that find returned: it replaces an existing line, and
+// appends a new one.
+func (d *dispatches) put(line int, r *record) error {
+	r.dropNullMetadata()
+	text, err := marshal(r)
 	if err != nil {
 		return err
 	}
-	if i < len(d.lines) {
-		d.lines[i] = line
+	if line < len(d.lines) {
+		d.lines[line] = text
 		return nil
 	}
-	d.lines = append(d.lines, line)
+	d.lines = append(d.lines, text)
 	if d.index != nil {
-		d.index[r.RequestID] = i
+		d.index[r.RequestID] = line
 	}
 	return nil
 }

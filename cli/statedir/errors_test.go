@@ -50,7 +50,7 @@ func TestDamage(t *testing.T) {
 					_, execErr := Exec(t.Context(), dir, []byte(queueR2), false)
 					_, snapErr := Snapshot(t.Context(), dir)
 					for _, err := range []error{execErr, snapErr} {
-						var damaged *DamagedError
+						var damaged *damagedError
 						if !errors.As(err, &damaged) || damaged.File != filepath.Join(dir, name) || !strings.Contains(err.Error(), "; ") {
 							t.Errorf("%v", err)
 						}
@@ -164,7 +164,7 @@ func TestCrash(t *testing.T) {
 				t.Fatalf("%s, step %d: %v", tt.name, n, err)
 			}
 			_, snapErr := Snapshot(t.Context(), dir)
-			var damaged *DamagedError
+			var damaged *damagedError
 			if tt.name == "init over damage" && errors.As(snapErr, &damaged) && err != nil {
 				continue // still damaged
 			}
@@ -178,7 +178,7 @@ func TestCrash(t *testing.T) {
 				t.Errorf("%s, step %d: %v", tt.name, n, got)
 			}
 			for name, b := range files(t, dir) { // no view is outdated
-				if s, should, _, err := decodeState([]byte(read(t, dir, stateFile))); err != nil || s == nil || should[name] != "" && should[name] != digest([]byte(b)) {
+				if s, recorded, err := decodeState([]byte(read(t, dir, stateFile))); err != nil || s == nil || recorded.Committed[name] != "" && recorded.Committed[name] != digest([]byte(b)) {
 					t.Errorf("%s, step %d: %s is outdated: %v", tt.name, n, name, err)
 				}
 			}

@@ -7,83 +7,105 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// importOriginal returns the state in a directory of the original program, or nil
-// if the directory has no state. contents are its files by name. importOriginal
-// writes nothing; the commit of the command does.
-func (d *store) importOriginal(contents map[string][]byte) (*state, error) {
-	file, exists := contents[eventsFile]
+// importOriginal returns the state in a directory that the original program of the
+// contract wrote, or nil if the directory has no state. views are the contents of
+// the directory's files by name. importOriginal writes nothing; the commit of the
+// command that is being executed does.
+func (d *store) importOriginal(views map[string][]byte) (*state, error) {
+	file, exists := views[eventsFile]
 	if !exists {
-		for _, name := range []string{snapshotFile, dispatchFile} {
-			if _, left := contents[name]; left {
-				return nil, &DamagedError{File: d.path(eventsFile), Err: errFileMissing, Remedy: "restore it, or start with an empty state by 'yardmaster init " + d.dir + "'"}
-			}
+		if views[snapshotFile] != nil || views[dispatchFile] != nil {
+			return nil, &damagedError{File: d.path(eventsFile), Err: errFileMissing, Remedy: "restore it, or start with an empty state by 'yardmaster init " + d.dir + "'"}
 		}
 		return nil, nil
 	}
-	lines, err := readEvents(file)
+
+	s, err := importEvents(file, d.now)
 	if err != nil {
 		return nil, d.damaged(eventsFile, err, false)
 	}
-	s := &state{dispatches: dispatches{index: make(map[string]int)}, events: lines}
-	for _, line := range lines {
-		var e event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, d.damaged(eventsFile, err, false)
-		}
-		if err := s.fold(&e, d.now); err != nil {
-			return nil, d.damaged(eventsFile, err, false)
-		}
-	}
-	if err := s.importTimes(contents[dispatchFile]); err != nil {
+	if err := s.importTimes(views[dispatchFile]); err != nil {
 		return nil, d.damaged(dispatchFile, err, false)
 	}
-	if err := s.importCounts(contents[snapshotFile]); err != nil {
+	if err := s.importCounts(views[snapshotFile]); err != nil {
 		return nil, d.damaged(snapshotFile, err, false)
 	}
 	return s, s.importLease(d.now)
 }
 
-// importTimes sets the times of the dispatches from the original's dispatch.json,
-// because its events have none. It also adds ended dispatches whose events were
-// compacted away; without them their request ids could be queued again.
+// importEvents returns the state after all events of an events.json. Events have no
+// times, so each counts as if it happened now.
+func importEvents(file []byte, now time.Time) (*state, error) {
+	lines, err := readEvents(file)
+	if err != nil {
+		return nil, err
+	}
+	s := &state{dispatches: dispatches{index: make(map[string]int)}, events: lines}
+	for _, line := range lines {
+		var e event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, err
+		}
+		if err := s.fold(&e, now); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// importTimes sets the times of the dispatches from the original program's
+// dispatch.json; file is nil if it does not exist. It also adds ended dispatches whose
+// events were compacted away; without them their request ids could be queued again.
 func (s *state) importTimes(file []byte) error {
 	if file == nil {
 		return nil
 	}
-	records, err := readRecords[record](file)
+	originals, err := readRecords[record](file)
 	if err != nil {
 		return err
 	}
-	for i := range records {
-		from := &records[i]
-		line, r, err := s.dispatches.find(from.RequestID)
+	for i := range originals {
+		original := &originals[i]
+		line, dispatch, err := s.dispatches.find(original.RequestID)
 		if err != nil {
 			return err
 		}
-		if !isTime(&from.CreatedAt) {
+		if !isTime(&original.CreatedAt) {
 			continue
 		}
-		if r == nil && (from.Status == delivered && isTime(from.DeliveredAt) || from.Status == failed && isTime(from.FailedAt)) {
-			r = from
+		if dispatch == nil && original.hasEndTime() {
+			dispatch = original
 		}
-		if r == nil || r.Status != from.Status {
+		if dispatch == nil || dispatch.Status != original.Status {
 			continue
 		}
-		r.CreatedAt = from.CreatedAt
-		for _, t := range []struct{ to, from **string }{
-			{&r.NotifiedAt, &from.NotifiedAt}, {&r.DeliveredAt, &from.DeliveredAt}, {&r.FailedAt, &from.FailedAt},
-		} {
-			if isTime(*t.from) {
-				*t.to = *t.from
-			}
-		}
-		if err := s.dispatches.put(line, r); err != nil {
+		dispatch.copyTimes(original)
+		if err := s.dispatches.put(line, dispatch); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// hasEndTime reports whether the dispatch has ended, at a known time.
+func (r *record) hasEndTime() bool {
+	return r.Status == delivered && isTime(r.DeliveredAt) || r.Status == failed && isTime(r.FailedAt)
+}
+
+// copyTimes sets the times of r to those of original. A time that is missing or
+// malformed in original does not change r.
+func (r *record) copyTimes(original *record) {
+	r.CreatedAt = original.CreatedAt
+	for _, t := range []struct{ to, from **string }{
+		{&r.NotifiedAt, &original.NotifiedAt}, {&r.DeliveredAt, &original.DeliveredAt}, {&r.FailedAt, &original.FailedAt},
+	} {
+		if isTime(*t.from) {
+			*t.to = *t.from
+		}
+	}
+}
+
+// isTime reports whether text is a time in timeFormat.
 func isTime(text *string) bool {
 	if text == nil {
 		return false
@@ -92,8 +114,9 @@ func isTime(text *string) bool {
 	return err == nil
 }
 
-// importCounts sets the counts of ended dispatches from the original's
-// snapshot.json, because their events may have been compacted away.
+// importCounts sets the counts of ended dispatches from the original program's
+// snapshot.json, because their events may have been compacted away. A file of nil
+// changes nothing.
 func (s *state) importCounts(file []byte) error {
 	if file == nil {
 		return nil
@@ -107,18 +130,18 @@ func (s *state) importCounts(file []byte) error {
 	return nil
 }
 
-// importLease sets when the lease expires, as if it were acquired at the given
-// time.
-func (s *state) importLease(at time.Time) error {
+// importLease sets when the authority's lease expires, as if the authority had
+// acquired it now. The events do not contain that time.
+func (s *state) importLease(now time.Time) error {
 	if s.Authority.Owner == "" {
 		return nil
 	}
-	l, err := ledger.FromRuntime(ledger.Runtime{At: at})
+	l, err := ledger.FromRuntime(ledger.Runtime{At: now})
 	if err != nil {
 		return err
 	}
-	c := &ledger.AcquireAuthority{Owner: s.Authority.Owner, LeaseID: s.Authority.LeaseID, LeasedUntil: s.Authority.LeasedUntil}
-	if result := l.Apply(ledger.Stamp{Index: 1, At: at}, []ledger.Command{c})[0]; result.Err == nil {
+	acquire := &ledger.AcquireAuthority{Owner: s.Authority.Owner, LeaseID: s.Authority.LeaseID, LeasedUntil: s.Authority.LeasedUntil}
+	if result := l.Apply(ledger.Stamp{Index: 1, At: now}, []ledger.Command{acquire})[0]; result.Err == nil {
 		s.Authority.Expires = l.Authority().Until
 	}
 	return nil

@@ -25,11 +25,12 @@ type summary struct {
 	Failed    uint64  `json:"failed"`
 }
 
+// lease is the lease of the authority.
 type lease struct {
-	Owner       string    `json:"owner"` // "": none
+	Owner       string    `json:"owner"` // "" means that there is no authority
 	LeaseID     string    `json:"lease_id"`
-	LeasedUntil string    `json:"leased_until"`
-	Expires     time.Time `json:"expires,omitzero"` // zero: never
+	LeasedUntil string    `json:"leased_until"`     // as the owner gave it
+	Expires     time.Time `json:"expires,omitzero"` // zero means never
 }
 
 // event holds the fields of an event that the state needs.
@@ -53,10 +54,10 @@ const timeFormat = "2006-01-02T15:04:05.000Z"
 // size returns the number of dispatches and events.
 func (s *state) size() int { return len(s.dispatches.lines) + len(s.events) }
 
-// fold applies an event to the state. An event that does not follow from the
-// state changes nothing. The ledger makes no such events, but a directory of the
-// original program may hold them, and that program ignores them too.
-func (s *state) fold(e *event, at time.Time) error {
+// fold applies an event to the state, as if it happened now. An event that does not
+// follow from the state changes nothing. The ledger makes no such events, but a
+// directory of the original program may hold them, and that program ignores them too.
+func (s *state) fold(e *event, now time.Time) error {
 	switch e.Event {
 	case "AuthorityAcquired":
 		s.Authority = lease{Owner: e.Owner, LeaseID: e.LeaseID, LeasedUntil: e.LeasedUntil}
@@ -67,57 +68,62 @@ func (s *state) fold(e *event, at time.Time) error {
 	case "ReplayRequested":
 		s.Cursor = e.Cursor
 	case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
-		return s.foldDispatch(e, at.UTC().Format(timeFormat))
+		return s.foldDispatch(e, now.UTC().Format(timeFormat))
 	}
 	return nil
 }
 
-// foldDispatch applies a dispatch event to the state.
+// foldDispatch applies an event about a dispatch to the state: it adds the dispatch
+// or changes its status, and updates the counts. now is the time of the event, in
+// timeFormat. An event that the dispatch's status does not permit changes nothing.
 func (s *state) foldDispatch(e *event, now string) error {
-	i, r, err := s.dispatches.find(e.RequestID)
+	line, dispatch, err := s.dispatches.find(e.RequestID)
 	if err != nil {
 		return err
 	}
-	from := ""
-	if r != nil {
-		from = r.Status
+	status := "" // before the event; "" if the dispatch is unknown
+	if dispatch != nil {
+		status = dispatch.Status
 	}
+
 	switch {
-	case e.Event == "DispatchQueued" && r == nil:
+	case e.Event == "DispatchQueued" && dispatch == nil:
 		s.Pending++
-		r = &record{RequestID: e.RequestID, Target: e.Target, Status: pending, CreatedAt: now, Metadata: e.Metadata}
-	case e.Event == "DispatchNotified" && from == pending:
+		dispatch = &record{RequestID: e.RequestID, Target: e.Target, Status: pending, CreatedAt: now, Metadata: e.Metadata}
+	case e.Event == "DispatchNotified" && status == pending:
 		s.Notified++
-		r.Status, r.NotifiedAt, r.Reason = notified, &now, &e.Channel
-	case e.Event == "DispatchDelivered" && from == notified:
+		dispatch.Status, dispatch.NotifiedAt, dispatch.Reason = notified, &now, &e.Channel
+	case e.Event == "DispatchDelivered" && status == notified:
 		s.Delivered++
-		r.Status, r.DeliveredAt = delivered, &now
-	case e.Event == "DispatchFailed" && (from == pending || from == notified):
+		dispatch.Status, dispatch.DeliveredAt = delivered, &now
+	case e.Event == "DispatchFailed" && (status == pending || status == notified):
 		s.Failed++
-		r.Status, r.FailedAt, r.Reason = failed, &now, &e.Reason
+		dispatch.Status, dispatch.FailedAt, dispatch.Reason = failed, &now, &e.Reason
 	default:
 		return nil
 	}
-	switch from {
+
+	switch status {
 	case pending:
 		s.Pending--
 	case notified:
 		s.Notified--
 	}
-	return s.dispatches.put(i, r)
+	return s.dispatches.put(line, dispatch)
 }
 
-// ledger returns a ledger in this state that holds at most one dispatch, that of
-// the command, which is nil if the command refers to no known dispatch.
-func (s *state) ledger(at time.Time, dispatch *record) (*ledger.Ledger, error) {
+// ledger returns a ledger in this state as of now, for one command. Of the dispatches,
+// it holds only the one that the command refers to, and the counts of the others.
+// dispatch is nil if the command refers to no known dispatch.
+func (s *state) ledger(now time.Time, dispatch *record) (*ledger.Ledger, error) {
 	r := ledger.Runtime{
-		At: at, Owner: s.Authority.Owner, LeaseID: s.Authority.LeaseID, LeasedUntil: s.Authority.LeasedUntil,
+		At: now, Owner: s.Authority.Owner, LeaseID: s.Authority.LeaseID, LeasedUntil: s.Authority.LeasedUntil,
 		Expires: s.Authority.Expires, Cursor: s.Cursor, Delivered: s.Delivered, Failed: s.Failed,
 		Pending: s.Pending, Notified: s.Notified,
 	}
 	if dispatch != nil {
 		r.External = []ledger.RuntimeDispatch{{RequestID: dispatch.RequestID, Target: dispatch.Target, Metadata: dispatch.Metadata, State: dispatch.Status}}
-		switch dispatch.Status { // the ledger counts this one itself
+		switch dispatch.Status { // the ledger counts this dispatch itself
 		case pending:
 			r.Pending--
 		case notified:
@@ -127,7 +133,8 @@ func (s *state) ledger(at time.Time, dispatch *record) (*ledger.Ledger, error) {
 	return ledger.FromRuntime(r)
 }
 
-// requestID returns the request id in a command, if it has one.
+// requestID returns the request id of the dispatch that a command refers to. ok is
+// false if the command refers to none.
 func requestID(c ledger.Command) (id string, ok bool) {
 	switch c := c.(type) {
 	case *ledger.QueueDispatch:
@@ -142,37 +149,35 @@ func requestID(c ledger.Command) (id string, ok bool) {
 	return "", false
 }
 
-// decide applies a command to the ledger and folds the resulting events into the
-// state. It returns the event that answers the command; changed reports whether
-// the state has changed, which it does not if a dispatch is queued again. A
-// command that the ledger refuses changes nothing and returns its error.
-func (s *state) decide(c ledger.Command, at time.Time) (answer []byte, changed bool, err error) {
+// apply applies a command to a ledger in this state and folds the resulting events
+// into the state. It returns the event that answers the command, as JSON. changed
+// reports whether there were events: queuing the same dispatch again makes none. A
+// command that the ledger refuses changes nothing, and its error is returned.
+func (s *state) apply(c ledger.Command, now time.Time) (answer []byte, changed bool, err error) {
 	var dispatch *record
 	if id, ok := requestID(c); ok {
 		if _, dispatch, err = s.dispatches.find(id); err != nil {
 			return nil, false, err
 		}
 	}
-	l, err := s.ledger(at, dispatch)
+	l, err := s.ledger(now, dispatch)
 	if err != nil {
 		return nil, false, err
 	}
-	result := l.Apply(ledger.Stamp{Index: 1, At: at}, []ledger.Command{c})[0]
+	result := l.Apply(ledger.Stamp{Index: 1, At: now}, []ledger.Command{c})[0]
 	if result.Err != nil {
 		return nil, false, result.Err
 	}
+
 	l.EventsAfter(0, func(_ uint64, _ time.Time, applied *ledger.Event) bool {
-		var e event
 		line := applied.JSON()
-		if err = json.Unmarshal(line, &e); err != nil {
-			return false
-		}
-		if err = s.fold(&e, at); err != nil {
-			return false
+		var e event
+		if err = json.Unmarshal(line, &e); err == nil {
+			err = s.fold(&e, now)
 		}
 		s.events = append(s.events, line)
 		changed = true
-		return true
+		return err == nil
 	})
 	s.Authority.Expires = l.Authority().Until
 	return result.Event.JSON(), changed, err
@@ -182,29 +187,30 @@ func (s *state) decide(c ledger.Command, at time.Time) (answer []byte, changed b
 // dispatches, and all but the latest event of each other kind. It keeps the ended
 // dispatches themselves for [ledger.FinishedRetention], as a yard does, and does
 // not change the counts.
-func (s *state) compact(at time.Time) error {
-	open, err := s.prune(at.Add(-ledger.FinishedRetention).UTC().Format(timeFormat))
+func (s *state) compact(now time.Time) error {
+	open, err := s.prune(now.Add(-ledger.FinishedRetention).UTC().Format(timeFormat))
 	if err != nil {
 		return err
 	}
-	last := make(map[string]int) // index of the last event of each kind
-	kinds := make([]event, len(s.events))
+	latest := make(map[string]int) // index of the latest event of each kind
+	events := make([]event, len(s.events))
 	for i, line := range s.events {
-		if err := json.Unmarshal(line, &kinds[i]); err != nil {
+		if err := json.Unmarshal(line, &events[i]); err != nil {
 			return err
 		}
-		last[kinds[i].Event] = i
+		latest[events[i].Event] = i
 	}
+
 	kept := s.events[:0:0]
 	for i, line := range s.events {
 		needed := true
-		switch e := &kinds[i]; e.Event {
+		switch e := &events[i]; e.Event {
 		case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
 			needed = open[e.RequestID]
 		case "AuthorityAcquired", "ReplayRequested", "SnapshotCaptured":
-			needed = i == last[e.Event]
+			needed = i == latest[e.Event]
 		case "AuthorityRenewed":
-			needed = i == last[e.Event] && i > last["AuthorityAcquired"]
+			needed = i == latest[e.Event] && i > latest["AuthorityAcquired"]
 		}
 		if needed {
 			kept = append(kept, line)
@@ -214,20 +220,22 @@ func (s *state) compact(at time.Time) error {
 	return nil
 }
 
-// prune removes dispatches that ended before a time in timeFormat, which sorts
-// as text. It returns the request ids of the dispatches that have not ended.
+// prune removes the dispatches that ended before the given time, which is in timeFormat
+// and so can be compared as text. It returns the request ids of the dispatches that have
+// not ended.
 func (s *state) prune(before string) (open map[string]bool, err error) {
 	open = make(map[string]bool)
 	kept := s.dispatches.lines[:0:0]
 	for _, line := range s.dispatches.lines {
-		var r record
-		if err := json.Unmarshal(line, &r); err != nil {
+		r, err := decodeRecord(line)
+		if err != nil {
 			return nil, err
 		}
-		switch {
-		case r.DeliveredAt != nil && *r.DeliveredAt < before, r.FailedAt != nil && *r.FailedAt < before:
+		endedBefore := r.DeliveredAt != nil && *r.DeliveredAt < before || r.FailedAt != nil && *r.FailedAt < before
+		if endedBefore {
 			continue
-		case r.Status == pending || r.Status == notified:
+		}
+		if r.Status == pending || r.Status == notified {
 			open[r.RequestID] = true
 		}
 		kept = append(kept, line)

@@ -14,15 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const lockFile = "engine.lock"
+
+// lockPause is the interval between attempts to take a held lock. Commands hold
+// it for milliseconds.
+const lockPause = 2 * time.Millisecond
+
 // Exec executes one command of the contract in a directory and returns the event
 // that answers it, as one line of JSON. With compact, it then drops the events of
 // ended dispatches from events.json.
 //
 // The directory must exist; an empty one has an empty state. Exec blocks until it
 // holds the directory's lock or ctx is done. Its errors are the ledger's refusals,
-// [ledger.ErrInvalidJSON], [DamagedError], and "io error: …" for errors of the
-// operating system. After an error nothing has changed, unless the error states
-// that the command was executed.
+// [ledger.ErrInvalidJSON], "json error: …" for a file with unexpected content, and
+// "io error: …" for errors of the operating system. After an error nothing has
+// changed, unless the error states that the command was executed.
 func Exec(ctx context.Context, dir string, command []byte, compact bool) ([]byte, error) {
 	c, err := ledger.ParseCommand(command)
 	if err != nil {
@@ -36,7 +42,7 @@ func Exec(ctx context.Context, dir string, command []byte, compact bool) ([]byte
 	return d.exec(c, compact)
 }
 
-// exec executes a command. The caller holds the exclusive lock.
+// exec executes one command as [Exec] describes. The store holds the exclusive lock.
 func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 	s, err := d.load()
 	if err != nil {
@@ -45,21 +51,22 @@ func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 	if s == nil {
 		s = new(state)
 	}
-	answer, changed, err := s.decide(c, d.now)
+	answer, changed, err := s.apply(c, d.now)
 	if err != nil {
 		return nil, err
 	}
 	if compact {
-		before := s.size()
+		sizeBefore := s.size()
 		if err := s.compact(d.now); err != nil {
 			return nil, d.damaged(eventsFile, err, false)
 		}
-		changed = changed || s.size() < before
+		changed = changed || s.size() < sizeBefore
 	}
-	if changed || d.viewsStale {
-		if err := d.commit(s); err != nil {
-			return nil, err
-		}
+	if !changed && !d.viewsStale {
+		return answer, nil
+	}
+	if err := d.commit(s); err != nil {
+		return nil, err
 	}
 	return answer, nil
 }
@@ -99,10 +106,11 @@ func Init(ctx context.Context, dir string) error {
 	return d.init()
 }
 
-// init resets the directory. The caller holds the exclusive lock.
+// init replaces the files by those of an empty state as [Init] describes, even if one of
+// them is damaged. The store holds the exclusive lock.
 func (d *store) init() error {
 	s, err := d.load()
-	if damaged := new(DamagedError); err != nil && !errors.As(err, &damaged) {
+	if _, isDamaged := errors.AsType[*damagedError](err); err != nil && !isDamaged {
 		return err
 	}
 	if err != nil || s != nil && s.size() > 0 {
@@ -114,34 +122,31 @@ func (d *store) init() error {
 			return ioError(err)
 		}
 	}
-	d.onDisk, d.rewriteMailbox = make(digests), true
-	for _, view := range viewFiles {
-		b, err := os.ReadFile(d.path(view.name))
-		if err != nil && !isNotExist(err) {
-			return ioError(err)
-		}
-		if err == nil {
-			d.onDisk[view.name] = digest(b)
-		}
+
+	views, err := d.readViews() // load stops at a damaged file
+	if err != nil {
+		return err
 	}
-	if sum := d.onDisk[mailboxFile]; sum != "" && sum != digest([]byte(emptyMailbox)) {
+	if mailbox, exists := views[mailboxFile]; exists && string(mailbox) != emptyMailbox {
 		if err := d.backUp(mailboxFile); err != nil {
 			return ioError(err)
 		}
 	}
+	d.rewriteMailbox = true
 	if err := d.commit(new(state)); err != nil {
 		return err
 	}
 	return ioError(syncDir(filepath.Dir(filepath.Clean(d.dir))))
 }
 
-// backUp links each existing file to its name with ".old" appended.
+// backUp links each existing file to its name with ".old" appended. It replaces a
+// file that has that name.
 func (d *store) backUp(names ...string) error {
 	for _, name := range names {
-		old := d.path(name + ".old")
 		if _, err := os.Stat(d.path(name)); isNotExist(err) {
 			continue
 		}
+		old := d.path(name + ".old")
 		if err := os.Remove(old); err != nil && !isNotExist(err) {
 			return err
 		}
@@ -152,9 +157,10 @@ func (d *store) backUp(names ...string) error {
 	return nil
 }
 
-// open returns the store of a directory with its lock held, shared or exclusive.
-// The caller closes the store.
-func open(ctx context.Context, dir string, how int) (*store, error) {
+// open returns a store for a directory. It blocks until it holds the directory's
+// lock, in the mode [unix.LOCK_SH] (shared) or [unix.LOCK_EX] (exclusive), or until
+// ctx is done. The caller closes the store, which releases the lock.
+func open(ctx context.Context, dir string, mode int) (*store, error) {
 	info, err := os.Stat(dir)
 	switch {
 	case isNotExist(err):
@@ -164,9 +170,77 @@ func open(ctx context.Context, dir string, how int) (*store, error) {
 	case !info.IsDir():
 		return nil, ioError(&fs.PathError{Op: "open", Path: dir, Err: unix.ENOTDIR})
 	}
-	f, err := lock(ctx, dir, how)
+	f, err := lock(ctx, filepath.Join(dir, lockFile), mode)
 	if err != nil {
 		return nil, err
 	}
 	return &store{dir: dir, lock: f, now: time.Now()}, nil
 }
+
+// lock creates the lock file at path if it does not exist, and blocks until it holds
+// the lock in a mode, as in open, or ctx is done. Closing the returned file releases
+// the lock, as the end of the process does. The original program locks the same file
+// in the same way.
+func lock(ctx context.Context, path string, mode int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if mode == unix.LOCK_SH && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) {
+		f, err = os.Open(path) // a shared lock needs no write permission
+	}
+	if err != nil {
+		return nil, ioError(err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), mode|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, ioError(&fs.PathError{Op: "lock", Path: path, Err: err})
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("io error: %s is locked by another process; wait for it to end, or end it", path)
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// damagedError reports a file with unexpected content. The command has changed
+// nothing.
+type damagedError struct {
+	File   string // path
+	Err    error
+	Remedy string
+}
+
+func (e *damagedError) Error() string {
+	return fmt.Sprintf("json error: %s cannot be read: %v; %s", e.File, e.Err, e.Remedy)
+}
+
+func (e *damagedError) Unwrap() error { return e.Err }
+
+// ioError returns an error of the operating system with the prefix that the
+// contract requires; nil if err is nil.
+func ioError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("io error: %w", err)
+}
+
+// Errors that the error of a command names.
+var (
+	errNoDir       = errors.New("no such state directory")
+	errNoState     = errors.New("holds no state")
+	errFileMissing = errors.New("it is missing, but other files of the state exist")
+	// errChangedOutside is reported for events.json only: for the original program
+	// it is the authoritative file, so its content must not be overwritten.
+	errChangedOutside = errors.New("another program has changed it since the last command")
+	errNewerFormat    = errors.New("it was written by a newer release")
+	errCrashed        = errors.New("killed") // at a step at which a test stops
+)
+
+// isNotExist reports whether err means that a file does not exist.
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

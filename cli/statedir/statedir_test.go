@@ -271,7 +271,7 @@ func TestCompact(t *testing.T) {
 	if _, err := Exec(t.Context(), dir, []byte(deliver), false); err == nil || !strings.Contains(err.Error(), "delivered -> delivered") {
 		t.Errorf("r1 is not found: %v", err)
 	}
-	s, _, _, err := decodeState([]byte(read(t, dir, stateFile)))
+	s, _, err := decodeState([]byte(read(t, dir, stateFile)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,70 +26,77 @@ type (
 	}
 	stateHeader struct {
 		summary
-		Dispatches int     `json:"dispatches"` // number of lines
-		Events     int     `json:"events"`     // number of lines
-		Views      digests `json:"views"`      // the views as of this state
-		Before     digests `json:"before"`     // the views that were there when this file was written
+		Dispatches int `json:"dispatches"` // number of lines
+		Events     int `json:"events"`     // number of lines
+		viewDigests
+	}
+	// viewDigests are the digests of the views before and after a commit.
+	viewDigests struct {
+		Committed digests `json:"views"`  // of the views that belong to the state in this file
+		Replaced  digests `json:"before"` // of the views on disk when this file was written
 	}
 	// digests are SHA-256 sums of files, in hex, by file name.
 	digests map[string]string
 )
 
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
+// digest returns the SHA-256 sum of content, in hex.
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
 }
 
-// encode returns the content of the state file. want and previous are the sums of
-// the views as of this state and as they are on disk.
-func (s *state) encode(want, previous digests) ([]byte, error) {
-	first, err := marshal(stateHeader{
-		summary: s.summary, Dispatches: len(s.dispatches.lines), Events: len(s.events), Views: want, Before: previous,
+// encode returns the content of the state file for s, with the digests of the views.
+func (s *state) encode(views viewDigests) ([]byte, error) {
+	header, err := marshal(stateHeader{
+		summary: s.summary, Dispatches: len(s.dispatches.lines), Events: len(s.events), viewDigests: views,
 	})
 	if err != nil {
 		return nil, err
 	}
-	body := [][]byte{first}
-	body = append(append(body, s.dispatches.lines...), s.events...)
-	text := append(bytes.Join(body, []byte("\n")), '\n')
-	header, err := marshal(fileHeader{stateFormat, digest(text)})
+	lines := append([][]byte{header}, s.dispatches.lines...)
+	lines = append(lines, s.events...)
+	body := append(bytes.Join(lines, []byte("\n")), '\n')
+
+	first, err := marshal(fileHeader{stateFormat, digest(body)})
 	if err != nil {
 		return nil, err
 	}
-	return append(append(header, '\n'), text...), nil
+	return append(append(first, '\n'), body...), nil
 }
 
-// decodeState decodes a state file. Once the checksum matches, the content is
-// taken as written by some release and not validated further.
-func decodeState(file []byte) (s *state, want, previous digests, err error) {
+// decodeState returns the state in a state file, and the digests of its views. A
+// content that matches the file's checksum is not validated further, because a
+// release of this program wrote it. The error of a file with a newer format is
+// errNewerFormat.
+func decodeState(file []byte) (*state, viewDigests, error) {
 	first, body, _ := bytes.Cut(file, []byte("\n"))
-	var m fileHeader
-	if err := json.Unmarshal(first, &m); err != nil {
-		return nil, nil, nil, fmt.Errorf("its first line: %w", err)
+	var format fileHeader
+	if err := json.Unmarshal(first, &format); err != nil {
+		return nil, viewDigests{}, fmt.Errorf("its first line: %w", err)
 	}
 	switch {
-	case m.Format > stateFormat:
-		return nil, nil, nil, fmt.Errorf("%w: it has format %d, this release reads %d", errNewerFormat, m.Format, stateFormat)
-	case m.Format < 1:
-		return nil, nil, nil, errors.New("its first line has no format")
-	case m.SHA256 != digest(body):
-		return nil, nil, nil, errors.New("its content does not match its checksum")
+	case format.Format > stateFormat:
+		return nil, viewDigests{}, fmt.Errorf("%w: it has format %d, this release reads %d", errNewerFormat, format.Format, stateFormat)
+	case format.Format < 1:
+		return nil, viewDigests{}, errors.New("its first line has no format")
+	case format.SHA256 != digest(body):
+		return nil, viewDigests{}, errors.New("its content does not match its checksum")
 	}
-	s = new(state)
-	next := func() (line []byte) {
+
+	nextLine := func() (line []byte) {
 		line, body, _ = bytes.Cut(body, []byte("\n"))
 		return line
 	}
-	var p stateHeader
-	if err := json.Unmarshal(next(), &p); err != nil {
-		return nil, nil, nil, fmt.Errorf("its second line: %w", err)
+	var header stateHeader
+	if err := json.Unmarshal(nextLine(), &header); err != nil {
+		return nil, viewDigests{}, fmt.Errorf("its second line: %w", err)
 	}
-	s.summary = p.summary
-	for range p.Dispatches {
-		s.dispatches.lines = append(s.dispatches.lines, next())
+	s := &state{summary: header.summary}
+	for range header.Dispatches {
+		s.dispatches.lines = append(s.dispatches.lines, nextLine())
 	}
-	for range p.Events {
-		s.events = append(s.events, next())
+	for range header.Events {
+		s.events = append(s.events, nextLine())
 	}
-	return s, p.Views, p.Before, nil
+	return s, header.viewDigests, nil
 }

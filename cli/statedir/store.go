@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -17,7 +18,7 @@ type store struct {
 	now         time.Time              // of this command
 	crashBefore func(step string) bool // for tests: whether to stop before a step
 
-	onDisk         digests // of the views on disk; set by load
+	onDisk         digests // of the views on disk; set by readViews
 	viewsStale     bool    // a view differs from the state file; set by load
 	rewriteMailbox bool    // commit replaces mailbox.json by an empty one
 }
@@ -27,34 +28,36 @@ func (d *store) path(name string) string { return filepath.Join(d.dir, name) }
 // close releases the lock.
 func (d *store) close() { d.lock.Close() }
 
-// load reads and checks all files. It returns nil if the directory has no state.
+// load reads all files and returns the state, or nil if the directory has none. A view
+// is missing or outdated if the last command was killed; load accepts that and sets
+// d.viewsStale, so that the next commit writes the view. For any other unexpected
+// content of a file it returns a damagedError.
 func (d *store) load() (*state, error) {
-	s, want, previous, err := d.readStateFile()
+	s, recorded, err := d.readStateFile()
 	if err != nil {
 		return nil, err
 	}
-	d.onDisk = make(digests)
-	contents := make(map[string][]byte)
+	views, err := d.readViews()
+	if err != nil {
+		return nil, err
+	}
 	for _, view := range viewFiles {
-		b, err := os.ReadFile(d.path(view.name))
-		if isNotExist(err) {
-			d.viewsStale, d.rewriteMailbox = true, d.rewriteMailbox || view.name == mailboxFile
+		content, exists := views[view.name]
+		if !exists {
+			d.viewsStale = true
+			d.rewriteMailbox = d.rewriteMailbox || view.name == mailboxFile
 			continue
 		}
-		if err != nil {
-			return nil, ioError(err)
-		}
-		contents[view.name], d.onDisk[view.name] = b, digest(b)
-		if view.name != mailboxFile { // not derived from the state
-			if d.onDisk[view.name] == want[view.name] {
+		if view.name != mailboxFile { // which is not derived from the state
+			if d.onDisk[view.name] == recorded.Committed[view.name] { // the view of this state
 				continue
 			}
 			d.viewsStale = true
-			if d.onDisk[view.name] == previous[view.name] { // the last commit was interrupted
+			if d.onDisk[view.name] == recorded.Replaced[view.name] { // the last commit was interrupted
 				continue
 			}
 		}
-		if err := view.shape(b); err != nil {
+		if err := view.check(content); err != nil {
 			return nil, d.damaged(view.name, err, s != nil)
 		}
 		if s != nil && view.name == eventsFile {
@@ -64,28 +67,46 @@ func (d *store) load() (*state, error) {
 	if s != nil {
 		return s, nil
 	}
-	return d.importOriginal(contents)
+	return d.importOriginal(views)
 }
 
-// readStateFile reads and decodes the state file. If the file does not exist, all
-// results are nil.
-func (d *store) readStateFile() (s *state, want, previous digests, err error) {
+// readViews returns the contents of the views that exist, by file name, and sets
+// d.onDisk to their digests.
+func (d *store) readViews() (map[string][]byte, error) {
+	views := make(map[string][]byte)
+	d.onDisk = make(digests)
+	for _, view := range viewFiles {
+		content, err := os.ReadFile(d.path(view.name))
+		if isNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return nil, ioError(err)
+		}
+		views[view.name], d.onDisk[view.name] = content, digest(content)
+	}
+	return views, nil
+}
+
+// readStateFile reads and decodes the state file. It returns nil and no digests if
+// the file does not exist.
+func (d *store) readStateFile() (*state, viewDigests, error) {
 	file, err := os.ReadFile(d.path(stateFile))
 	if isNotExist(err) {
-		return nil, nil, nil, nil
+		return nil, viewDigests{}, nil
 	}
 	if err != nil {
-		return nil, nil, nil, ioError(err)
+		return nil, viewDigests{}, ioError(err)
 	}
-	s, want, previous, err = decodeState(file)
+	s, recorded, err := decodeState(file)
+	if err == nil {
+		return s, recorded, nil
+	}
+	remedy := fmt.Sprintf("restore it from a backup, or move it away to continue from %s, or start with an empty state by 'yardmaster init %s'", eventsFile, d.dir)
 	if errors.Is(err, errNewerFormat) {
-		return nil, nil, nil, &DamagedError{File: d.path(stateFile), Err: err, Remedy: "run that release"}
+		remedy = "run that release"
 	}
-	if err != nil {
-		return nil, nil, nil, &DamagedError{File: d.path(stateFile), Err: err, Remedy: fmt.Sprintf(
-			"restore it from a backup, or move it away to continue from %s, or start with an empty state by 'yardmaster init %s'", eventsFile, d.dir)}
-	}
-	return s, want, previous, nil
+	return nil, viewDigests{}, &damagedError{File: d.path(stateFile), Err: err, Remedy: remedy}
 }
 
 // damaged returns the error for a file with unexpected content. hasState is
@@ -98,7 +119,7 @@ func (d *store) damaged(name string, err error, hasState bool) error {
 	case hasState || name != eventsFile:
 		remedy = "restore it from a backup, or move it away"
 	}
-	return &DamagedError{File: d.path(name), Err: err, Remedy: remedy}
+	return &damagedError{File: d.path(name), Err: err, Remedy: remedy}
 }
 
 // step is called before each change on disk. It returns an error if a test stops
@@ -110,27 +131,31 @@ func (d *store) step(name string) error {
 	return nil
 }
 
-// commit replaces the state on disk by s. The rename of the state file commits
-// it; views that are not renamed after that are rewritten by the next command.
+// commit replaces the state on disk by s, and the views, files that show parts of the
+// state, if they have changed. All files are first written under temporary names. The
+// rename of the state file commits the state; a view that is not renamed after that, for
+// example because the process is killed, is rewritten by the next command.
 func (d *store) commit(s *state) error {
 	files, err := s.views(d.now)
 	if err != nil {
 		return err
 	}
-	want := make(digests)
-	for name, b := range files {
-		if want[name] = digest(b); want[name] == d.onDisk[name] {
+	recorded := viewDigests{Committed: make(digests), Replaced: d.onDisk}
+	for name, content := range files {
+		recorded.Committed[name] = digest(content)
+		if recorded.Committed[name] == d.onDisk[name] {
 			delete(files, name)
 		}
 	}
 	if d.rewriteMailbox {
 		files[mailboxFile] = []byte(emptyMailbox)
 	}
-	views := maps.Clone(files)
-	if files[stateFile], err = s.encode(want, d.onDisk); err != nil {
+	changedViews := maps.Clone(files)
+	if files[stateFile], err = s.encode(recorded); err != nil {
 		return err
 	}
-	if err := d.writeTemp(files); err != nil {
+
+	if err := d.writeTemp(files); err != nil { // nothing is committed yet
 		d.removeTemp(files)
 		return ioError(err)
 	}
@@ -143,8 +168,9 @@ func (d *store) commit(s *state) error {
 	if err := syncDir(d.dir); err != nil {
 		return ioError(err)
 	}
+
 	for _, view := range viewFiles {
-		if _, changed := views[view.name]; !changed {
+		if _, changed := changedViews[view.name]; !changed {
 			continue
 		}
 		if err := d.install(view.name); err != nil {
@@ -163,17 +189,14 @@ func (d *store) tempPath(name string) string { return d.path("." + name + ".new"
 // It syncs them concurrently, so that the file system can commit its journal
 // once for all of them.
 func (d *store) writeTemp(files map[string][]byte) error {
-	var writes sync.WaitGroup
 	errs := make([]error, len(files))
-	next := 0
-	for name, content := range files {
+	var writes sync.WaitGroup
+	defer writes.Wait()
+	for i, name := range slices.Sorted(maps.Keys(files)) {
 		if err := d.step("write " + name); err != nil {
-			writes.Wait()
 			return err
 		}
-		err := &errs[next]
-		next++
-		writes.Go(func() { *err = writeSynced(d.tempPath(name), content) })
+		writes.Go(func() { errs[i] = writeSynced(d.tempPath(name), files[name]) })
 	}
 	writes.Wait()
 	return errors.Join(errs...)
@@ -190,8 +213,8 @@ func (d *store) removeTemp(files map[string][]byte) {
 }
 
 // writeSynced writes a file and syncs it to disk.
-func writeSynced(name string, content []byte) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+func writeSynced(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
@@ -210,6 +233,8 @@ func (d *store) install(name string) error {
 	return os.Rename(d.tempPath(name), d.path(name))
 }
 
+// syncDir syncs a directory to disk, so that the renames in it survive a crash of
+// the machine.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

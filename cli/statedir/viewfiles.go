@@ -19,43 +19,45 @@ const (
 	mailboxFile  = "mailbox.json"
 )
 
-// viewFiles lists the views with a check of the format of each.
+// viewFiles lists the views. check returns an error unless a content has the format
+// of the view.
 var viewFiles = []struct {
 	name  string
-	shape func([]byte) error
+	check func(content []byte) error
 }{
-	{snapshotFile, object("schema_version", "authority", "backlog", "replay", "readiness")},
-	{"authority.json", object("owner", "lease_id", "leased_until", "stale", "stale_reason")},
-	{"backlog.json", object("pending", "notified", "delivered", "failed")},
-	{"readiness.json", object("ready", "reasons")},
-	{"replay.json", object("cursor", "pending_events", "last_replayed_event_id", "deferred_leader_notification")},
-	{dispatchFile, shapeOf(readRecords[record])},
-	{mailboxFile, shapeOf(readRecords[map[string]json.RawMessage])},
-	{eventsFile, shapeOf(readEvents)},
+	{snapshotFile, checkObject("schema_version", "authority", "backlog", "replay", "readiness")},
+	{"authority.json", checkObject("owner", "lease_id", "leased_until", "stale", "stale_reason")},
+	{"backlog.json", checkObject("pending", "notified", "delivered", "failed")},
+	{"readiness.json", checkObject("ready", "reasons")},
+	{"replay.json", checkObject("cursor", "pending_events", "last_replayed_event_id", "deferred_leader_notification")},
+	{dispatchFile, checkWith(readRecords[record])},
+	{mailboxFile, checkWith(readRecords[map[string]json.RawMessage])},
+	{eventsFile, checkWith(readEvents)},
 }
 
 // emptyMailbox is the initial mailbox.json. The contract has no commands that
 // change it.
 const emptyMailbox = "{\n  \"records\": []\n}\n"
 
-// snapshot returns the snapshot of the contract at a time.
-func (s *state) snapshot(at time.Time) (ledger.Snapshot, error) {
-	l, err := s.ledger(at, nil)
+// snapshot returns the snapshot of the contract as of now.
+func (s *state) snapshot(now time.Time) (ledger.Snapshot, error) {
+	l, err := s.ledger(now, nil)
 	if err != nil {
 		return ledger.Snapshot{}, err
 	}
-	return l.Snapshot(ledger.SnapshotContext{Now: at}), nil
+	return l.Snapshot(ledger.SnapshotContext{Now: now}), nil
 }
 
-// views returns the contents of all views except the mailbox, by file name.
-func (s *state) views(at time.Time) (map[string][]byte, error) {
-	snapshot, err := s.snapshot(at)
+// views returns the contents of all views except the mailbox, by file name, as of
+// now.
+func (s *state) views(now time.Time) (map[string][]byte, error) {
+	snapshot, err := s.snapshot(now)
 	if err != nil {
 		return nil, err
 	}
 	files := map[string][]byte{
-		eventsFile:   list("[", s.events, "]\n"),
-		dispatchFile: list(`{"records":[`, s.dispatches.lines, "]}\n"),
+		eventsFile:   joinLines("[", s.events, "]\n"),
+		dispatchFile: joinLines(`{"records":[`, s.dispatches.lines, "]}\n"),
 	}
 	for name, section := range map[string]any{
 		snapshotFile: snapshot, "authority.json": snapshot.Authority, "backlog.json": snapshot.Backlog,
@@ -65,29 +67,29 @@ func (s *state) views(at time.Time) (map[string][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("write %s: %w", name, err)
 		}
-		var b bytes.Buffer
-		if err := json.Indent(&b, append(text, '\n'), "", "  "); err != nil {
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, append(text, '\n'), "", "  "); err != nil {
 			return nil, fmt.Errorf("write %s: %w", name, err)
 		}
-		files[name] = b.Bytes()
+		files[name] = indented.Bytes()
 	}
 	return files, nil
 }
 
-// list returns lines as a JSON array with one item per line, between head and
-// tail.
-func list(head string, lines [][]byte, tail string) []byte {
-	if len(lines) == 0 {
+// joinLines returns a JSON text with one item per line: head, the items separated
+// by commas, and tail.
+func joinLines(head string, items [][]byte, tail string) []byte {
+	if len(items) == 0 {
 		return []byte(head + tail)
 	}
-	return append(append([]byte(head+"\n"), bytes.Join(lines, []byte(",\n"))...), "\n"+tail...)
+	return append(append([]byte(head+"\n"), bytes.Join(items, []byte(",\n"))...), "\n"+tail...)
 }
 
-// object returns a check that a text is a JSON object with the given keys.
-func object(keys ...string) func([]byte) error {
-	return func(b []byte) error {
+// checkObject returns a check that a content is a JSON object with the given keys.
+func checkObject(keys ...string) func([]byte) error {
+	return func(content []byte) error {
 		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(b, &fields); err != nil {
+		if err := json.Unmarshal(content, &fields); err != nil {
 			return err
 		}
 		for _, key := range keys {
@@ -99,32 +101,33 @@ func object(keys ...string) func([]byte) error {
 	}
 }
 
-// shapeOf returns a check that read decodes a text.
-func shapeOf[T any](read func([]byte) (T, error)) func([]byte) error {
-	return func(b []byte) error {
-		_, err := read(b)
+// checkWith returns a check that a content can be decoded by decode.
+func checkWith[T any](decode func([]byte) (T, error)) func([]byte) error {
+	return func(content []byte) error {
+		_, err := decode(content)
 		return err
 	}
 }
 
-// readEvents decodes an events.json and returns one compact line for each event.
-func readEvents(b []byte) ([][]byte, error) {
-	var raw []json.RawMessage
-	if err := json.Unmarshal(b, &raw); err != nil {
+// readEvents decodes the content of an events.json: a list of objects, each with the
+// name of its event. It returns one compact line of JSON for each event.
+func readEvents(file []byte) ([][]byte, error) {
+	var events []json.RawMessage
+	if err := json.Unmarshal(file, &events); err != nil {
 		return nil, err
 	}
-	if raw == nil {
+	if events == nil {
 		return nil, errors.New("it holds null instead of a list")
 	}
-	lines := make([][]byte, len(raw))
-	for i, text := range raw {
-		var tag struct {
+	lines := make([][]byte, len(events))
+	for i, text := range events {
+		var named struct {
 			Event *string `json:"event"`
 		}
-		if err := json.Unmarshal(text, &tag); err != nil {
+		if err := json.Unmarshal(text, &named); err != nil {
 			return nil, fmt.Errorf("event %d: %w", i+1, err)
 		}
-		if tag.Event == nil {
+		if named.Event == nil {
 			return nil, fmt.Errorf("event %d: missing field `event`", i+1)
 		}
 		var line bytes.Buffer
@@ -138,15 +141,15 @@ func readEvents(b []byte) ([][]byte, error) {
 
 // readRecords decodes an object with a list of records: a dispatch.json or a
 // mailbox.json.
-func readRecords[T any](b []byte) ([]T, error) {
-	var list struct {
+func readRecords[T any](file []byte) ([]T, error) {
+	var object struct {
 		Records *[]T `json:"records"`
 	}
-	if err := json.Unmarshal(b, &list); err != nil {
+	if err := json.Unmarshal(file, &object); err != nil {
 		return nil, err
 	}
-	if list.Records == nil {
+	if object.Records == nil {
 		return nil, errors.New("missing field `records`")
 	}
-	return *list.Records, nil
+	return *object.Records, nil
 }

@@ -3,6 +3,7 @@
 package usererror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,34 +43,40 @@ func (e *Exit) Error() string { return fmt.Sprint("exit code ", e.Code) }
 // Failed ends the program with the exit code of a failure.
 var Failed error = &Exit{1}
 
-// Usage returns the error for an invalid command line of c.
+// Invalid returns the error for an invalid command line, with a remedy.
+func Invalid(msg, remedy string) error { return &Error{Msg: msg, Remedy: remedy, Usage: true} }
+
+// Usage returns the error for an invalid command line of c. Its remedy is the help
+// of c.
 func Usage(c *cobra.Command, format string, args ...any) error {
-	return &Error{Msg: fmt.Sprintf(format, args...), Remedy: fmt.Sprintf("'%s --help' shows how it is used", c.CommandPath()), Usage: true}
+	return Invalid(fmt.Sprintf(format, args...), fmt.Sprintf("'%s --help' shows how it is used", c.CommandPath()))
 }
 
-// UnknownVerb returns the error for a verb that c does not have.
+// UnknownVerb returns the error for a verb that c does not have. It suggests a verb
+// with a similar name, if there is one.
 func UnknownVerb(c *cobra.Command, verb string) error {
 	remedy := fmt.Sprintf("'%s --help' lists its verbs", c.CommandPath())
 	c.SuggestionsMinimumDistance = 2
-	if near := c.SuggestionsFor(verb); len(near) > 0 {
-		remedy = fmt.Sprintf("did you mean %q?", near[0])
+	if similar := c.SuggestionsFor(verb); len(similar) > 0 {
+		remedy = fmt.Sprintf("did you mean %q?", similar[0])
 	}
-	return &Error{Msg: fmt.Sprintf("%s has no verb %q", c.CommandPath(), verb), Remedy: remedy, Usage: true}
+	return Invalid(fmt.Sprintf("%s has no verb %q", c.CommandPath(), verb), remedy)
 }
 
-// Explain returns err as an error with a remedy that fits. target is the address
-// of the connection, and timeout that of one request.
+// Explain returns err as an error with a remedy, chosen by the kind of err. An error
+// that states its own remedy is returned unchanged. target is the address of the
+// connection, and timeout the time limit of one request; both appear in some texts.
 func Explain(err error, target string, timeout time.Duration) error {
 	var (
-		known       *Error
+		withRemedy  *Error
 		refused     *api.Error
 		invalid     *job.InvalidError
 		unavailable *job.UnavailableError
 		forbidden   *cluster.ForbiddenError
 	)
 	switch {
-	case errors.As(err, &known):
-		return known
+	case errors.As(err, &withRemedy):
+		return withRemedy
 	case errors.As(err, &refused):
 		return Refusal(refused)
 	case errors.As(err, &forbidden):
@@ -106,30 +113,26 @@ var remedies = map[string]string{
 
 // remediesByText are the remedies of refusals whose code is too general, by a part
 // of their text.
-var remediesByText = []struct{ text, do string }{
+var remediesByText = []struct{ part, remedy string }{
 	{job.ErrNotFailed.Error(), "'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
 	{ledger.ErrCronNotFound.Error(), "'yardmaster cron list' lists the entries"},
 	{"there is no member", "'yardmaster cluster members' lists them"},
 	{"no other member to hand the authority to", "'yardmaster cluster members' lists the members"},
 }
 
-// Refusal returns the error for a refusal. A text that contains "; " states its
-// own remedy.
-func Refusal(e *api.Error) error {
-	if i := strings.LastIndex(e.Text, "; "); i >= 0 {
-		return New(e.Text[:i], e.Text[i+2:])
+// Refusal returns the error for a request that a node refused. The remedy comes from
+// the refusal's text if it contains "; ", otherwise from remediesByText or remedies.
+func Refusal(refused *api.Error) error {
+	if i := strings.LastIndex(refused.Text, "; "); i >= 0 {
+		return New(refused.Text[:i], refused.Text[i+2:])
 	}
-	for _, known := range remediesByText {
-		if strings.Contains(e.Text, known.text) {
-			return New(e.Text, known.do)
+	for _, special := range remediesByText {
+		if strings.Contains(refused.Text, special.part) {
+			return New(refused.Text, special.remedy)
 		}
 	}
-	remedy, known := remedies[e.Code]
-	if !known {
-		remedy = "the refusal's code is " + e.Code
+	if refused.Code == api.CodeUnavailable && refused.RetryAfter > 0 {
+		return New(refused.Text, fmt.Sprintf("'yardmaster status' shows why; try again in %s", refused.RetryAfter.Round(time.Millisecond)))
 	}
-	if e.Code == api.CodeUnavailable && e.RetryAfter > 0 {
-		remedy = fmt.Sprintf("'yardmaster status' shows why; try again in %s", e.RetryAfter.Round(time.Millisecond))
-	}
-	return New(e.Text, remedy)
+	return New(refused.Text, cmp.Or(remedies[refused.Code], "the refusal's code is "+refused.Code))
 }
