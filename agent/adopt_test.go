@@ -157,7 +157,7 @@ func TestLease_ExpiresWithinABatch(t *testing.T) {
 // TestLease_ExpiresDuringLoad checks that nothing is started if the lease
 // expires while the body is loaded.
 func TestLease_ExpiresDuringLoad(t *testing.T) {
-	inBubble(t, Config{HeartbeatInterval: 4 * time.Second}, func(t *testing.T, b *harness) {
+	inBubble(t, Config{heartbeatInterval: 4 * time.Second}, func(t *testing.T, b *harness) {
 		o := assignment(1)
 		o.Body, o.Position = nil, job.Position{Lane: 1, Seq: 7}
 		b.transport.set(func() {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -34,7 +35,7 @@ type Transport interface {
 // record or blob was removed, or does not match its checksum.
 var ErrBodyLost = errors.New("the job's body is lost")
 
-// Config configures an agent. Zero fields get the defaults.
+// Config configures an agent.
 type Config struct {
 	Node        string         // this member's name
 	Incarnation uint64         // grows with every start of the node
@@ -42,36 +43,30 @@ type Config struct {
 	LedLanes    func() []uint8 // returns the lanes whose stream this node leads; may be nil
 	Edge        string         // address of this node's edge for clients; "": none
 
-	HeartbeatInterval time.Duration // also the timeout of a heartbeat; default 1 s
-	ReportTimeout     time.Duration // for a report's commit; default 5 s
-	MaxReports        int           // reports in flight; default 4
-	FlushOutcomes     int           // pending outcomes that are sent without waiting for an earlier report; default 64
-	MaxLoads          int           // bodies loaded at once, and results stored at once; default 16
-	DrainTimeout      time.Duration // how long running work may continue after Run's ctx ends; default 10 s
-	StopTimeout       time.Duration // how long stopped work may take to end, and then outcomes to be committed; default 5 s each
+	DrainTimeout time.Duration // how long running work may continue after Run's ctx ends; 0: 10 s
+	StopTimeout  time.Duration // how long stopped work may take to end, and then outcomes to be committed; 0: 5 s each
 
 	Rand func(below int64) int64 // jitter of retries; nil: math/rand
+
+	// Only tests set the following fields. 0 means the default in withDefaults.
+	heartbeatInterval time.Duration // also the timeout of a heartbeat
+	maxReports        int           // reports in flight
+	flushOutcomes     int           // pending outcomes that are sent without waiting for an earlier report
+	maxLoads          int           // bodies loaded at once, and results stored at once
 }
 
 // withDefaults returns c with the defaults in place of zero fields.
 func (c Config) withDefaults() Config {
-	setDefault(&c.HeartbeatInterval, time.Second)
-	setDefault(&c.ReportTimeout, 5*time.Second)
-	setDefault(&c.MaxReports, 4)
-	setDefault(&c.FlushOutcomes, 64)
-	setDefault(&c.MaxLoads, 16)
-	setDefault(&c.DrainTimeout, 10*time.Second)
-	setDefault(&c.StopTimeout, 5*time.Second)
+	c.heartbeatInterval = cmp.Or(c.heartbeatInterval, time.Second)
+	c.maxReports = cmp.Or(c.maxReports, 4)
+	c.flushOutcomes = cmp.Or(c.flushOutcomes, 64)
+	c.maxLoads = cmp.Or(c.maxLoads, 16)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
 	if c.LedLanes == nil {
 		c.LedLanes = func() []uint8 { return nil }
 	}
 	return c
-}
-
-func setDefault[T int | time.Duration](field *T, value T) {
-	if *field <= 0 {
-		*field = value
-	}
 }
 
 // Agent is the agent of one node. All methods may be called from any goroutine.
@@ -118,9 +113,9 @@ func New(cfg Config, transport Transport, log *slog.Logger) *Agent {
 	}
 	a.results = resultStore{
 		transport: transport, log: log, rand: cfg.Rand, stored: a.reporter.enqueue,
-		pool: taskPool{max: cfg.MaxLoads, wg: &a.wg},
+		pool: taskPool{max: cfg.maxLoads, wg: &a.wg},
 	}
-	a.loadPool = taskPool{max: cfg.MaxLoads, wg: &a.wg}
+	a.loadPool = taskPool{max: cfg.maxLoads, wg: &a.wg}
 	return a
 }
 
@@ -141,9 +136,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.wg.Go(func() { a.reporter.run(working) })
 	<-ctx.Done()
 	a.Drain()
-	if a.waitFor(a.cfg.DrainTimeout, func() bool { return a.table.running == 0 }) {
+	noneRunning := func() bool { return a.table.running == 0 }
+	if !a.waitFor(a.cfg.DrainTimeout, noneRunning) {
 		a.stopAll(job.RecallShutdown)
-		a.waitFor(a.cfg.StopTimeout, func() bool { return a.table.running == 0 })
+		a.waitFor(a.cfg.StopTimeout, noneRunning)
 	}
 	a.waitFor(a.cfg.StopTimeout, func() bool { return len(a.table.live) == 0 })
 	a.mu.Lock()
@@ -183,26 +179,27 @@ func (a *Agent) Lease() time.Time {
 	return a.lease.until
 }
 
-// waitFor blocks until cond, which it calls with mu held, returns true. It reports
-// whether timeout passed first.
-func (a *Agent) waitFor(timeout time.Duration, cond func() bool) (timedOut bool) {
+// waitFor blocks until condition returns true or timeout has passed, and reports
+// whether condition returned true. It calls condition with mu held, at first and after
+// each signalChanged.
+func (a *Agent) waitFor(timeout time.Duration, condition func() bool) bool {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		a.mu.Lock()
-		ok := cond()
+		isTrue := condition()
 		if a.changed == nil {
 			a.changed = make(chan struct{})
 		}
 		changed := a.changed
 		a.mu.Unlock()
-		if ok {
-			return false
+		if isTrue {
+			return true
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			return true
+			return false
 		}
 	}
 }
@@ -216,7 +213,8 @@ func (a *Agent) signalChanged() {
 	}
 }
 
-// stopAll recalls all dispatches.
+// stopAll recalls all dispatches for a reason. Those that run are stopped by their
+// targets; one that is still loading or starting ends before or right after its start.
 func (a *Agent) stopAll(reason job.RecallReason) {
 	a.mu.Lock()
 	var running []*dispatch

@@ -61,8 +61,9 @@ func (a *Agent) Offer(o job.Offer) {
 	a.reporter.offer(o)
 }
 
-// set sets a slot's free capacity. It reports whether the reporter should be woken.
-func (c *capacity) set(k slotKey, free int, now time.Time) bool {
+// set sets how many dispatches the slot with key k can take, 0 or less for none. It
+// reports whether an offer has changed and the reporter must be woken to report it.
+func (c *capacity) set(k slotKey, free int, now time.Time) (wake bool) {
 	s := c.slots[k]
 	if s == nil {
 		if free <= 0 {
@@ -71,11 +72,12 @@ func (c *capacity) set(k slotKey, free int, now time.Time) bool {
 		s = &slot{}
 		c.slots[k] = s
 	}
-	before := s.available()
-	if s.free = max(free, 0); s.available() == before {
+	availableBefore := s.available()
+	s.free = max(free, 0)
+	if s.available() == availableBefore {
 		return false
 	}
-	return c.changed(k, s, before, now)
+	return c.changed(k, s, availableBefore, now)
 }
 
 // changed marks a slot dirty whose available capacity was before. Capacity that has
@@ -120,9 +122,10 @@ func (c *capacity) reserve(k slotKey, n int, now time.Time) {
 	c.changed(k, s, before, now)
 }
 
-// batchSeen records that a batch was handled: later offers take it into account. All
-// slots in the batch are reported again, even if unchanged, because the authority
-// subtracts the batch from its last offers until then.
+// batchSeen records that the agent has handled a batch of assignments, so that later
+// offers take it into account. The slots of all assignments in the batch are reported
+// again, even if unchanged, because until then the authority subtracts the batch from
+// the offers that it has.
 func (c *capacity) batchSeen(b job.AssignmentBatch, now time.Time) {
 	c.seenEpoch, c.seenBatch = b.Epoch, max(b.Number, c.lastSeen(b.Epoch))
 	for i := range b.Assignments {
@@ -145,9 +148,9 @@ func (c *capacity) lastSeen(epoch uint64) uint64 {
 // resendAll has the next report contain all slots, at once.
 func (c *capacity) resendAll() { c.sendFull, c.urgent = true, true }
 
-// due reports whether offers should be reported now and, if not, when; a zero time
-// means not before something changes.
-func (c *capacity) due(now time.Time) (bool, time.Time) {
+// due reports whether offers must be reported now. If not, at is when they must be, or
+// zero if no report is necessary until an offer changes.
+func (c *capacity) due(now time.Time) (isDue bool, at time.Time) {
 	switch {
 	case c.inFlight:
 		return false, time.Time{} // checked again when that report is acknowledged
@@ -159,8 +162,9 @@ func (c *capacity) due(now time.Time) (bool, time.Time) {
 	return !now.Before(c.flushAt), c.flushAt
 }
 
-// fill adds the offers to be reported to a report. Only one report with offers is in
-// flight at a time, so that they arrive in order.
+// fill adds to a report the offers of all slots that have changed, or of all slots with
+// capacity if a full report is due. epoch is that of the authority that gets the report.
+// Until reportDone no other report with offers is due, so that they arrive in order.
 func (c *capacity) fill(report *job.Report, epoch uint64) {
 	c.rev++
 	report.Rev, report.Full, report.SeenBatch = c.rev, c.sendFull, c.lastSeen(epoch)

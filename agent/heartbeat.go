@@ -9,13 +9,13 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// heartbeatLoop sends a heartbeat every Config.HeartbeatInterval, and at once after a
+// heartbeatLoop sends a heartbeat every heartbeat interval, and at once after a
 // change of authority or a signal on heartbeatNow, until ctx ends.
 func (a *Agent) heartbeatLoop(ctx context.Context) {
-	timer := time.NewTimer(a.cfg.HeartbeatInterval)
+	timer := time.NewTimer(a.cfg.heartbeatInterval)
 	defer timer.Stop()
 	for { // one heartbeat answers all signals before it
-		timer.Reset(a.cfg.HeartbeatInterval)
+		timer.Reset(a.cfg.heartbeatInterval)
 		tryReceive(a.heartbeatNow)
 		changed := a.transport.AuthorityChanged()
 		if node, epoch, ok := a.transport.Authority(); ok {
@@ -31,9 +31,10 @@ func (a *Agent) heartbeatLoop(ctx context.Context) {
 	}
 }
 
-// sendHeartbeat sends one heartbeat. Its acknowledgement extends the lease, counted
-// from before the heartbeat was sent, so that the lease ends before the authority
-// assumes that it has.
+// sendHeartbeat sends one heartbeat to the node that holds the authority in epoch, and
+// handles the acknowledgement. That extends this node's lease, counted from before the
+// heartbeat was sent, so that the lease ends here before the authority assumes so. A
+// heartbeat that is not acknowledged is not repeated: the next one is sent soon.
 func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 	a.mu.Lock()
 	a.observeEpoch(epoch)
@@ -42,11 +43,13 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		Running: a.table.running, Draining: a.draining, Runners: a.cfg.Runners, Edge: a.cfg.Edge,
 	}
 	if epoch == a.epoch && len(a.table.live) <= job.MaxListedDispatches {
-		heartbeat.Epoch, heartbeat.AckSeq, heartbeat.Dispatches = epoch, a.ackSeq, slices.AppendSeq(make([]job.DispatchID, 0, len(a.table.live)), maps.Keys(a.table.live))
+		heartbeat.Epoch, heartbeat.AckSeq = epoch, a.ackSeq
+		heartbeat.Dispatches = slices.AppendSeq(make([]job.DispatchID, 0, len(a.table.live)), maps.Keys(a.table.live))
 	}
 	a.mu.Unlock()
+
 	heartbeat.Lanes = a.cfg.LedLanes()
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.HeartbeatInterval)
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.heartbeatInterval)
 	defer cancel()
 	sent := time.Now()
 	heartbeat.At = sent
@@ -55,6 +58,7 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		a.log.Debug("heartbeat not acknowledged", "authority", node, "err", err)
 		return
 	}
+
 	a.checkLease() // first: if the node was frozen, watchLease may not have run since the lease expired
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,11 +97,11 @@ func (a *Agent) Edges() []string {
 
 // watchLease stops all work when the lease expires. It checks again at every new
 // lease: the first one, or the one after an expired one, may be far shorter than
-// HeartbeatInterval, if the authority's own lease is nearly over.
+// the heartbeat interval, if the authority's own lease is nearly over.
 func (a *Agent) watchLease(ctx context.Context) {
 	for {
 		a.mu.Lock()
-		wait := a.cfg.HeartbeatInterval
+		wait := a.cfg.heartbeatInterval
 		if remaining := time.Until(a.lease.until); remaining > 0 {
 			wait = remaining
 		}

@@ -57,7 +57,8 @@ func (d *dispatch) recall(reason job.RecallReason) bool {
 	return d.phase == running
 }
 
-// severity orders recall reasons, see dispatch.recall.
+// severity returns the rank of a recall reason: of several recalls of a dispatch, only
+// one with a higher rank than those before has an effect. "" stands for no recall.
 func severity(reason job.RecallReason) int {
 	switch reason {
 	case "":
@@ -104,9 +105,9 @@ func (m *recentKeys) add(k job.DispatchID, now time.Time) {
 }
 
 func (m *recentKeys) has(k job.DispatchID) bool {
-	_, recently := m.current[k]
-	_, before := m.previous[k]
-	return recently || before
+	_, inCurrent := m.current[k]
+	_, inPrevious := m.previous[k]
+	return inCurrent || inPrevious
 }
 
 // seen reports whether an assignment needs no action, because its dispatch is live or
@@ -207,7 +208,9 @@ func (a *Agent) refuseBatch(b job.AssignmentBatch, answers []job.Answer) bool {
 	return true
 }
 
-// accept answers one assignment and starts its dispatch, or has its body loaded.
+// accept answers one assignment and starts its dispatch, or has its body loaded first.
+// The answer is Taken also if this node has the dispatch already, and NoCapacity if the
+// dispatch has moved here but its worker has not resumed it yet, see Adopt.
 func (a *Agent) accept(asg *job.Assignment) job.Answer {
 	target := a.targets[asg.Kind]
 	if target == nil {
@@ -215,6 +218,7 @@ func (a *Agent) accept(asg *job.Assignment) job.Answer {
 	}
 	d := &dispatch{DispatchID: asg.DispatchID(), phase: starting, target: target}
 	spec, needsLoad, err := parseBody(asg.Body)
+
 	a.mu.Lock()
 	switch {
 	case a.table.seen(asg):
@@ -223,7 +227,7 @@ func (a *Agent) accept(asg *job.Assignment) job.Answer {
 	case !a.lease.canWork() || a.table.refused.has(d.DispatchID) || !asg.Started.IsZero():
 		a.table.markRefused(asg, time.Now())
 		a.mu.Unlock()
-		return job.NoCapacity // also if it has moved here and its worker has not resumed it yet, see Adopt
+		return job.NoCapacity
 	}
 	a.table.add(d)
 	if needsLoad {
@@ -233,26 +237,31 @@ func (a *Agent) accept(asg *job.Assignment) job.Answer {
 		a.reporter.update(func(c *capacity) { c.reserve(slotKeyOf(asg), 1, time.Now()) })
 	}
 	a.mu.Unlock()
-	if needsLoad {
+
+	switch {
+	case needsLoad:
 		a.loadPool.add(func(ctx context.Context) { a.loadAndStart(ctx, d) })
-		return job.Taken
-	}
-	if err != nil {
+	case err != nil:
 		a.Report(d.invalidOutcome(err), nil)
-		return job.Taken
-	}
-	if !target.Start(*asg, spec) {
-		a.mu.Lock()
-		if d.phase != ending {
-			a.table.drop(d)
-			a.table.markRefused(asg, time.Now())
-			a.signalChanged()
-		}
-		a.mu.Unlock()
+	case !target.Start(*asg, spec):
+		a.refuseStart(d, asg)
 		return job.NoCapacity
+	default:
+		a.markRunning(d)
 	}
-	a.markRunning(d)
 	return job.Taken
+}
+
+// refuseStart removes a dispatch that its target did not start, unless it has got an
+// outcome meanwhile.
+func (a *Agent) refuseStart(d *dispatch, asg *job.Assignment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if d.phase != ending {
+		a.table.drop(d)
+		a.table.markRefused(asg, time.Now())
+		a.signalChanged()
+	}
 }
 
 // parseBody parses the body in an assignment. needsLoad is true without a body, or
@@ -269,14 +278,13 @@ func parseBody(body []byte) (spec job.Spec, needsLoad bool, err error) {
 // recalled meanwhile.
 func (a *Agent) markRunning(d *dispatch) {
 	a.mu.Lock()
-	reason := d.recallReason
-	if d.phase == starting {
+	hasEnded := d.phase != starting
+	if !hasEnded {
 		d.phase = running
-	} else {
-		reason = "" // it has ended already
 	}
+	reason := d.recallReason
 	a.mu.Unlock()
-	if reason != "" {
+	if reason != "" && !hasEnded {
 		a.stop(d, d.recallFor(reason))
 	}
 }
@@ -287,28 +295,29 @@ func (d *dispatch) recallFor(reason job.RecallReason) job.Recall {
 	return job.Recall{Job: d.Job, N: d.N, Reason: reason}
 }
 
-// loadAndStart loads the body of an accepted dispatch and starts it.
+// loadAndStart loads the body of an accepted dispatch and starts it. If it cannot be
+// started, loadAndStart reports an outcome instead: an error if the body is lost or
+// invalid, and otherwise one that gives the dispatch back.
 func (a *Agent) loadAndStart(ctx context.Context, d *dispatch) {
 	body, err := a.loadBody(ctx, d)
 	var spec job.Spec
 	if err == nil {
 		spec, err = job.ParseSpec(body)
 	}
+
 	a.mu.Lock()
-	assignment := d.assignment
-	d.assignment = nil
-	reason := d.recallReason
-	d.phase = starting
+	assignment, reason := d.assignment, d.recallReason
+	d.assignment, d.phase = nil, starting
 	canWork := a.lease.canWork() // if the lease expires after this, the dispatch is recalled
 	a.mu.Unlock()
 
-	_, bad := errors.AsType[*job.InvalidError](err)
+	_, invalid := errors.AsType[*job.InvalidError](err)
 	switch {
-	case !canWork && reason == "":
-		a.Report(d.declinedOutcome("the node's lease expired while the body was loaded"), nil)
 	case reason != "":
 		a.Report(d.recalledOutcome(reason), nil)
-	case bad, errors.Is(err, ErrBodyLost):
+	case !canWork:
+		a.Report(d.declinedOutcome("the node's lease expired while the body was loaded"), nil)
+	case invalid, errors.Is(err, ErrBodyLost):
 		a.Report(d.invalidOutcome(err), nil)
 	case err != nil:
 		a.Report(d.declinedOutcome(err.Error()), nil)
@@ -327,25 +336,30 @@ func (a *Agent) loadAndStart(ctx context.Context, d *dispatch) {
 // another node may be able to load it.
 const maxLoadAttempts = 4
 
-// loadBody loads the body of a dispatch. It tries again after an error other than
-// [ErrBodyLost], up to maxLoadAttempts times or until the dispatch is recalled.
+// loadBody returns the body of a dispatch's job. After an error other than [ErrBodyLost]
+// it requests the body again, after a growing pause, until it has done so
+// maxLoadAttempts times, the dispatch is recalled, or ctx ends.
 func (a *Agent) loadBody(ctx context.Context, d *dispatch) ([]byte, error) {
-	retry := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Rand: a.cfg.Rand}
-	for try := 1; ; try++ {
+	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Rand: a.cfg.Rand}
+	for attempt := 1; ; attempt++ {
 		body, err := a.transport.LoadBody(ctx, d.assignment.Position, d.Job)
 		if err == nil || errors.Is(err, ErrBodyLost) {
 			return body, err
 		}
-		a.mu.Lock()
-		recalled := d.recallReason != ""
-		a.mu.Unlock()
-		if recalled || try == maxLoadAttempts {
+		if attempt == maxLoadAttempts || a.isRecalled(d) {
 			return nil, fmt.Errorf("load body: %w", err)
 		}
-		if err := backoff.Sleep(ctx, retry.Next()); err != nil {
+		if err := backoff.Sleep(ctx, pause.Next()); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// isRecalled reports whether a dispatch must stop.
+func (a *Agent) isRecalled(d *dispatch) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return d.recallReason != ""
 }
 
 // invalidOutcome returns the outcome of a dispatch whose job can never run.

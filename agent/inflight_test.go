@@ -154,7 +154,7 @@ func TestLoad_ReleasesTheBatch(t *testing.T) {
 }
 
 func TestLoad_ReservesSlot(t *testing.T) {
-	inBubble(t, Config{MaxLoads: 1}, func(t *testing.T, b *harness) {
+	inBubble(t, Config{maxLoads: 1}, func(t *testing.T, b *harness) {
 		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "w", Free: 3})
 		b.transport.set(func() { b.transport.loadErr = errDown })
 		o := assignment(1)

@@ -37,20 +37,23 @@ func (a *Agent) stop(d *dispatch, r job.Recall) {
 	d.target.Stop(r)
 }
 
-// Adopt adds a running dispatch that its worker has brought from another node. It
-// returns false if this node has no lease, or has the dispatch and it is ending or
-// recalled. It may be called with a target's locks held.
-func (a *Agent) Adopt(asg job.Assignment) bool {
+// Adopt takes over a running dispatch whose worker was connected to another node and is
+// now connected to this one. It reports whether the worker may continue the job: a
+// dispatch that this node has already must be running and not recalled; for any other,
+// the node needs a lease. Adopt may be called with a target's locks held.
+func (a *Agent) Adopt(assignment job.Assignment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := asg.DispatchID()
-	if d := a.table.live[k]; d != nil {
-		d.moveIndex = max(d.moveIndex, asg.MoveIndex)
+	id := assignment.DispatchID()
+	if d := a.table.live[id]; d != nil {
+		d.moveIndex = max(d.moveIndex, assignment.MoveIndex)
 		return d.phase == running && d.recallReason == ""
 	}
 	if !a.lease.canWork() {
 		return false
 	}
-	a.table.add(&dispatch{DispatchID: k, phase: running, target: a.targets[asg.Kind], moveIndex: asg.MoveIndex})
+	a.table.add(&dispatch{
+		DispatchID: id, phase: running, target: a.targets[assignment.Kind], moveIndex: assignment.MoveIndex,
+	})
 	return true
 }

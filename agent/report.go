@@ -19,39 +19,41 @@ import (
 //
 // Report also takes the outcome of a dispatch that was not assigned to this node,
 // because its worker came from another node. Of two outcomes of one dispatch the
-// first counts; the callbacks of both are called.
+// first counts; the callbacks of both are called. Report owns outcome's Fault, and
+// shortens one that is too long.
 func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
-	k := outcome.DispatchID()
+	id := outcome.DispatchID()
 	a.mu.Lock()
-	d := a.table.live[k]
+	d := a.table.live[id]
 	if d == nil {
-		d = &dispatch{DispatchID: k}
+		d = &dispatch{DispatchID: id}
 		a.table.add(d)
 	}
-	first := d.phase != ending
-	if first {
+	isFirst := d.phase != ending
+	if isFirst {
 		d.pending = &pendingOutcome{outcome: outcome}
 		a.table.markEnding(d)
 		a.signalChanged()
 	}
-	e := d.pending
+	pending := d.pending
 	if onSettled != nil {
-		e.callbacks = append(e.callbacks, onSettled)
+		pending.callbacks = append(pending.callbacks, onSettled)
 	}
 	a.mu.Unlock()
-	if !first {
+	if !isFirst {
 		return
 	}
-	truncateFault(e.outcome.Fault)
+
+	truncateFault(pending.outcome.Fault) // without mu: only this call uses a new outcome until it is enqueued
 	if outcome.Blob == nil && len(outcome.Result.Data) > job.MaxInlineResult {
-		a.results.add(e)
+		a.results.add(pending)
 		return
 	}
-	a.reporter.enqueue(e)
+	a.reporter.enqueue(pending)
 }
 
-// truncateFault shortens a fault to [job.MaxInlineFault] bytes. Details are kept whole
-// or dropped, because they are JSON.
+// truncateFault shortens f, which may be nil, to [job.MaxInlineFault] bytes. It keeps or
+// drops all details, because they are JSON, which cannot be cut.
 func truncateFault(f *job.Fault) {
 	if f == nil {
 		return
@@ -70,22 +72,23 @@ func truncate(text string, n int) string {
 		return text
 	}
 	const suffix = " (cut)"
-	n -= len(suffix)
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
+	end := n - len(suffix)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
 	}
-	return text[:n] + suffix
+	return text[:end] + suffix
 }
 
-// settle handles a report's acknowledgement.
+// settle handles the acknowledgement of a report with the outcomes in batch: it removes
+// their dispatches and then calls their callbacks, without mu.
 func (a *Agent) settle(ack job.ReportAck, batch []*pendingOutcome) {
 	var calls []func()
 	now := time.Now()
 	a.mu.Lock()
 	a.observeEpoch(ack.Epoch)
-	for i, e := range batch {
-		a.table.markSettled(e.outcome.DispatchID(), now)
-		for _, callback := range e.callbacks {
+	for i, pending := range batch {
+		a.table.markSettled(pending.outcome.DispatchID(), now)
+		for _, callback := range pending.callbacks {
 			calls = append(calls, func() { callback(ack.Settled[i]) })
 		}
 	}
@@ -115,46 +118,48 @@ type resultStore struct {
 	stored    func(*pendingOutcome) // called for every outcome
 }
 
-// add has a large result stored in the background. It fails the result at once
-// if too many bytes wait already, so that a stream which is full cannot exhaust the
-// node's memory.
-func (s *resultStore) add(e *pendingOutcome) {
-	size := int64(len(e.outcome.Result.Data))
+// add has the large result of an outcome stored in the background. It fails the result
+// at once if too many bytes wait already, so that a stream which is full cannot exhaust
+// the node's memory.
+func (s *resultStore) add(pending *pendingOutcome) {
+	size := int64(len(pending.outcome.Result.Data))
 	if s.bytes.Add(size) > maxStoringBytes {
 		s.bytes.Add(-size)
-		s.fail(e, "too many results wait to be stored")
+		s.fail(pending, "too many results wait to be stored")
 		return
 	}
 	deadline := time.Now().Add(storeTimeout)
 	s.pool.add(func(ctx context.Context) {
 		defer s.bytes.Add(-size)
-		s.store(ctx, e, deadline)
+		s.store(ctx, pending, deadline)
 	})
 }
 
 // store stores a large result as a blob and then passes the outcome on, so that a
-// success is never reported without its result. If the result cannot be stored until
-// deadline, the outcome becomes an error.
-func (s *resultStore) store(ctx context.Context, e *pendingOutcome, deadline time.Time) {
-	retry := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second, Rand: s.rand}
-	name := fmt.Sprintf("%s-%d", e.outcome.Job, e.outcome.N)
+// success is never reported without its result. It tries until deadline, at which the
+// outcome becomes an error. If ctx ends first, because the node stops, the outcome is
+// dropped.
+func (s *resultStore) store(ctx context.Context, pending *pendingOutcome, deadline time.Time) {
+	outcome := &pending.outcome
+	name := fmt.Sprintf("%s-%d", outcome.Job, outcome.N)
+	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second, Rand: s.rand}
 	storeCtx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	for try := 1; ; try++ {
-		blob, err := s.transport.StoreBlob(storeCtx, name, e.outcome.Result.Data)
+	for attempt := 1; ; attempt++ {
+		blob, err := s.transport.StoreBlob(storeCtx, name, outcome.Result.Data)
 		if err == nil {
-			e.outcome.Blob, e.outcome.Result.Data = &blob, nil
-			s.stored(e)
+			outcome.Blob, outcome.Result.Data = &blob, nil
+			s.stored(pending)
 			return
 		}
-		if try == 3 {
-			s.log.Warn("storing large result failed, retrying", "job", e.outcome.Job.String(), "err", err)
+		if attempt == 3 {
+			s.log.Warn("storing large result failed, retrying", "job", outcome.Job.String(), "err", err)
 		}
-		if backoff.Sleep(storeCtx, retry.Next()) == nil {
+		if backoff.Sleep(storeCtx, pause.Next()) == nil {
 			continue
 		}
-		if ctx.Err() == nil { // the deadline has passed, and the node is not stopping
-			s.fail(e, err.Error())
+		if nodeStops := ctx.Err() != nil; !nodeStops {
+			s.fail(pending, err.Error())
 		}
 		return
 	}
@@ -162,10 +167,11 @@ func (s *resultStore) store(ctx context.Context, e *pendingOutcome, deadline tim
 
 // fail turns an outcome whose result cannot be stored into a final error. The
 // job is not retried, because its work was done.
-func (s *resultStore) fail(e *pendingOutcome, reason string) {
-	s.log.Error("large result dropped", "job", e.outcome.Job.String(), "bytes", len(e.outcome.Result.Data), "reason", reason)
-	e.outcome.Status, e.outcome.Final, e.outcome.Result = job.Error, true, job.Value{}
-	e.outcome.Fault = &job.Fault{Message: "The result could not be stored: " + reason, Type: job.FaultNotStored}
-	truncateFault(e.outcome.Fault)
-	s.stored(e)
+func (s *resultStore) fail(pending *pendingOutcome, reason string) {
+	outcome := &pending.outcome
+	s.log.Error("large result dropped", "job", outcome.Job.String(), "bytes", len(outcome.Result.Data), "reason", reason)
+	outcome.Status, outcome.Final, outcome.Result = job.Error, true, job.Value{}
+	outcome.Fault = &job.Fault{Message: "The result could not be stored: " + reason, Type: job.FaultNotStored}
+	truncateFault(outcome.Fault)
+	s.stored(pending)
 }

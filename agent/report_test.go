@@ -65,7 +65,7 @@ func TestReport_KeptUntilAcked(t *testing.T) {
 }
 
 func TestReport_BatchesBehindTheFirst(t *testing.T) {
-	inBubble(t, Config{MaxReports: 3, FlushOutcomes: 10}, func(t *testing.T, b *harness) {
+	inBubble(t, Config{maxReports: 3, flushOutcomes: 10}, func(t *testing.T, b *harness) {
 		hold := make(chan struct{})
 		b.transport.set(func() { b.transport.holdReports = hold })
 		for i := range byte(100) {

@@ -20,6 +20,9 @@ const (
 	outcomeOverhead = 48 // bytes of an outcome without result and fault
 )
 
+// reportTimeout bounds one report, whose outcomes the authority commits before it answers.
+const reportTimeout = 5 * time.Second
+
 // pendingOutcome is an outcome that is not settled.
 type pendingOutcome struct {
 	outcome   job.Outcome
@@ -139,20 +142,20 @@ func (rp *reporter) run(ctx context.Context) {
 	}
 }
 
-// refreshAuthority returns the current authority, which is last if it has not changed.
-// Otherwise it cancels last.
-func (rp *reporter) refreshAuthority(ctx context.Context, last authority) authority {
-	node, epoch, ok := rp.transport.Authority()
-	if ok && node == last.node && epoch == last.epoch {
-		return last
+// refreshAuthority returns current if it still is the authority. Otherwise it cancels the
+// context of current, and with it the reports to that node, and returns the new
+// authority, to which reports are due at once. The new authority's node is "" if none is
+// known.
+func (rp *reporter) refreshAuthority(ctx context.Context, current authority) authority {
+	node, epoch, known := rp.transport.Authority()
+	if known && node == current.node && epoch == current.epoch {
+		return current
 	}
-	last.cancel()
-	next := authority{node: node, epoch: epoch}
-	if !ok {
-		next.node = ""
-	}
+	current.cancel()
+	next := authority{epoch: epoch}
 	next.ctx, next.cancel = context.WithCancel(ctx)
-	if ok {
+	if known {
+		next.node = node
 		rp.observeEpoch(epoch)
 	}
 	rp.mu.Lock()
@@ -184,32 +187,34 @@ func (rp *reporter) sendReports(auth authority) (nextAt time.Time) {
 	}
 }
 
-// nextReport returns the next report and the outcomes in it. If no report is due, it
-// returns nil and when one will be; a zero time means after a later signal.
-func (rp *reporter) nextReport(epoch uint64, now time.Time) (*job.Report, []*pendingOutcome, time.Time) {
+// nextReport returns the next report to the authority of epoch, and the outcomes in it.
+// If no report is due, the report is nil and nextAt is when one will be, or zero if none
+// will be due before rp.wake is signalled.
+func (rp *reporter) nextReport(epoch uint64, now time.Time) (report *job.Report, batch []*pendingOutcome, nextAt time.Time) {
 	rp.mu.Lock()
 	defer rp.mu.Unlock()
-	if rp.inFlight >= rp.cfg.MaxReports {
+	if rp.inFlight >= rp.cfg.maxReports {
 		return nil, nil, time.Time{}
 	}
 	if now.Before(rp.retryAt) {
 		return nil, nil, rp.retryAt
 	}
-	offers, nextAt := rp.capacity.due(now)
-	outcomes := len(rp.pending) > 0 && (rp.outcomesInFlight == 0 || len(rp.pending) >= rp.cfg.FlushOutcomes)
-	if !offers && !outcomes && !rp.workerEvents.due() {
+	offersDue, nextAt := rp.capacity.due(now)
+	outcomesDue := len(rp.pending) > 0 && (rp.outcomesInFlight == 0 || len(rp.pending) >= rp.cfg.flushOutcomes)
+	if !offersDue && !outcomesDue && !rp.workerEvents.due() {
 		return nil, nil, nextAt
 	}
-	report := &job.Report{Node: rp.cfg.Node, Incarnation: rp.cfg.Incarnation}
+
+	report = &job.Report{Node: rp.cfg.Node, Incarnation: rp.cfg.Incarnation}
 	rp.workerEvents.fill(report)
 	rp.inFlight++
-	if offers { // without outcomes, whose commit would delay the acknowledgement and so the next offers
+	if offersDue { // without outcomes, whose commit would delay the acknowledgement and so the next offers
 		rp.capacity.fill(report, epoch)
 		return report, nil, time.Time{}
 	}
-	batch := rp.takeBatch()
-	for _, e := range batch {
-		report.Outcomes = append(report.Outcomes, e.outcome)
+	batch = rp.takeBatch()
+	for _, pending := range batch {
+		report.Outcomes = append(report.Outcomes, pending.outcome)
 	}
 	if len(batch) > 0 {
 		rp.outcomesInFlight++
@@ -232,9 +237,11 @@ func (rp *reporter) takeBatch() []*pendingOutcome {
 	return batch
 }
 
-// sendReport sends one report and handles its acknowledgement or error.
+// sendReport sends a report with the outcomes in batch to a node, and handles its
+// acknowledgement: rp.settle gets the outcomes. After an error they are sent again
+// with a later report. ctx ends when the node no longer holds the authority.
 func (rp *reporter) sendReport(ctx context.Context, node string, report *job.Report, batch []*pendingOutcome) {
-	call, cancel := context.WithTimeout(ctx, rp.cfg.ReportTimeout)
+	call, cancel := context.WithTimeout(ctx, reportTimeout)
 	ack, err := rp.transport.Report(call, node, *report)
 	cancel()
 	if err == nil && len(ack.Settled) != len(batch) {

@@ -47,8 +47,9 @@ func (l *workerEventLog) fill(r *job.Report) {
 	}
 }
 
-// reportDone records the result of a report. Its events are dropped if it was
-// acknowledged, else sent again.
+// reportDone records the result of sending report r: err is nil if r was acknowledged.
+// Then its events are removed from the log; otherwise the next report contains them
+// again.
 func (l *workerEventLog) reportDone(r *job.Report, err error) {
 	if len(r.WorkerEvents) == 0 {
 		return

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"slices"
 
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -74,7 +75,12 @@ type Replica struct {
 }
 
 // healthy reports whether the replica is current and its server is online.
-func (r *Replica) healthy() bool { return r.Current && !r.Offline }
+func (r Replica) healthy() bool { return r.Current && !r.Offline }
+
+// hasReplica reports whether one of the replicas is on the server with this ID.
+func hasReplica(replicas []Replica, id string) bool {
+	return slices.ContainsFunc(replicas, func(r Replica) bool { return r.ID == id })
+}
 
 // StreamReplicas is the list of a stream's replicas.
 type StreamReplicas struct {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -45,10 +46,10 @@ func (d *drain) Since() time.Time {
 }
 
 // begin drains the node by calling drainWork, if otherStays reports that another member
-// takes work; otherwise it returns errNoOtherMember, and errStopping if the node is
-// stopping. The node announces that it is leaving before otherStays is called: of
-// several members that are drained at the same time, none counts on another. Draining
-// a drained node does nothing.
+// takes work. It announces that the node is leaving before it calls otherStays, so that
+// two members that are drained at the same time do not rely on each other. If no other
+// member stays, it takes the announcement back and returns errNoOtherMember. It returns
+// errStopping if the node is stopping. Draining a drained node has no effect.
 func (d *drain) begin(otherStays func() bool, drainWork func()) error {
 	d.beginMu.Lock()
 	defer d.beginMu.Unlock()
@@ -58,32 +59,33 @@ func (d *drain) begin(otherStays func() bool, drainWork func()) error {
 	if !d.unlessStopping(func() { d.leaving.Store(true) }) {
 		return errStopping
 	}
-	drained := otherStays()
-	stopping := !d.unlessStopping(func() {
-		d.leaving.Store(drained)
-		if drained {
+	canDrain := otherStays()
+	decided := d.unlessStopping(func() {
+		d.leaving.Store(canDrain)
+		if canDrain {
 			d.since = time.Now()
 			drainWork()
 		}
 	})
-	switch {
-	case stopping:
+	if !decided {
 		return errStopping
-	case !drained:
+	}
+	if !canDrain {
 		return errNoOtherMember
 	}
 	d.notify()
 	return nil
 }
 
-// end takes a drain back by calling resumeWork. It returns errStopping if the node is
-// stopping.
+// end takes a drain back by calling resumeWork. It returns errStopping, without having
+// called it, if the node is stopping.
 func (d *drain) end(resumeWork func()) error {
-	if !d.unlessStopping(func() {
+	resumed := d.unlessStopping(func() {
 		d.since = time.Time{}
 		d.leaving.Store(false)
 		resumeWork()
-	}) {
+	})
+	if !resumed {
 		return errStopping
 	}
 	d.notify()
@@ -148,7 +150,7 @@ type DrainConfig struct {
 	Clustered    bool // the node has been configured with members
 	Agent        Agent
 	Edge         Edge
-	Streams      Leaders
+	Streams      *replication.Replication
 	DrainClients func(context.Context) error // moves NATS clients to other nodes
 	// ActiveJobs returns jobs of this node that the ledger has as active, at most as
 	// many as are worth listing.
@@ -169,13 +171,6 @@ type Agent interface {
 type Edge interface {
 	Drain(reason string)
 	Resume()
-}
-
-// Leaders moves the leadership of streams.
-type Leaders interface {
-	LedStreams() []string
-	TransferLeaders(ctx context.Context) error
-	ResumeLeading()
 }
 
 // Drainer moves work, clients and leadership from this node to other members: when an
@@ -228,14 +223,16 @@ func (d *Drainer) HandleDrain(ctx context.Context) (*api.DrainStatus, error) {
 	return d.Status(), nil
 }
 
-// HandleResume takes a drain back.
+// HandleResume handles a request to take the node's drain back: the node may lead
+// streams and takes jobs again. The error is a conflict if the node is not drained, is
+// stopping, or is being removed from the cluster.
 func (d *Drainer) HandleResume(context.Context) (*api.Resumed, error) {
-	me, since := d.transfer.Node, d.Since()
+	node, since := d.transfer.Node, d.Since()
 	switch {
 	case since.IsZero():
-		return nil, &api.Error{Code: api.CodeConflict, Text: me + " is not drained: it takes work"}
-	case d.cfg.Clustered && !slices.Contains(presentNodes(d.transfer.Raft), me):
-		return nil, &api.Error{Code: api.CodeConflict, Text: me + " is being removed from the yard"}
+		return nil, &api.Error{Code: api.CodeConflict, Text: node + " is not drained: it takes work"}
+	case d.cfg.Clustered && !slices.Contains(presentNodes(d.transfer.Raft), node):
+		return nil, &api.Error{Code: api.CodeConflict, Text: node + " is being removed from the yard"}
 	}
 	err := d.end(func() {
 		d.cfg.Streams.ResumeLeading()
@@ -243,10 +240,10 @@ func (d *Drainer) HandleResume(context.Context) (*api.Resumed, error) {
 		d.cfg.Edge.Resume()
 	})
 	if err != nil {
-		return nil, &api.Error{Code: api.CodeConflict, Text: me + ": " + err.Error()}
+		return nil, &api.Error{Code: api.CodeConflict, Text: node + ": " + err.Error()}
 	}
 	d.cfg.Log.Info("node resumed", "duration", time.Since(since))
-	return &api.Resumed{Node: me, Drained: since.UTC()}, nil
+	return &api.Resumed{Node: node, Drained: since.UTC()}, nil
 }
 
 // Run transfers the authority and the leadership of streams from a drained node to other
@@ -277,9 +274,10 @@ func (d *Drainer) Run(ctx context.Context) error {
 	}
 }
 
-// setRemoving takes the state of this member in the membership. It drains the node when
-// the member is about to be removed, and resumes it when the removal was taken back
-// because its replacement was not admitted.
+// setRemoving is called with each change of the membership; removing reports whether
+// this member is about to be removed. When that becomes true, setRemoving drains the
+// node. When it becomes false again, because the replacement was not admitted, the node
+// takes work again unless an operator has drained it.
 func (d *Drainer) setRemoving(removing bool) {
 	switch {
 	case removing == d.removing:

@@ -21,11 +21,12 @@ const membersTimeout = 4 * time.Second
 // whichever node it arrives.
 func (m *Member) Handler(verb string) func(context.Context, *api.MemberRequest) (*api.Membership, error) {
 	return func(ctx context.Context, q *api.MemberRequest) (*api.Membership, error) {
-		for _, a := range []struct{ key, value string }{{"route", q.Route}, {"raft", q.Raft}} {
-			if a.value != "" {
-				if err := m.cfg.CheckAddress(a.key, a.value); err != nil {
-					return nil, &job.InvalidError{Reason: err.Error()}
-				}
+		for _, address := range []struct{ key, value string }{{"route", q.Route}, {"raft", q.Raft}} {
+			if address.value == "" {
+				continue
+			}
+			if err := m.cfg.CheckAddress(address.key, address.value); err != nil {
+				return nil, &job.InvalidError{Reason: err.Error()}
 			}
 		}
 		return m.request(ctx, Request{verb, *q})
@@ -49,7 +50,7 @@ func (m *Member) request(ctx context.Context, q Request) (v *api.Membership, err
 			v, err = m.serve(ctx, q)
 		default:
 			v = new(api.Membership)
-			err = m.transfer.requestJSON(ctx, owner, verbMembers, q, v)
+			err = m.transfer.Fleet.RequestJSON(ctx, owner, verbMembers, q, v)
 		}
 		if err == nil || !m.cfg.NotProposed(err) {
 			return v, err
@@ -84,13 +85,13 @@ func (m *Member) serve(ctx context.Context, q Request) (*api.Membership, error) 
 
 // apiError adds the error code to an error of [Reconciler.Begin].
 func (m *Member) apiError(err error) error {
-	var refused *RefusedError
+	_, isRefused := errors.AsType[*RefusedError](err)
 	switch {
 	case errors.Is(err, ErrAuthorityMoved), m.cfg.NotProposed(err):
 		return &api.Error{Code: cluster.CodeNotAuthority, Text: err.Error()}
 	case errors.Is(err, ledger.ErrMemberNotFound):
 		return &api.Error{Code: api.CodeNotFound, Text: err.Error()}
-	case errors.As(err, &refused), errors.Is(err, ledger.ErrMembersChanging), errors.Is(err, ledger.ErrRestoring), errors.Is(err, ledger.ErrNoChange),
+	case isRefused, errors.Is(err, ledger.ErrMembersChanging), errors.Is(err, ledger.ErrRestoring), errors.Is(err, ledger.ErrNoChange),
 		errors.Is(err, ledger.ErrMemberExists), errors.Is(err, ledger.ErrMemberCount):
 		return &api.Error{Code: api.CodeConflict, Text: err.Error()}
 	}

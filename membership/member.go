@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/replication"
 	"github.com/yardmaster-dev/yardmaster/consensus"
@@ -32,9 +33,9 @@ type Config struct {
 	Clustered   bool            // members are configured
 	Declared    []ledger.Member // the configured members, or this node: name, Route and Raft
 	Identity    *consensus.Identity
-	Group       Group
-	NATS        NATS
-	Replication Replication
+	Group       *consensus.Node
+	NATS        *cluster.Server
+	Replication *replication.Replication
 	// Running returns the number of dispatches on this node.
 	Running func() int
 	// Authority returns the name of the member that holds the authority, or "", and a
@@ -51,29 +52,6 @@ type Config struct {
 	Log          *slog.Logger
 }
 
-// Group changes the servers of the Raft group.
-type Group interface {
-	AddMember(ctx context.Context, id string, vote bool) error
-	RemoveServer(ctx context.Context, id string) error
-	Probe(addr string) (consensus.WaitingNode, error)
-	Promote() error
-}
-
-// NATS is this node's NATS server.
-type NATS interface {
-	Health(ctx context.Context) error
-	Routed() []string
-	SetPeers([]embedded.Peer)
-}
-
-// Replication shows and moves replicas of streams.
-type Replication interface {
-	MetaReplicas() (replicas []replication.Replica, led bool)
-	StreamReplicas(ctx context.Context) ([]replication.StreamReplicas, error)
-	Evacuate(ctx context.Context, id string) error
-	RemoveServer(ctx context.Context, id string) error
-}
-
 // Member is this node as a member of the cluster: it applies changes of the
 // membership to the node, reports the node's status, and serves requests about
 // members. While the node holds the authority it also carries changes out.
@@ -88,7 +66,7 @@ type Member struct {
 // New returns a member that drains its node by d when it is about to be removed.
 func New(cfg Config, d *Drainer) *Member {
 	m := &Member{cfg: cfg, drainer: d, transfer: d.transfer, removed: make(chan error, 1)}
-	m.reconciler = newReconciler(cfg.Identity.ServerID(), cfg.Cluster, memberCluster{m}, cfg.Log)
+	m.reconciler = newReconciler(cfg.Identity.ServerID(), cfg.Cluster, memberCluster{m, cfg.Group, cfg.Replication}, cfg.Log)
 	return m
 }
 
@@ -125,21 +103,23 @@ func (m *Member) nodeStatus(ctx context.Context) NodeStatus {
 	return s
 }
 
-// withMemberIDs converts replicas as package cluster reports them. Where NATS only has
-// the hash of a server's name, because the server was removed, it finds the server ID in
-// the membership.
-func withMemberIDs(ms ledger.Membership, replicas []replication.Replica) []Replica {
-	all := make([]Replica, len(replicas))
-	for i := range replicas {
-		from := &replicas[i]
-		all[i] = Replica{ID: from.Identity, Leader: from.Leader, Current: from.Current, Offline: from.Offline, Lag: from.Lag}
-		for n := range ms.Members {
-			if id := ms.Members[n].ServerID(); from.Is(id) {
-				all[i].ID = id
+// withMemberIDs converts replicas as package replication reports them to the form in
+// which nodes send them to each other, which identifies a server by its member's server
+// ID. NATS has only the hash of that ID for a server that was removed; a replica on a
+// server that is not in members keeps what NATS has.
+func withMemberIDs(members ledger.Membership, replicas []replication.Replica) []Replica {
+	converted := make([]Replica, len(replicas))
+	for i, replica := range replicas {
+		id := replica.Identity
+		for n := range members.Members { // by index, because a member is a large struct
+			if serverID := members.Members[n].ServerID(); replica.Is(serverID) {
+				id = serverID
+				break
 			}
 		}
+		converted[i] = Replica{ID: id, Leader: replica.Leader, Current: replica.Current, Offline: replica.Offline, Lag: replica.Lag}
 	}
-	return all
+	return converted
 }
 
 // declaredMembers returns the names of the members in this node's configuration, sorted
@@ -158,6 +138,7 @@ func (m *Member) declaredMembers() string {
 	return strings.Join(declared, ",")
 }
 
+// serveNodeStatus answers a node that asks for the status of this one.
 func (m *Member) serveNodeStatus(ctx context.Context, _ []byte) ([]byte, error) {
 	return json.Marshal(m.nodeStatus(ctx))
 }
@@ -170,8 +151,8 @@ func (m *Member) checkMemberID(payload []byte) error {
 	if err := json.Unmarshal(payload, &id); err != nil {
 		return &job.InvalidError{Reason: err.Error()}
 	}
-	if own := m.cfg.Identity.ServerID(); id != own {
-		return &api.Error{Code: api.CodeConflict, Text: "this is " + own}
+	if ownID := m.cfg.Identity.ServerID(); id != ownID {
+		return &api.Error{Code: api.CodeConflict, Text: "this is " + ownID}
 	}
 	return nil
 }
@@ -248,8 +229,13 @@ func (m *Member) apply(ms ledger.Membership) error {
 	return m.cfg.Identity.UpdateMembership(kept)
 }
 
-// memberCluster implements [Cluster] for the member's reconciler.
-type memberCluster struct{ *Member }
+// memberCluster implements [Cluster] for the member's reconciler. Changes of the Raft
+// group, and moves of replicas, are methods of the parts that it embeds.
+type memberCluster struct {
+	*Member
+	*consensus.Node
+	*replication.Replication
+}
 
 func (c memberCluster) Membership() ledger.Membership { return c.membership() }
 
@@ -276,18 +262,6 @@ func (c memberCluster) BootstrapMembers() []ledger.Member {
 func (c memberCluster) Servers() []consensus.MemberInfo { return c.transfer.Raft.Status().Members }
 func (c memberCluster) LastIndex() uint64               { return c.transfer.Raft.Status().Commit }
 
-func (c memberCluster) AddMember(ctx context.Context, id string, vote bool) error {
-	return c.cfg.Group.AddMember(ctx, id, vote)
-}
-
-func (c memberCluster) RemoveVoter(ctx context.Context, id string) error {
-	return c.cfg.Group.RemoveServer(ctx, id)
-}
-
-func (c memberCluster) Probe(addr string) (consensus.WaitingNode, error) {
-	return c.cfg.Group.Probe(addr)
-}
-
 func (c memberCluster) Routed() []string { return c.cfg.NATS.Routed() }
 
 func (c memberCluster) Streams(ctx context.Context) ([]StreamReplicas, error) {
@@ -300,27 +274,20 @@ func (c memberCluster) Streams(ctx context.Context) ([]StreamReplicas, error) {
 	return all, err
 }
 
-func (c memberCluster) Evacuate(ctx context.Context, id string) error {
-	return c.cfg.Replication.Evacuate(ctx, id)
-}
-
-func (c memberCluster) RemoveServer(ctx context.Context, id string) error {
-	return c.cfg.Replication.RemoveServer(ctx, id)
-}
-
 func (c memberCluster) NodeStatus(ctx context.Context, node string) (s NodeStatus, err error) {
 	if node == c.transfer.Node {
 		return c.nodeStatus(ctx), nil
 	}
-	return s, c.transfer.requestJSON(ctx, node, verbNodeStatus, struct{}{}, &s)
+	err = c.transfer.Fleet.RequestJSON(ctx, node, verbNodeStatus, struct{}{}, &s)
+	return s, err
 }
 
 func (c memberCluster) Promote(ctx context.Context, node, id string) error {
-	return c.transfer.requestJSON(ctx, node, verbPromote, id, new(struct{}))
+	return c.transfer.Fleet.RequestJSON(ctx, node, verbPromote, id, new(struct{}))
 }
 
 func (c memberCluster) NotifyRemoved(ctx context.Context, node, id string) error {
-	return c.transfer.requestJSON(ctx, node, verbNotifyRemoved, id, new(struct{}))
+	return c.transfer.Fleet.RequestJSON(ctx, node, verbNotifyRemoved, id, new(struct{}))
 }
 
 // TransferAuthority transfers the authority to a member, or to the first that accepts

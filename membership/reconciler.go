@@ -90,8 +90,10 @@ func (r *Reconciler) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// reconcile performs the next step of a pending change, which busy reports, or without
-// one adjusts Raft and JetStream. It records the step and the differences.
+// reconcile performs the next step of a pending change of the members. If no change is
+// pending, it removes the differences of Raft and JetStream from the ledger's membership
+// instead. It records the step, or the differences that it found, for View and Reasons.
+// busy reports whether a change is pending, so that the next step is due soon.
 func (r *Reconciler) reconcile(ctx context.Context) (busy bool, err error) {
 	ms := r.cluster.Membership()
 	if ms.Revision == 0 {
@@ -210,7 +212,7 @@ func (r *Reconciler) leave(ctx context.Context, l *ledger.Member) (string, error
 	if err != nil {
 		return "JetStream elects a leader", nil
 	}
-	inJetStream := slices.ContainsFunc(meta, func(c Replica) bool { return c.ID == id })
+	inJetStream := hasReplica(meta, id)
 	if inJetStream {
 		freeReplicas := r.evacuate
 		if !alive {
@@ -229,10 +231,11 @@ func (r *Reconciler) leave(ctx context.Context, l *ledger.Member) (string, error
 	return r.finishLeave(ctx, l, alive)
 }
 
-// finishLeave notifies a member that was removed from Raft and JetStream, if it is
-// alive, so that its node stops, and removes it from the membership when all streams
-// have their replicas. It returns a description of the step. The node is stopped first
-// because a removed JetStream server may still answer requests meant for the meta leader.
+// finishLeave performs the last steps for member l, which was removed from Raft and
+// JetStream. It notifies the member, if it is alive, so that its node stops, and removes
+// it from the membership when all streams have their replicas. It returns a description
+// of the step for operators. The node is stopped first because a removed JetStream server
+// may still answer requests meant for the meta leader.
 func (r *Reconciler) finishLeave(ctx context.Context, l *ledger.Member, alive bool) (string, error) {
 	id := l.ServerID()
 	var notifyErr error
@@ -278,12 +281,22 @@ func (r *Reconciler) nodeStatuses(ctx context.Context, ms ledger.Membership) map
 // metaReplicas returns the servers of JetStream's meta group, as its leader reports
 // them. It fails if no member that answers leads the group.
 func (r *Reconciler) metaReplicas(ctx context.Context) ([]Replica, error) {
-	for _, s := range r.nodeStatuses(ctx, r.cluster.Membership()) {
+	meta, known := reportedMeta(r.nodeStatuses(ctx, r.cluster.Membership()))
+	if !known {
+		return nil, errors.New("no member reports that it leads JetStream")
+	}
+	return meta, nil
+}
+
+// reportedMeta returns the servers of JetStream's meta group from the status of the node
+// that leads it. known is false if none of the nodes leads it.
+func reportedMeta(statuses map[string]NodeStatus) (meta []Replica, known bool) {
+	for _, s := range statuses {
 		if s.Led {
-			return s.Meta, nil
+			return s.Meta, true
 		}
 	}
-	return nil, errors.New("no member reports that it leads JetStream")
+	return nil, false
 }
 
 // isServer reports whether the Raft group has a server with this ID.
@@ -326,7 +339,7 @@ func (r *Reconciler) syncMembers(ctx context.Context, ms ledger.Membership) (ske
 		}
 	}
 	for i := range ms.Members {
-		if id := ms.Members[i].ServerID(); !slices.ContainsFunc(meta, func(c Replica) bool { return c.ID == id }) {
+		if id := ms.Members[i].ServerID(); !hasReplica(meta, id) {
 			report("JetStream does not know member %s", id) // it joins JetStream by its route
 		}
 	}

@@ -3,7 +3,7 @@ package membership
 import (
 	"context"
 	"fmt"
-	"slices"
+	"maps"
 	"strings"
 	"time"
 
@@ -52,26 +52,22 @@ func (r *Reconciler) markCurrent(streams []StreamReplicas, now time.Time) (all b
 			all = all && (c.Current || c.Offline)
 		}
 	}
-	for key, at := range r.lastCurrent {
-		if now.Sub(at) >= currentGrace {
-			delete(r.lastCurrent, key)
-		}
-	}
+	maps.DeleteFunc(r.lastCurrent, func(_ string, at time.Time) bool { return now.Sub(at) >= currentGrace })
 	return all
 }
 
-// evacuate requests, at most every evacuateInterval, that the replicas on a live member
-// be moved to other members. remaining describes what is left to move or to replicate,
-// "" if nothing is; until then, call it again.
+// evacuate moves the replicas of a live member to other members. The caller repeats it
+// until remaining, which describes what is left to move or to replicate, is "". evacuate
+// sends the cluster a request for it at most every evacuateInterval.
 func (r *Reconciler) evacuate(ctx context.Context, id string) (remaining string, err error) {
 	streams, err := r.streams(ctx)
 	if err != nil {
 		return "", err
 	}
 	hosted := 0
-	for i := range streams {
-		if len(streams[i].Replicas) == 0 || slices.ContainsFunc(streams[i].Replicas, func(c Replica) bool { return c.ID == id }) {
-			hosted++ // a stream without a leader may have a replica there
+	for _, s := range streams {
+		if len(s.Replicas) == 0 || hasReplica(s.Replicas, id) {
+			hosted++ // Replicas is empty while a stream has no leader: assume that the member has one
 		}
 	}
 	if hosted == 0 {
@@ -96,16 +92,17 @@ func (r *Reconciler) awaitSpare(ctx context.Context, dead string) (remaining str
 		return "", err
 	}
 	var waiting []string
-	for i := range streams {
-		s := &streams[i]
-		hosted := len(s.Replicas) == 0 // without a leader it may be hosted there
-		behind := hosted
-		for n := range s.Replicas {
-			c := &s.Replicas[n]
-			hosted = hosted || c.ID == dead
-			behind = behind || c.ID != dead && !c.healthy()
+	for _, s := range streams {
+		noLeader := len(s.Replicas) == 0 // then all is possible: a replica on the dead member, and others behind
+		hasDead, hasLagging := noLeader, noLeader
+		for _, replica := range s.Replicas {
+			if replica.ID == dead {
+				hasDead = true
+			} else if !replica.healthy() {
+				hasLagging = true
+			}
 		}
-		if hosted && behind {
+		if hasDead && hasLagging {
 			waiting = append(waiting, s.Stream)
 		}
 	}
@@ -124,16 +121,16 @@ func (r *Reconciler) missingReplicas(ctx context.Context, ignored string) (remai
 	}
 	var lacking []string
 	behind := uint64(0)
-	for i := range streams {
-		s := &streams[i]
+	for _, s := range streams {
 		healthy := 0
-		for n := range s.Replicas {
-			if c := &s.Replicas[n]; c.ID != ignored {
-				if c.healthy() {
-					healthy++
-				}
-				behind += c.Lag
+		for _, replica := range s.Replicas {
+			if replica.ID == ignored {
+				continue
 			}
+			if replica.healthy() {
+				healthy++
+			}
+			behind += replica.Lag
 		}
 		if healthy < max(s.Want, 1) {
 			lacking = append(lacking, s.Stream)

@@ -175,14 +175,13 @@ func (r *Reconciler) checkHealthy(ctx context.Context, ms ledger.Membership, exc
 	if err != nil {
 		return refusef("the state of the streams is unknown (%v): try again", err)
 	}
-	for i := range streams {
-		s := &streams[i]
+	for _, s := range streams {
 		if len(s.Replicas) == 0 {
 			return refusef("stream %s has no leader that answers: wait until it has one", s.Stream)
 		}
-		for n := range s.Replicas {
-			if c := &s.Replicas[n]; c.ID != except && !c.healthy() {
-				return refusef("the replica of stream %s on %s is not current: wait until it is", s.Stream, c.ID)
+		for _, replica := range s.Replicas {
+			if replica.ID != except && !replica.healthy() {
+				return refusef("the replica of stream %s on %s is not current: wait until it is", s.Stream, replica.ID)
 			}
 		}
 	}

@@ -37,8 +37,8 @@ const (
 // Transferer transfers the authority to other members. All fields are required.
 type Transferer struct {
 	Node  string // this member's name
-	Raft  Raft
-	Fleet Requester
+	Raft  *consensus.Node
+	Fleet *cluster.Fleet
 	// Propose commits a command on the authority.
 	Propose func(context.Context, ledger.Command) (Proposed, error)
 	// Owner returns the name of the member that holds the authority, or "".
@@ -46,20 +46,6 @@ type Transferer struct {
 	// Leaving is set while the node is stopping or drained, and must not become the
 	// authority.
 	Leaving *atomic.Bool
-}
-
-// Raft is the Raft group with the local ledger.
-type Raft interface {
-	View(func(*ledger.Ledger))
-	Applied() (index uint64, changed <-chan struct{})
-	WaitApplied(ctx context.Context, index uint64) error
-	Status() consensus.Status
-	Transfer(ctx context.Context, to string) error
-}
-
-// Requester sends a request to another node and returns the answer.
-type Requester interface {
-	Request(ctx context.Context, node, verb string, payload []byte) ([]byte, error)
 }
 
 // Proposed is the answer to a command that was committed.
@@ -118,13 +104,13 @@ func (t *Transferer) transferTo(ctx context.Context, to string) (*api.Transfer, 
 }
 
 // presentNodes returns the names of all present members.
-func presentNodes(raft Raft) (names []string) {
+func presentNodes(raft *consensus.Node) (names []string) {
 	raft.View(func(l *ledger.Ledger) { names = l.Membership().PresentNodes() })
 	return names
 }
 
 // othersPresent returns the names of all present members but one.
-func othersPresent(raft Raft, except string) []string {
+func othersPresent(raft *consensus.Node, except string) []string {
 	return slices.DeleteFunc(presentNodes(raft), func(name string) bool { return name == except })
 }
 
@@ -180,9 +166,9 @@ func transferRefused(rejected error, member string, reason error) error {
 
 // peerErrorText returns err for a user, without the internals of the request.
 func peerErrorText(err error) string {
-	var refused *api.Error
+	refused, isRefused := errors.AsType[*api.Error](err)
 	switch {
-	case errors.As(err, &refused):
+	case isRefused:
 		return refused.Text
 	case errors.Is(err, cluster.ErrNodeUnreachable), errors.Is(err, cluster.ErrNoAnswer), errors.Is(err, context.DeadlineExceeded):
 		return "it does not answer"
@@ -226,20 +212,20 @@ type followerStatus struct {
 // once. It asks the member itself: a tenure that has just begun has received no
 // heartbeats yet and would consider all members down.
 func (t *Transferer) transferLeadership(ctx context.Context, to string) error {
-	reqCtx, cancel := context.WithTimeout(ctx, followerTimeout)
+	statusCtx, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()
 	last := t.Raft.Status().Last
-	f, err := t.followerStatus(reqCtx, to)
+	follower, err := t.followerStatus(statusCtx, to)
 	if err != nil {
 		return err
 	}
 	switch {
-	case f.Leaving:
+	case follower.Leaving:
 		return errors.New("it is about to stop, or drained")
-	case f.Leader != t.Node, f.Contact < 0, f.Contact > maxContactAge:
+	case follower.Leader != t.Node, follower.Contact < 0, follower.Contact > maxContactAge:
 		return errors.New("it is not in contact with the Raft leader, " + t.Node)
-	case f.Last+maxFollowerLag < last:
-		return fmt.Errorf("it is not caught up: its log ends at %d, the leader's at %d", f.Last, last)
+	case follower.Last+maxFollowerLag < last:
+		return fmt.Errorf("it is not caught up: its log ends at %d, the leader's at %d", follower.Last, last)
 	}
 	return t.Raft.Transfer(ctx, to)
 }
@@ -257,17 +243,4 @@ func (t *Transferer) followerStatus(ctx context.Context, member string) (f follo
 func (t *Transferer) serveFollowerStatus(context.Context, []byte) ([]byte, error) {
 	s := t.Raft.Status()
 	return json.Marshal(followerStatus{s.Leader, s.Contact, s.Last, t.Leaving.Load()})
-}
-
-// requestJSON sends req to another node as JSON, and decodes the answer into reply.
-func (t *Transferer) requestJSON(ctx context.Context, node, verb string, req, reply any) error {
-	payload, err := json.Marshal(req)
-	if err != nil {
-		return err
-	}
-	answer, err := t.Fleet.Request(ctx, node, verb, payload)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(answer, reply)
 }

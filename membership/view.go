@@ -2,10 +2,20 @@ package membership
 
 import (
 	"context"
+	"slices"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
+
+// observation is what [Reconciler.View] has learned about all members.
+type observation struct {
+	statuses  map[string]NodeStatus // of the nodes that answered, by server ID
+	meta      []Replica             // the servers of JetStream's meta group
+	metaKnown bool                  // the meta group has a leader, which reported meta
+	streams   []StreamReplicas
+	lastIndex uint64 // of the Raft log
+}
 
 // View returns the state of all members. It asks them at once, and waits at most a
 // second for each.
@@ -17,71 +27,64 @@ func (r *Reconciler) View(ctx context.Context) api.Membership {
 	if ms.Revision == 0 {
 		ms.Members = r.cluster.BootstrapMembers()
 	}
-	statuses := r.nodeStatuses(ctx, ms)
-	var meta []Replica
-	led := false
-	for _, s := range statuses {
-		if s.Led {
-			meta, led = s.Meta, true
-		}
-	}
+	o := observation{statuses: r.nodeStatuses(ctx, ms)}
+	o.meta, o.metaKnown = reportedMeta(o.statuses)
 	replicaCtx, cancel := context.WithTimeout(ctx, statusTimeout)
-	streams, _ := r.streams(replicaCtx) // after an error they are not shown
+	o.streams, _ = r.streams(replicaCtx) // after an error they are not shown
 	cancel()
-	last := r.cluster.LastIndex()
+	o.lastIndex = r.cluster.LastIndex()
 	for i := range ms.Members {
-		v.Members = append(v.Members, r.memberStatus(&ms.Members[i], statuses, meta, led, streams, last))
+		v.Members = append(v.Members, r.memberStatus(&ms.Members[i], &o))
 	}
 	return v
 }
 
-// memberStatus returns the state of one member, from the statuses of the nodes by server
-// ID, JetStream's meta group, and the replicas of all streams. led reports whether the
-// meta group has a leader, without which meta is not known. last is the index of the last
-// Raft entry.
-func (r *Reconciler) memberStatus(m *ledger.Member, statuses map[string]NodeStatus, meta []Replica, led bool, streams []StreamReplicas, last uint64) api.Member {
+// memberStatus returns the state of member m as o shows it. A member that has not
+// answered has only what the ledger, Raft and JetStream know of it.
+func (r *Reconciler) memberStatus(m *ledger.Member, o *observation) api.Member {
+	id := m.ServerID()
 	s := api.Member{
 		Name: m.Node, Directory: m.Dir, State: m.State.String(), Route: m.Route, Raft: m.Raft,
-		JetStream: "unknown", Behind: []string{},
+		JetStream: o.jetStreamState(id), Behind: []string{},
 	}
-	if status, ok := statuses[m.ServerID()]; ok {
+	if status, ok := o.statuses[id]; ok {
 		s.Answers, s.Version, s.Running, s.Declares = true, status.Version, status.Running, status.Declares
-		if status.Applied < last {
-			s.Lag = last - status.Applied
+		if status.Applied < o.lastIndex {
+			s.Lag = o.lastIndex - status.Applied
 		}
 	}
 	for _, server := range r.cluster.Servers() {
-		s.Voter = s.Voter || server.ID == m.ServerID() && server.Voter
+		s.Voter = s.Voter || server.ID == id && server.Voter
 	}
-	if led {
-		s.JetStream = "absent"
-	}
-	for i := range meta {
-		if c := &meta[i]; c.ID == m.ServerID() {
-			switch {
-			case c.Offline:
-				s.JetStream = "offline"
-			case c.Current:
-				s.JetStream = "current"
-			default:
-				s.JetStream = "behind"
-			}
-		}
-	}
-	for i := range streams {
-		for n := range streams[i].Replicas {
-			c := &streams[i].Replicas[n]
-			if c.ID != m.ServerID() {
+	for _, stream := range o.streams {
+		for _, replica := range stream.Replicas {
+			if replica.ID != id {
 				continue
 			}
 			s.Streams++
-			if c.Leader {
+			if replica.Leader {
 				s.Leads++
 			}
-			if !c.healthy() {
-				s.Behind = append(s.Behind, streams[i].Stream)
+			if !replica.healthy() {
+				s.Behind = append(s.Behind, stream.Stream)
 			}
 		}
 	}
 	return s
+}
+
+// jetStreamState returns the state of a member's server in JetStream's meta group.
+func (o *observation) jetStreamState(id string) string {
+	i := slices.IndexFunc(o.meta, func(server Replica) bool { return server.ID == id })
+	switch {
+	case !o.metaKnown:
+		return "unknown"
+	case i < 0:
+		return "absent"
+	case o.meta[i].Offline:
+		return "offline"
+	case o.meta[i].Current:
+		return "current"
+	}
+	return "behind"
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
@@ -24,20 +25,6 @@ import (
 
 // The adapters connect packages that do not import each other: each type here is one
 // package's implementation of an interface that another package declares.
-
-// consensusAdapter implements the scheduler's consensus interface.
-type consensusAdapter struct{ *consensus.Node }
-
-func (a consensusAdapter) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
-	pending, err := a.Node.Submit(consensus.Proposal(p))
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) (scheduler.Commit, error) {
-		c, err := pending.Wait(ctx)
-		return scheduler.Commit{Index: c.Index, Results: c.Results}, err
-	}, nil
-}
 
 // laneAdapter implements the scheduler's lane interface.
 type laneAdapter struct {
@@ -54,39 +41,36 @@ type laneAdapter struct {
 // preferred leaders.
 const spreadTimeout = 5 * time.Second
 
+// Ensure checks the streams of the lanes, which have these identities, and spreads their
+// leaders over the members. With create it creates missing streams first, and returns
+// when the leaders no longer move: a new cluster accepts jobs only then.
 func (l laneAdapter) Ensure(ctx context.Context, identities []string, create bool) error {
-	_, err := l.EnsureStreams(ctx, streams.Layout{Identities: identities, Create: create})
-	if err != nil {
+	if _, err := l.EnsureStreams(ctx, streams.Layout{Identities: identities, Create: create}); err != nil {
 		return decideError(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, spreadTimeout)
 	defer cancel()
-	for moves := 1; moves > 0; {
-		if moves, err = l.replication.SpreadLeaders(ctx, l.node, l.shouldNotLead); err != nil {
+	for {
+		moves, err := l.replication.SpreadLeaders(ctx, l.node, l.shouldNotLead)
+		if err != nil {
 			return fmt.Errorf("spread the lanes' leaders: %w", err)
 		}
-		if !create || moves == 0 {
-			return nil
-		}
-		select { // a new cluster accepts jobs when its leaders no longer move
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if !create || moves == 0 || backoff.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil
 		}
 	}
-	return nil
 }
 
 func (l laneAdapter) Info(ctx context.Context, lane uint8) (scheduler.LaneInfo, error) {
 	info, err := l.LaneInfo(ctx, lane)
-	return scheduler.LaneInfo{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last, Bytes: info.Bytes, MaxBytes: uint64(max(info.MaxBytes, 0))}, decideError(err)
+	return scheduler.LaneInfo{Identity: info.Identity, First: info.First, Last: info.Last, Bytes: info.Bytes, MaxBytes: uint64(max(info.MaxBytes, 0))}, decideError(err)
 }
 
 // decideError marks errors that only an operator can resolve: a stream was deleted or
 // replaced, or no disk has enough free space.
 func decideError(err error) error {
-	var identity *streams.IdentityError
-	if errors.Is(err, streams.ErrStreamMissing) || errors.Is(err, streams.ErrStorageFull) || errors.As(err, &identity) {
+	_, isReplaced := errors.AsType[*streams.IdentityError](err)
+	if isReplaced || errors.Is(err, streams.ErrStreamMissing) || errors.Is(err, streams.ErrStorageFull) {
 		return &scheduler.OperatorError{Err: err}
 	}
 	return err
@@ -115,13 +99,13 @@ func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body
 // fleetAdapter implements the scheduler's interface to the nodes' agents.
 type fleetAdapter struct{ *cluster.Fleet }
 
-func (o fleetAdapter) Assign(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
-	o.AssignAsync(node, b, done)
+func (f fleetAdapter) Assign(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
+	f.AssignAsync(node, b, done)
 }
 
-func (o fleetAdapter) Recall(node string, r job.Recall) {
+func (f fleetAdapter) Recall(node string, r job.Recall) {
 	// A lost recall does no harm: the dispatch ends with its own outcome.
-	_ = o.Fleet.Recall(node, r)
+	_ = f.Fleet.Recall(node, r)
 }
 
 // outboxAdapter implements the scheduler's interface to the streams of the outbox.
@@ -138,6 +122,8 @@ func (a outboxAdapter) LastPublished(ctx context.Context, s outbox.Stream) (seq,
 	return a.reader.LastPublished(ctx, outboxStreams[s])
 }
 
+// Append publishes a batch to one of the outbox's streams. The stream must end with the
+// message number expect. done is called with the number of the new message, or an error.
 func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	subject := [...]string{subjects.History, subjects.Results, subjects.DLQSubject(batch.Queue)}[s]
 	a.AppendAsync(outboxStreams[s], streams.Batch{
@@ -153,30 +139,21 @@ func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
 // agentAdapter implements the agent's interface to the authority, which may be on
 // this node.
 type agentAdapter struct {
-	fleet     *cluster.Fleet
-	writer    *streams.Writer
+	*cluster.Fleet
+	*streams.Writer
 	authority *authority.Watch
 	load      func(context.Context, job.Position, job.ID) ([]byte, error)
 }
 
 func (a agentAdapter) Authority() (string, uint64, bool) { return a.authority.Current() }
 func (a agentAdapter) AuthorityChanged() <-chan struct{} { return a.authority.Changed() }
-func (a agentAdapter) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
-	return a.writer.StoreBlob(ctx, name, data)
-}
 
-func (a agentAdapter) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
-	return a.fleet.Report(ctx, node, r)
-}
-
-func (a agentAdapter) Heartbeat(ctx context.Context, node string, beat job.Heartbeat) (job.HeartbeatAck, error) {
-	return a.fleet.Heartbeat(ctx, node, beat)
-}
-
+// LoadBody returns a job's body. The error is [agent.ErrBodyLost] if its record or blob is
+// not stored any more or is damaged.
 func (a agentAdapter) LoadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 	body, err := a.load(ctx, at, id)
-	var corrupt *streams.CorruptBlobError
-	if errors.Is(err, streams.ErrNotStored) || errors.As(err, &corrupt) {
+	_, isCorrupt := errors.AsType[*streams.CorruptBlobError](err)
+	if isCorrupt || errors.Is(err, streams.ErrNotStored) {
 		return nil, fmt.Errorf("%w: %w", agent.ErrBodyLost, err)
 	}
 	return body, err
@@ -205,14 +182,15 @@ func (i laneIdentities) of(lane uint8) (identity string) {
 	return identity
 }
 
-// follow calls set when the ledger has other identities than before, until ctx ends.
+// follow calls set with the identities of all lanes, as soon as the ledger has them and
+// whenever they change, until ctx ends.
 func (i laneIdentities) follow(ctx context.Context, set func([]string)) error {
-	var lanes []string
+	var current []string
 	for {
 		_, changed := i.raft.Applied()
-		if latest := i.all(); len(latest) > 0 && !slices.Equal(latest, lanes) {
-			lanes = latest
-			set(lanes)
+		if latest := i.all(); len(latest) > 0 && !slices.Equal(latest, current) {
+			current = latest
+			set(current)
 		}
 		select {
 		case <-changed:
@@ -225,16 +203,11 @@ func (i laneIdentities) follow(ctx context.Context, set func([]string)) error {
 // voters returns a function that returns the names of the Raft voters, or the configured
 // members if the group has no voters yet.
 func voters(raft *consensus.Node, configured []string) func() []string {
-	return func() (names []string) {
-		for _, m := range raft.Status().Members {
-			if m.Voter {
-				names = append(names, m.Name)
-			}
+	return func() []string {
+		if names := raft.Status().Voters(); len(names) > 0 {
+			return names
 		}
-		if len(names) == 0 {
-			return configured
-		}
-		return names
+		return configured
 	}
 }
 
@@ -242,11 +215,10 @@ func voters(raft *consensus.Node, configured []string) func() []string {
 // [membership.Transferer], which handles a rejected command itself.
 func transferProposer(c *authority.Client) func(context.Context, ledger.Command) (membership.Proposed, error) {
 	return func(ctx context.Context, command ledger.Command) (membership.Proposed, error) {
-		d, err := c.Propose(ctx, command)
-		var rejected *authority.RejectedError
-		if errors.As(err, &rejected) {
-			return membership.Proposed{Index: d.Index, Rejected: rejected}, nil
+		decision, err := c.Propose(ctx, command)
+		if rejected, ok := errors.AsType[*authority.RejectedError](err); ok {
+			return membership.Proposed{Index: decision.Index, Rejected: rejected}, nil
 		}
-		return membership.Proposed{Index: d.Index, Event: d.Event}, err
+		return membership.Proposed{Index: decision.Index, Event: decision.Event}, err
 	}
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"crypto/tls"
 	"errors"
 	"log/slog"
 
@@ -34,14 +33,6 @@ func openCertificates(cfg *config.Config, log *slog.Logger) (s certificates, err
 	s.nats, errNATS = open("nats", cfg.NATS.TLS)
 	s.http, errHTTP = open("http", cfg.HTTP.TLS)
 	return s, errors.Join(errNATS, errHTTP)
-}
-
-// serverTLS returns a listener's TLS configuration, or nil without certificates.
-func serverTLS(s *certs.Store) *tls.Config {
-	if s == nil {
-		return nil
-	}
-	return s.Server()
 }
 
 // stores returns the certificate stores of all listeners that have one.

@@ -39,18 +39,18 @@ var ErrRestart = errors.New("the node has to be started again")
 // exitError wraps an error that ended the node in an [*ExitError] if the process
 // should exit with a special code.
 func exitError(err error, cfg *config.Config) error {
-	var damage *consensus.DamagedError // its text names the remedy
-	var gone *consensus.RemovedError   // likewise
-	var diverged *consistency.DivergedError
-	var exit *ExitError
+	_, isExit := errors.AsType[*ExitError](err)
+	_, isRemoved := errors.AsType[*consensus.RemovedError](err) // its text names the remedy
+	_, isDamaged := errors.AsType[*consensus.DamagedError](err) // likewise
+	_, hasDiverged := errors.AsType[*consistency.DivergedError](err)
 	switch {
-	case errors.As(err, &exit):
+	case isExit:
 		return err
 	case errors.Is(err, embedded.ErrDamaged):
 		return &ExitError{ExitDamaged, fmt.Errorf("%w; %s", err, replaceAdvice(cfg))}
-	case errors.As(err, &gone):
+	case isRemoved:
 		return &ExitError{ExitRemoved, err}
-	case errors.As(err, &damage), errors.As(err, &diverged):
+	case isDamaged, hasDiverged:
 		return &ExitError{ExitDamaged, err}
 	}
 	return err
@@ -68,10 +68,9 @@ func replaceAdvice(cfg *config.Config) string {
 // error can be returned there: in a goroutine of the Raft library, which would panic, or
 // while another goroutine hangs in the kernel.
 func (n *Node) exitForDisk(err error) {
-	code := ExitDisk
-	if damage := (*consensus.DamagedError)(nil); errors.As(err, &damage) {
-		code = ExitDamaged
-	} else {
+	code := ExitDamaged
+	if _, isDamaged := errors.AsType[*consensus.DamagedError](err); !isDamaged {
+		code = ExitDisk
 		err = fmt.Errorf("%w; repair the disk, or free space in %s, if need be by 'yardmaster node release-ballast'; then start the node again", err, n.cfg.Node.DataDir)
 	}
 	n.log.Error("node exiting", "exit_code", code, "err", err)
@@ -87,17 +86,18 @@ const resumeInterval = 2 * time.Second
 func (n *Node) resumeJetStream(ctx context.Context) error {
 	tick := time.NewTicker(resumeInterval)
 	defer tick.Stop()
-	for stopped := 0; ; {
+	needsRestart := 0 // checks in a row that have found that only a restart helps
+	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
 		}
 		if n.cluster.WriteFailure() == "" || n.monitor.Status().DiskLevel != health.LevelOK {
-			stopped = 0
+			needsRestart = 0
 			continue
 		}
-		if stopped++; stopped == 2 { // seen twice: not while it is just stopping
+		if needsRestart++; needsRestart == 2 { // at the first, JetStream may have been about to stop
 			n.log.Warn("disk has free space again, restarting the node so that JetStream writes")
 			return ErrRestart
 		}

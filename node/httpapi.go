@@ -22,7 +22,7 @@ func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
 		n.log.Warn("listener is reachable from the network without authentication", "listener", l.Name, "addr", l.Address, "risk", l.Risk, "key", l.Key)
 	}
 	n.metrics = web.NewMetrics()
-	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.readyz, Metrics: n.metrics, TLS: serverTLS(n.certs.http)}, n.log)
+	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.readyz, Metrics: n.metrics, TLS: n.certs.http.Server()}, n.log)
 	if n.cfg.HTTP.Off() {
 		return func() error { return nil }, nil
 	}

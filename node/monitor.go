@@ -18,21 +18,21 @@ import (
 func (n *Node) newMonitor() *health.Monitor {
 	checks := health.NewChecks(health.ChecksConfig{
 		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, Clustered: n.cfg.Clustered(), Members: voters(n.raft, n.cfg.MemberNames()),
-		Raft: n.raft, Authority: n.authority.Holder, NATS: n.cluster, Replicas: n.cluster.Stalls,
+		Raft: n.raft, Authority: n.authority.Holder, NATS: n.cluster,
 		AvailableLanes: n.cluster.Publisher.AvailableLanes, Leaving: func() bool { return n.transfer.Leaving.Load() }, Drained: func() time.Time { return n.drainer.Since() },
 	})
 	return health.New(health.Config{
 		Node: n.cfg.Node.Name, Members: voters(n.raft, n.cfg.MemberNames()), Disk: n.cfg.FileSystem(),
 		Check: func(ctx context.Context) health.NodeStatus { return checks.Status(ctx, time.Now()) },
-		PeerStatus: func(member string) (w health.NodeStatus, err error) {
+		PeerStatus: func(member string) (status health.NodeStatus, err error) {
 			raw, err := n.raft.PeerStatus(member)
 			if err == nil {
-				err = json.Unmarshal(raw, &w)
+				err = json.Unmarshal(raw, &status)
 			}
-			return w, err
+			return status, err
 		},
-		PublishStatus: func(w health.NodeStatus) {
-			if raw, err := json.Marshal(w); err == nil { // plain fields: it does not fail
+		PublishStatus: func(status health.NodeStatus) {
+			if raw, err := json.Marshal(status); err == nil { // plain fields: it does not fail
 				n.raft.SetNodeStatus(raw)
 			}
 		},
@@ -45,7 +45,8 @@ func (n *Node) newMonitor() *health.Monitor {
 	}, n.log)
 }
 
-// makeBallast creates the ballast file. A node without one still runs.
+// makeBallast creates the ballast file, whose space an operator can release when the disk is
+// full. It logs why there is none: a node without one still runs.
 func makeBallast(cfg *config.Config, log *slog.Logger) {
 	disk := cfg.FileSystem()
 	bytes, err := disk.EnsureBallast(cfg.Disk.BallastBytes)
@@ -64,7 +65,7 @@ func (n *Node) newReporter() *health.Reporter {
 		View: n.raft.View, Raft: n.raft.Status, Authority: n.authority.Known, Tenure: n.scheduler.Status,
 		Request: n.fleet.Request, AddPeers: n.addPeerInfo, Skew: n.member.Reasons,
 		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo,
-		Workers: func() api.WorkerStatus { return api.WorkerStatus(n.edge.Counts()) }, Pools: n.runners.Status, Drain: n.drainer.Status,
+		Workers: func() api.WorkerStatus { return n.edge.Counts() }, Pools: n.runners.Status, Drain: n.drainer.Status,
 		Monitor: n.monitor, LedgerReasons: n.consistency.Reasons,
 		Warnings: func() []string {
 			return append(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings()...)
@@ -91,16 +92,17 @@ func (n *Node) newDiagnoser() *diagnose.Diagnoser {
 	})
 }
 
-// addPeerInfo adds what this node has received from its peers to members.
+// addPeerInfo sets in each of members which version it runs, whether its connection to this
+// node uses TLS, and why the two refuse each other, as far as this node knows.
 func (n *Node) addPeerInfo(members []api.MemberStatus) {
-	peers := map[string]consensus.Contact{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
+	contacts := map[string]consensus.Contact{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
 	if listener := n.id.Listener(); listener != nil {
 		for _, p := range listener.Contacts() {
-			peers[p.Name] = p
+			contacts[p.Name] = p
 		}
 	}
 	for i := range members {
-		p := peers[members[i].Name]
-		members[i].Version, members[i].TLS, members[i].Refused = p.Build.Version, p.TLS, p.Refused
+		contact := contacts[members[i].Name]
+		members[i].Version, members[i].TLS, members[i].Refused = contact.Build.Version, contact.TLS, contact.Refused
 	}
 }

@@ -227,7 +227,7 @@ func (n *Node) wire() (err error) {
 		Reader: n.cluster.Reader, Admin: n.cluster.Admin, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
 		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: identities.of,
 	}
-	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
+	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority}
 	n.transfer = &membership.Transferer{
@@ -287,7 +287,8 @@ func (n *Node) handlers() cluster.Handlers {
 		Report:    func(r job.Report, reply func(job.ReportAck)) { _ = n.scheduler.Report(r, reply) }, // no answer if this node is not the authority
 		Heartbeat: func(b job.Heartbeat, reply func(job.HeartbeatAck)) { _ = n.scheduler.Heartbeat(b, reply) },
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
-			health.VerbAuthorityStatus: n.reporter.ServeAuthorityStatus, consistency.VerbLedgerHash: n.consistency.Serve,
+			health.VerbAuthorityStatus: n.reporter.ServeAuthorityStatus, consistency.VerbLedgerHash: n.consistency.ServeHash,
+			consistency.VerbDiverged: n.consistency.ServeDiverged,
 		},
 	}
 	maps.Copy(h.Request, n.proposer.Handlers())

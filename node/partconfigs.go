@@ -21,6 +21,8 @@ import (
 
 // The configurations of the parts.
 
+// identityConfig returns what determines which member this node is. Only a node with
+// declared members opens a Raft port.
 func (n *Node) identityConfig() consensus.IdentityConfig {
 	c := consensus.IdentityConfig{
 		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
@@ -36,24 +38,26 @@ func (n *Node) identityConfig() consensus.IdentityConfig {
 	return c
 }
 
+// clusterConfig returns the configuration of the NATS server, without its users. Its
+// peers are the members that this node's identity lists, each route once; if this node
+// replaces a member of the same name, the replaced one is left out.
 func (n *Node) clusterConfig() embedded.Config {
 	c := embedded.Config{
 		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
 		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
-		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore,
-		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
+		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, Anonymous: embedded.Role(n.cfg.NATS.Anonymous),
+		ClientTLS: n.certs.nats.Server(), MemberTLS: n.certs.cluster,
 	}
-	c.Anonymous = embedded.Role(n.cfg.NATS.Anonymous)
-	if n.cfg.Clustered() {
-		c.RouteListen = n.cfg.NATS.RouteListen
-		for _, p := range n.id.Peers() {
-			if p.Node == n.id.Node && p.MemberID != n.id.MemberID {
-				continue // this node replaces that member
-			}
-			route := routeAddress(&n.cfg, p)
-			if !slices.ContainsFunc(c.Peers, func(o embedded.Peer) bool { return o.Route == route }) {
-				c.Peers = append(c.Peers, embedded.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
-			}
+	if !n.cfg.Clustered() {
+		return c
+	}
+	c.RouteListen = n.cfg.NATS.RouteListen
+	for _, p := range n.id.Peers() {
+		isReplaced := p.Node == n.id.Node && p.MemberID != n.id.MemberID
+		route := routeAddress(&n.cfg, p)
+		isListed := slices.ContainsFunc(c.Peers, func(listed embedded.Peer) bool { return listed.Route == route })
+		if !isReplaced && !isListed {
+			c.Peers = append(c.Peers, embedded.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
 		}
 	}
 	return c
@@ -75,6 +79,8 @@ func (n *Node) raftConfig() consensus.Config {
 	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitForDisk}
 }
 
+// schedulerConfig returns what the scheduler uses of the configuration. The tables of
+// [rrq] set defaults and routes of jobs, too.
 func (n *Node) schedulerConfig() scheduler.Config {
 	s := n.cfg.Scheduler
 	crons, _ := n.cfg.Crons() // checked by Validate
@@ -88,6 +94,8 @@ func (n *Node) schedulerConfig() scheduler.Config {
 	}
 }
 
+// membershipConfig returns what this node's membership depends on. A node without declared
+// members declares itself.
 func (n *Node) membershipConfig() membership.Config {
 	declared := []ledger.Member{{Node: n.cfg.Node.Name}}
 	if n.cfg.Clustered() {
@@ -107,6 +115,7 @@ func (n *Node) membershipConfig() membership.Config {
 	}
 }
 
+// drainConfig returns the parts from which a drain moves work and leadership away.
 func (n *Node) drainConfig() membership.DrainConfig {
 	return membership.DrainConfig{
 		Clustered: n.cfg.Clustered(), Agent: n.agent, Edge: n.edge, Streams: n.cluster.Replication, DrainClients: n.cluster.DrainClients,
@@ -117,6 +126,7 @@ func (n *Node) drainConfig() membership.DrainConfig {
 	}
 }
 
+// backupConfig returns what a backup reads, and a restore writes.
 func (n *Node) backupConfig() backup.Config {
 	return backup.Config{
 		Node: n.cfg.Node.Name, Yard: n.id.Yard, Version: n.version, Ledger: n.raft,

@@ -208,14 +208,14 @@ func TestProposer(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, ok, err := lost.Queue(ctx, "nowhere"); ok || !errors.As(err, &unavailable) {
-		t.Errorf("an unknown queue without an authority: %t, %v", ok, err)
+	if _, err := lost.Queue(ctx, "nowhere"); !errors.As(err, &unavailable) {
+		t.Errorf("an unknown queue without an authority: %v", err)
 	}
-	if _, ok, err := lost.Queue(ctx, "mail"); !ok || err != nil {
-		t.Errorf("a known queue without an authority: %t, %v", ok, err)
+	if _, err := lost.Queue(ctx, "mail"); err != nil {
+		t.Errorf("a known queue without an authority: %v", err)
 	}
-	if _, ok, err := n.proposer.Queue(t.Context(), "nowhere"); ok || err != nil {
-		t.Errorf("an unknown queue: %t, %v", ok, err)
+	if _, err := n.proposer.Queue(t.Context(), "nowhere"); !errors.Is(err, job.ErrQueueNotFound) {
+		t.Errorf("an unknown queue: %v", err)
 	}
 }
 

@@ -22,12 +22,12 @@ type startedDispatch struct {
 }
 
 // remove removes a dispatch and returns what was recorded at its start.
-func (t *dispatchTimer) remove(id job.ID, n uint32) (b startedDispatch, ok bool) {
+func (t *dispatchTimer) remove(id job.DispatchID) (started startedDispatch, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	b, ok = t.started[job.DispatchID{Job: id, N: n}]
-	delete(t.started, job.DispatchID{Job: id, N: n})
-	return b, ok
+	started, ok = t.started[id]
+	delete(t.started, id)
+	return started, ok
 }
 
 // timedTarget records the dispatches that its target starts.
@@ -36,6 +36,9 @@ type timedTarget struct {
 	timer *dispatchTimer
 }
 
+// Start starts a dispatch at the target and records when it was started. How long the
+// job waited is measured unless its worker brought the dispatch from another node,
+// which has measured it.
 func (t timedTarget) Start(a job.Assignment, spec job.Spec) bool {
 	s := startedDispatch{executor: web.Worker(), at: time.Now()}
 	if a.Kind == job.RRQ {
@@ -45,10 +48,10 @@ func (t timedTarget) Start(a job.Assignment, spec job.Spec) bool {
 	t.timer.started[a.DispatchID()] = s
 	t.timer.mu.Unlock()
 	if !t.Target.Start(a, spec) {
-		t.timer.remove(a.Job, a.N)
+		t.timer.remove(a.DispatchID())
 		return false
 	}
-	if a.Started.IsZero() { // else its worker brought it from another node, which counted it
+	if a.Started.IsZero() {
 		t.timer.metrics.Started(s.executor, s.at.Sub(a.RunAt))
 	}
 	return true
@@ -57,7 +60,7 @@ func (t timedTarget) Start(a job.Assignment, spec job.Spec) bool {
 func (t timedTarget) Stop(r job.Recall) {
 	t.Target.Stop(r)
 	if r.Reason == job.RecallSuperseded && t.Kind() == job.Overhop {
-		t.timer.remove(r.Job, r.N) // no outcome follows
+		t.timer.remove(r.DispatchID()) // no outcome follows
 	}
 }
 
@@ -67,9 +70,9 @@ type timedExecutor struct {
 	timer *dispatchTimer
 }
 
-func (e timedExecutor) Report(o job.Outcome, then func(job.Settled)) {
-	if b, ok := e.timer.remove(o.Job, o.N); ok {
-		e.timer.metrics.Ended(b.executor, o.Status.String(), time.Since(b.at))
+func (e timedExecutor) Report(o job.Outcome, onSettled func(job.Settled)) {
+	if started, ok := e.timer.remove(o.DispatchID()); ok {
+		e.timer.metrics.Ended(started.executor, o.Status.String(), time.Since(started.at))
 	}
-	e.tracedExecutor.Report(o, then)
+	e.tracedExecutor.Report(o, onSettled)
 }

@@ -14,6 +14,8 @@ type tracedTarget struct {
 	node   string
 }
 
+// Start begins the span, which the job continues by its spec, and starts the dispatch at
+// the target. The span is discarded if the target does not start it.
 func (t tracedTarget) Start(a job.Assignment, spec job.Spec) bool {
 	worker := a.Worker
 	if a.Kind == job.RRQ {
@@ -43,9 +45,9 @@ type tracedExecutor struct {
 	tracer *tracing.Tracer
 }
 
-func (e tracedExecutor) Report(o job.Outcome, then func(job.Settled)) {
+func (e tracedExecutor) Report(o job.Outcome, onSettled func(job.Settled)) {
 	if e.tracer != nil {
-		then = e.tracer.Ended(&o, then)
+		onSettled = e.tracer.Ended(&o, onSettled)
 	}
-	e.Agent.Report(o, then)
+	e.Agent.Report(o, onSettled)
 }

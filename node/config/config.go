@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -107,9 +108,12 @@ type Raft struct {
 	SnapshotBytes int64 `toml:"snapshot_bytes"`
 }
 
+// minSnapshotBytes is the smallest size of committed entries that may cause a snapshot.
+const minSnapshotBytes = 64 << 10
+
 func (c Raft) validate() error {
-	if c.SnapshotBytes != 0 && c.SnapshotBytes < 64<<10 {
-		return fmt.Errorf("raft.snapshot_bytes is %d; must be at least %d", c.SnapshotBytes, 64<<10)
+	if c.SnapshotBytes != 0 && c.SnapshotBytes < minSnapshotBytes {
+		return fmt.Errorf("raft.snapshot_bytes is %d; must be at least %d", c.SnapshotBytes, minSnapshotBytes)
 	}
 	return nil
 }
@@ -187,7 +191,7 @@ func Load(path string) (Config, error) {
 		return Config{}, err
 	}
 	c.RRQ.Ignored = append(c.RRQ.Ignored, retiredVariables(os.LookupEnv)...)
-	if err := fromEnvironment(&c, os.LookupEnv); err != nil {
+	if err := applyEnvironment(&c, os.LookupEnv); err != nil {
 		return Config{}, err
 	}
 	if c.Server.Port == 0 {
@@ -197,46 +201,44 @@ func Load(path string) (Config, error) {
 	return c, c.Validate()
 }
 
-// WithDefaults returns c with the default of every key that is not set.
+// WithDefaults returns c with the default of every key that is not set. A member's own
+// listeners have the addresses of its entry in [cluster] members.
 func (c Config) WithDefaults() Config {
-	setDefault(&c.Node.Name, "local")
-	setDefault(&c.Node.DataDir, "yardmaster-data")
-	setDefault(&c.Node.LogLevel, "info")
-	setDefault(&c.Node.LogFormat, "text")
-	setDefault(&c.NATS.Listen, "127.0.0.1:4222")
-	setDefault(&c.HTTP.Listen, "127.0.0.1:4280")
-	setDefault(&c.Cluster.Name, "yard")
-	c.Disk.fill()
-	if me := c.Self(); me != nil {
-		setDefault(&c.NATS.RouteListen, me.Route)
-		setDefault(&c.Raft.Listen, me.Raft)
+	c.Node.Name = cmp.Or(c.Node.Name, "local")
+	c.Node.DataDir = cmp.Or(c.Node.DataDir, "yardmaster-data")
+	c.Node.LogLevel = cmp.Or(c.Node.LogLevel, "info")
+	c.Node.LogFormat = cmp.Or(c.Node.LogFormat, "text")
+	c.NATS.Listen = cmp.Or(c.NATS.Listen, "127.0.0.1:4222")
+	c.HTTP.Listen = cmp.Or(c.HTTP.Listen, "127.0.0.1:4280")
+	c.Cluster.Name = cmp.Or(c.Cluster.Name, "yard")
+	if self := c.Self(); self != nil {
+		c.NATS.RouteListen = cmp.Or(c.NATS.RouteListen, self.Route)
+		c.Raft.Listen = cmp.Or(c.Raft.Listen, self.Raft)
 	}
-	if c.Scheduler.CreateQueues == nil {
-		yes := true
-		c.Scheduler.CreateQueues = &yes
-	}
-	policy := c.RRQ.Policy(job.DefaultPolicy)
-	setDefault(&c.Scheduler.MaxAttempts, policy.MaxAttempts)
-	setDefault(&c.Scheduler.ConsistencyCheckInterval, 5*time.Minute)
-	setDefault(&c.Scheduler.RetryBase, policy.BaseDelay)
-	setDefault(&c.Scheduler.RetryMax, policy.MaxDelay)
-	timeout := 5 * time.Minute
-	if c.RRQ.DefaultTimeout > 0 {
-		timeout = time.Duration(c.RRQ.DefaultTimeout * float64(time.Second))
-	}
-	setDefault(&c.Scheduler.DefaultTimeout, timeout)
+	c.Disk = c.Disk.withDefaults()
+	c.Scheduler = c.Scheduler.withDefaults(&c.RRQ)
 	c.Config = c.Config.WithDefaults()
 	c.Config.Node = c.Node.Name
 	c.RRQ.Dir = c.Node.DataDir
 	return c
 }
 
-// setDefault sets field to value if it is zero.
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
+// withDefaults returns s with the value of [rrq], or else the default, of every key that
+// is not set.
+func (s Scheduler) withDefaults(rrq *runnerpool.Config) Scheduler {
+	if s.CreateQueues == nil {
+		s.CreateQueues = new(true)
 	}
+	policy := rrq.Policy(job.DefaultPolicy)
+	s.MaxAttempts = cmp.Or(s.MaxAttempts, policy.MaxAttempts)
+	s.RetryBase = cmp.Or(s.RetryBase, policy.BaseDelay)
+	s.RetryMax = cmp.Or(s.RetryMax, policy.MaxDelay)
+	s.ConsistencyCheckInterval = cmp.Or(s.ConsistencyCheckInterval, 5*time.Minute)
+	if rrq.DefaultTimeout > 0 {
+		s.DefaultTimeout = cmp.Or(s.DefaultTimeout, time.Duration(rrq.DefaultTimeout*float64(time.Second)))
+	}
+	s.DefaultTimeout = cmp.Or(s.DefaultTimeout, 5*time.Minute)
+	return s
 }
 
 // Self returns this node's entry among the members, or nil in a cluster of one.
@@ -271,14 +273,8 @@ var memberName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // Validate checks a configuration whose defaults are set. The error names the key, what
 // is wrong with it, and which values are valid.
 func (c *Config) Validate() error {
-	if !memberName.MatchString(c.Node.Name) {
-		return fmt.Errorf("node.name is %q; must be 1 to 63 lower-case letters, digits and '-', with no '-' at its ends", c.Node.Name)
-	}
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Node.LogLevel) {
-		return fmt.Errorf("node.log_level is %q; must be debug, info, warn or error", c.Node.LogLevel)
-	}
-	if !slices.Contains([]string{"text", "json"}, c.Node.LogFormat) {
-		return fmt.Errorf("node.log_format is %q; must be text or json", c.Node.LogFormat)
+	if err := c.Node.validate(); err != nil {
+		return err
 	}
 	if err := CheckAddress("nats.listen", c.NATS.Listen); err != nil {
 		return err
@@ -292,25 +288,11 @@ func (c *Config) Validate() error {
 	if _, err := c.NATS.ServerUsers(); err != nil {
 		return fmt.Errorf("nats.users: %w", err)
 	}
-	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < 256<<20 {
-		return fmt.Errorf("nats.max_store_bytes is %d; must be 0 or at least %d", c.NATS.MaxStore, 256<<20)
+	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < minStore {
+		return fmt.Errorf("nats.max_store_bytes is %d; must be 0 or at least %d", c.NATS.MaxStore, minStore)
 	}
-	s := c.Scheduler
-	for _, d := range []struct {
-		key             string
-		value, min, max time.Duration
-	}{
-		{"scheduler.default_timeout", s.DefaultTimeout, time.Second, job.MaxDuration},
-		{"scheduler.retry_base", s.RetryBase, time.Millisecond, time.Hour},
-		{"scheduler.prove_every", s.ConsistencyCheckInterval, time.Second, 24 * time.Hour},
-		{"scheduler.retry_max", s.RetryMax, s.RetryBase, 30 * 24 * time.Hour},
-	} {
-		if d.value < d.min || d.value > d.max {
-			return fmt.Errorf("%s is %s; must be %s to %s", d.key, d.value, d.min, d.max)
-		}
-	}
-	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
-		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
+	if err := c.Scheduler.validate(); err != nil {
+		return err
 	}
 	if err := c.Disk.validate(); err != nil {
 		return err
@@ -332,6 +314,46 @@ func (c *Config) Validate() error {
 	return c.validateMembers()
 }
 
+// minStore is the smallest limit of the bytes in streams.
+const minStore = 256 << 20
+
+// validate checks the name of the node and the settings of its log.
+func (n Node) validate() error {
+	switch {
+	case !memberName.MatchString(n.Name):
+		return fmt.Errorf("node.name is %q; must be 1 to 63 lower-case letters, digits and '-', with no '-' at its ends", n.Name)
+	case !slices.Contains([]string{"debug", "info", "warn", "error"}, n.LogLevel):
+		return fmt.Errorf("node.log_level is %q; must be debug, info, warn or error", n.LogLevel)
+	case n.LogFormat != "text" && n.LogFormat != "json":
+		return fmt.Errorf("node.log_format is %q; must be text or json", n.LogFormat)
+	}
+	return nil
+}
+
+// validate checks the ranges of all keys. The delays of retries must be in order.
+func (s Scheduler) validate() error {
+	for _, duration := range []struct {
+		key             string
+		value, min, max time.Duration
+	}{
+		{"default_timeout", s.DefaultTimeout, time.Second, job.MaxDuration},
+		{"retry_base", s.RetryBase, time.Millisecond, time.Hour},
+		{"prove_every", s.ConsistencyCheckInterval, time.Second, 24 * time.Hour},
+		{"retry_max", s.RetryMax, s.RetryBase, 30 * 24 * time.Hour},
+	} {
+		if duration.value < duration.min || duration.value > duration.max {
+			return fmt.Errorf("scheduler.%s is %s; must be %s to %s", duration.key, duration.value, duration.min, duration.max)
+		}
+	}
+	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
+		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
+	}
+	return nil
+}
+
+// validateMembers checks [cluster] members, which may be empty: that their number is
+// allowed, that this node is one of them, and that each has a valid name of its own and
+// two valid addresses.
 func (c *Config) validateMembers() error {
 	if !c.Clustered() {
 		return nil
@@ -360,6 +382,7 @@ func (c *Config) validateMembers() error {
 	return nil
 }
 
+// CheckAddress returns an error that names key unless value is host:port.
 func CheckAddress(key, value string) error {
 	if _, _, err := net.SplitHostPort(value); err != nil {
 		return fmt.Errorf("%s is %q; must be host:port, such as 127.0.0.1:4222", key, value)
@@ -368,21 +391,23 @@ func CheckAddress(key, value string) error {
 }
 
 // EdgeAddress returns the address at which clients of other nodes reach this node's
-// edge, or "" if it is not known, for an edge that listens on listener. If that is all
-// interfaces, the host is the one of this member's route address.
+// Overhop edge, which listens on the address listener; "" if it is not known. An edge
+// that listens on all interfaces is reached at the host of this member's route address.
 func (c *Config) EdgeAddress(listener string) string {
-	server, me := c.Server, c.Self()
-	_, port, err := net.SplitHostPort(listener)
-	switch {
-	case server.Advertise != "":
-		return server.Advertise
-	case err != nil:
-		return ""
-	case !server.IsWildcard():
-		return net.JoinHostPort(server.Host, port)
-	case me != nil:
-		host, _, _ := net.SplitHostPort(me.Route)
-		return net.JoinHostPort(host, port)
+	if c.Server.Advertise != "" {
+		return c.Server.Advertise
 	}
-	return ""
+	_, port, err := net.SplitHostPort(listener)
+	if err != nil {
+		return ""
+	}
+	host := c.Server.Host
+	if c.Server.IsWildcard() {
+		self := c.Self()
+		if self == nil {
+			return ""
+		}
+		host, _, _ = net.SplitHostPort(self.Route)
+	}
+	return net.JoinHostPort(host, port)
 }

@@ -203,7 +203,7 @@ func TestFromEnvironment(t *testing.T) {
 	}
 	var c Config
 	c.Node.LogLevel = "warn"
-	if err := fromEnvironment(&c, lookup(nil)); err != nil {
+	if err := applyEnvironment(&c, lookup(nil)); err != nil {
 		t.Fatal(err)
 	}
 	if c.Node != (Node{Name: "n7", DataDir: "/data", LogLevel: "warn"}) || c.NATS.MaxStore != 1<<30 ||
@@ -218,7 +218,7 @@ func TestFromEnvironment(t *testing.T) {
 		"YARD_SCHEDULER_MAX_ATTEMPTS": "1\nname = \"injected\"",
 	} {
 		var c Config
-		err := fromEnvironment(&c, lookup(map[string]string{name: value}))
+		err := applyEnvironment(&c, lookup(map[string]string{name: value}))
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%q: %v", name, value, err)
 		}
@@ -243,7 +243,7 @@ func TestFromEnvironment_SecretFiles(t *testing.T) {
 	} {
 		set := map[string]string{"YARD_CLUSTER_SECRET": "sesame", c.name: c.value}
 		var got Config
-		err := fromEnvironment(&got, func(name string) (string, bool) { v, ok := set[name]; return v, ok })
+		err := applyEnvironment(&got, func(name string) (string, bool) { v, ok := set[name]; return v, ok })
 		if c.says == "" {
 			if err != nil || got.Server.Token != " mellon " || got.Cluster.Secret != "sesame" {
 				t.Errorf("%s: %v, token %q", c.name, err, string(got.Server.Token))

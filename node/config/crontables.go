@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -40,14 +41,13 @@ func (c *Config) Crons() ([]ledger.Cron, error) {
 	return crons, nil
 }
 
-// declaredCron converts one table. queue is the queue of a job that names none, taken
-// holds the names in use.
-func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (ledger.Cron, error) {
+// declaredCron converts one table. An entry without a queue gets defaultQueue. One
+// without a name gets a name that is not in taken, and is added to it.
+func declaredCron(t *runnerpool.CronJob, defaultQueue string, taken map[string]bool) (ledger.Cron, error) {
 	c := ledger.Cron{
 		Name: t.Name, TimeZone: t.TimeZone, NoOverlap: t.Unique, CatchUp: t.Missed == api.CronOnce, Declared: true,
-		Queue: runnerpool.QueueName(t.Queue),
+		Queue: cmp.Or(runnerpool.QueueName(t.Queue), defaultQueue),
 	}
-	setDefault(&c.Queue, queue)
 	switch {
 	case t.Function == "":
 		return c, fmt.Errorf("function_name is missing; name the handler")
@@ -70,29 +70,32 @@ func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (l
 	if c.Body, err = json.Marshal(spec); err != nil {
 		return c, err
 	}
-	return c, cronspec.Check(&c)
+	err = cronspec.Check(&c)
+	return c, err
 }
 
-// cronName derives a name from a function, different from those taken, and adds it to
-// them.
+// cronName derives the name of a cron entry from the name of its function: with '-' for
+// what a name must not contain, and a number if the name is taken. It adds it to taken.
 func cronName(function string, taken map[string]bool) string {
-	clean := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
+	base := strings.Map(func(r rune) rune {
+		isLetterOrDigit := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if isLetterOrDigit || r == '_' {
 			return r
 		}
 		return '-'
 	}, function)
-	clean = strings.TrimLeft(clean, "-_")
-	clean = clean[:min(len(clean), job.MaxQueueLen-len("-10000"))]
-	setDefault(&clean, "cron")
-	name := clean
+	base = strings.TrimLeft(base, "-_")
+	base = base[:min(len(base), job.MaxQueueLen-len("-10000"))]
+	base = cmp.Or(base, "cron")
+	name := base
 	for n := 2; taken[name]; n++ {
-		name = clean + "-" + strconv.Itoa(n)
+		name = base + "-" + strconv.Itoa(n)
 	}
 	taken[name] = true
 	return name
 }
 
+// rrqDays are the names of the days of the week by their numbers in RRQ.
 var rrqDays = [...]string{"", "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
 
 // rrqName shortens names of days and months that RRQ lets users write out, such as
@@ -124,33 +127,33 @@ func fromRRQ(expression string) (string, error) {
 	}
 	fields[4], _ = mapRangeEnds(fields[4], func(end string) (string, error) { return rrqName(end), nil })
 	days, err := mapRangeEnds(fields[5], func(end string) (string, error) {
-		n, notNumber := strconv.Atoi(end)
+		day, err := strconv.Atoi(end)
 		switch {
-		case notNumber != nil: // a name, or '*'
+		case err != nil: // a name, or '*'
 			return rrqName(end), nil
-		case n < 1 || n >= len(rrqDays):
-			return "", fmt.Errorf("schedule %q: day of week %d; must be 1 (Sunday) to 7, or a name such as MON", expression, n)
+		case day < 1 || day >= len(rrqDays):
+			return "", fmt.Errorf("schedule %q: day of week %d; must be 1 (Sunday) to 7, or a name such as MON", expression, day)
 		}
-		return rrqDays[n], nil
+		return rrqDays[day], nil
 	})
 	fields[5] = days
 	return strings.Join(fields, " "), err
 }
 
-// mapRangeEnds applies rewrite to each value in a field's ranges and lists, but not to
-// steps.
+// mapRangeEnds returns a field of a cron expression, such as "MON-FRI/2,7", with rewrite
+// applied to each value in its lists and ranges, but not to steps.
 func mapRangeEnds(field string, rewrite func(string) (string, error)) (string, error) {
 	parts := strings.Split(field, ",")
 	for i, part := range parts {
-		part, step, stepped := strings.Cut(part, "/")
+		part, step, hasStep := strings.Cut(part, "/")
 		ends := strings.Split(part, "-")
-		for k, end := range ends {
+		for n, end := range ends {
 			var err error
-			if ends[k], err = rewrite(end); err != nil {
+			if ends[n], err = rewrite(end); err != nil {
 				return "", err
 			}
 		}
-		if parts[i] = strings.Join(ends, "-"); stepped {
+		if parts[i] = strings.Join(ends, "-"); hasStep {
 			parts[i] += "/" + step
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,8 +35,9 @@ var expectedValues = map[string]string{
 	"boolean": "true or false", "slice": `a list, such as ["a", "b"]`, "map": "a table", "table": "a table",
 }
 
-// decodeError rewrites a decoder error in terms of TOML. meta has the keys that were
-// read before the error.
+// decodeError returns err, an error of the TOML decoder about a value of the wrong type,
+// with TOML's names of types in place of Go's. It returns any other error as it is. meta
+// has the keys that were read before the error.
 func decodeError(err error, meta *toml.MetaData) error {
 	var parse toml.ParseError
 	if errors.As(err, &parse) {
@@ -47,36 +49,27 @@ func decodeError(err error, meta *toml.MetaData) error {
 		return err
 	}
 	name, unquoteErr := strconv.Unquote(m[2])
-	key := findKey(name, meta)
-	if unquoteErr != nil || key == nil {
+	keys := meta.Keys()
+	i := slices.IndexFunc(keys, func(k toml.Key) bool { return k.String() == name })
+	if unquoteErr != nil || i < 0 {
 		return err
 	}
-	line, found, expected := m[1], m[3]+m[6], m[4]+m[5]
+	line, foundType, expectedType := m[1], m[3]+m[6], m[4]+m[5]
 	if line != "" {
 		line = "line " + line + ": "
 	}
-	what, right := name+" is ", expectedValues[expected]
-	switch {
-	case found != "[]any" && meta.Type(key...) == "Array":
-		what = name + " is a list with " // one of its values found wrong
-		right = "a list whose values are each " + right
+	problem, remedy := name+" is ", expectedValues[expectedType]
+	switch key := keys[i]; {
+	case foundType != "[]any" && meta.Type(key...) == "Array": // foundType is that of a value in the list
+		problem = name + " is a list with "
+		remedy = "a list whose values are each " + remedy
 	case typeOf(reflect.TypeFor[Config](), key) == reflect.TypeFor[time.Duration]():
-		right = `text with a unit, such as "30s"`
+		remedy = `text with a unit, such as "30s"`
 	}
-	if tomlTypes[found] == "" || right == "" {
+	if tomlTypes[foundType] == "" || remedy == "" {
 		return err
 	}
-	return fmt.Errorf("%s%s%s; must be %s", line, what, tomlTypes[found], right)
-}
-
-// findKey returns the key with the given text, or nil if meta does not have it.
-func findKey(name string, meta *toml.MetaData) toml.Key {
-	for _, k := range meta.Keys() {
-		if k.String() == name {
-			return k
-		}
-	}
-	return nil
+	return fmt.Errorf("%s%s%s; must be %s", line, problem, tomlTypes[foundType], remedy)
 }
 
 // checkTables returns an error for a key that must be a table and is something else:

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/health"
@@ -22,32 +23,31 @@ type Disk struct {
 	BallastBytes int64 `toml:"ballast_bytes"`
 }
 
-// fill sets the defaults.
-func (c *Disk) fill() {
-	setDefault(&c.RefusePercent, 10)
-	setDefault(&c.RefuseBytes, 2<<30)
-	setDefault(&c.StopPercent, 5)
-	setDefault(&c.StopBytes, 1<<30)
+// withDefaults returns c with the default of every threshold that is not set.
+func (c Disk) withDefaults() Disk {
+	c.RefusePercent = cmp.Or(c.RefusePercent, 10)
+	c.RefuseBytes = cmp.Or(c.RefuseBytes, 2<<30)
+	c.StopPercent = cmp.Or(c.StopPercent, 5)
+	c.StopBytes = cmp.Or(c.StopBytes, 1<<30)
+	return c
 }
 
 // minThreshold is the smallest threshold in bytes: writes under way need some space.
 const minThreshold = 16 << 20
 
+// validate checks the ranges of all keys. The stop threshold must not be above the
+// refuse threshold.
 func (c *Disk) validate() error {
-	for _, p := range []struct {
-		key   string
-		value int
-	}{{"refuse_below_percent", c.RefusePercent}, {"stop_below_percent", c.StopPercent}} {
-		if p.value < 1 || p.value > 90 {
-			return fmt.Errorf("disk.%s is %d; must be 1 to 90", p.key, p.value)
+	for _, threshold := range []struct {
+		name    string
+		percent int
+		bytes   int64
+	}{{"refuse", c.RefusePercent, c.RefuseBytes}, {"stop", c.StopPercent, c.StopBytes}} {
+		if threshold.percent < 1 || threshold.percent > 90 {
+			return fmt.Errorf("disk.%s_below_percent is %d; must be 1 to 90", threshold.name, threshold.percent)
 		}
-	}
-	for _, b := range []struct {
-		key   string
-		value int64
-	}{{"refuse_below_bytes", c.RefuseBytes}, {"stop_below_bytes", c.StopBytes}} {
-		if b.value < minThreshold {
-			return fmt.Errorf("disk.%s is %d; must be at least %d", b.key, b.value, minThreshold)
+		if threshold.bytes < minThreshold {
+			return fmt.Errorf("disk.%s_below_bytes is %d; must be at least %d", threshold.name, threshold.bytes, minThreshold)
 		}
 	}
 	switch {
@@ -67,7 +67,3 @@ func (c *Config) FileSystem() health.Disk {
 		RefuseBytes: c.Disk.RefuseBytes, StopBytes: c.Disk.StopBytes,
 	}}
 }
-
-// ReleaseBallast deletes the ballast file in the data directory and returns how many
-// bytes that freed. The node may run meanwhile.
-func (c *Config) ReleaseBallast() (int64, error) { return c.FileSystem().ReleaseBallast() }

@@ -15,31 +15,65 @@ import (
 // YARD_NODE_NAME for [node] name.
 const envPrefix = "YARD_"
 
-// fromEnvironment overrides the keys of [Config.tables] that fit a variable. The variable
-// is YARD_<TABLE>_<KEY>, with '_' for a dot in the table's name.
-func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
+// variable is an environment variable and the key that it overrides.
+type variable struct {
+	name       string
+	table, key string        // as in the file, such as "server.tls" and "cert_file"
+	field      reflect.Value // the field of the Config for this key
+}
+
+// variableName returns the name of the environment variable of a key, such as
+// YARD_SERVER_TLS_CERT_FILE for "server.tls.cert_file".
+func variableName(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// variables returns the variables of all keys whose value fits one: tables and lists
+// do not.
+func (c *Config) variables() (all []variable) {
+	for _, table := range []struct {
+		name    string
+		pointer any
+	}{
+		{"node", &c.Node}, {"nats", &c.NATS}, {"http", &c.HTTP}, {"raft", &c.Raft}, {"cluster", &c.Cluster},
+		{"scheduler", &c.Scheduler}, {"disk", &c.Disk}, {"server", &c.Server}, {"server.tls", &c.Server.TLS},
+		{"cluster.tls", &c.Cluster.TLS}, {"nats.tls", &c.NATS.TLS}, {"http.tls", &c.HTTP.TLS},
+	} {
+		fields := reflect.ValueOf(table.pointer).Elem()
+		for i := range fields.NumField() {
+			field, key := fields.Field(i), fields.Type().Field(i).Tag.Get("toml")
+			if field.Kind() != reflect.Struct && field.Kind() != reflect.Slice {
+				all = append(all, variable{variableName(table.name + "." + key), table.name, key, field})
+			}
+		}
+	}
+	return all
+}
+
+// applyEnvironment overrides the keys of c whose environment variable is set. lookup
+// returns the value of a variable, and whether it is set.
+func applyEnvironment(c *Config, lookup func(string) (string, bool)) error {
 	lookup, err := withSecretFiles(lookup)
 	if err != nil {
 		return err
 	}
-	for _, table := range c.tables() {
-		for i := range table.v.NumField() {
-			key := table.v.Type().Field(i).Tag.Get("toml")
-			name := variable(table.name, key)
-			text, ok := lookup(name)
-			if !ok || !fitsVariable(table.v.Field(i)) {
-				continue
-			}
-			if table.v.Field(i).Kind() == reflect.String {
-				table.v.Field(i).SetString(text)
-				continue
-			}
-			if strings.ContainsAny(text, "\r\n") {
-				return fmt.Errorf("environment variable %s=%q: must be one line", name, text)
-			}
-			if _, err := toml.Decode("["+table.name+"]\n"+key+" = "+quoteDuration(table.v.Field(i), text), c); err != nil {
-				return fmt.Errorf("environment variable %s=%q: %w", name, text, err)
-			}
+	for _, v := range c.variables() {
+		text, isSet := lookup(v.name)
+		switch {
+		case !isSet:
+			continue
+		case v.field.Kind() == reflect.String:
+			v.field.SetString(text)
+			continue
+		case strings.ContainsAny(text, "\r\n"):
+			return fmt.Errorf("environment variable %s=%q: must be one line", v.name, text)
+		}
+		value := text
+		if v.field.Type() == reflect.TypeFor[time.Duration]() {
+			value = fmt.Sprintf("%q", text) // a duration is a string in TOML
+		}
+		if _, err := toml.Decode("["+v.table+"]\n"+v.key+" = "+value, c); err != nil {
+			return fmt.Errorf("environment variable %s=%q: %w", v.name, text, err)
 		}
 	}
 	return nil
@@ -47,21 +81,22 @@ func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
 
 // secretKeys are variables whose value may be read from a file, because a variable
 // is visible to everyone with access to the process or its container.
-var secretKeys = []string{variable("cluster", "secret"), variable("http", "token"), variable("server", "token")}
+var secretKeys = []string{variableName("cluster.secret"), variableName("http.token"), variableName("server.token")}
 
 // fileSuffix is the suffix of a variable that names such a file.
 const fileSuffix = "_FILE"
 
-// withSecretFiles returns a lookup that also reads the files of secrets. It strips
-// newlines at the end of a file, which editors add.
+// withSecretFiles returns a function like lookup that returns, for a secret whose
+// variable with fileSuffix is set, the content of the file that it names. Newlines at the
+// end of the file, which editors add, are not part of the secret.
 func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, bool), error) {
 	secrets := map[string]string{}
 	for _, name := range secretKeys {
-		path, ok := lookup(name + fileSuffix)
-		if !ok {
+		path, isSet := lookup(name + fileSuffix)
+		if !isSet {
 			continue
 		}
-		if _, both := lookup(name); both {
+		if _, isSet := lookup(name); isSet {
 			return nil, fmt.Errorf("environment variables %s and %s%s both set the same key; set one of them", name, name, fileSuffix)
 		}
 		text, err := os.ReadFile(path)
@@ -81,35 +116,6 @@ func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, 
 	}, nil
 }
 
-// table is a table of the configuration whose keys the environment may override.
-type table struct {
-	name string
-	v    reflect.Value
-}
-
-func (c *Config) tables() []table {
-	return []table{
-		{"node", reflect.ValueOf(&c.Node).Elem()}, {"nats", reflect.ValueOf(&c.NATS).Elem()},
-		{"http", reflect.ValueOf(&c.HTTP).Elem()},
-		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
-		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"disk", reflect.ValueOf(&c.Disk).Elem()},
-		{"server", reflect.ValueOf(&c.Server).Elem()},
-		{"server.tls", reflect.ValueOf(&c.Server.TLS).Elem()},
-		{"cluster.tls", reflect.ValueOf(&c.Cluster.TLS).Elem()},
-		{"nats.tls", reflect.ValueOf(&c.NATS.TLS).Elem()}, {"http.tls", reflect.ValueOf(&c.HTTP.TLS).Elem()},
-	}
-}
-
-// variable returns the name of the environment variable of a key.
-func variable(table, key string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(table, ".", "_")+"_"+key)
-}
-
-// fitsVariable reports whether the value of a key fits an environment variable.
-func fitsVariable(field reflect.Value) bool {
-	return field.Kind() != reflect.Struct && field.Kind() != reflect.Slice
-}
-
 // reservedVariables begin with the prefix but are not keys: they are for development
 // tools and for runners.
 var reservedVariables = []string{
@@ -124,24 +130,20 @@ const testVariablePrefix = envPrefix + "TEST_"
 // would silently have no effect.
 func checkEnvironment(environment []string) error {
 	var keys []string
-	for _, t := range new(Config).tables() {
-		for i := range t.v.NumField() {
-			if fitsVariable(t.v.Field(i)) {
-				keys = append(keys, variable(t.name, t.v.Type().Field(i).Tag.Get("toml")))
-			}
-		}
+	for _, v := range new(Config).variables() {
+		keys = append(keys, v.name)
 	}
 	for _, name := range secretKeys {
 		keys = append(keys, name+fileSuffix)
 	}
 	for key := range retiredKeys {
-		keys = append(keys, retiredVariable(key))
+		keys = append(keys, variableName(key))
 	}
 	for _, entry := range environment {
 		name, _, _ := strings.Cut(entry, "=")
 		switch {
 		case !strings.HasPrefix(name, envPrefix), slices.Contains(reservedVariables, name), strings.HasPrefix(name, testVariablePrefix):
-		case name == variable("cluster", "members"), name == variable("nats", "users"):
+		case name == variableName("cluster.members"), name == variableName("nats.users"):
 			plural := strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
 			return fmt.Errorf("environment variable %s has no effect; list the %s in the configuration file", name, plural)
 		case !slices.Contains(keys, name):
@@ -172,12 +174,4 @@ func editDistance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// quoteDuration quotes the text of a duration, which is a string in TOML.
-func quoteDuration(field reflect.Value, text string) string {
-	if field.Type() == reflect.TypeFor[time.Duration]() {
-		return fmt.Sprintf("%q", text)
-	}
-	return text
 }

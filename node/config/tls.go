@@ -23,6 +23,7 @@ type MemberTLS struct {
 
 func (c MemberTLS) IsSet() bool { return c != MemberTLS{} }
 
+// validate checks that either all three files are named or none.
 func (c MemberTLS) validate() error {
 	if !c.IsSet() {
 		return nil

@@ -50,18 +50,12 @@ func isRetiredTable(name string) bool {
 	return false
 }
 
-// retiredVariable returns the environment variable of a retired key.
-func retiredVariable(key string) string {
-	table, name, _ := strings.Cut(key, ".")
-	return variable(table, name)
-}
-
 // retiredVariables returns the environment variables that are set and have no effect any
 // more, each with the reason.
 func retiredVariables(lookup func(string) (string, bool)) (ignored []string) {
 	for _, key := range slices.Sorted(maps.Keys(retiredKeys)) {
-		if _, set := lookup(retiredVariable(key)); set {
-			ignored = append(ignored, retiredVariable(key)+" ("+retiredKeys[key]+")")
+		if _, isSet := lookup(variableName(key)); isSet {
+			ignored = append(ignored, variableName(key)+" ("+retiredKeys[key]+")")
 		}
 	}
 	return ignored
