@@ -30,7 +30,8 @@ type restorer struct {
 	plan  Plan
 
 	freshLanes []string // identities of the lanes that the cluster was founded with
-	lanes      []string // identities of the lanes that it gets; the backup's, then new ones
+	lanes      []string // identities of the lanes that it gets: the backup's, then extraLanes
+	extraLanes []string // identities of the lanes that it gets in addition to the backup's
 
 	// Used by the current step only.
 	importing   *streamImport
@@ -55,14 +56,15 @@ func (b *Server) BeginRestore(ctx context.Context, plan *Plan) (*api.RestoreRepl
 	return r.runStep(ctx, r.prepare)
 }
 
-// startRestore makes a new restore the server's current one and returns it. If the
-// client of the previous one still sends requests, it fails, or if force is set cancels
-// the previous one.
-func (b *Server) startRestore(plan Plan, force bool) (*restorer, error) {
+// startRestore makes a new restore the server's current one and returns it. The previous
+// one is cancelled. But if its client still sends requests, startRestore returns an error
+// instead, unless supersede is set.
+func (b *Server) startRestore(plan Plan, supersede bool) (*restorer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	previous := b.restorer
-	if previous != nil && !force && previous.ctx.Err() == nil && !previous.idle(time.Now()) {
+	inUse := previous != nil && previous.ctx.Err() == nil && !previous.idle(time.Now())
+	if inUse && !supersede {
 		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already restoring a backup; that ends %v after its client's last request", b.cfg.Node, restoreIdleTimeout)}
 	}
 	r := &restorer{session: newSession(b.ctx, restoreIdleTimeout), cfg: &b.cfg, tasks: &b.tasks, plan: plan, received: map[string]bool{}}
@@ -77,22 +79,26 @@ func (b *Server) startRestore(plan Plan, force bool) (*restorer, error) {
 // runStep runs fn as a step of the session once the one before has ended, and waits for
 // its result for up to sessionAnswerTimeout. A step that fails ends the restore.
 func (r *restorer) runStep(ctx context.Context, fn func(context.Context) error) (*api.RestoreReply, error) {
-	if previous := r.lastStep(); previous != nil {
-		if running, _ := previous.wait(ctx); running { // its error was returned already, or belongs to a cancelled restore
+	previous := r.lastStep()
+	if previous != nil {
+		running, _ := previous.wait(ctx) // its error was returned already, or belongs to a cancelled restore
+		if running {
 			r.cancel()
 			return nil, &job.UnavailableError{Reason: r.cfg.Node + " has not ended the step before", RetryAfter: time.Second}
 		}
 	}
-	started := r.session.startStep(r.tasks.Go, func(ctx context.Context) error {
-		err := fn(ctx)
-		if err != nil {
-			r.cancel()
-		}
-		return err
-	})
-	if !started {
+	step := &sessionStep{done: make(chan struct{})}
+	if !r.setStep(previous, step) {
 		return nil, &api.Error{Code: api.CodeConflict, Text: "two steps of one restore were requested at once"}
 	}
+	r.tasks.Go(func() error {
+		defer close(step.done)
+		step.err = fn(r.ctx) // not ctx: the step may outlast the request
+		if step.err != nil {
+			r.cancel()
+		}
+		return nil
+	})
 	return r.wait(ctx)
 }
 
@@ -219,22 +225,26 @@ func (r *restorer) pushStream(ctx context.Context, part string, chunk []byte, en
 
 // startImport starts the import of a stream. Two goroutines connected by a pipe trim
 // the archive that is written to the result, and restore the stream from what is left.
+// Each closes its pipes with its error, so that neither the other one nor the writer
+// blocks after a failure.
 func (r *restorer) startImport(keep Stream) *streamImport {
-	whole, wholeTo := io.Pipe()
-	trimmed, trimTo := io.Pipe()
+	archive, archiveWriter := io.Pipe()
+	trimmed, trimmedWriter := io.Pipe()
 	group, ctx := errgroup.WithContext(r.ctx)
 	group.Go(func() error {
-		defer context.AfterFunc(ctx, func() { whole.CloseWithError(ctx.Err()) })()
-		err := Trim(trimTo, whole, keep)
-		trimTo.CloseWithError(err)
+		stop := context.AfterFunc(ctx, func() { archive.CloseWithError(ctx.Err()) })
+		defer stop()
+		err := Trim(trimmedWriter, archive, keep)
+		trimmedWriter.CloseWithError(err)
 		if err == nil { // read what follows the trimmed end
-			_, err = io.Copy(io.Discard, whole)
+			_, err = io.Copy(io.Discard, archive)
 		}
-		whole.CloseWithError(errors.Join(err, io.ErrClosedPipe))
+		archive.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
 	group.Go(func() error {
-		err := r.cfg.Streams.RestoreStream(ctx, streams.Layout{Identities: r.lanes}, keep.Stream, streamPoint(&keep), trimmed)
+		state := streams.StreamState{Identity: keep.Identity, First: keep.First, Last: keep.Last, Messages: keep.Messages, Bytes: keep.Bytes}
+		err := r.cfg.Streams.RestoreStream(ctx, streams.Layout{Identities: r.lanes}, keep.Stream, state, trimmed)
 		trimmed.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
@@ -242,9 +252,5 @@ func (r *restorer) startImport(keep Stream) *streamImport {
 		_ = group.Wait() // pushStream returns its error
 		return nil
 	})
-	return &streamImport{keep.Name, wholeTo, group}
-}
-
-func streamPoint(s *Stream) streams.StreamState {
-	return streams.StreamState{Identity: s.Identity, First: s.First, Last: s.Last, Messages: s.Messages, Bytes: s.Bytes}
+	return &streamImport{keep.Name, archiveWriter, group}
 }

@@ -15,21 +15,26 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// FinishRestore completes a restore whose parts have all been received.
+// FinishRestore completes a restore whose parts have all been received: it makes the
+// backup's ledger the cluster's, once all streams exist and are replicated. If a part is
+// missing, it returns a [*job.InvalidError], and the restore has failed. The reply has the
+// report or, if the work takes longer than sessionAnswerTimeout, what it is doing; the
+// client then asks for the restore's status until it has the report.
 func (b *Server) FinishRestore(ctx context.Context, req *api.BackupRequest) (*api.RestoreReply, error) {
 	r, err := b.findRestore(req.Session)
 	if err != nil {
 		return nil, err
 	}
-	return r.runStep(ctx, func(ctx context.Context) (err error) {
-		defer r.cancel()
+	finish := func(ctx context.Context) (err error) {
+		defer r.cancel() // the session's work is over, also after a success
 		r.report, err = r.finish(ctx)
 		return err
-	})
+	}
+	return r.runStep(ctx, finish) // its reply has r.report
 }
 
 // finish creates the missing streams, waits for all replicas, and makes the backup's
-// ledger the cluster's.
+// ledger the cluster's. It returns a [*job.InvalidError] if a part was not received.
 func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
 	for _, s := range r.plan.Keep {
 		if !r.received[s.Name] {
@@ -56,8 +61,7 @@ func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
 	}
 	var epoch uint64
 	r.cfg.Ledger.View(func(l *ledger.Ledger) { epoch = l.Authority().Epoch })
-	extra := r.lanes[len(r.lanes)-r.extraLanes():]
-	err = r.propose(ctx, &ledger.Restore{Stage: ledger.RestoreFinish, ID: r.id, SHA256: sum, Lanes: extra})
+	err = r.propose(ctx, &ledger.Restore{Stage: ledger.RestoreFinish, ID: r.id, SHA256: sum, Lanes: r.extraLanes})
 	// The backup's ledger is installed with an epoch that is higher by RestoreJump or
 	// more. A new authority of the old ledger raises it by 1.
 	applied := func(l *ledger.Ledger) bool { return l.Authority().Epoch > epoch+ledger.RestoreJump/2 }
@@ -100,17 +104,6 @@ func (r *restorer) ensureStreams(ctx context.Context, layout streams.Layout) err
 	}
 }
 
-// extraLanes returns how many lanes the cluster gets in addition to the backup's.
-func (r *restorer) extraLanes() int {
-	n := len(r.lanes)
-	for _, s := range r.plan.Keep {
-		if s.Identity != "" {
-			n--
-		}
-	}
-	return n
-}
-
 // awaitReplicas waits until every stream is complete on all members that hold it:
 // before that, the loss of one member could lose restored data. It also checks that the
 // streams are those of this backup, and not of another restore.
@@ -119,18 +112,20 @@ func (r *restorer) awaitReplicas(ctx context.Context) error {
 	defer cancel()
 	for i := range r.plan.Keep {
 		keep := &r.plan.Keep[i]
-		got, err := r.cfg.Streams.StreamState(ctx, keep.Stream)
+		current, err := r.cfg.Streams.StreamState(ctx, keep.Stream)
 		if err != nil {
 			return retryLater(err)
 		}
-		if got.Identity != keep.Identity || got.Last != keep.Last {
-			return retryLater(fmt.Errorf("stream %s is not the backup's: it is %q and ends at %d, not %q at %d", keep.Stream, got.Identity, got.Last, keep.Identity, keep.Last))
+		if current.Identity != keep.Identity || current.Last != keep.Last {
+			return retryLater(fmt.Errorf("stream %s is not the backup's: it is %q and ends at %d, not %q at %d", keep.Stream, current.Identity, current.Last, keep.Identity, keep.Last))
 		}
 	}
 	for _, stream := range savedStreams(len(r.lanes)) {
 		for {
 			missing, err := r.cfg.Streams.Replicated(ctx, stream)
-			if err == nil && missing == "" || errors.Is(err, streams.ErrStreamMissing) && stream == subjects.StreamLogs {
+			complete := err == nil && missing == ""
+			notUsed := errors.Is(err, streams.ErrStreamMissing) && stream == subjects.StreamLogs // the only optional stream
+			if complete || notUsed {
 				break
 			}
 			if err != nil {

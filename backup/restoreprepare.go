@@ -25,19 +25,14 @@ const (
 	replicateTimeout = 30 * time.Minute
 )
 
-// prepare clears the cluster, if it has accepted nothing or a restore was begun before.
+// prepare clears the cluster, if it has accepted nothing or a restore was begun before. It
+// reopens the cluster unchanged if something was accepted after the check.
 func (r *restorer) prepare(ctx context.Context) error {
 	r.setActivity("checking that the yard has accepted nothing")
 	resumed, epoch, err := r.checkFresh(ctx)
 	if err != nil {
 		return err
 	}
-	return r.clearIfFresh(ctx, resumed, epoch)
-}
-
-// clearIfFresh clears the cluster, or reopens it unchanged if it has accepted something
-// since checkFresh. resumed and epoch are the results of checkFresh.
-func (r *restorer) clearIfFresh(ctx context.Context, resumed bool, epoch uint64) error {
 	accepted, err := r.clear(ctx, fmt.Sprintf("yard %s at entry %d", r.plan.Yard, r.plan.Index), resumed, epoch)
 	if err != nil || !accepted {
 		return err
@@ -133,7 +128,7 @@ func (r *restorer) checkCurrent(ctx context.Context) error {
 }
 
 // checkFresh returns an error if the cluster has accepted something or is not complete.
-// It sets freshLanes, and lanes as planned. resumed reports whether a restore was begun
+// It sets freshLanes, and lanes and extraLanes as planned. resumed reports whether a restore was begun
 // before and has not ended; epoch is the authority's, for clear.
 func (r *restorer) checkFresh(ctx context.Context) (resumed bool, epoch uint64, err error) {
 	if err := r.cfg.ReadBarrier(ctx); err != nil {
@@ -152,9 +147,10 @@ func (r *restorer) checkFresh(ctx context.Context) (resumed bool, epoch uint64, 
 			r.lanes = append(r.lanes, lane.Identity)
 		}
 	}
-	for len(r.lanes) < len(r.freshLanes) { // keep the number of lanes of this cluster
-		r.lanes = append(r.lanes, uuid.NewString())
+	for len(r.lanes)+len(r.extraLanes) < len(r.freshLanes) { // keep the number of lanes of this cluster
+		r.extraLanes = append(r.extraLanes, uuid.NewString())
 	}
+	r.lanes = append(r.lanes, r.extraLanes...)
 	if missing := r.unreachableMember(); fresh && missing != "" {
 		return resumed, epoch, &api.Error{Code: api.CodeConflict, Text: "member " + missing + " is not connected, and each member must get its replicas of the backup; start it first"}
 	}
@@ -204,8 +200,7 @@ func retryLater(err error) error {
 func (r *restorer) propose(ctx context.Context, c ledger.Command) error {
 	for deadline := time.Now().Add(proposeTimeout); ; {
 		err := r.cfg.Propose(ctx, c)
-		var unavailable *job.UnavailableError
-		if err == nil || !errors.As(err, &unavailable) || time.Now().After(deadline) {
+		if _, unavailable := errors.AsType[*job.UnavailableError](err); !unavailable || time.Now().After(deadline) {
 			return err
 		}
 		if err := backoff.Sleep(ctx, 200*time.Millisecond); err != nil {

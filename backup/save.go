@@ -50,17 +50,20 @@ func (sv *saver) setHold(ctx context.Context, active bool) error {
 	return sv.cfg.Propose(ctx, c)
 }
 
-// acquireHold acquires the hold. It takes it over from a node that is not connected:
-// the client of that node's backup now asks this one.
+// acquireHold acquires the cluster's hold, which keeps records and blobs from being
+// removed while a backup needs them. If another node has it, acquireHold returns an error
+// that wraps [ledger.ErrBackupRunning]. But if that node is not connected, acquireHold
+// takes the hold over, because the client of that node's backup now asks this one.
 func (sv *saver) acquireHold(ctx context.Context) error {
 	err := sv.setHold(ctx, true)
 	if !errors.Is(err, ledger.ErrBackupRunning) {
 		return err
 	}
 	holderNode, _, holder := sv.cfg.holder()
-	if members := sv.cfg.members(); slices.ContainsFunc(members, func(member ledger.Member) bool {
+	holderConnected := slices.ContainsFunc(sv.cfg.members(), func(member ledger.Member) bool {
 		return member.Node == holderNode && slices.Contains(sv.cfg.Routed(), member.ServerID())
-	}) {
+	})
+	if holderConnected {
 		return err
 	}
 	if err := sv.cfg.Propose(ctx, &ledger.Hold{Holder: holder}); err != nil {
@@ -107,14 +110,15 @@ func (sv *saver) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// run writes the file. It acquires the hold before it copies the ledger, and copies
-// the streams last, so that they contain everything that the ledger refers to.
+// run writes the file, and renews and at the end releases the hold, which the caller has
+// acquired. The ledger is copied under the hold and before the streams, so that the
+// streams contain everything that the ledger refers to.
 func (sv *saver) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	holdCtx, stop := context.WithCancel(ctx)
+	holdCtx, stopHold := context.WithCancel(ctx)
 	group.Go(func() error { return sv.renewHold(holdCtx) })
 	group.Go(func() error {
-		defer stop()
+		defer stopHold() // renewHold then releases the hold
 		out := bufio.NewWriterSize(sv, backupChunkSize)
 		if err := sv.write(ctx, NewWriter(out)); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -129,7 +130,9 @@ func (c *Config) members() (members []ledger.Member) {
 }
 
 // BeginBackup starts a backup in the background and returns its session. The client
-// then fetches the file with [Server.ReadBackup].
+// then fetches the file with [Server.ReadBackup]. If this node makes a backup already,
+// BeginBackup returns an [api.Error] with [api.CodeConflict], unless that backup's client
+// has been idle for backupIdleTimeout: then the new backup takes its place.
 func (b *Server) BeginBackup(ctx context.Context) (*api.BackupReply, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,10 +149,11 @@ func (b *Server) BeginBackup(ctx context.Context) (*api.BackupReply, error) {
 	}
 	b.saver = sv
 	b.tasks.Go(func() error {
-		if sv.err = sv.run(sv.ctx); sv.err != nil {
+		sv.err = sv.run(sv.ctx)
+		if sv.err != nil {
 			b.cfg.Log.Warn("backup failed", "err", sv.err)
 		}
-		close(sv.chunks)
+		close(sv.chunks) // ReadBackup then reads sv.err, and reports it to the client
 		return nil
 	})
 	return &api.BackupReply{Session: sv.id, Node: b.cfg.Node}, nil
@@ -212,4 +216,95 @@ func (b *Server) EndBackup(_ context.Context, req *api.BackupRequest) (*struct{}
 		b.saver = nil
 	}
 	return &struct{}{}, nil
+}
+
+// sessionAnswerTimeout is how long a request about a session waits for what it asks
+// for. A client gets an answer within this time, and so learns that the node is alive.
+const sessionAnswerTimeout = 2 * time.Second
+
+// session is work that a node does for a client over many requests: a backup or
+// a restore. It ends when the client sends no more requests.
+type session struct {
+	id          string
+	idleTimeout time.Duration // between requests; after it the client is considered gone
+	ctx         context.Context
+	cancel      context.CancelFunc
+
+	mu          sync.Mutex
+	lastRequest time.Time
+	step        *sessionStep // the latest
+	activity    string       // what the session does now, for the client
+}
+
+// sessionStep is a part of a session that may take longer than one reply.
+type sessionStep struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// newSession returns a session whose context ends with ctx.
+func newSession(ctx context.Context, idle time.Duration) *session {
+	sessionCtx, cancel := context.WithCancel(ctx)
+	return &session{id: uuid.NewString(), idleTimeout: idle, ctx: sessionCtx, cancel: cancel, lastRequest: time.Now()}
+}
+
+// touch records a request of the client.
+func (bs *session) touch() {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	bs.lastRequest = time.Now()
+}
+
+// idle reports whether the client has sent no request for longer than idleTimeout.
+func (bs *session) idle(now time.Time) bool {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return now.Sub(bs.lastRequest) > bs.idleTimeout
+}
+
+// setActivity records what the session does now.
+func (bs *session) setActivity(format string, v ...any) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	bs.activity = fmt.Sprintf(format, v...)
+}
+
+// currentActivity returns what the session does now.
+func (bs *session) currentActivity() string {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return bs.activity
+}
+
+// lastStep returns the latest step, or nil if there was none.
+func (bs *session) lastStep() *sessionStep {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return bs.step
+}
+
+// setStep makes next the latest step. It returns false and does nothing if previous is no
+// longer the latest one.
+func (bs *session) setStep(previous, next *sessionStep) bool {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if bs.step != previous {
+		return false
+	}
+	bs.step = next
+	return true
+}
+
+// wait waits up to sessionAnswerTimeout for a step to end and returns its error.
+// running reports that it has not.
+func (s *sessionStep) wait(ctx context.Context) (running bool, err error) {
+	timeout := time.NewTimer(sessionAnswerTimeout)
+	defer timeout.Stop()
+	select {
+	case <-s.done:
+		return false, s.err
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	return true, nil
 }

@@ -2,9 +2,12 @@ package backup
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,14 +26,7 @@ type Plan struct {
 }
 
 // Kept returns what is kept of a stream, nil if there is no such stream.
-func (p *Plan) Kept(stream string) *Stream {
-	for i := range p.Keep {
-		if p.Keep[i].Stream == stream {
-			return &p.Keep[i]
-		}
-	}
-	return nil
-}
+func (p *Plan) Kept(stream string) *Stream { return findStream(p.Keep, stream) }
 
 // Verify reads a whole file. It returns an error if the file's content has
 // changed, if its ledger cannot be decoded or has another hash, or if its streams
@@ -91,11 +87,7 @@ func (v *verifier) readPart(name string, r io.Reader) error {
 		if err != nil {
 			return damaged("malformed ledger: %v", err)
 		}
-		v.ledger, v.unended = l, map[job.Position]job.ID{}
-		l.UnendedJobs(func(at job.Position, id job.ID) bool {
-			v.unended[at] = id
-			return true
-		})
+		v.ledger, v.unended = l, maps.Collect(l.UnendedJobs)
 		return nil
 	}
 	s := &stream{dense: true, bodies: map[string]*largeBody{}}
@@ -213,15 +205,13 @@ func (v *verifier) checkLanes(m *Manifest) error {
 			return damaged("lane %d begins at %d, jobs need it from %d", i, saved.First, needed[i])
 		}
 	}
-	var lost error
-	v.ledger.UncompletedJobs(func(at job.Position, id job.ID) bool {
+	for at, id := range v.ledger.UncompletedJobs {
 		saved := m.Stream(subjects.LaneStream(at.Lane))
 		if saved == nil || at.Seq < saved.First || at.Seq > saved.Last {
-			lost = damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
+			return damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
 		}
-		return lost == nil
-	})
-	return lost
+	}
+	return nil
 }
 
 // checkOutboxStreams cuts from each history stream in p.Keep the messages with
@@ -231,7 +221,7 @@ func (v *verifier) checkOutboxStreams(p *Plan) error {
 	l := v.ledger
 	publishedResults := l.LastResult() - uint64(len(l.ResultsAfter(0))) // the outbox has those that are not published
 	publishedDeadLetters := l.LastDeadLetter() - uint64(len(l.DeadLettersAfter(0)))
-	for _, want := range []struct {
+	for _, outbox := range []struct {
 		stream              string
 		assigned, published uint64 // the last number assigned, and the last one published
 		dense               bool   // false: dead letters may have been removed
@@ -240,27 +230,27 @@ func (v *verifier) checkOutboxStreams(p *Plan) error {
 		{subjects.StreamResults, l.LastResult(), publishedResults, true},
 		{subjects.StreamDLQ, l.LastDeadLetter(), publishedDeadLetters, false},
 	} {
-		keep := p.Kept(want.stream)
+		keep := p.Kept(outbox.stream)
 		if keep == nil {
-			return damaged("stream %s is missing", want.stream)
+			return damaged("stream %s is missing", outbox.stream)
 		}
 		s := v.streams[keep.Name]
 		last := uint64(0)
 		for i, r := range s.ranges {
-			if r.last > want.assigned {
+			if r.last > outbox.assigned {
 				keep.Last = r.seq - 1
 				for _, dropped := range s.ranges[i:] {
 					keep.Messages, keep.Bytes = keep.Messages-1, keep.Bytes-min(dropped.size, keep.Bytes)
 				}
 				break
 			}
-			if want.dense && last > 0 && r.first != last+1 {
-				return damaged("%s has a gap between numbers %d and %d", want.stream, last, r.first)
+			if outbox.dense && last > 0 && r.first != last+1 {
+				return damaged("%s has a gap between numbers %d and %d", outbox.stream, last, r.first)
 			}
 			last = r.last
 		}
-		if want.dense && last < want.published && (last > 0 || keep.Last == 0) { // all published messages may have expired
-			return damaged("%s ends at number %d, the ledger has published %d", want.stream, last, want.published)
+		if outbox.dense && last < outbox.published && (last > 0 || keep.Last == 0) { // all published messages may have expired
+			return damaged("%s ends at number %d, the ledger has published %d", outbox.stream, last, outbox.published)
 		}
 	}
 	return nil
@@ -277,4 +267,114 @@ func Queues(l *ledger.Ledger) []api.BackupQueue {
 		})
 	}
 	return all
+}
+
+// Where bodies that are too large for a record are stored.
+const (
+	blobSubject = "yard.blob." // <name>.<chunk>
+	nodeToken   = "n"          // fourth token of the subject of records written by nodes; only those refer to blobs
+)
+
+// lanePrefix is the beginning of the names of the lanes' streams.
+var lanePrefix = strings.TrimSuffix(subjects.LaneStream(0), "0")
+
+// largeBody is a body that is stored as a blob: its reference in a record and, in
+// the blobs' stream, the chunks that were read so far.
+type largeBody struct {
+	job.Blob
+	job job.ID // the job; zero: of a record that is not ingested yet
+
+	hash       hash.Hash      // of the chunks before next
+	next       int            // number of the first chunk that was not read yet
+	size       int64          // bytes of the chunks before next
+	outOfOrder map[int][]byte // chunks beyond next, by their number
+}
+
+// messageHandler returns the function that collects what checkBodies compares from
+// each message of a part: the references of a lane's records to blobs, and the
+// chunks of the blobs that the lanes read before refer to. It ignores other streams.
+func (v *verifier) messageHandler(part string, s *stream) func(*message) {
+	name, _, _ := strings.Cut(part, ".") // what follows is the number of the attempt
+	if lane, err := strconv.ParseUint(strings.TrimPrefix(name, lanePrefix), 10, 8); err == nil && strings.HasPrefix(name, lanePrefix) {
+		return func(m *message) { v.recordBlob(s, uint8(lane), m) }
+	}
+	if name != subjects.StreamBlobs {
+		return func(*message) {}
+	}
+	for _, lane := range v.streams {
+		for name, b := range lane.bodies {
+			s.bodies[name] = &largeBody{Blob: b.Blob, job: b.job, hash: sha256.New(), outOfOrder: map[int][]byte{}}
+		}
+	}
+	return s.addChunk
+}
+
+// recordBlob adds the blob that a record of a lane refers to, if any, to s. It
+// ignores records of jobs that have ended: a record is still needed if its job has
+// not, or if it is not ingested yet.
+func (v *verifier) recordBlob(s *stream, lane uint8, m *message) {
+	id, unended := v.unended[job.Position{Lane: lane, Seq: m.Sequence}]
+	if lanes := v.ledger.Lanes(); !unended && int(lane) < len(lanes) && m.Sequence <= lanes[lane].Cursor {
+		return
+	}
+	subject := strings.Split(m.Name, ".")
+	text := m.data[m.HeaderSize:]
+	if len(subject) < 5 || subject[3] != nodeToken || !bytes.Contains(text, []byte(`"blob"`)) {
+		return
+	}
+	if spec, err := job.ParseSpec(text); err == nil && spec.Blob != nil {
+		s.bodies[spec.Blob.Name] = &largeBody{Blob: *spec.Blob, job: id}
+	}
+}
+
+// addChunk adds the chunk of a blob that m contains to the size and hash of the
+// blob's body. They need the chunks in their order: a chunk that comes too early is
+// kept until those before it were read. Chunks of unknown blobs, and a chunk that
+// was stored twice, are ignored.
+func (s *stream) addChunk(m *message) {
+	nameAndNumber, ok := strings.CutPrefix(m.Name, blobSubject)
+	dot := strings.LastIndexByte(nameAndNumber, '.')
+	if !ok || dot < 0 {
+		return
+	}
+	number, err := strconv.Atoi(nameAndNumber[dot+1:])
+	b := s.bodies[nameAndNumber[:dot]]
+	if err != nil || b == nil || number < b.next || number >= b.Chunks {
+		return
+	}
+	b.outOfOrder[number] = bytes.Clone(m.data[m.HeaderSize:])
+	for {
+		chunk, ok := b.outOfOrder[b.next]
+		if !ok {
+			return
+		}
+		delete(b.outOfOrder, b.next)
+		b.next++
+		b.size += int64(len(chunk))
+		b.hash.Write(chunk)
+	}
+}
+
+// checkBodies returns an error unless every blob that a needed record refers to is
+// complete.
+func (v *verifier) checkBodies(m *Manifest) error {
+	stored := map[string]*largeBody{}
+	if blobs := m.Stream(subjects.StreamBlobs); blobs != nil {
+		stored = v.streams[blobs.Name].bodies
+	}
+	for i := range v.ledger.Lanes() {
+		for name, needed := range v.streams[m.Stream(subjects.LaneStream(uint8(i))).Name].bodies {
+			owner := "a record of lane " + strconv.Itoa(i) + " that is not ingested yet"
+			if needed.job != (job.ID{}) {
+				owner = "job " + needed.job.String()
+			}
+			switch found := stored[name]; {
+			case found == nil || found.next < needed.Chunks:
+				return damaged("the body of %s, blob %s, is missing or incomplete", owner, name)
+			case found.size != needed.Size || hex.EncodeToString(found.hash.Sum(nil)) != needed.SHA256:
+				return damaged("the body of %s, blob %s, does not match its record", owner, name)
+			}
+		}
+	}
+	return nil
 }

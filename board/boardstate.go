@@ -7,13 +7,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 )
 
 // boardState is the updater's view of one board.
 type boardState struct {
 	board Board
 	log   *slog.Logger
-	wake  chan<- struct{}
+	wake  chan<- struct{} // makes the updater begin a pass soon
 
 	mu     sync.Mutex
 	synced bool // all initial rows were received
@@ -28,7 +30,7 @@ type rowState struct {
 	found            []byte    // value written by another tenure, not compared yet; nil: none
 	conflicting      bool      // written by another client
 	wroteAt          time.Time // last write by this updater
-	sent             []byte    // value of a write that is in flight, or whose result is unknown
+	unconfirmed      []byte    // value of a write that is in flight, or whose result is unknown; nil: none
 	inFlight         bool
 	echo             Entry // entry received while a write was in flight
 }
@@ -44,7 +46,7 @@ func (bs *boardState) receive(e Entry) {
 	defer bs.mu.Unlock()
 	if e.Key == "" {
 		bs.synced = true
-		bs.notify()
+		wakeup.Send(bs.wake)
 		return
 	}
 	s := bs.rows[e.Key]
@@ -71,22 +73,15 @@ func (bs *boardState) receive(e Entry) {
 func (bs *boardState) apply(s *rowState, e Entry) {
 	s.rev, s.deleted = e.Revision, e.Deleted
 	s.stable, s.volatile, s.found = 0, 0, nil
-	if !bs.synced || s.sent != nil && bytes.Equal(s.sent, e.Value) {
+	ownWrite := s.unconfirmed != nil && bytes.Equal(s.unconfirmed, e.Value)
+	if !bs.synced || ownWrite {
 		s.found = e.Value
 	} else {
 		s.conflicting = true
 		bs.log.Warn("board row written by another client, overwriting it", "bucket", bs.board.Name, "key", e.Key, "revision", e.Revision)
-		bs.notify()
+		wakeup.Send(bs.wake)
 	}
-	s.sent = nil
-}
-
-// notify makes the updater begin a pass soon. It does not block.
-func (bs *boardState) notify() {
-	select {
-	case bs.wake <- struct{}{}:
-	default:
-	}
+	s.unconfirmed = nil
 }
 
 // pendingWrite is a row to be written or removed.
@@ -98,10 +93,11 @@ type pendingWrite struct {
 	wroteAt time.Time
 }
 
-// pendingWrites returns the rows that must be written, because they differ from rows,
-// and those that must be removed, because rows does not have them. The most urgent come
-// first. There are none before the initial rows were received, unless the board's
-// SkipWatch is set.
+// pendingWrites returns the writes that make the stored board equal to rows, the most
+// urgent first: a write of each row that differs, and the removal of each stored row that
+// rows does not have. A row that was written less than minRowInterval ago, or is being
+// written, is left to a later call. Before the initial rows were received there are no
+// writes, unless the board's SkipWatch is set, and in any case no removals.
 func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -118,13 +114,14 @@ func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 			w.wroteAt = s.wroteAt
 		}
 		switch {
-		case s == nil: // not stored
-		case s.inFlight || now.Sub(s.wroteAt) < minRowInterval:
+		case s != nil && s.busy(now):
 			continue
-		case s.deleted, s.conflicting:
+		case s == nil || s.deleted || s.conflicting: // not stored, or not as this updater wrote it
+			w.urgency = 0
 		case s.found != nil:
 			w.compare, w.urgency = !bs.board.SkipWatch, 1
 		case s.stable != r.Stable:
+			w.urgency = 0
 		case s.volatile != r.Volatile && now.Sub(s.wroteAt) >= bs.board.Interval:
 			w.urgency = 2
 		default:
@@ -134,7 +131,8 @@ func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 	}
 	for key, s := range bs.rows {
 		switch {
-		case !bs.synced || present[key] || s.inFlight || now.Sub(s.wroteAt) < minRowInterval:
+		case !bs.synced || present[key] || s.busy(now):
+			continue
 		case !s.deleted:
 			writes = append(writes, pendingWrite{Row: Row{Key: key}, remove: true})
 		case now.Sub(s.wroteAt) > forgetAfter:
@@ -145,6 +143,11 @@ func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 		return cmp.Or(cmp.Compare(a.urgency, b.urgency), a.wroteAt.Compare(b.wroteAt), cmp.Compare(a.Key, b.Key))
 	})
 	return writes
+}
+
+// busy reports whether the row is being written or was written too recently.
+func (s *rowState) busy(now time.Time) bool {
+	return s.inFlight || now.Sub(s.wroteAt) < minRowInterval
 }
 
 // confirm reports whether the row that another tenure wrote has the given value, apart
@@ -160,10 +163,11 @@ func (bs *boardState) confirm(w *pendingWrite, value []byte) bool {
 	return true
 }
 
-// beginWrite records that value is being written to a row, and returns the revision on
-// which the write is conditional: 0, for none, if the row does not exist, because its
-// deletion marker may have been missed.
-func (bs *boardState) beginWrite(w *pendingWrite, value []byte) (last uint64) {
+// beginWrite records that value is being written to a row, until endWrite. It returns the
+// revision that the stored row must have for the write to succeed. If the row is not
+// stored, that is 0, which makes the write unconditional: the last revision would be that
+// of a deletion marker, which the watch may have missed.
+func (bs *boardState) beginWrite(w *pendingWrite, value []byte) (expected uint64) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	s := bs.rows[w.Key]
@@ -171,7 +175,7 @@ func (bs *boardState) beginWrite(w *pendingWrite, value []byte) (last uint64) {
 		s = &rowState{}
 		bs.rows[w.Key] = s
 	}
-	s.inFlight, s.sent = true, value
+	s.inFlight, s.unconfirmed = true, value
 	if s.deleted {
 		return 0
 	}
@@ -187,7 +191,7 @@ func (bs *boardState) endWrite(w *pendingWrite, rev uint64, err error, now time.
 	echo := s.echo
 	s.inFlight, s.echo, s.wroteAt = false, Entry{}, now
 	if err == nil {
-		s.rev, s.deleted, s.conflicting, s.sent, s.found = rev, w.remove, false, nil, nil
+		s.rev, s.deleted, s.conflicting, s.unconfirmed, s.found = rev, w.remove, false, nil, nil
 		s.stable, s.volatile = w.Stable, w.Volatile
 	}
 	if echo.Revision > s.rev {

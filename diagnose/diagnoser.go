@@ -12,7 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// Config is what a [Diagnoser] knows of its node, and the functions that it calls.
+// Config configures a [Diagnoser]: its node, and the functions that it calls.
 type Config struct {
 	Node           string        // this node's name
 	DefaultTimeout time.Duration // of jobs that set none
@@ -22,12 +22,12 @@ type Config struct {
 	// may, as [scheduler.Config.Route].
 	Route func(queue, function string) (workers, runner string)
 
-	View      func(func(*ledger.Ledger))                                                         // reads this node's ledger
-	NoQuorum  func() string                                                                      // returns why there is no quorum, "" if there is one
-	Authority func() (node string, known bool)                                                   // returns the authority according to the ledger
-	Members   func() []string                                                                    // returns the names of all members
-	FindJob   func(ctx context.Context, name, queue string) (job.ID, error)                      // finds a job that may have been accepted a moment ago
-	FindQueue func(ctx context.Context, name string) (view ledger.QueueView, ok bool, err error) // likewise a queue
+	View      func(func(*ledger.Ledger))                                       // reads this node's ledger
+	NoQuorum  func() string                                                    // returns why there is no quorum, "" if there is one
+	Authority func() (node string, known bool)                                 // returns the authority according to the ledger
+	Members   func() []string                                                  // returns the names of all members
+	FindJob   func(ctx context.Context, name, queue string) (job.ID, error)    // finds a job that may have been accepted a moment ago
+	FindQueue func(ctx context.Context, name string) (ledger.QueueView, error) // finds a queue
 
 	Placement func(context.Context, scheduler.PlacementQuery) (scheduler.PlacementExplanation, error) // asks this node's scheduler; fails unless this node is the authority
 	Peers     Peers
@@ -76,36 +76,35 @@ const queryTimeout = 400 * time.Millisecond
 // PeerHandlers returns the handlers of requests from other nodes, by verb.
 func (g *Diagnoser) PeerHandlers() map[string]func(context.Context, []byte) ([]byte, error) {
 	return map[string]func(context.Context, []byte) ([]byte, error){
-		verbExplainPlacement: g.servePlacement, verbExecutors: g.serveExecutors, verbRunningJob: g.serveRunning,
+		verbExplainPlacement: serveJSON(g.cfg.Placement), verbExecutors: serveJSON(g.localExecutors), verbRunningJob: g.serveRunning,
 	}
 }
 
-// decode decodes the request of another node.
-func decode[T any](request []byte) (v T, err error) {
-	if err := json.Unmarshal(request, &v); err != nil {
-		return v, &job.InvalidError{Reason: err.Error()}
+// serveJSON returns the handler of requests for which answer returns the reply. Requests
+// and replies are JSON.
+func serveJSON[Request, Reply any](answer func(context.Context, Request) (Reply, error)) func(context.Context, []byte) ([]byte, error) {
+	return func(ctx context.Context, text []byte) ([]byte, error) {
+		var request Request
+		if err := json.Unmarshal(text, &request); err != nil {
+			return nil, &job.InvalidError{Reason: err.Error()}
+		}
+		reply, err := answer(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(reply)
 	}
-	return v, nil
-}
-
-// diagnose collects the facts about a job from the ledger and from the other nodes,
-// which it asks at the same time. It takes at most [queryTimeout] and never fails:
-// what a node does not answer is left out. ok is false if the ledger does not have the
-// job.
-func (g *Diagnoser) diagnose(ctx context.Context, id job.ID) (d *diagnosis, ok bool) {
-	d = g.newDiagnosis()
-	g.cfg.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })
-	if ok {
-		g.queryNodes(ctx, d)
-	}
-	return d, ok
 }
 
 // WaitReason returns why a job does not start, or "" if nothing prevents it or the ledger
-// does not have the job. The text does not change unless the situation does.
+// does not have the job. It takes at most [queryTimeout]; facts of nodes that do not
+// answer are left out. The text does not change unless the situation does.
 func (g *Diagnoser) WaitReason(ctx context.Context, id job.ID) string {
-	if d, ok := g.diagnose(ctx, id); ok {
-		return d.waitReason()
+	d, ok := g.newDiagnosis(), false
+	g.cfg.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })
+	if !ok {
+		return ""
 	}
-	return ""
+	g.queryNodes(ctx, d)
+	return d.waitReason()
 }

@@ -42,8 +42,8 @@ func (d *diagnosis) readLedger(l *ledger.Ledger, id job.ID) (ok bool) {
 	return ok
 }
 
-// outboxFull reports whether the events and results that are not published yet take so
-// many bytes that the authority places no job.
+// outboxFull reports whether the events and results in the outbox take so many bytes that
+// the authority stops placing jobs.
 func outboxFull(l *ledger.Ledger) bool { return l.OutboxBytes() >= ledger.MaxOutbox/4*3 }
 
 // newDiagnosis returns a diagnosis without facts.
@@ -95,13 +95,17 @@ func apiReasons(reasons []reason) []api.Reason {
 // waitReason returns the reasons that block the job, or "" if it only waits for other
 // jobs. The text does not change unless the situation does.
 func (d *diagnosis) waitReason() string {
-	var texts []string
-	for _, r := range d.reasons() {
+	return strings.Join(blockingTexts(d.reasons()), ", and ")
+}
+
+// blockingTexts returns the texts of those reasons that prevent a job from starting.
+func blockingTexts(reasons []reason) (texts []string) {
+	for _, r := range reasons {
 		if r.blocks {
 			texts = append(texts, r.Text)
 		}
 	}
-	return strings.Join(texts, ", and ")
+	return texts
 }
 
 // reasons returns the reasons for the job's state, the one to resolve first at the
@@ -111,16 +115,17 @@ func (d *diagnosis) reasons() (all []reason) {
 	case job.Delayed:
 		return append(append(all, d.delayReason()), d.blockers()...)
 	case job.Waiting:
-		if all = append(d.blockers(), d.executorReasons()...); len(all) > 0 && all[0].blocks {
-			return append(all, d.orderReasons(true)...)
+		all = append(d.blockers(), d.executorReasons()...)
+		blocked := len(all) > 0 && all[0].blocks
+		order := d.orderReasons(blocked)
+		if blocked {
+			return append(all, order...)
 		}
-		return append(d.orderReasons(false), all...)
+		return append(order, all...)
 	case job.Active:
 		return d.runningReasons()
-	case job.Completed:
-		return append(all, d.completedReason())
-	case job.Failed:
-		return append(all, d.failedReason())
+	case job.Completed, job.Failed:
+		return append(all, d.endReason())
 	}
 	return nil
 }
@@ -190,31 +195,30 @@ func (d *diagnosis) holderList() []api.ActiveJob {
 }
 
 // executorReasons returns why no worker and no runner can take the job, or nil if one
-// can. A missing runner is not a reason if workers may run the job, or if drained nodes
-// have the executors.
+// can, or if the members were not asked. A missing runner is not a reason if workers may
+// run the job, or if drained nodes have the executors.
 func (d *diagnosis) executorReasons() (all []reason) {
-	if d.executors == nil || d.placement != nil && (d.placement.Available > 0 || d.placement.Placing) {
+	placeable := d.placement != nil && (d.placement.Available > 0 || d.placement.Placing)
+	if d.executors == nil || placeable {
 		return nil
 	}
-	able, drained := false, drainedReason(d.executors)
+	drained := drainedReason(d.executors)
 	notDrained := slices.DeleteFunc(slices.Clone(d.executors), func(n api.NodeExecutors) bool { return n.Drained })
 	if d.workers != "" {
-		if r := workersReason(d.workers, notDrained); r != nil {
-			all = append(all, *r)
-		} else {
-			able = true
+		r := workersReason(d.workers, notDrained)
+		if r == nil {
+			return nil
 		}
+		all = append(all, *r)
 	}
-	if d.runner != "" && !able {
-		switch r := runnerReason(d.runner, notDrained); {
-		case r == nil:
-			able = true
-		case r.Code != api.ReasonRunnerMissing || d.workers == "" && drained == nil:
+	if d.runner != "" {
+		r := runnerReason(d.runner, notDrained)
+		if r == nil {
+			return nil
+		}
+		if r.Code != api.ReasonRunnerMissing || d.workers == "" && drained == nil {
 			all = append(all, *r)
 		}
-	}
-	if able {
-		return nil
 	}
 	if drained != nil {
 		all = append(all, *drained)
@@ -272,24 +276,27 @@ func (d *diagnosis) runningReasons() (all []reason) {
 	return all
 }
 
-// completedReason returns when and where the job completed.
-func (d *diagnosis) completedReason() reason {
+// endReason returns when and where the job completed, or when and why it failed or was
+// cancelled.
+func (d *diagnosis) endReason() reason {
 	p := &d.job
 	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses}
-	return reason{Reason: api.Reason{Code: api.ReasonCompleted, Data: data, Text: fmt.Sprintf("it completed at %s, by attempt %d of %d, on node %s",
-		ledger.FormatTime(p.Ended), p.Attempts, data.MaxAttempts, p.Node)}}
-}
-
-// failedReason returns when and why the job failed or was cancelled.
-func (d *diagnosis) failedReason() reason {
-	p := &d.job
-	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses, Error: p.Reason}
-	r := reason{Reason: api.Reason{Code: api.ReasonFailed, Data: data, Text: fmt.Sprintf("it failed at %s, after %d of %d attempts: %s; its dead letter: 'yardmaster dlq show %s'",
-		ledger.FormatTime(p.Ended), p.Attempts, data.MaxAttempts, p.Reason, p.ID)}}
+	r := reason{Reason: api.Reason{Data: data}}
+	endedAt := ledger.FormatTime(p.Ended)
+	if p.State == job.Completed {
+		r.Code = api.ReasonCompleted
+		r.Text = fmt.Sprintf("it completed at %s, by attempt %d of %d, on node %s", endedAt, p.Attempts, data.MaxAttempts, p.Node)
+		return r
+	}
+	data.Error = p.Reason
 	if p.Fault != nil && p.Fault.Type == job.FaultCancelled {
 		r.Code = api.ReasonCancelled
-		r.Text = fmt.Sprintf("it was cancelled, and ended at %s, after %s: %s", ledger.FormatTime(p.Ended), plural(int(p.Attempts), "attempt"), p.Reason)
+		r.Text = fmt.Sprintf("it was cancelled, and ended at %s, after %s: %s", endedAt, plural(int(p.Attempts), "attempt"), p.Reason)
+		return r
 	}
+	r.Code = api.ReasonFailed
+	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts: %s; its dead letter: 'yardmaster dlq show %s'",
+		endedAt, p.Attempts, data.MaxAttempts, p.Reason, p.ID)
 	return r
 }
 

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
@@ -39,19 +41,6 @@ func (g *Diagnoser) explainPlacement(ctx context.Context, q scheduler.PlacementQ
 	return &answer, api.Reason{}
 }
 
-// servePlacement answers explainPlacement of another node.
-func (g *Diagnoser) servePlacement(ctx context.Context, request []byte) ([]byte, error) {
-	q, err := decode[scheduler.PlacementQuery](request)
-	if err != nil {
-		return nil, err
-	}
-	explanation, err := g.cfg.Placement(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(explanation)
-}
-
 // executorsRequest names a queue, for its workers, and a runner; "" for none.
 type executorsRequest struct {
 	Queue  string `json:"queue,omitempty"`
@@ -69,7 +58,7 @@ func (g *Diagnoser) queryExecutors(ctx context.Context, req executorsRequest) []
 	var queries sync.WaitGroup
 	for i := range members {
 		if members[i] == g.cfg.Node {
-			all[i] = g.localExecutors(req)
+			all[i], _ = g.localExecutors(ctx, req)
 			continue
 		}
 		queries.Go(func() {
@@ -83,12 +72,11 @@ func (g *Diagnoser) queryExecutors(ctx context.Context, req executorsRequest) []
 	return all
 }
 
-// localExecutors returns those of this node's executors that req names.
-func (g *Diagnoser) localExecutors(req executorsRequest) api.NodeExecutors {
+// localExecutors returns this node's executors that match req. The error is always nil.
+func (g *Diagnoser) localExecutors(_ context.Context, req executorsRequest) (api.NodeExecutors, error) {
 	n := api.NodeExecutors{Node: g.cfg.Node, Drained: g.cfg.Drained()}
 	if req.Queue != "" {
-		workers := g.cfg.Workers.Subscribers(req.Queue)
-		n.Workers = &workers
+		n.Workers = new(g.cfg.Workers.Subscribers(req.Queue))
 	}
 	for _, p := range g.cfg.Pools() {
 		if p.Runner == req.Runner {
@@ -96,16 +84,7 @@ func (g *Diagnoser) localExecutors(req executorsRequest) api.NodeExecutors {
 			n.Pool = &p
 		}
 	}
-	return n
-}
-
-// serveExecutors answers queryExecutors of another node.
-func (g *Diagnoser) serveExecutors(_ context.Context, request []byte) ([]byte, error) {
-	req, err := decode[executorsRequest](request)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(g.localExecutors(req))
+	return n, nil
 }
 
 // silentMembers returns the names of the members that did not answer.
@@ -118,8 +97,8 @@ func silentMembers(all []api.NodeExecutors) (silent []string) {
 	return silent
 }
 
-// drainedReason returns a reason that names the nodes with suitable executors that are
-// drained, nil if there are none.
+// drainedReason returns the reason that nodes with suitable executors are drained. It
+// returns nil if no such node is drained.
 func drainedReason(all []api.NodeExecutors) *reason {
 	var names []string
 	for i := range all {
@@ -212,4 +191,45 @@ func runnerReason(runner string, all []api.NodeExecutors) *reason {
 		r.Code = api.ReasonRunnerLooping
 	}
 	return &r
+}
+
+// runningJobTimeout bounds the request for a job's progress. A job is shown without
+// progress rather than waiting for a node in trouble.
+const runningJobTimeout = 200 * time.Millisecond
+
+// AddProgress adds the progress of a job that an Overhop worker runs, if its node
+// answers. Runners do not report progress.
+func (g *Diagnoser) AddProgress(ctx context.Context, v *job.View) {
+	if v.State != job.Active || !strings.HasPrefix(v.Worker, job.Channel(job.Overhop, "")) {
+		return
+	}
+	if v.Node == g.cfg.Node {
+		if progress, ok := g.cfg.Workers.Running(v.ID, v.Dispatches); ok {
+			v.Progress = &progress
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, runningJobTimeout)
+	defer cancel()
+	answer, err := g.cfg.Peers.Request(ctx, v.Node, verbRunningJob, []byte(job.RequestID(v.ID, v.Dispatches)))
+	if err != nil {
+		return // also if the node does not run the dispatch (any more)
+	}
+	var progress job.Progress
+	if json.Unmarshal(answer, &progress) == nil {
+		v.Progress = &progress
+	}
+}
+
+// serveRunning answers a request of another node about a dispatch that this node runs.
+func (g *Diagnoser) serveRunning(_ context.Context, request []byte) ([]byte, error) {
+	id, n, ok := job.ParseRequestID(string(request))
+	if !ok {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("%q names no dispatch", request)}
+	}
+	progress, ok := g.cfg.Workers.Running(id, n)
+	if !ok {
+		return nil, fmt.Errorf("dispatch %s: %w", request, job.ErrNotActive)
+	}
+	return json.Marshal(progress)
 }

@@ -84,7 +84,7 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	return e
 }
 
-// withCaveat returns verdict, marked as possibly outdated if there is no quorum. It first
+// withCaveat returns verdict, marked as possibly outdated without a quorum. It first
 // calls checkQuorum, because the quorum may have been lost during the queries.
 func withCaveat(o *api.Provenance, verdict string, reasons []api.Reason) string {
 	checkQuorum(o, reasons)
@@ -94,7 +94,7 @@ func withCaveat(o *api.Provenance, verdict string, reasons []api.Reason) string 
 	return fmt.Sprintf("As node %s knew it at %s: %s", o.Node, ledger.FormatTime(o.LedgerAt), verdict)
 }
 
-// checkQuorum clears o.Certain if one of the reasons is that there is no quorum.
+// checkQuorum clears o.Certain if one of the reasons is a missing quorum.
 func checkQuorum(o *api.Provenance, reasons []api.Reason) {
 	if slices.ContainsFunc(reasons, func(r api.Reason) bool { return r.Code == api.ReasonNoQuorum }) {
 		o.Certain = false
@@ -103,12 +103,7 @@ func checkQuorum(o *api.Provenance, reasons []api.Reason) {
 
 // verdict returns the explanation in one sentence. reasons is the result of d.reasons.
 func (d *diagnosis) verdict(reasons []reason) string {
-	var blocking []string
-	for _, r := range reasons {
-		if r.blocks {
-			blocking = append(blocking, r.Text)
-		}
-	}
+	blocking := blockingTexts(reasons)
 	switch {
 	case d.job.State == job.Delayed:
 		return sentence(strings.Join(blocking, "; and "))
@@ -130,7 +125,7 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// resultText returns where the result of a completed job is, or why there is none. It
+// resultText describes where the result of a completed job is, or why it is missing. It
 // returns "" for other jobs.
 func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 	if p.State != job.Completed {
@@ -160,8 +155,8 @@ func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 // completed, the explanation says that it is not known whether the job exists; if there
 // is certainly no such job, the error is [job.ErrJobNotFound].
 func (g *Diagnoser) explainMissing(ctx context.Context, q *api.JobRequest, id job.ID, err error) (*api.JobExplanation, error) {
-	var unavailable *job.UnavailableError
-	unsure := errors.As(err, &unavailable) || errors.Is(err, context.DeadlineExceeded)
+	_, unavailable := errors.AsType[*job.UnavailableError](err)
+	unsure := unavailable || errors.Is(err, context.DeadlineExceeded)
 	if err != nil && !unsure && !errors.Is(err, job.ErrJobNotFound) {
 		return nil, err
 	}

@@ -96,16 +96,21 @@ func eventTimes(p *ledger.JobDiagnosis) (times []time.Time) {
 }
 
 // read reads the stream from each of the times on, at most historyMaxBytes each, until
-// lastEvent is found. It sets gap if it skips what is between two such parts.
+// lastEvent is found. It sets gap if it skips what is between two such parts, and err if
+// the stream cannot be read.
 func (r *historyReader) read(ctx context.Context, times []time.Time) {
 	for _, at := range times {
 		batches, err := r.readSince(ctx, at.Add(-historySlack), historyBatchSize)
-		r.gap = r.gap || r.next > 0 && len(batches) > 0 && batches[0].Seq > r.next
-		for remaining := historyMaxBytes; ; {
-			if r.err = err; err != nil || r.ended {
+		skipped := r.next > 0 && len(batches) > 0 && batches[0].Seq > r.next
+		r.gap = r.gap || skipped
+		remaining := historyMaxBytes
+		for {
+			r.err = err
+			if err != nil || r.ended {
 				return
 			}
-			if batches = r.skipRead(batches); len(batches) == 0 {
+			batches = slices.DeleteFunc(batches, func(b streams.Batch) bool { return b.Seq < r.next }) // those that were read before
+			if len(batches) == 0 {
 				break
 			}
 			for i := range batches {
@@ -118,14 +123,6 @@ func (r *historyReader) read(ctx context.Context, times []time.Time) {
 			batches, err = r.readFrom(ctx, r.next, historyBatchSize)
 		}
 	}
-}
-
-// skipRead returns batches without those that were read before.
-func (r *historyReader) skipRead(batches []streams.Batch) []streams.Batch {
-	for len(batches) > 0 && batches[0].Seq < r.next {
-		batches = batches[1:]
-	}
-	return batches
 }
 
 // readBatch adds the events of the job that a batch contains.

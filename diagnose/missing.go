@@ -143,12 +143,9 @@ func (g *Diagnoser) explainNotIngested(ctx context.Context, e *api.JobExplanatio
 	d.job.View.Queue = record.Queue
 	g.cfg.View(func(l *ledger.Ledger) { d.outboxFull = outboxFull(l) })
 	g.queryNodes(ctx, d)
-	e.State, e.Reasons = job.New.String(), apiReasons(d.notIngested(record, cursor))
-	var texts []string
-	for _, r := range e.Reasons {
-		texts = append(texts, r.Text)
-	}
-	e.Verdict = withCaveat(&e.Observed, sentence(strings.Join(texts, "; and ")), e.Reasons)
+	reasons := d.notIngested(record, cursor)
+	e.State, e.Reasons = job.New.String(), apiReasons(reasons)
+	e.Verdict = withCaveat(&e.Observed, sentence(strings.Join(blockingTexts(reasons), "; and ")), e.Reasons)
 	e.History.Complete, e.History.Note = true, "nothing has happened since it was accepted"
 }
 

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -21,44 +22,45 @@ func (g *Diagnoser) ExplainQueue(ctx context.Context, q *api.QueueRequest) (*api
 		return nil, &job.InvalidError{Reason: `name the queue: {"name": "<queue>"}`}
 	}
 	findCtx, cancel := g.findContext(ctx)
-	view, ok, err := g.cfg.FindQueue(findCtx, q.Name)
+	view, err := g.cfg.FindQueue(findCtx, q.Name)
 	cancel()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !ok:
-		return nil, fmt.Errorf("queue %q: %w", q.Name, job.ErrQueueNotFound)
 	}
 	return g.explainQueue(ctx, view), nil
 }
 
-// explainQueue explains a queue that exists. The reasons that concern the whole queue, and
+// explainQueue explains a queue that exists. It reads the local ledger, asks the authority
+// and the nodes, and waits for their answers. The reasons that concern the whole queue, and
 // what blocks its first head, are the queue's; other reasons are stated with their head.
 func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *api.QueueExplanation {
 	e := &api.QueueExplanation{Queue: api.QueueOf(&view), Reasons: []api.Reason{}, Heads: []api.WaitlistHead{}, Observed: g.provenance()}
 	e.Workers, e.Runner = g.cfg.Route(view.Name, "any")
 	var heads []*diagnosis
-	own := g.newDiagnosis()
-	own.job.View.Queue, own.job.QueueView = view.Name, view
-	g.cfg.View(func(l *ledger.Ledger) { heads = g.readQueue(l, e, own) })
+	queueDiagnosis := g.newDiagnosis()
+	queueDiagnosis.job.View.Queue, queueDiagnosis.job.QueueView = view.Name, view
+	g.cfg.View(func(l *ledger.Ledger) { heads = g.readQueue(l, e, queueDiagnosis) })
+
 	var queries sync.WaitGroup
 	queries.Go(func() {
-		own.placement, own.noAnswer = g.explainPlacement(ctx, scheduler.PlacementQuery{Queue: view.Name})
+		queueDiagnosis.placement, queueDiagnosis.noAnswer = g.explainPlacement(ctx, scheduler.PlacementQuery{Queue: view.Name})
 	})
 	queries.Go(func() { e.Nodes = g.queryExecutors(ctx, executorsRequest{e.Workers, e.Runner}) })
 	for _, head := range heads {
 		queries.Go(func() { g.queryNodes(ctx, head) })
 	}
 	queries.Wait()
-	reasons := own.blockers()
-	stated := map[api.ReasonCode]bool{} // for the whole queue
+
+	reasons := queueDiagnosis.blockers()
+	statedForQueue := map[api.ReasonCode]bool{}
 	for _, r := range reasons {
-		stated[r.Code] = true
+		statedForQueue[r.Code] = true
 	}
 	for i, head := range heads {
 		for _, r := range head.reasons() {
 			switch {
-			case stated[r.Code]:
+			case statedForQueue[r.Code]:
+				continue
 			case r.blocks && i == 0:
 				reasons = append(reasons, r)
 			default:
@@ -70,33 +72,36 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 	return e
 }
 
-// readQueue reads the queue of own, whose diagnosis is not about a job but about the
-// queue, from l into e and own. It adds the heads to e and returns a diagnosis for each.
-func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, own *diagnosis) (heads []*diagnosis) {
-	name := own.job.View.Queue
-	own.outboxFull = outboxFull(l)
-	own.holders = l.ActiveInQueue(name, api.MaxActiveJobs)
-	e.Active = own.holderList()
-	active := own.job.QueueView.Counts[job.Active]
-	own.job.PausedSince, _ = l.PausedSince(name)
+// readQueue reads from l what may keep the jobs of a queue from running, into
+// queueDiagnosis, and what the explanation shows of the queue, into e. Of the diagnosis it
+// uses only what concerns a queue as a whole. Jobs of the queue that the same executors may
+// run form a waitlist, whose first job is its head: readQueue adds up to maxHeads heads to
+// e, without their reasons, and returns a diagnosis for each.
+func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, queueDiagnosis *diagnosis) (heads []*diagnosis) {
+	queue := queueDiagnosis.job.QueueView
+	active, limit := queue.Counts[job.Active], int(queue.Config.Limit)
+	queueDiagnosis.job.LimitReached = limit > 0 && active >= limit
+	queueDiagnosis.job.PausedSince, _ = l.PausedSince(queue.Name) // zero if it is not paused
+	queueDiagnosis.holders = l.ActiveInQueue(queue.Name, api.MaxActiveJobs)
+	queueDiagnosis.outboxFull = outboxFull(l)
+
+	e.Active = queueDiagnosis.holderList()
 	e.MoreActive = max(0, active-len(e.Active))
-	limit := own.job.QueueView.Config.Limit
-	own.job.LimitReached = limit > 0 && active >= int(limit)
-	if w, ok := l.OldestWaitingJob(name); ok {
-		e.Oldest = &api.OldestJob{ID: w.ID, Accepted: w.Accepted.UTC(), AgeMS: max(0, own.now.Sub(w.Accepted).Milliseconds())}
+	if oldest, ok := l.OldestWaitingJob(queue.Name); ok {
+		age := queueDiagnosis.now.Sub(oldest.Accepted)
+		e.Oldest = &api.OldestJob{ID: oldest.ID, Accepted: oldest.Accepted.UTC(), AgeMS: max(0, age.Milliseconds())}
 	}
-	if id, at, notBefore, ok := l.NextDelayed(name); ok {
+	if id, at, notBefore, ok := l.NextDelayed(queue.Name); ok {
 		e.NextDue = &api.NextDueJob{ID: &id, At: at}
-	} else if !notBefore.IsZero() {
+	} else if !notBefore.IsZero() { // a delayed job exists, but its search was given up
 		e.NextDue = &api.NextDueJob{At: notBefore}
 	}
-	for _, first := range l.WaitlistHeads(name, maxHeads) {
-		head := g.newDiagnosis()
-		if !head.readLedger(l, first.ID) {
-			continue
-		}
-		heads = append(heads, head)
-		e.Heads = append(e.Heads, api.WaitlistHead{ID: first.ID, Function: first.Function, Count: first.Count, Reasons: []api.Reason{}})
+
+	for _, head := range l.WaitlistHeads(queue.Name, maxHeads) {
+		headDiagnosis := g.newDiagnosis()
+		headDiagnosis.readLedger(l, head.ID)
+		heads = append(heads, headDiagnosis)
+		e.Heads = append(e.Heads, api.WaitlistHead{ID: head.ID, Function: head.Function, Count: head.Count, Reasons: []api.Reason{}})
 	}
 	return heads
 }
@@ -105,21 +110,15 @@ func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, own *di
 // reasons it adds one: that the queue is idle, or that its jobs start in their order.
 func summarize(e *api.QueueExplanation, view *ledger.QueueView, reasons []reason) {
 	waiting, active := view.Counts[job.Waiting], view.Counts[job.Active]
-	text := ""
-	for _, r := range reasons {
-		e.Reasons = append(e.Reasons, r.Reason)
-		if r.blocks {
-			if text != "" {
-				text += "; and "
-			}
-			text += r.Text
-		}
-	}
+	e.Reasons = append(e.Reasons, apiReasons(reasons)...)
+	text := strings.Join(blockingTexts(reasons), "; and ")
 	switch {
 	case waiting == 0 && text == "":
 		idle := "nothing waits in queue " + view.Name
-		if active > 0 {
-			idle += fmt.Sprintf(", and %d of its jobs %s", active, runVerb(active))
+		if active == 1 {
+			idle += ", and 1 of its jobs runs"
+		} else if active > 1 {
+			idle += fmt.Sprintf(", and %d of its jobs run", active)
 		}
 		idle += delayedSuffix(e, view.Counts[job.Delayed])
 		e.Reasons = append(e.Reasons, api.Reason{Code: api.ReasonIdle, Text: idle})
@@ -150,12 +149,4 @@ func delayedSuffix(e *api.QueueExplanation, delayed int) string {
 		text += ", the first at " + ledger.FormatTime(d.At)
 	}
 	return text
-}
-
-// runVerb returns the verb for a number of jobs.
-func runVerb(jobs int) string {
-	if jobs == 1 {
-		return "runs"
-	}
-	return "run"
 }
