@@ -43,16 +43,19 @@ const (
 	kindDebounce = 'd'
 )
 
+// newGuard returns the guard of the given kind for a producer's key and the time
+// in milliseconds for which it is held. A nil key means no guard; without a time
+// the key is held for defaultTTL.
 func newGuard(kind byte, key *string, ttlMS *int64, defaultTTL time.Duration) Guard {
 	if key == nil {
 		return Guard{}
 	}
-	sum := sha256.Sum256(append([]byte{kind}, *key...))
-	g := Guard{Key: GuardKey(sum[:]), TTL: defaultTTL}
+	hash := sha256.Sum256(append([]byte{kind}, *key...))
+	guard := Guard{Key: GuardKey(hash[:]), TTL: defaultTTL}
 	if ttlMS != nil {
-		g.TTL = time.Duration(*ttlMS) * time.Millisecond
+		guard.TTL = milliseconds(ttlMS)
 	}
-	return g
+	return guard
 }
 
 // HasGuards reports whether the job has a guard, so that the ledger decides
@@ -73,31 +76,35 @@ func (s *Spec) guards() *Guards {
 	}
 }
 
+// validateGuards checks the keys of s and how long they are held, and that no
+// key is combined with another field that contradicts it. The error is an
+// [*InvalidError].
 func (s *Spec) validateGuards() error {
 	for _, g := range [...]struct {
-		key, time string
-		given     *string
-		ms        *int64
-		optional  bool
+		keyField, ttlField string
+		key                *string
+		ttlMS              *int64
+		hasDefaultTTL      bool
 	}{
 		{"unique_key", "unique_ttl_ms", s.UniqueKey, s.UniqueTTLMS, true},
 		{"rate_limit_key", "rate_limit_ms", s.RateLimitKey, s.RateLimitMS, false},
 		{"debounce_key", "debounce_ms", s.DebounceKey, s.DebounceMS, false},
 	} {
 		switch {
-		case g.given == nil && g.ms == nil:
+		case g.key == nil && g.ttlMS == nil:
 			continue
-		case g.given == nil:
-			return invalid("%s means nothing without %s: give both or neither", g.time, g.key)
-		case g.ms == nil && !g.optional:
-			return invalid("%s needs %s: how long it is held, in milliseconds", g.key, g.time)
-		case len(*g.given) > MaxKeyLen || strings.TrimSpace(*g.given) == "":
-			return invalid("%s has %d bytes; must have 1 to %d, not all of them blank", g.key, len(*g.given), MaxKeyLen)
+		case g.key == nil:
+			return invalid("%s means nothing without %s: give both or neither", g.ttlField, g.keyField)
+		case g.ttlMS == nil && !g.hasDefaultTTL:
+			return invalid("%s needs %s: how long it is held, in milliseconds", g.keyField, g.ttlField)
+		case len(*g.key) > MaxKeyLen || strings.TrimSpace(*g.key) == "":
+			return invalid("%s has %d bytes; must have 1 to %d, not all of them blank", g.keyField, len(*g.key), MaxKeyLen)
 		}
-		if limit := MaxGuardTTL.Milliseconds(); g.ms != nil && (*g.ms < 1 || *g.ms > limit) {
-			return invalid("%s is %d; must be 1 to %d", g.time, *g.ms, limit)
+		if limit := MaxGuardTTL.Milliseconds(); g.ttlMS != nil && (*g.ttlMS < 1 || *g.ttlMS > limit) {
+			return invalid("%s is %d; must be 1 to %d", g.ttlField, *g.ttlMS, limit)
 		}
 	}
+
 	if s.RateLimitKey != nil && s.DebounceKey != nil {
 		return invalid("rate_limit_key and debounce_key exclude each other: the one refuses the later job, the other takes it for the earlier")
 	}

@@ -2,6 +2,8 @@ package job
 
 import (
 	"encoding/json"
+	"regexp"
+	"strings"
 	"time"
 )
 
@@ -13,9 +15,10 @@ type Headers struct {
 	Tracestate  string // likewise
 }
 
-// MergeHeaders returns body with h applied. It returns a body that is not a
-// valid job unchanged, so that the job is later rejected for what is wrong with
-// its body. The error is an [*InvalidError] about the headers.
+// MergeHeaders returns the JSON of the job in body with the headers h applied.
+// It returns a body that is not a valid job unchanged, so that the job is later
+// rejected for what is wrong with its body. The error is an [*InvalidError]
+// about the headers; the returned body is then unchanged.
 func MergeHeaders(body []byte, h Headers) ([]byte, error) {
 	if h == (Headers{}) {
 		return body, nil
@@ -42,12 +45,11 @@ func (s *Spec) ApplyHeaders(h Headers) (added bool, err error) {
 		return false, nil
 	}
 	if h.Delay != "" && !s.Deferred() {
-		d, err := time.ParseDuration(h.Delay)
-		if err != nil || d < 0 {
+		delay, err := time.ParseDuration(h.Delay)
+		if err != nil || delay < 0 {
 			return false, invalid("header Yard-Delay is %q: must be a time from now like 30s, 250ms or 1h30m", h.Delay)
 		}
-		ms := d.Milliseconds()
-		s.DelayMS, added = &ms, true
+		s.DelayMS, added = new(delay.Milliseconds()), true
 	}
 	if len(s.Trace) == 0 && validTraceparent(h.Traceparent) {
 		s.Trace = map[string]string{"traceparent": h.Traceparent}
@@ -67,7 +69,9 @@ const (
 	maxTracestate   = 512      // bytes; W3C allows dropping a longer one
 )
 
-func validTrace(trace map[string]string) error {
+// validateTrace checks the number and the sizes of a trace context's entries. The
+// error is an [*InvalidError].
+func validateTrace(trace map[string]string) error {
 	if len(trace) > MaxTraceEntries {
 		return invalid("trace_context has %d entries; at most %d", len(trace), MaxTraceEntries)
 	}
@@ -84,23 +88,19 @@ func validTrace(trace map[string]string) error {
 	return nil
 }
 
-// validTraceparent reports whether text is a valid W3C traceparent: version,
-// trace id, span id and flags in lower-case hexadecimal, neither id all zeros.
-// A malformed header is ignored; it is not a reason to reject a job.
+// traceparentForm is the form of a W3C traceparent: version, trace id, span id
+// and flags, and what later versions may append.
+var traceparentForm = regexp.MustCompile(`(?s)^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?$`)
+
+// validTraceparent reports whether text is a valid W3C traceparent of at most 128
+// bytes, neither id of which is all zeros. A malformed header is ignored; it is
+// not a reason to reject a job.
 func validTraceparent(text string) bool {
-	const shape = "00-00000000000000000000000000000000-0000000000000000-00"
-	if len(text) < len(shape) || len(text) > 128 || text[:2] == "ff" {
+	parts := traceparentForm.FindStringSubmatch(text)
+	if parts == nil || len(text) > 128 {
 		return false
 	}
-	if len(text) > len(shape) && (text[:2] == "00" || text[len(shape)] != '-') { // later versions may append fields
-		return false
-	}
-	for i := range shape {
-		c := text[i]
-		hex := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
-		if dash := shape[i] == '-'; dash != (c == '-') || !dash && !hex {
-			return false
-		}
-	}
-	return text[3:35] != shape[3:35] && text[36:52] != shape[36:52]
+	version, traceID, spanID, appended := parts[1], parts[2], parts[3], parts[4]
+	validVersion := version != "ff" && (version != "00" || appended == "")
+	return validVersion && strings.Trim(traceID, "0") != "" && strings.Trim(spanID, "0") != ""
 }

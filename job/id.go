@@ -32,27 +32,19 @@ type ID [16]byte
 var namespace = ID{0x6f, 0x1d, 0x0c, 0x52, 0x8e, 0x0b, 0x5a, 0x3e, 0x9c, 0x41, 0x7a, 0x72, 0x64, 0x6d, 0x73, 0x74}
 
 // String returns the canonical form: lower case with hyphens.
-func (id ID) String() string {
-	var b [36]byte
-	id.encode(b[:])
-	return string(b[:])
-}
+func (id ID) String() string { return string(id.Append(make([]byte, 0, 36))) }
 
 // Append appends the canonical form to b.
 func (id ID) Append(b []byte) []byte {
-	n := len(b)
+	start := len(b)
 	b = append(b, "00000000-0000-0000-0000-000000000000"...)
-	id.encode(b[n:])
+	text := b[start:]
+	hex.Encode(text[0:], id[0:4])
+	hex.Encode(text[9:], id[4:6])
+	hex.Encode(text[14:], id[6:8])
+	hex.Encode(text[19:], id[8:10])
+	hex.Encode(text[24:], id[10:16])
 	return b
-}
-
-func (id ID) encode(b []byte) {
-	hex.Encode(b[0:8], id[0:4])
-	hex.Encode(b[9:13], id[4:6])
-	hex.Encode(b[14:18], id[6:8])
-	hex.Encode(b[19:23], id[8:10])
-	hex.Encode(b[24:36], id[10:16])
-	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
 }
 
 // IsZero reports whether id is the zero ID, which names no job.
@@ -80,12 +72,14 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
+// parseID is ParseID without an error, which would have to be allocated for
+// every key that is not a UUID.
 func parseID(s string) (id ID, ok bool) {
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
-		return id, false
+		return ID{}, false
 	}
-	for _, part := range [...]struct{ from, to, at int }{{0, 8, 0}, {9, 13, 4}, {14, 18, 6}, {19, 23, 8}, {24, 36, 10}} {
-		if _, err := hex.Decode(id[part.at:], []byte(s[part.from:part.to])); err != nil {
+	for _, group := range [...]struct{ begin, end, offset int }{{0, 8, 0}, {9, 13, 4}, {14, 18, 6}, {19, 23, 8}, {24, 36, 10}} {
+		if _, err := hex.Decode(id[group.offset:], []byte(s[group.begin:group.end])); err != nil {
 			return ID{}, false
 		}
 	}
@@ -157,16 +151,20 @@ func RequestID(id ID, n uint32) string {
 	return string(strconv.AppendUint(b, uint64(n), 10))
 }
 
-// ParseRequestID parses a text that [RequestID] returned; ok is false for any
-// other text.
+// ParseRequestID parses a text that [RequestID] returned, into the job's id and
+// the number n of the dispatch. ok is false for any other text.
 func ParseRequestID(s string) (id ID, n uint32, ok bool) {
 	if len(s) < 38 || len(s) > 47 || s[36] != '#' {
 		return ID{}, 0, false
 	}
 	id, ok = parseID(s[:36])
-	v, err := strconv.ParseUint(s[37:], 10, 32)
-	if !ok || err != nil || v == 0 || RequestID(id, uint32(v)) != s {
+	number, err := strconv.ParseUint(s[37:], 10, 32)
+	if !ok || err != nil || number == 0 {
 		return ID{}, 0, false
 	}
-	return id, uint32(v), true
+	n = uint32(number)
+	if RequestID(id, n) != s { // not the canonical form
+		return ID{}, 0, false
+	}
+	return id, n, true
 }

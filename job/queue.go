@@ -39,16 +39,18 @@ type QueueConfig struct {
 // one, or by its first job.
 var DefaultQueueConfig = QueueConfig{AllowOverrides: true}
 
-// ValidQueue checks the name of a queue: ASCII, 1 to [MaxQueueLen] bytes, first
-// one of [A-Za-z0-9], then [A-Za-z0-9_-], so that it is one subject token.
+// ValidQueue checks the name of a queue. It must have 1 to [MaxQueueLen] bytes,
+// begin with one of A-Z, a-z and 0-9, and continue with these, '_' and '-', so
+// that it is one token of a NATS subject. The error wraps [ErrBadQueueName].
 func ValidQueue(name string) error {
 	if name == "" || len(name) > MaxQueueLen {
 		return fmt.Errorf("queue name of %d bytes, must have 1 to %d: %w", len(name), MaxQueueLen, ErrBadQueueName)
 	}
 	for i := range len(name) {
 		c := name[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !alnum && (i == 0 || c != '_' && c != '-') {
+		isAlphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		isSeparator := c == '_' || c == '-'
+		if !isAlphanumeric && (i == 0 || !isSeparator) {
 			return fmt.Errorf("queue name %q: %w", name, ErrBadQueueName)
 		}
 	}

@@ -29,8 +29,8 @@ func (d Defaults) apply(j *Job, s *Spec) {
 	}
 }
 
-// Matches reports whether id is one that [Record.Job] may give to this record's
-// job. lane is the identity of the record's lane.
+// Matches reports whether id may be the id of this record's job: that of its
+// key, or that of its place. lane is the identity of the record's lane.
 func (r *Record) Matches(id ID, lane string) bool {
 	if key, err := KeyID(r.Queue, r.Key); r.Key != "" && err == nil && key == id {
 		return true
@@ -38,26 +38,28 @@ func (r *Record) Matches(id ID, lane string) bool {
 	return id == RecordID(lane, r.Seq, r.Stored)
 }
 
-// Job returns the job that the record asks for, or an [*InvalidError] if it
-// does not describe a valid one. lane is the identity of the record's lane. The
-// returned Job's ID is valid even with an error, so that the rejection can be
-// published under a stable name.
-func (r *Record) Job(lane string, d Defaults) (Job, error) {
+// Job returns the job that the record asks for, with defaults for what the record
+// leaves open. lane is the identity of the record's lane, from which the job's ID is
+// derived if the record has no key. If the record does not describe a valid job, the
+// error is an [*InvalidError]; the returned Job still has a valid ID, so that the
+// rejection can be published under a stable name.
+func (r *Record) Job(lane string, defaults Defaults) (Job, error) {
 	id, err := KeyID(r.Queue, r.Key)
 	if r.Key == "" || err != nil {
 		id = RecordID(lane, r.Seq, r.Stored)
 	}
+	rejected := Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}
 	if err != nil {
-		return Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}, &InvalidError{Reason: err.Error()}
+		return rejected, &InvalidError{Reason: err.Error()}
 	}
 	if r.HeaderErr != nil {
-		return Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}, r.HeaderErr
+		return rejected, r.HeaderErr
 	}
 	spec, err := ParseSpec(r.Body)
 	if err == nil {
 		err = ValidQueue(r.Queue)
 	}
 	j := spec.Job(id, r.Queue, r.Position, r.Stored)
-	d.apply(&j, &spec)
+	defaults.apply(&j, &spec)
 	return j, err
 }

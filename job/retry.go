@@ -44,8 +44,10 @@ type Verdict struct {
 	Loss   bool   // the give-back counts towards [MaxLosses]
 }
 
-// Decide returns the verdict on outcome o of attempt a. It is deterministic and
-// has no side effects.
+// Decide returns what is to happen to a job whose attempt a has ended with
+// outcome o: it is done, is retried after a delay, fails as a dead letter, or is given
+// back, which repeats the attempt without counting it. Decide is deterministic and has
+// no side effects.
 func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 	switch o.Status {
 	case Success:
@@ -62,11 +64,12 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		}
 		return Verdict{Next: NextGiveBack, Reason: o.reason(o.Status.String()), Loss: true}
 	}
-	attempts := a.MaxAttempts
-	if attempts == 0 {
-		attempts = max(p.MaxAttempts, 1)
+
+	maxAttempts := a.MaxAttempts
+	if maxAttempts == 0 {
+		maxAttempts = max(p.MaxAttempts, 1)
 	}
-	if o.Final || o.Permanent() || a.Number >= attempts {
+	if o.Final || o.Permanent() || a.Number >= maxAttempts {
 		return Verdict{Next: NextDead, Reason: o.reason("error")}
 	}
 	return Verdict{Next: NextRetry, Delay: p.delay(a, o), Reason: o.reason("error")}
@@ -89,11 +92,13 @@ func (p Policy) delay(a Attempt, o Outcome) time.Duration {
 	if a.RetryInterval > 0 {
 		return a.RetryInterval
 	}
-	shift := min(a.Number-1, 30)
-	if d := p.BaseDelay << shift; d > 0 && d < p.MaxDelay && d>>shift == p.BaseDelay {
-		return d
+	doublings := min(a.Number-1, 30)
+	delay := p.BaseDelay << doublings
+	overflows := delay <= 0 || delay>>doublings != p.BaseDelay
+	if overflows {
+		return p.MaxDelay
 	}
-	return p.MaxDelay
+	return min(delay, p.MaxDelay)
 }
 
 // retryAfter returns the delay that the worker asked for, between 0 and

@@ -62,11 +62,10 @@ func invalid(format string, args ...any) error {
 // ParseSpec parses and validates a record's body. It ignores unknown keys and
 // does not panic on any input. The error is an [*InvalidError].
 func ParseSpec(body []byte) (Spec, error) {
-	s, plain := ScanSpec(body)
-	if plain {
+	if s, scanned := ScanSpec(body); scanned { // much faster than encoding/json, but not for every body
 		return s, s.Validate()
 	}
-	s = Spec{}
+	var s Spec
 	if err := json.Unmarshal(body, &s); err != nil {
 		return Spec{}, invalid("job is not valid JSON: %v", describeJSONError(err))
 	}
@@ -77,7 +76,8 @@ func ParseSpec(body []byte) (Spec, error) {
 }
 
 // Validate checks that the fields are complete, within their ranges and
-// compatible with each other. The error is an [*InvalidError].
+// compatible with each other. A spec that refers to a blob needs no function, params
+// or payload, because the blob contains them. The error is an [*InvalidError].
 func (s *Spec) Validate() error {
 	if s.Blob != nil {
 		return s.validateBlob()
@@ -94,6 +94,8 @@ func (s *Spec) Validate() error {
 	return s.validateFields()
 }
 
+// validateBlob checks a spec whose Blob, which must be set, refers to what the job is
+// to do.
 func (s *Spec) validateBlob() error {
 	if s.Blob.Name == "" || s.Blob.Chunks < 1 || s.Blob.Size < 1 || s.Blob.Size > MaxBody || len(s.Blob.SHA256) != 64 {
 		return invalid("blob reference is incomplete: it needs name, chunks, size (1 to %d) and sha256", MaxBody)
@@ -101,6 +103,8 @@ func (s *Spec) validateBlob() error {
 	return s.validateFields()
 }
 
+// validateFields checks every field by itself, except for what the job is to do,
+// and the combinations of fields. The error is an [*InvalidError].
 func (s *Spec) validateFields() error {
 	if len(s.Function) > MaxFunctionLen {
 		return invalid("function has %d bytes; at most %d", len(s.Function), MaxFunctionLen)
@@ -127,7 +131,7 @@ func (s *Spec) validateFields() error {
 	if s.RunAt != nil && s.DelayMS != nil {
 		return invalid("run_at and delay_ms exclude each other: the one is a moment, the other a time from when the job is stored")
 	}
-	if err := validTrace(s.Trace); err != nil {
+	if err := validateTrace(s.Trace); err != nil {
 		return err
 	}
 	return s.validateGuards()
@@ -145,15 +149,20 @@ func (s *Spec) Deferred() bool { return s.RunAt != nil || s.DelayMS != nil }
 // immediately.
 func (s *Spec) ClearSchedule() { s.RunAt, s.DelayMS = nil, nil }
 
-// Job returns the facts of the job that s describes. pos is the place of its
-// record, stored the time at which the record was stored.
+// Job returns the facts of the job that s describes: the ledger's part, without
+// the body. pos is the place of the job's record, stored the time at which the
+// record was stored.
 func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
-	j := Job{ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority, Guards: s.guards()}
+	j := Job{
+		ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority,
+		Timeout: milliseconds(s.TimeoutMS), RetryInterval: milliseconds(s.RetryInterval), ResultTTL: milliseconds(s.ResultTTLMS),
+		Guards: s.guards(),
+	}
 	if s.RunAt != nil {
 		j.RunAt = *s.RunAt
 	}
-	if s.DelayMS != nil && *s.DelayMS > 0 {
-		j.RunAt = stored.Add(time.Duration(*s.DelayMS) * time.Millisecond)
+	if delay := milliseconds(s.DelayMS); delay > 0 {
+		j.RunAt = stored.Add(delay)
 	}
 	if s.Priority != nil {
 		j.Priority = uint8(*s.Priority)
@@ -161,14 +170,13 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	if s.MaxAttempts != nil {
 		j.MaxAttempts = uint32(*s.MaxAttempts)
 	}
-	if s.TimeoutMS != nil {
-		j.Timeout = time.Duration(*s.TimeoutMS) * time.Millisecond
-	}
-	if s.RetryInterval != nil {
-		j.RetryInterval = time.Duration(*s.RetryInterval) * time.Millisecond
-	}
-	if s.ResultTTLMS != nil {
-		j.ResultTTL = time.Duration(*s.ResultTTLMS) * time.Millisecond
-	}
 	return j
+}
+
+// milliseconds returns a number of milliseconds as a duration, 0 for nil.
+func milliseconds(ms *int64) time.Duration {
+	if ms == nil {
+		return 0
+	}
+	return time.Duration(*ms) * time.Millisecond
 }

@@ -41,19 +41,21 @@ func UnmarshalStrict(subject string, data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return invalid("%s is not valid JSON: it holds bytes that are not UTF-8", subject)
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	strictErr := d.Decode(v)
-	if strictErr == nil && len(bytes.TrimSpace(data[d.InputOffset():])) == 0 {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	strictErr := decoder.Decode(v)
+	if strictErr == nil && len(bytes.TrimSpace(data[decoder.InputOffset():])) == 0 {
 		return nil
 	}
+
 	// The decoder finds unknown keys; for everything else Unmarshal has the
 	// better error messages.
 	if err := json.Unmarshal(data, v); err != nil {
 		return invalid("%s is not valid JSON: %v", subject, describeJSONError(err))
 	}
 	if name, ok := strings.CutPrefix(fmt.Sprint(strictErr), "json: unknown field "); ok {
-		return invalid("%s has no key %s; %s", subject, name, suggestKey(strings.Trim(name, `"`), jsonKeys(reflect.TypeOf(v), "")))
+		suggestion := suggestKey(strings.Trim(name, `"`), jsonKeys(reflect.TypeOf(v), ""))
+		return invalid("%s has no key %s; %s", subject, name, suggestion)
 	}
 	return invalid("%s cannot be read: %v", subject, strictErr)
 }
@@ -70,8 +72,9 @@ func suggestKey(name string, keys []string) string {
 	return "there are " + strings.Join(keys, ", ")
 }
 
-// jsonKeys returns the JSON keys of a struct in alphabetical order; keys of
-// nested structs are joined with a dot.
+// jsonKeys returns the JSON keys of a struct type, each after prefix, in
+// alphabetical order. The keys of a nested struct follow its own key and a dot.
+// It returns nil for other types.
 func jsonKeys(t reflect.Type, prefix string) (keys []string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -81,8 +84,10 @@ func jsonKeys(t reflect.Type, prefix string) (keys []string) {
 	}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Anonymous && name == "" || !f.IsExported() || name == "-" || f.Type == reflect.TypeFor[*Blob]() {
-			continue // blobs are written by nodes only, so the key is not suggested
+		isMerged := f.Anonymous && name == ""
+		isForNodes := f.Type == reflect.TypeFor[*Blob]() // only nodes write blobs
+		if isMerged || isForNodes || !f.IsExported() || name == "-" {
+			continue
 		}
 		if nested := jsonKeys(f.Type, prefix+name+"."); len(nested) > 0 {
 			keys = append(keys, nested...)
@@ -94,17 +99,14 @@ func jsonKeys(t reflect.Type, prefix string) (keys []string) {
 	return slices.Compact(keys)
 }
 
-// describeJSONError describes a type mismatch in JSON's terms instead of Go's.
+// describeJSONError describes a value of the wrong type or a malformed time in
+// JSON's terms instead of Go's. It returns any other error unchanged.
 func describeJSONError(err error) error {
-	var (
-		typeErr *json.UnmarshalTypeError
-		timeErr *time.ParseError
-	)
-	switch {
-	case errors.As(err, &typeErr):
-		return fmt.Errorf("%s must be %s, not %s", cmp.Or(jsonPath(typeErr.Field), "it"), jsonTypeName(typeErr.Type), typeErr.Value)
-	case errors.As(err, &timeErr):
-		return fmt.Errorf("%q is not a time like \"2026-11-21T09:30:00Z\"", strings.Trim(timeErr.Value, `"`))
+	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%s must be %s, not %s", cmp.Or(jsonPath(mismatch.Field), "it"), jsonTypeName(mismatch.Type), mismatch.Value)
+	}
+	if malformed, ok := errors.AsType[*time.ParseError](err); ok {
+		return fmt.Errorf("%q is not a time like \"2026-11-21T09:30:00Z\"", strings.Trim(malformed.Value, `"`))
 	}
 	return err
 }

@@ -126,7 +126,7 @@ var dependencies = map[string]struct {
 // connections are exempt; they are listed.
 var pure = map[string][]string{
 	"job": nil, "ledger": nil, "api": nil, "cluster/wire": nil,
-	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "await.go", "dialer.go", "activejob.go", "workerconn.go", "producer.go", "silence.go", "worker.go"},
+	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "activejob.go", "workerconn.go", "producer.go", "worker.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
 

@@ -85,10 +85,13 @@ func Open(files Files, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// Server returns the TLS configuration of a server. It requires a client
-// certificate if there are authorities. Session tickets are disabled, because they
-// would admit clients by files that have been replaced since.
+// Server returns the TLS configuration of a server; nil, which is no TLS, for a nil
+// Store. It requires a client certificate if there are authorities. Session tickets are
+// disabled, because they would admit clients by files that have been replaced since.
 func (s *Store) Server() *tls.Config {
+	if s == nil {
+		return nil
+	}
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		SessionTicketsDisabled: true,

@@ -85,26 +85,28 @@ func (r *Reader) Next() ([]byte, error) {
 	if uint64(size) > uint64(r.limit) {
 		return nil, &TooLargeError{Size: int(size), Limit: r.limit}
 	}
-	whole := HeaderLen + int(size)
 	if err := r.passGate(int(size)); err != nil {
 		return nil, err
 	}
-	if err := r.fill(whole); err != nil {
+	if err := r.fill(HeaderLen + int(size)); err != nil {
 		return nil, err
 	}
-	payload := r.buf[r.start+HeaderLen : r.start+whole : r.start+whole]
-	r.start += whole
-	return payload, nil
+	begin := r.start + HeaderLen
+	r.start = begin + int(size)
+	return r.buf[begin:r.start:r.start], nil
 }
 
-// passGate calls the gate, if there is one, for a frame whose length has arrived and
-// whose payload of size bytes may still be incomplete.
+// passGate calls the gate, if there is one, for a frame whose length has arrived.
+// A frame of at most UngatedBytes of payload that has arrived as a whole passes
+// without a call. The error is that of the stream or the gate.
 func (r *Reader) passGate(size int) error {
-	if r.gate == nil || size <= UngatedBytes && r.end-r.start >= HeaderLen+size {
+	isLarge := size > UngatedBytes
+	isComplete := r.Buffered() >= HeaderLen+size
+	if r.gate == nil || isComplete && !isLarge {
 		return nil
 	}
 	r.gate.Started(size)
-	if size <= UngatedBytes {
+	if !isLarge {
 		return nil
 	}
 	if err := r.fill(HeaderLen + UngatedBytes); err != nil {
@@ -116,21 +118,23 @@ func (r *Reader) passGate(size int) error {
 // Ready reports whether a whole frame, or an invalid length, is buffered, so that
 // Next will not block.
 func (r *Reader) Ready() bool {
-	have := r.end - r.start
-	if have < HeaderLen {
+	if r.Buffered() < HeaderLen {
 		return false
 	}
 	size := uint64(binary.BigEndian.Uint32(r.buf[r.start:]))
-	return size == 0 || size > uint64(r.limit) || uint64(have) >= HeaderLen+size
+	isInvalid := size == 0 || size > uint64(r.limit)
+	return isInvalid || uint64(r.Buffered()) >= HeaderLen+size
 }
 
 // Buffered returns the number of bytes that were received and not returned yet.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
-// fill reads until n bytes, from the start of the current frame, are buffered. Between
-// two frames it also releases a large buffer, or enlarges one that was too small.
+// fill reads from the stream until n bytes of the current frame are buffered. If
+// the stream ends or fails before that, it returns the error; an error that comes
+// with enough bytes is left to the next read. Between two frames fill also
+// releases a large buffer, or enlarges one that was too small.
 func (r *Reader) fill(n int) error {
-	if r.start == r.end {
+	if r.Buffered() == 0 {
 		r.start, r.end = 0, 0
 		switch {
 		case len(r.buf) > maxIdleBuffer:
@@ -140,55 +144,48 @@ func (r *Reader) fill(n int) error {
 		}
 		r.filled = false
 	}
-	for r.end-r.start < n {
+
+	for r.Buffered() < n {
 		r.grow(n)
-		m, err := r.r.Read(r.buf[r.end:])
-		r.end += m
+		received, err := r.r.Read(r.buf[r.end:])
+		r.end += received
 		r.filled = r.end == len(r.buf)
-		if r.end-r.start >= n {
-			break // a persistent error will occur again
+		if err == nil || r.Buffered() >= n {
+			continue
 		}
-		if err != nil {
-			return r.readError(err)
+		if errors.Is(err, io.EOF) && r.Buffered() > 0 {
+			return io.ErrUnexpectedEOF
 		}
+		return err
 	}
 	return nil
 }
 
-// grow makes space for at least one more of the n bytes that are needed. It moves
-// the buffered bytes to the front at most once per frame, and grows a full buffer
-// by what has arrived so far, at most by readAhead.
+// grow makes space for at least one more of the n bytes of the current frame that
+// are needed. It moves the buffered bytes to the front at most once per frame, and
+// enlarges a full buffer by as much as has arrived so far, at most by readAhead:
+// the announced length is not trusted.
 func (r *Reader) grow(n int) {
-	have := r.end - r.start
+	buffered := r.Buffered()
 	if r.start > 0 && r.start+n > len(r.buf) {
 		copy(r.buf, r.buf[r.start:r.end])
-		r.start, r.end = 0, have
+		r.start, r.end = 0, buffered
 	}
 	if r.end < len(r.buf) {
 		return
 	}
-	step := min(max(have, initialBuffer), readAhead)
-	if have > readAhead {
-		step = have / 2 // a peer that has sent this much is likely to send the rest
+	step := min(max(buffered, initialBuffer), readAhead)
+	if buffered > readAhead {
+		step = buffered / 2 // a peer that has sent this much is likely to send the rest
 	}
-	grown := make([]byte, min(max(n, initialBuffer), have+step))
-	copy(grown, r.buf[:r.end])
-	r.buf = grown
+	enlarged := make([]byte, min(max(n, initialBuffer), buffered+step))
+	copy(enlarged, r.buf[:r.end])
+	r.buf = enlarged
 }
 
-// readError converts io.EOF within a frame to io.ErrUnexpectedEOF.
-func (r *Reader) readError(err error) error {
-	if errors.Is(err, io.EOF) && r.end > r.start {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// Append appends payload to dst as one frame. The caller must respect the peer's
-// limit.
+// Append appends payload to dst as one frame.
 func Append(dst, payload []byte) []byte {
-	dst = binary.BigEndian.AppendUint32(dst, uint32(len(payload)))
-	return append(dst, payload...)
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(payload))), payload...)
 }
 
 // Begin begins a frame at the end of dst, at the index mark. Append the payload to open,

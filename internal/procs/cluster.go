@@ -123,15 +123,16 @@ func (c *Cluster) Start(ctx context.Context) error {
 // LayOut chooses addresses and writes the configuration files. It starts nothing.
 func LayOut(o Options) (*Cluster, error) {
 	c := &Cluster{}
-	a, err := freeport.Addresses(addresses * o.Nodes)
+	free, err := freeport.Addresses(addresses * o.Nodes)
 	if err != nil {
 		return nil, err
 	}
-	for i := range o.Nodes {
-		a := a[addresses*i:]
-		n := NewNode(o.Dir, o.Binary, fmt.Sprintf("n%d", i+1), a, o.Env)
+	i := 0
+	for addrs := range slices.Chunk(free, addresses) {
+		i++
+		n := NewNode(o.Dir, o.Binary, fmt.Sprintf("n%d", i), addrs, o.Env)
 		if o.Profile {
-			n.Profile = a[5]
+			n.Profile = addrs[5] // NewNode uses those before
 			n.Env = append(n.Env, "YARD_PPROF="+n.Profile)
 		}
 		c.Nodes = append(c.Nodes, n)
@@ -258,8 +259,7 @@ func (c *Cluster) Authority(ctx context.Context) (*Node, error) {
 func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
 	request := api.QueueRequest{Name: name}
 	if limit > 0 {
-		n := int64(limit)
-		request.Limit = &n
+		request.Limit = new(int64(limit))
 	}
 	return c.Until(ctx, "queue "+name+" is created", func() error {
 		i := slices.IndexFunc(c.Nodes, (*Node).Running)
@@ -267,7 +267,8 @@ func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
 			return errors.New("no node is running")
 		}
 		err := c.Nodes[i].Ask(ctx, api.SubjectAPI+".queue.add", request, new(any))
-		if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == "409" { // created by an earlier request
+		refused, ok := errors.AsType[*api.Error](err)
+		if ok && refused.Code == api.CodeConflict { // created by an earlier request
 			return nil
 		}
 		return err

@@ -26,7 +26,7 @@ type Process struct {
 	// calls its method Start.
 	Launch func(*exec.Cmd) error
 
-	last atomic.Pointer[execution] // nil before the first start
+	lastRun atomic.Pointer[execution] // nil before the first start
 }
 
 // execution is one execution of a process.
@@ -65,7 +65,7 @@ func (p *Process) Start() error {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
 	e := &execution{cmd: cmd, ended: make(chan struct{})}
-	p.last.Store(e)
+	p.lastRun.Store(e)
 	go func() { // ends with the process; Kill, Stop and Wait wait for it
 		e.err = cmd.Wait()
 		close(e.ended)
@@ -75,7 +75,7 @@ func (p *Process) Start() error {
 
 // Running reports whether the process has been started and has not exited.
 func (p *Process) Running() bool {
-	e := p.last.Load()
+	e := p.lastRun.Load()
 	return e != nil && !e.hasEnded()
 }
 
@@ -89,48 +89,58 @@ func (e *execution) hasEnded() bool {
 }
 
 // PID returns the id of the process.
-func (p *Process) PID() int { return p.last.Load().cmd.Process.Pid }
+func (p *Process) PID() int { return p.lastRun.Load().cmd.Process.Pid }
 
 // Signal sends a signal to the process.
-func (p *Process) Signal(s syscall.Signal) error { return p.last.Load().cmd.Process.Signal(s) }
+func (p *Process) Signal(s syscall.Signal) error { return p.lastRun.Load().cmd.Process.Signal(s) }
 
 // Kill kills the process, if it has been started, and returns when it has exited.
 func (p *Process) Kill() {
-	if e := p.last.Load(); e != nil {
-		e.requested.Store(true)
-		_ = e.cmd.Process.Kill() // fails if it has exited already
-		<-e.ended
+	if e := p.lastRun.Load(); e != nil {
+		e.kill()
 	}
 }
 
 // Term sends SIGTERM once, if the process has been started. A second SIGTERM would make
 // a node exit without finishing its work.
 func (p *Process) Term() {
-	e := p.last.Load()
+	if e := p.lastRun.Load(); e != nil {
+		e.terminate()
+	}
+}
+
+// Stop sends SIGTERM, unless an earlier call of Term or Stop has, and returns when the
+// process has exited. It kills a process that has not exited after grace. It does nothing
+// if the process was never started.
+func (p *Process) Stop(grace time.Duration) {
+	e := p.lastRun.Load()
 	if e == nil {
 		return
 	}
+	e.terminate()
+	select {
+	case <-e.ended:
+	case <-time.After(grace):
+		e.kill()
+	}
+}
+
+// kill kills the process and waits until it has exited.
+func (e *execution) kill() {
+	e.requested.Store(true)
+	_ = e.cmd.Process.Kill() // fails if it has exited already
+	<-e.ended
+}
+
+// terminate sends SIGTERM, unless it has before. It does not wait for the exit.
+func (e *execution) terminate() {
 	e.requested.Store(true)
 	e.term.Do(func() { _ = e.cmd.Process.Signal(syscall.SIGTERM) }) // fails if it has exited already
 }
 
-// Stop sends SIGTERM, unless Term has, and waits for the exit. It kills a process that
-// has not exited after grace.
-func (p *Process) Stop(grace time.Duration) {
-	if p.last.Load() == nil {
-		return
-	}
-	p.Term()
-	select {
-	case <-p.last.Load().ended:
-	case <-time.After(grace):
-		p.Kill()
-	}
-}
-
 // Wait waits for the process to exit and returns its exit error.
 func (p *Process) Wait(ctx context.Context) error {
-	e := p.last.Load()
+	e := p.lastRun.Load()
 	select {
 	case <-e.ended:
 		return e.err
@@ -142,7 +152,7 @@ func (p *Process) Wait(ctx context.Context) error {
 // Ended returns nil while the process runs, and afterwards an error with its exit
 // status and the end of its output.
 func (p *Process) Ended() error {
-	e := p.last.Load()
+	e := p.lastRun.Load()
 	if !e.hasEnded() {
 		return nil
 	}
@@ -152,7 +162,7 @@ func (p *Process) Ended() error {
 // UnexpectedExit returns an error if the process has exited, and not because of
 // Kill, Term or Stop.
 func (p *Process) UnexpectedExit() error {
-	e := p.last.Load()
+	e := p.lastRun.Load()
 	if e == nil || !e.hasEnded() || e.requested.Load() {
 		return nil
 	}

@@ -72,7 +72,7 @@ func compile(t reflect.Type) *codec {
 // zero fields at its end. The decoder sets only the fields that the array has; it
 // refuses an array that is longer than the struct.
 func compileStruct(t reflect.Type) *codec {
-	var fields []int // their indexes
+	var indexes []int // of the fields that are encoded
 	var codecs []*codec
 	for i := range t.NumField() {
 		field := t.Field(i)
@@ -82,18 +82,19 @@ func compileStruct(t reflect.Type) *codec {
 		case !field.IsExported():
 			panic(fmt.Sprintf("structpack: field %s of %v is not exported and would be lost", field.Name, t))
 		}
-		fields, codecs = append(fields, i), append(codecs, codecOf(field.Type))
+		indexes, codecs = append(indexes, i), append(codecs, codecOf(field.Type))
 	}
+
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
-		n := len(fields)
-		for n > 0 && v.Field(fields[n-1]).IsZero() {
+		n := len(indexes)
+		for n > 0 && v.Field(indexes[n-1]).IsZero() {
 			n--
 		}
 		if err := e.EncodeArrayLen(n); err != nil {
 			return err
 		}
-		for i, f := range fields[:n] {
-			if err := codecs[i].put(e, v.Field(f)); err != nil {
+		for i, index := range indexes[:n] {
+			if err := codecs[i].put(e, v.Field(index)); err != nil {
 				return err
 			}
 		}
@@ -104,12 +105,12 @@ func compileStruct(t reflect.Type) *codec {
 		if err != nil {
 			return err
 		}
-		if n < 0 || n > len(fields) {
-			return fmt.Errorf("%v with %d fields, this release knows %d", t, n, len(fields))
+		if n < 0 || n > len(indexes) {
+			return fmt.Errorf("%v with %d fields, this release knows %d", t, n, len(indexes))
 		}
-		for i, f := range fields[:n] {
-			if err := codecs[i].get(d, v.Field(f)); err != nil {
-				return fmt.Errorf("%v.%s: %w", t, t.Field(f).Name, err)
+		for i, index := range indexes[:n] {
+			if err := codecs[i].get(d, v.Field(index)); err != nil {
+				return fmt.Errorf("%v.%s: %w", t, t.Field(index).Name, err)
 			}
 		}
 		return nil
@@ -138,17 +139,17 @@ func compileSlice(t reflect.Type) *codec {
 	get := func(d *Decoder, v reflect.Value) error {
 		n, err := d.DecodeArrayLen()
 		if err != nil || n < 0 {
-			return err // nil
+			return err // nil for a nil slice
 		}
-		// Do not allocate by the length, which may be wrong. Each element takes at
-		// least one byte.
+		// Each element takes at least one byte. A length that is wrong all the same
+		// must not decide how much memory is allocated.
 		if n > d.src.Len() {
 			return fmt.Errorf("array of %d in %d bytes", n, d.src.Len())
 		}
 		v.Set(reflect.MakeSlice(t, 0, min(n, 512)))
 		for i := range n {
-			if i == v.Cap() { // doubled, as the elements arrive
-				v.Grow(min(n-i, i))
+			if i == v.Cap() {
+				v.Grow(min(n-i, i)) // at most doubles the capacity
 			}
 			v.SetLen(i + 1)
 			if err := elem.get(d, v.Index(i)); err != nil {
@@ -171,8 +172,8 @@ func compileMap(t reflect.Type) *codec {
 		if err := e.EncodeMapLen(v.Len()); err != nil {
 			return err
 		}
-		for it := v.MapRange(); it.Next(); {
-			if err := errors.Join(e.EncodeString(it.Key().String()), elem.put(e, it.Value())); err != nil {
+		for entries := v.MapRange(); entries.Next(); {
+			if err := errors.Join(e.EncodeString(entries.Key().String()), elem.put(e, entries.Value())); err != nil {
 				return err
 			}
 		}
@@ -202,12 +203,12 @@ func compileMap(t reflect.Type) *codec {
 // compilePointer returns the codec of a pointer type. A nil pointer is encoded
 // as nil, so the type that it points to must not have a nil itself.
 func compilePointer(t reflect.Type) *codec {
-	to := t.Elem()
-	switch k := to.Kind(); {
-	case to == timeType, k == reflect.Pointer, k == reflect.Map, k == reflect.Slice:
+	target := t.Elem()
+	switch kind := target.Kind(); {
+	case target == timeType, kind == reflect.Pointer, kind == reflect.Map, kind == reflect.Slice:
 		panic(fmt.Sprintf("structpack: a %v cannot be encoded: its nil would be ambiguous", t))
 	}
-	elem := codecOf(to)
+	elem := codecOf(target)
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
 		if v.IsNil() {
 			return e.EncodeNil()
@@ -222,7 +223,7 @@ func compilePointer(t reflect.Type) *codec {
 		if code == msgpcode.Nil {
 			return d.DecodeNil()
 		}
-		v.Set(reflect.New(to))
+		v.Set(reflect.New(target))
 		return elem.get(d, v.Elem())
 	}
 	return &codec{put, get}
@@ -243,13 +244,13 @@ func getTime(d *Decoder, v reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	at := v.Addr().Interface().(*time.Time)
+	target := v.Addr().Interface().(*time.Time)
 	if code == msgpcode.Nil {
-		*at = time.Time{}
+		*target = time.Time{}
 		return d.DecodeNil()
 	}
-	n, err := d.DecodeInt64()
-	*at = time.Unix(0, n).UTC()
+	nanoseconds, err := d.DecodeInt64()
+	*target = time.Unix(0, nanoseconds).UTC()
 	return err
 }
 
@@ -300,6 +301,7 @@ func getBytes(d *Decoder, v reflect.Value) error {
 	return err
 }
 
+// getByteArray decodes a byte array. It fails if the encoded length is another.
 func getByteArray(d *Decoder, v reflect.Value) error {
 	n, err := d.DecodeBytesLen()
 	if err != nil {

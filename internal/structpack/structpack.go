@@ -18,7 +18,8 @@ type Encoder struct {
 
 var encoders = sync.Pool{New: func() any { return &Encoder{Encoder: msgpack.NewEncoder(nil)} }}
 
-// Encode returns prefix and what put encodes after it, in new memory.
+// Encode returns prefix and what put encodes after it, in new memory. The error
+// is that of put.
 func Encode(prefix []byte, put func(*Encoder) error) ([]byte, error) {
 	e := encoders.Get().(*Encoder)
 	defer encoders.Put(e)
@@ -57,17 +58,22 @@ const maxInterned = 64 // longest string that is cached, in bytes
 
 var decoders = sync.Pool{New: func() any { return &Decoder{Decoder: msgpack.NewDecoder(nil)} }}
 
-// Decode calls get with a decoder of raw, all of which get must consume.
+// Decode calls get with a decoder of raw, all of which get must consume. The
+// decoder must not be used after get has returned.
 func Decode(raw []byte, get func(*Decoder) error) error { return decode(raw, false, get) }
 
 // DecodeShared is like [Decode], but decoded byte slices share raw's memory.
 func DecodeShared(raw []byte, get func(*Decoder) error) error { return decode(raw, true, get) }
 
+// decode is Decode, or DecodeShared if shared is set.
 func decode(raw []byte, shared bool, get func(*Decoder) error) error {
 	d := decoders.Get().(*Decoder)
-	defer decoders.Put(d)
+	defer func() {
+		d.raw = nil
+		d.src.Reset(nil)
+		decoders.Put(d)
+	}()
 	d.raw, d.shared = raw, shared
-	defer func() { d.raw = nil; d.src.Reset(nil) }()
 	d.src.Reset(raw)
 	d.Reset(&d.src) // reads no further than what it decodes, because src is an io.ByteScanner
 	if err := get(d); err != nil {
@@ -94,8 +100,8 @@ func (d *Decoder) ExpectArray(want int) error {
 	return err
 }
 
-// string decodes a string, "" for nil. It returns the cached string if it has the same
-// bytes, and puts others of at most maxInterned bytes into the cache.
+// string decodes a string, "" for nil. A string of at most maxInterned bytes is
+// taken from the cache, or put there in place of one with the same hash.
 func (d *Decoder) string() (string, error) {
 	n, err := d.bytesLen()
 	if err != nil || n <= 0 {
@@ -110,11 +116,12 @@ func (d *Decoder) string() (string, error) {
 	if err := d.ReadFull(b); err != nil {
 		return "", err
 	}
-	slot := &d.interned[(n*31+int(b[0])*7+int(b[n-1]))%len(d.interned)]
-	if *slot != string(b) {
-		*slot = string(b)
+	hash := n*31 + int(b[0])*7 + int(b[n-1])
+	cached := &d.interned[hash%len(d.interned)]
+	if *cached != string(b) {
+		*cached = string(b)
 	}
-	return *slot, nil
+	return *cached, nil
 }
 
 // bytes decodes a byte slice, nil for nil. It copies the bytes unless d.shared is set.
@@ -123,8 +130,8 @@ func (d *Decoder) bytes() ([]byte, error) {
 	if err != nil || n < 0 {
 		return nil, err
 	}
-	at := len(d.raw) - d.src.Len()
-	b := d.raw[at : at+n : at+n]
+	begin := len(d.raw) - d.src.Len()
+	b := d.raw[begin : begin+n : begin+n]
 	if _, err := d.src.Seek(int64(n), io.SeekCurrent); err != nil {
 		return nil, err
 	}
