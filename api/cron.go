@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -69,6 +70,35 @@ type CronPage struct {
 type CronDetail struct {
 	Cron
 	LastState string `json:"last_job_state,omitempty"` // "" means that there was no job, or that it is no longer in the ledger
+}
+
+// CronOf returns a cron entry of the ledger as the API shows it, without its next ticks.
+func CronOf(v *ledger.CronView) Cron {
+	c := Cron{
+		Name: v.Name, Schedule: v.Schedule, Zone: cmp.Or(v.TimeZone, "UTC"), Queue: v.Queue, Job: v.Body, Declared: v.Declared,
+		Missed: CronSkip, Overlap: CronAllow, State: CronState(v), Upcoming: []time.Time{},
+		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
+	}
+	if v.CatchUp {
+		c.Missed = CronOnce
+	}
+	if v.NoOverlap {
+		c.Overlap = CronSkip
+	}
+	if c.State == "running" {
+		c.Next = &v.Next
+	}
+	if !v.Last.IsZero() {
+		c.Last, c.LastJob = &v.Last, &v.LastJob
+	}
+	if v.LastUnfired.IsZero() {
+		return c
+	}
+	c.LastSkipped = &SkippedTick{At: v.LastUnfired, Reason: "missed"}
+	if v.UnfiredFor != (job.ID{}) {
+		c.LastSkipped.Reason, c.LastSkipped.Job = "overlap", &v.UnfiredFor
+	}
+	return c
 }
 
 // CronState returns the state of a cron entry, as in [Cron].

@@ -13,8 +13,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// DefaultNode is the address that a node of a single-node cluster serves workers
-// and producers at.
+// DefaultNode is the address at which a node of a single-node cluster serves
+// workers and producers.
 const DefaultNode = "127.0.0.1:9876"
 
 // Options configure a [Client]. The zero value connects to [DefaultNode].
@@ -24,11 +24,11 @@ type Options struct {
 	Nodes []string
 	// Name appears in the cluster's status and logs.
 	Name string
-	// Token is the secret that the nodes ask of their clients; "" means none.
+	// Token is the secret that the nodes require of their clients; "" means none.
 	Token string
 	// TLS enables TLS; nil means plain TCP.
 	TLS *tls.Config
-	// Log receives what the client reports; nil means slog.Default().
+	// Log receives the client's log messages; nil means slog.Default().
 	Log *slog.Logger
 	// Dial opens a connection, under TLS if TLS is set; nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -41,9 +41,9 @@ type Client struct {
 	producer *overhop.Producer
 }
 
-// Connect returns a client that is connected to one of the nodes. It tries until
-// ctx ends. The error says which node refused the client, or why none could be
-// reached.
+// Connect returns a client that is connected to one of the nodes. It tries them in
+// turn until ctx ends or a node refuses the client permanently. The error names
+// the addresses and the last failure.
 func Connect(ctx context.Context, opts Options) (*Client, error) {
 	if len(opts.Nodes) == 0 {
 		opts.Nodes = []string{DefaultNode}
@@ -85,65 +85,61 @@ type Job struct {
 	Trace map[string]string
 }
 
-// Enqueue returns the id of a job once it is accepted: a quorum of the cluster
-// has it on disk. When ctx ends first, the job may or may not have been accepted;
-// with a Key it is safe to enqueue it again.
+// Enqueue enqueues a job and returns its id once the job is accepted, that is,
+// once a quorum of the cluster has it on disk. If ctx ends first, the job may or
+// may not have been accepted; with a Key it is safe to enqueue it again.
 //
-// The error is a [*Error] when the cluster refused the job. An error that wraps
-// [ErrInvalidJob] says which field is wrong.
+// The error is a [*Error] if the cluster refused the job. It wraps
+// [ErrInvalidJob] and names the field if a field of the job is invalid.
 func (c *Client) Enqueue(ctx context.Context, j Job) (id string, err error) {
-	e, err := j.message()
+	request, err := j.request()
 	if err != nil {
 		return "", err
 	}
-	id, err = c.producer.Enqueue(ctx, e)
-	if err != nil {
-		return "", wrap("enqueue into "+j.Queue, err)
-	}
-	return id, nil
+	id, err = c.producer.Enqueue(ctx, request)
+	return id, wrap("enqueue into "+j.Queue, err)
 }
 
 // ErrInvalidJob is wrapped by the errors of jobs that cannot be sent.
 var ErrInvalidJob = errors.New("invalid job")
 
-// message returns the job as a message of the protocol. The error wraps
+// request returns the job as a request of the protocol. The error wraps
 // [ErrInvalidJob].
-func (j *Job) message() (overhop.Enqueue, error) {
+func (j *Job) request() (overhop.Enqueue, error) {
 	invalid := func(format string, args ...any) (overhop.Enqueue, error) {
 		return overhop.Enqueue{}, fmt.Errorf("%w: "+format, append([]any{ErrInvalidJob}, args...)...)
-	}
-	e := overhop.Enqueue{
-		Queue: j.Queue, Function: j.Function, Key: j.Key, At: j.RunAt, MaxAttempts: int64(j.MaxAttempts),
-		Timeout: j.Timeout.Milliseconds(), Trace: j.Trace,
 	}
 	switch {
 	case j.Queue == "":
 		return invalid("Queue is empty")
 	case j.MaxAttempts < 0:
 		return invalid("MaxAttempts is %d", j.MaxAttempts)
-	case j.Timeout < 0 || j.Timeout > 0 && j.Timeout < time.Millisecond:
+	case j.Timeout != 0 && j.Timeout < time.Millisecond:
 		return invalid("Timeout is %s; it is at least 1ms, or 0 for the default", j.Timeout)
 	}
-	if p := j.Priority; p != nil {
-		if *p < 0 || *p > 9 {
-			return invalid("Priority is %d; it is 0 to 9", *p)
+	request := overhop.Enqueue{
+		Queue: j.Queue, Function: j.Function, Key: j.Key, At: j.RunAt, MaxAttempts: int64(j.MaxAttempts),
+		Timeout: j.Timeout.Milliseconds(), Trace: j.Trace,
+	}
+	if j.Priority != nil {
+		if *j.Priority < 0 || *j.Priority > 9 {
+			return invalid("Priority is %d; it is 0 to 9", *j.Priority)
 		}
-		priority := int64(*p)
-		e.Priority = &priority
+		request.Priority = new(int64(*j.Priority))
 	}
 	if j.Params != nil {
 		payload, err := overhop.Marshal(j.Params)
 		if err != nil {
 			return invalid("Params: %w", err)
 		}
-		e.Payload = payload
+		request.Payload = payload
 	}
-	return e, nil
+	return request, nil
 }
 
-// Result is how a job ended well.
+// Result is the result of a job that succeeded.
 type Result struct {
-	// Attempts is how many attempts it took.
+	// Attempts is the number of attempts that were made.
 	Attempts int
 	// Omitted reports that the result is too large to be sent over this protocol.
 	Omitted bool
@@ -164,25 +160,26 @@ func decode(raw overhop.Raw, v any) error {
 }
 
 // Wait blocks until the job has ended, and returns its result. The error is a
-// [*JobError] when the job failed, was cancelled or expired, and a [*Error] when
-// the cluster does not know the job. If ctx ends first, the job keeps running.
+// [*JobError] if the job failed, was cancelled or expired, and a [*Error] if the
+// cluster does not know the job. If ctx ends first, the job keeps running.
 func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 	end, err := c.producer.Wait(ctx, id)
 	if err != nil {
 		return Result{}, wrap("wait for "+id, err)
 	}
-	r := Result{Attempts: int(end.Attempts), Omitted: end.Omitted, raw: end.Result}
-	if f := end.Fault; f != nil {
-		return r, &JobError{ID: id, Type: f.Type, Code: f.Code, Message: f.Message, Attempts: r.Attempts}
+	result := Result{Attempts: int(end.Attempts), Omitted: end.Omitted, raw: end.Result}
+	if fault := end.Fault; fault != nil {
+		return result, &JobError{ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts}
 	}
-	return r, nil
+	return result, nil
 }
 
-// AddQueue creates a queue. A queue that exists already is no error.
+// AddQueue creates a queue. It returns nil if the queue already exists. The error
+// is a [*Error] if the cluster refuses the queue.
 func (c *Client) AddQueue(ctx context.Context, name string) error {
-	conn, err := c.producer.Client(ctx)
+	connection, err := c.producer.Client(ctx)
 	if err == nil {
-		_, err = conn.AddQueue(ctx, overhop.AddQueue{Name: name, AllowOverrides: true})
+		_, err = connection.AddQueue(ctx, overhop.AddQueue{Name: name, AllowOverrides: true})
 	}
 	if overhop.ErrorCode(err) == overhop.CodeDuplicateQueue {
 		return nil
@@ -190,40 +187,42 @@ func (c *Client) AddQueue(ctx context.Context, name string) error {
 	return wrap("add queue "+name, err)
 }
 
-// Error is a refusal by the cluster.
+// Error is the cluster's refusal of a request.
 type Error struct {
 	// Code is a stable word, for example QUEUE_NOT_FOUND; docs/reference/overhop.md
 	// lists all.
 	Code string
-	// Message says what was wrong.
+	// Message describes the reason for people.
 	Message string
 	// RetryAfter is how long to wait before the same request may succeed; 0 means
 	// that waiting does not help.
 	RetryAfter time.Duration
 
-	op  string
-	err error
+	operation string
+	err       error
 }
 
-func (e *Error) Error() string { return e.op + ": " + cmp.Or(e.Message, e.Code) }
+func (e *Error) Error() string { return e.operation + ": " + cmp.Or(e.Message, e.Code) }
 
 // Unwrap returns the error of the protocol.
 func (e *Error) Unwrap() error { return e.err }
 
-// wrap returns err with op, which names what was tried: as an [*Error] if the cluster
-// refused it. It returns nil for nil.
-func wrap(op string, err error) error {
-	var refused *overhop.RemoteError
-	switch {
-	case err == nil:
+// wrap adds the name of the operation that failed to err: as an [*Error] if the
+// cluster refused it. It returns nil for nil.
+func wrap(operation string, err error) error {
+	if err == nil {
 		return nil
-	case errors.As(err, &refused):
-		return &Error{Code: string(refused.Code), Message: refused.Message, RetryAfter: refused.RetryAfter(), op: op, err: err}
 	}
-	return fmt.Errorf("%s: %w", op, err)
+	refusal, ok := errors.AsType[*overhop.RemoteError](err)
+	if !ok {
+		return fmt.Errorf("%s: %w", operation, err)
+	}
+	return &Error{
+		Code: string(refusal.Code), Message: refusal.Message, RetryAfter: refusal.RetryAfter(), operation: operation, err: err,
+	}
 }
 
-// JobError is why a job failed.
+// JobError describes why a job failed.
 type JobError struct {
 	ID       string
 	Type     string // for example "timeout", "cancelled", or the handler's own

@@ -32,34 +32,34 @@ type Attempt struct {
 // fields.
 func (a *Attempt) Decode(v any) error { return decode(a.quest.Payload, v) }
 
-// Progress reports how far the attempt is, in percent, with optional data. It
-// also renews the attempt's lease. The error says that the attempt is to stop.
+// Progress reports the progress of the attempt in percent, with optional data. It
+// also renews the attempt's lease. An error means that the attempt must stop.
 func (a *Attempt) Progress(ctx context.Context, percent int, data any) error {
 	return a.quest.Progress(ctx, percent, data)
 }
 
-// Log adds lines to the job's log. The error says that the attempt is to stop.
+// Log adds lines to the job's log. An error means that the attempt must stop.
 func (a *Attempt) Log(ctx context.Context, lines ...string) error {
 	return a.quest.Log(ctx, lines...)
 }
 
-// Handler runs one attempt. Its result travels as [Job.Params] do. An error fails
-// the attempt, and the job is tried again as its retry policy says, unless the
-// error is [Permanent]. The context ends when the job is cancelled or times out,
-// its lease is lost, or the worker stops.
+// Handler runs one attempt. Its result is encoded as [Job.Params] are. An error
+// fails the attempt, and the job is tried again according to its retry policy,
+// unless the error is [Permanent]. The context ends when the job is cancelled or
+// times out, its lease is lost, or the worker stops.
 type Handler func(ctx context.Context, a *Attempt) (result any, err error)
 
 // Permanent wraps an error so that the job fails without another attempt.
 func Permanent(err error) error { return &failure{err: err, final: true} }
 
 // RetryAfter wraps an error so that the next attempt starts after d.
-func RetryAfter(err error, d time.Duration) error { return &failure{err: err, after: &d} }
+func RetryAfter(err error, d time.Duration) error { return &failure{err: err, retryAfter: &d} }
 
-// failure is a handler's error with what is to follow.
+// failure is a handler's error and what is to happen to the job.
 type failure struct {
-	err   error
-	final bool
-	after *time.Duration
+	err        error
+	final      bool           // no further attempt
+	retryAfter *time.Duration // nil: the retry policy decides
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -73,7 +73,7 @@ type Worker struct {
 	// ShutdownGrace is how long running jobs may take to finish after the context
 	// of Run has ended; 0 means 10 s.
 	ShutdownGrace time.Duration
-	// CreateQueues adds queues that do not exist yet; otherwise Run fails.
+	// CreateQueues makes Run create queues that do not exist, instead of failing.
 	CreateQueues bool
 
 	opts   Options
@@ -103,15 +103,15 @@ func (w *Worker) Handle(queue, function string, h Handler) {
 }
 
 // Run runs jobs until ctx ends, then waits for the running ones, at most for
-// ShutdownGrace: jobs that have not ended by then go back to the cluster and start
+// ShutdownGrace. Jobs that have not ended by then go back to the cluster and start
 // elsewhere without losing an attempt. Run reconnects by itself. It returns nil
-// after ctx has ended, and an error if the worker cannot work: no handlers are
-// registered, a queue does not exist, or a node refuses the worker for good.
+// after ctx has ended, and an error if no handlers are registered, a queue does not
+// exist, or a node refuses the worker permanently.
 func (w *Worker) Run(ctx context.Context) error {
 	if len(w.queues) == 0 {
 		return errors.New("worker has no handlers: call Handle before Run")
 	}
-	inner := overhop.Worker{
+	worker := overhop.Worker{
 		Nodes: w.opts.Nodes, Name: w.opts.Name, Token: w.opts.Token, TLS: w.opts.TLS, Log: w.opts.Log, Dial: w.opts.Dial,
 		ShutdownGrace: w.ShutdownGrace, CreateQueues: w.CreateQueues,
 	}
@@ -120,33 +120,33 @@ func (w *Worker) Run(ctx context.Context) error {
 		concurrency = 10
 	}
 	for queue, functions := range w.queues {
-		inner.Handle(queue, uint32(concurrency), queueHandler(queue, functions))
+		worker.Handle(queue, uint32(concurrency), queueHandler(queue, functions))
 	}
-	return inner.Run(ctx)
+	return worker.Run(ctx)
 }
 
-// queueHandler returns the handler of a queue, which calls the handler of a job's
-// function and encodes its result. A job without a handler, and one whose result
-// cannot be encoded, fail for good.
+// queueHandler returns the handler of a queue. It calls the one of functions that a
+// job names and encodes its result. A job whose function has no handler, or whose
+// result cannot be encoded, fails without another attempt.
 func queueHandler(queue string, functions map[string]Handler) overhop.Handler {
-	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
-		h := functions[q.Function]
-		if h == nil {
+	return func(ctx context.Context, quest *overhop.Quest) (overhop.Raw, error) {
+		handler := functions[quest.Function]
+		if handler == nil {
 			return nil, &overhop.FailError{Type: "handler_not_found", Final: true, Message: fmt.Sprintf(
-				"this worker has no handler for function %q of queue %q; it has %s", q.Function, queue, quotedNames(functions))}
+				"this worker has no handler for function %q of queue %q; it has %s", quest.Function, queue, quotedNames(functions))}
 		}
-		result, err := h(ctx, newAttempt(q))
+		result, err := handler(ctx, newAttempt(quest))
 		if err != nil {
 			return nil, protocolError(err)
 		}
 		if result == nil {
 			return nil, nil
 		}
-		raw, err := overhop.Marshal(result)
+		encoded, err := overhop.Marshal(result)
 		if err != nil {
 			return nil, &overhop.FailError{Type: "invalid_result", Final: true, Message: "result cannot be encoded: " + err.Error()}
 		}
-		return raw, nil
+		return encoded, nil
 	}
 }
 
@@ -166,12 +166,12 @@ func newAttempt(q *overhop.Quest) *Attempt {
 	}
 }
 
-// protocolError converts an error from [Permanent] or [RetryAfter] to the protocol's, and
-// returns any other error unchanged.
+// protocolError converts an error from [Permanent] or [RetryAfter] to the
+// protocol's, and returns any other error unchanged.
 func protocolError(err error) error {
-	var f *failure
-	if !errors.As(err, &f) {
+	f, ok := errors.AsType[*failure](err)
+	if !ok {
 		return err
 	}
-	return &overhop.FailError{Message: err.Error(), Final: f.final, RetryAfter: f.after}
+	return &overhop.FailError{Message: err.Error(), Final: f.final, RetryAfter: f.retryAfter}
 }

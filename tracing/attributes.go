@@ -117,19 +117,25 @@ func text(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-const traceparent = "traceparent"
+// The keys of a trace context, in the W3C's format.
+const (
+	traceparent = "traceparent"
+	tracestate  = "tracestate"
+)
 
 var w3c propagation.TraceContext
 
 // parent returns a context with the remote span in traceContext, if there is one.
 func parent(traceContext map[string]string) context.Context {
-	return w3c.Extract(context.Background(), carrier(traceContext))
+	return w3c.Extract(context.Background(), propagation.MapCarrier{
+		traceparent: lookupFold(traceContext, traceparent), tracestate: lookupFold(traceContext, tracestate),
+	})
 }
 
 // withParent returns a copy of traceContext with the span of ctx as the parent: it
 // replaces the key traceparent, in any case, and keeps all others.
 func withParent(ctx context.Context, traceContext map[string]string) map[string]string {
-	injected := carrier{}
+	injected := propagation.MapCarrier{}
 	w3c.Inject(ctx, injected)
 	out := make(map[string]string, len(traceContext)+1)
 	for k, v := range traceContext {
@@ -141,25 +147,16 @@ func withParent(ctx context.Context, traceContext map[string]string) map[string]
 	return out
 }
 
-// carrier is a trace context whose keys may have any case.
-type carrier map[string]string
-
-// Get returns the value of a key; an exact match takes precedence over other
-// cases.
-func (c carrier) Get(name string) string {
-	if v, ok := c[name]; ok {
-		return v
+// lookupFold returns the value of a key of a trace context, whose keys may have any case; an
+// exact match takes precedence. It returns "" if there is no such key.
+func lookupFold(traceContext map[string]string, key string) string {
+	if value, ok := traceContext[key]; ok {
+		return value
 	}
-	for _, k := range slices.Sorted(maps.Keys(c)) {
-		if strings.EqualFold(k, name) {
-			return c[k]
+	for _, name := range slices.Sorted(maps.Keys(traceContext)) {
+		if strings.EqualFold(name, key) {
+			return traceContext[name]
 		}
 	}
 	return ""
 }
-
-// Set sets a key.
-func (c carrier) Set(name, value string) { c[name] = value }
-
-// Keys lists the keys.
-func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }

@@ -54,14 +54,14 @@ func TestOpen_Off(t *testing.T) {
 	}
 }
 
-func TestCarrier(t *testing.T) {
+func TestLookupFold(t *testing.T) {
 	given := map[string]string{"TRACEPARENT": "upper", "Traceparent": "title", "other": "o"}
-	if got := carrier(given).Get(traceparent); got != "upper" {
-		t.Errorf("with two spellings, Get returned %q", got)
+	if got := lookupFold(given, traceparent); got != "upper" {
+		t.Errorf("with two spellings, lookupFold returned %q", got)
 	}
 	given[traceparent] = "exact"
-	if got := carrier(given).Get(traceparent); got != "exact" {
-		t.Errorf("Get returned %q, not the exact match", got)
+	if got := lookupFold(given, traceparent); got != "exact" {
+		t.Errorf("lookupFold returned %q, not the exact match", got)
 	}
 }
 

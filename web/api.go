@@ -1,7 +1,10 @@
 package web
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -57,16 +60,13 @@ func (s *Server) newAPI(ctx context.Context, routes []Route) (*apiServer, error)
 		Endpoint: api.Endpoint{Name: "openapi", Pattern: "GET /v1/openapi.json", Summary: "the OpenAPI document of this API"},
 		Handle:   func(context.Context, *Request) ([]byte, error) { return document, nil },
 	})
-	endpoints := make([]*endpoint, len(routes))
-	for i := range routes {
-		e, err := newEndpoint(&routes[i])
-		if err != nil {
-			return nil, fmt.Errorf("route %s: %w", routes[i].Name, err)
-		}
-		endpoints[i] = e
-		a.mux.HandleFunc(routes[i].Pattern, func(w http.ResponseWriter, r *http.Request) { a.handle(w, r, e) })
+	endpoints, err := newEndpoints(routes)
+	if err != nil {
+		return nil, err
 	}
-	var err error
+	for _, e := range endpoints {
+		a.mux.HandleFunc(e.Pattern, func(w http.ResponseWriter, r *http.Request) { a.handle(w, r, e) })
+	}
 	document, err = describe(s.cfg.Version, s.cfg.Token != "", endpoints)
 	return a, err
 }
@@ -123,8 +123,9 @@ func (v *muxReply) Header() http.Header            { return v.header }
 func (v *muxReply) Write(text []byte) (int, error) { return len(text), nil }
 func (v *muxReply) WriteHeader(status int)         { v.status = status }
 
-// handle serves one request of an endpoint, if the limit of concurrent requests permits.
-// Requests that wait for a job have a higher limit of their own.
+// handle serves one request of endpoint e, if the limit of concurrent requests permits;
+// otherwise it responds that the node is busy. Requests that wait for a job have a higher
+// limit of their own.
 func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) {
 	waits := e.LongRunning || r.URL.Query().Get("wait") != ""
 	if waits {
@@ -142,18 +143,20 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 			return
 		}
 	}
+
 	body, release, err := a.server.readBody(w, r, e.bodyLimit())
-	defer release()
-	var q *Request
-	if err == nil {
-		if q, err = e.request(r, body); err == nil {
-			q.release = release
-		}
-	}
+	defer release() // also after an error; see readBody
 	if err != nil {
 		a.writeError(w, e, err)
 		return
 	}
+	q, err := e.request(r, body)
+	if err != nil {
+		a.writeError(w, e, err)
+		return
+	}
+	q.release = release
+
 	// The handler's context ends when the client disconnects or the node stops.
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -167,6 +170,7 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 		a.writeError(w, e, err)
 		return
 	}
+
 	if len(reply) == 0 {
 		reply = []byte("null")
 	}
@@ -183,11 +187,48 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 
 // writeError sends an error response and counts the request.
 func (a *apiServer) writeError(w http.ResponseWriter, e *endpoint, err error) {
-	a.count(e, errorStatus(err))
+	a.count(e, apiError(err).Status())
 	writeError(w, err)
 }
 
 // count counts a request of an endpoint by the status of its response.
 func (a *apiServer) count(e *endpoint, status int) {
 	a.server.cfg.Metrics.requests.WithLabelValues(e.Name, strconv.Itoa(status)).Inc()
+}
+
+// apiError returns the [*api.Error] that err wraps. If it wraps none, the result has
+// err's text and the status 500.
+func apiError(err error) *api.Error {
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e
+	}
+	return &api.Error{Code: api.CodeInternal, Text: err.Error()}
+}
+
+// writeError sends the response for err; see apiError.
+func writeError(w http.ResponseWriter, err error) {
+	r := apiError(err)
+	if r.RetryAfter > 0 {
+		seconds := (r.RetryAfter + time.Second - 1) / time.Second // rounded up, so that no client retries too early
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
+	}
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // safe: the content type is not HTML
+	if enc.Encode(api.ErrorReply{Error: api.ErrorBody{Code: strconv.Itoa(r.Status()), Message: r.Text, RetryAfter: r.RetryAfter.Milliseconds(), Data: r.Data}}) != nil {
+		body.Reset()
+		body.WriteString("{}")
+	}
+	writeReply(w, r.Status(), bytes.TrimSpace(body.Bytes()))
+}
+
+// writeReply sends a JSON response, with a deadline of writeTimeout.
+func writeReply(w http.ResponseWriter, status int, body []byte) {
+	// Errors are ignored: a writer without deadlines is a test's, and a client
+	// that does not read the response cannot be notified.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -24,20 +25,31 @@ type endpoint struct {
 	keys      []field  // accepted in the body or the query
 }
 
+// newEndpoints returns the endpoints of routes, in their order.
+func newEndpoints(routes []Route) ([]*endpoint, error) {
+	endpoints := make([]*endpoint, len(routes))
+	for i := range routes {
+		e, err := newEndpoint(&routes[i])
+		if err != nil {
+			return nil, fmt.Errorf("route %s: %w", routes[i].Name, err)
+		}
+		endpoints[i] = e
+	}
+	return endpoints, nil
+}
+
 // newEndpoint returns the endpoint of a route, with its status if the route has none. It
 // returns an error if a name in the route is not a field of its request.
 func newEndpoint(r *Route) (*endpoint, error) {
 	e := &endpoint{Route: r}
-	if e.Status == 0 {
-		e.Status = http.StatusOK
-	}
+	e.Status = cmp.Or(e.Status, http.StatusOK)
 	e.method, e.path, _ = strings.Cut(r.Pattern, " ")
 	for part := range strings.SplitSeq(e.path, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok {
 			e.wildcards = append(e.wildcards, strings.TrimSuffix(name, "}"))
 		}
 	}
-	fields := requestFields(reflect.TypeOf(r.Request))
+	fields := fieldsOf(reflect.TypeOf(r.Request))
 	for _, name := range e.wildcards {
 		if name != r.Token && findField(fields, name) == nil {
 			return nil, fmt.Errorf("{%s} is not a field of %T", name, r.Request)
@@ -48,10 +60,10 @@ func newEndpoint(r *Route) (*endpoint, error) {
 			return nil, fmt.Errorf("%s is not a field of %T", name, r.Request)
 		}
 	}
+	accepted := strings.Fields(r.Accepts)
 	for _, f := range fields {
-		accepted := strings.Fields(r.Accepts)
-		if !slices.Contains(e.wildcards, f.key) && !slices.Contains(accepted, "-"+f.key) &&
-			(slices.Contains(accepted, "*") || slices.Contains(accepted, f.key)) {
+		excluded := slices.Contains(e.wildcards, f.key) || slices.Contains(accepted, "-"+f.key)
+		if !excluded && (slices.Contains(accepted, "*") || slices.Contains(accepted, f.key)) {
 			e.keys = append(e.keys, f)
 		}
 	}
@@ -69,23 +81,25 @@ func (e *endpoint) bodyLimit() int64 {
 	return maxBody
 }
 
-// request returns the handler's request: the body, with the values of the path
-// and the query merged in. The value of the wildcard Token, and the parameters in Query,
-// become fields of the request instead.
+// request returns the request for the endpoint's handler. Its Data is the body, with the
+// values of the wildcards in the path and of the query parameters merged in as keys. The
+// value of the wildcard that the route calls Token, and the parameters that it lists in
+// Query, become fields of the request instead. The error is for the client: an unknown
+// parameter, or a value that is invalid or contradicts the body.
 func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 	q := &Request{Header: r.Header, Query: url.Values{}}
-	set := map[string]json.RawMessage{}
+	fromURL := map[string]json.RawMessage{} // by key
 	for _, name := range e.wildcards {
 		value := r.PathValue(name)
 		if name == e.Token {
 			q.Token = value
 			continue
 		}
-		text, err := literal(findField(requestFields(reflect.TypeOf(e.Request)), name).kind, []string{value})
+		text, err := literal(findField(fieldsOf(reflect.TypeOf(e.Request)), name).kind, []string{value})
 		if err != nil {
 			return nil, badRequest("%s in the path is %q: %v", name, value, err)
 		}
-		set[name] = text
+		fromURL[name] = text
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -96,23 +110,24 @@ func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 			q.Query[name] = values
 			continue
 		}
-		k, text, err := e.parameter(name, values)
+		key, text, err := e.parameter(name, values)
 		if err != nil {
 			return nil, err
 		}
-		set[k] = text
+		fromURL[key] = text
 	}
 	if len(body) > 0 && !e.hasBody() {
 		return nil, badRequest("%s takes no body; use query parameters", e.Pattern)
 	}
-	q.Data, err = merge(body, set)
+	q.Data, err = merge(body, fromURL)
 	return q, err
 }
 
-// parameter returns the key of a request and its JSON value for a query parameter. A key
-// that ends in _ms may also be given without the suffix, as a duration: timeout=30s. If
-// the method has a body, no key may be given as a parameter.
-func (e *endpoint) parameter(name string, values []string) (string, json.RawMessage, error) {
+// parameter returns the key of the request that a query parameter sets, and the key's
+// value as JSON. A key that ends in _ms may also be given without the suffix, as a
+// duration: timeout=30s. If the endpoint's method has a body, every parameter is unknown.
+// The error is for the client.
+func (e *endpoint) parameter(name string, values []string) (key string, value json.RawMessage, err error) {
 	if !e.hasBody() {
 		if k := findField(e.keys, name); k != nil {
 			text, err := literal(k.kind, values)
@@ -129,22 +144,13 @@ func (e *endpoint) parameter(name string, values []string) (string, json.RawMess
 			return k.key, json.RawMessage(strconv.FormatInt(d.Milliseconds(), 10)), nil
 		}
 	}
-	allowed := strings.Join(e.parameters(), ", ")
-	if allowed == "" {
-		allowed = "none"
-	}
-	return "", nil, badRequest("unknown parameter %s; known are: %s", name, allowed)
-}
-
-// parameters returns the names of the query parameters.
-func (e *endpoint) parameters() []string {
-	names := strings.Fields(e.Query)
+	known := strings.Fields(e.Query)
 	if !e.hasBody() {
 		for _, k := range e.keys {
-			names = append(names, strings.TrimSuffix(k.key, "_ms"))
+			known = append(known, strings.TrimSuffix(k.key, "_ms"))
 		}
 	}
-	return names
+	return "", nil, badRequest("unknown parameter %s; known are: %s", name, cmp.Or(strings.Join(known, ", "), "none"))
 }
 
 // literal returns the JSON of a value of type kind that is given as text. A slice has
@@ -188,43 +194,34 @@ func literal(kind reflect.Type, values []string) (json.RawMessage, error) {
 	return json.RawMessage(strings.TrimPrefix(values[0], "+")), nil
 }
 
-// merge returns the JSON object in body with the values in set added. It returns an
-// error if the body has a key of set with another value. If set is empty it returns
+// merge returns the JSON object in body with the keys and values in added. It returns an
+// error if body has one of these keys with another value. If added is empty it returns
 // body unchanged.
-func merge(body []byte, set map[string]json.RawMessage) ([]byte, error) {
-	if len(set) == 0 {
+func merge(body []byte, added map[string]json.RawMessage) ([]byte, error) {
+	if len(added) == 0 {
 		return body, nil
 	}
-	whole := map[string]json.RawMessage{}
+	merged := map[string]json.RawMessage{}
 	if len(bytes.TrimSpace(body)) > 0 {
-		if err := json.Unmarshal(body, &whole); err != nil {
+		if err := json.Unmarshal(body, &merged); err != nil {
 			return nil, badRequest("request is not a JSON object: %v", err)
 		}
-		if whole == nil { // the body is null
-			whole = map[string]json.RawMessage{}
+		if merged == nil { // the body is null
+			merged = map[string]json.RawMessage{}
 		}
 	}
-	for name, value := range set {
-		if given, ok := whole[name]; ok && !bytes.Equal(bytes.TrimSpace(given), value) {
-			return nil, badRequest("%s is %s in the body and %s in the path", name, given, value)
+	for name, value := range added {
+		if inBody, ok := merged[name]; ok && !bytes.Equal(bytes.TrimSpace(inBody), value) {
+			return nil, badRequest("%s is %s in the body and %s in the path", name, inBody, value)
 		}
-		whole[name] = value
+		merged[name] = value
 	}
-	return json.Marshal(whole)
+	return json.Marshal(merged)
 }
 
 // badRequest returns an error with the status 400.
 func badRequest(format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf(format, args...)}
-}
-
-// requestFields returns the fields of a struct, including the fields of embedded
-// structs. It returns nil for other types.
-func requestFields(kind reflect.Type) []field {
-	if kind == nil || kind.Kind() != reflect.Struct {
-		return nil
-	}
-	return slices.Collect(fieldsIn(kind))
 }
 
 // findField returns the field with a JSON key, or nil.

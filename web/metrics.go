@@ -90,10 +90,10 @@ var families = []family{
 
 // Metrics holds a node's counters and collects the families on each scrape.
 type Metrics struct {
-	registry *prometheus.Registry
-	handler  http.Handler
-	collect  atomic.Pointer[func(context.Context, Emit)]
-	descs    map[string]*prometheus.Desc
+	registry  *prometheus.Registry
+	handler   http.Handler
+	collector atomic.Pointer[func(context.Context, Emit)]
+	descs     map[string]*prometheus.Desc
 
 	accepted                prometheus.Counter
 	rejected                *prometheus.CounterVec
@@ -146,9 +146,9 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// SetCollector sets the function that reports the values of the families on each
-// scrape.
-func (m *Metrics) SetCollector(gather func(context.Context, Emit)) { m.collect.Store(&gather) }
+// SetCollector sets the function that emits the values of the metrics in families. It
+// is called on each scrape.
+func (m *Metrics) SetCollector(collector func(context.Context, Emit)) { m.collector.Store(&collector) }
 
 // Accepted counts an accepted job.
 func (m *Metrics) Accepted() { m.accepted.Inc() }
@@ -156,7 +156,8 @@ func (m *Metrics) Accepted() { m.accepted.Inc() }
 // Rejected counts a job that was not accepted, by the code of the error.
 func (m *Metrics) Rejected(code string) { m.rejected.WithLabelValues(code).Inc() }
 
-// Started counts a dispatch that e has started, waited after its job was due.
+// Started counts a dispatch that e has started, waited after its job was due. A
+// negative time, because the clocks of two nodes differ, counts as 0.
 func (m *Metrics) Started(e Executor, waited time.Duration) {
 	m.started.WithLabelValues(e.kind, e.runner).Inc()
 	m.waitSeconds.WithLabelValues(e.kind, e.runner).Observe(max(waited, 0).Seconds())
@@ -175,12 +176,13 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]: it calls the collector, which has
-// collectTimeout, and sends each value that it emits. A value whose metric is not in
-// families makes the scrape fail.
+// Collect implements [prometheus.Collector], which Prometheus' client library calls on
+// each scrape. It calls the function of [Metrics.SetCollector], if one is set, with a
+// context that ends after collectTimeout, and sends each value that the function
+// emits. A value whose metric is not in families makes the scrape fail.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	gather := m.collect.Load()
-	if gather == nil {
+	collector := m.collector.Load()
+	if collector == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
@@ -192,7 +194,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 			kinds[f.name] = prometheus.CounterValue
 		}
 	}
-	(*gather)(ctx, func(name string, value float64, labels ...string) {
+	(*collector)(ctx, func(name string, value float64, labels ...string) {
 		desc, ok := m.descs[name]
 		if !ok {
 			desc = prometheus.NewInvalidDesc(errUnknownMetric)

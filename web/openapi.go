@@ -2,7 +2,6 @@ package web
 
 import (
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,18 +13,15 @@ import (
 // Document returns the OpenAPI 3.1 document of routes, as the server serves it.
 // guarded is whether requests need a token.
 func Document(version string, guarded bool, routes []Route) ([]byte, error) {
-	endpoints := make([]*endpoint, len(routes))
-	for i := range routes {
-		e, err := newEndpoint(&routes[i])
-		if err != nil {
-			return nil, fmt.Errorf("route %s: %w", routes[i].Name, err)
-		}
-		endpoints[i] = e
+	endpoints, err := newEndpoints(routes)
+	if err != nil {
+		return nil, err
 	}
 	return describe(version, guarded, endpoints)
 }
 
-// describe returns the OpenAPI 3.1 document of the endpoints.
+// describe returns the OpenAPI 3.1 document of the endpoints, and of the health checks and
+// metrics, which are on every node. guarded reports whether requests need a token.
 func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, error) {
 	paths := schema{}
 	for _, e := range endpoints {
@@ -62,17 +58,17 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 // the query, its body if the method has one, and its responses.
 func (e *endpoint) operation() schema {
 	parameters := []schema{}
-	fields := requestFields(reflect.TypeOf(e.Request))
+	fields := fieldsOf(reflect.TypeOf(e.Request))
 	for _, name := range e.wildcards {
 		kind := reflect.TypeFor[string]()
 		if f := findField(fields, name); f != nil && name != e.Token {
 			kind = f.kind
 		}
-		if s := schemaOf(kind, false); s["type"] == "array" { // one of them
-			parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s["items"]})
-		} else {
-			parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s})
+		s := schemaOf(kind, false)
+		if s["type"] == "array" { // the path has one of its items
+			s = s["items"].(schema)
 		}
+		parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s})
 	}
 	for _, name := range strings.Fields(e.Query) {
 		parameters = append(parameters, schema{"name": name, "in": "query", "schema": duration()})

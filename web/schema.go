@@ -1,9 +1,9 @@
 package web
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/json"
-	"iter"
 	"reflect"
 	"strings"
 	"time"
@@ -16,15 +16,12 @@ type field struct {
 	optional bool // may be missing in a reply
 }
 
-// fieldsIn returns an iterator over the fields of a struct. The fields of an
-// embedded struct appear in its place.
-func fieldsIn(kind reflect.Type) iter.Seq[field] {
-	return func(yield func(field) bool) { walkFields(kind, yield) }
-}
-
-// walkFields yields the fields of a struct until yield returns false, and reports whether
-// it never did.
-func walkFields(kind reflect.Type, yield func(field) bool) bool {
+// fieldsOf returns the fields of a struct. The fields of an embedded struct appear in
+// its place. It returns nil for other types, and for a nil type.
+func fieldsOf(kind reflect.Type) (fields []field) {
+	if kind == nil || kind.Kind() != reflect.Struct {
+		return nil
+	}
 	for i := range kind.NumField() {
 		f := kind.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -35,20 +32,14 @@ func walkFields(kind reflect.Type, yield func(field) bool) bool {
 		switch {
 		case name == "-":
 		case f.Anonymous && name == "" && inner.Kind() == reflect.Struct:
-			if !walkFields(inner, yield) {
-				return false
-			}
+			fields = append(fields, fieldsOf(inner)...)
 		case !f.IsExported():
 		default:
-			if name == "" {
-				name = f.Name
-			}
-			if !yield(field{name, f.Type, strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")}) {
-				return false
-			}
+			optional := strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
+			fields = append(fields, field{cmp.Or(name, f.Name), f.Type, optional})
 		}
 	}
-	return true
+	return fields
 }
 
 // schema is a JSON schema or another object of the OpenAPI document.
@@ -115,7 +106,7 @@ func schemaOf(kind reflect.Type, reply bool) schema {
 // objectOf returns the schema of a struct.
 func objectOf(kind reflect.Type, reply bool) schema {
 	properties, required := schema{}, []string{}
-	for f := range fieldsIn(kind) {
+	for _, f := range fieldsOf(kind) {
 		properties[f.key] = schemaOf(f.kind, reply)
 		if reply && !f.optional {
 			required = append(required, f.key)

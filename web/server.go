@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
 )
 
 // Limits of the HTTP server.
@@ -196,8 +197,9 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 		return &api.Error{Code: api.CodeForbidden, Text: fmt.Sprintf(
 			"host %q is not allowed: without a token this node serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", r.Host)}
 	}
-	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if s.cfg.Token == "" || strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimSpace(given)), []byte(s.cfg.Token)) == 1 {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	tokenMatches := subtle.ConstantTimeCompare([]byte(strings.TrimSpace(token)), []byte(s.cfg.Token)) == 1
+	if s.cfg.Token == "" || strings.EqualFold(scheme, "Bearer") && tokenMatches {
 		return nil
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="yardmaster"`)
@@ -279,3 +281,21 @@ func (b budget) acquire(n int64) bool {
 }
 
 func (b budget) release(n int64) { b.free.Add(n) }
+
+// errorLog writes the messages of the HTTP server to the node's log. Failed TLS
+// handshakes are throttled, because any client can cause them.
+type errorLog struct {
+	log        *slog.Logger
+	handshakes logthrottle.Throttle
+}
+
+// Write logs one line.
+func (c *errorLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if !strings.HasPrefix(text, "http: TLS handshake error") {
+		c.log.Warn("http server error", "err", text)
+	} else if n, report := c.handshakes.Allow(time.Now()); report {
+		c.log.Warn("http client refused", "err", text, "count", n)
+	}
+	return len(line), nil
+}
