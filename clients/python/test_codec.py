@@ -1,4 +1,4 @@
-"""The codec, held against the golden frames of the protocol's own tests."""
+"""Tests of the codec, also with the golden frames of edge/overhop."""
 
 import os
 import unittest
@@ -9,28 +9,28 @@ from yardmaster import CodecError, decode, encode
 
 FRAMES = os.path.join(os.path.dirname(__file__), "..", "..", "edge", "overhop", "testdata", "frames")
 
-# The frames that are written with sorted keys and the shortest lengths, as we do.
-SHORTEST = set("""ack done enqueue err err-unavailable fail hello hello-delivery hi hi-delivery ident ping pong quest
+# Golden frames with sorted keys and the shortest lengths, which frame() reproduces byte for byte.
+CANONICAL = set("""ack done enqueue err err-unavailable fail hello hello-delivery hi hi-delivery ident ping pong quest
 register subscribe""".split())
 
 
-class Golden(unittest.TestCase):
-    def test_frames(self):
-        seen = 0
+class GoldenFrames(unittest.TestCase):
+    def test_decode_and_encode(self):
+        count = 0
         for name in sorted(os.listdir(FRAMES)):
             if not name.endswith(".hex") or name.startswith("reject"):
                 continue
             with self.subTest(name):
                 with open(os.path.join(FRAMES, name), encoding="ascii") as file:
-                    whole = bytes.fromhex(file.read())
-                self.assertEqual(int.from_bytes(whole[:4], "big"), len(whole) - 4)
-                t, rid, p = yardmaster.parse_envelope(whole[4:])
-                ours = yardmaster.frame(t, rid, p)
-                self.assertEqual(yardmaster.parse_envelope(ours[4:]), (t, rid, p))
-                if name[:-len(".hex")] in SHORTEST:
-                    self.assertEqual(ours, whole)
-                seen += 1
-        self.assertGreater(seen, 15)
+                    golden = bytes.fromhex(file.read())
+                self.assertEqual(int.from_bytes(golden[:4], "big"), len(golden) - 4)
+                t, rid, p = yardmaster.parse_envelope(golden[4:])
+                encoded = yardmaster.frame(t, rid, p)
+                self.assertEqual(yardmaster.parse_envelope(encoded[4:]), (t, rid, p))
+                if name[:-len(".hex")] in CANONICAL:
+                    self.assertEqual(encoded, golden)
+                count += 1
+        self.assertGreater(count, 15)
 
     def test_quest(self):
         with open(os.path.join(FRAMES, "quest.hex"), encoding="ascii") as file:
@@ -42,7 +42,7 @@ class Golden(unittest.TestCase):
 
 
 class Values(unittest.TestCase):
-    def test_both_ways(self):
+    def test_round_trip(self):
         edges = [n for bits in (5, 7, 8, 15, 16, 31, 32, 63) for n in (2**bits - 1, -2**bits)]
         edges += [2**bits for bits in (5, 7, 8, 15, 16, 31, 32)] + [-2**bits - 1 for bits in (5, 7, 8, 15, 16, 31, 32)]
         lengths = (0, 1, 15, 16, 31, 32, 255, 256, 65535, 65536)
@@ -51,11 +51,11 @@ class Values(unittest.TestCase):
             *([None] * n for n in lengths), *({str(i): i for i in range(n)} for n in lengths),
             "Überweisung \U0001f600", {"": [{"a": b""}]},
         ):
-            again = decode(encode(value))
-            self.assertEqual(again, value)
-            self.assertIs(type(again), type(value))
+            decoded = decode(encode(value))
+            self.assertEqual(decoded, value)
+            self.assertIs(type(decoded), type(value))
 
-    def test_shortest(self):
+    def test_shortest_encoding(self):
         for value, text in (
             (127, "7f"), (128, "cc80"), (-32, "e0"), (-33, "d0df"), (65536, "ce00010000"), (-32769, "d2ffff7fff"),
             (2**63 - 1, "cf7fffffffffffffff"), (-2**63, "d38000000000000000"), ((1, b"a"), "9201c40161"),
@@ -63,7 +63,7 @@ class Values(unittest.TestCase):
         ):
             self.assertEqual(encode(value).hex(), text)
 
-    def test_wide_forms(self):
+    def test_longer_encodings(self):
         for text, value in (
             ("cf0000000000000001", 1), ("d3ffffffffffffffff", -1), ("d90161", "a"), ("da000161", "a"), ("db0000000161", "a"),
             ("c6000000016b", b"k"), ("dc000101", [1]), ("dd0000000101", [1]), ("de0001a16101", {"a": 1}),
@@ -72,33 +72,33 @@ class Values(unittest.TestCase):
             self.assertEqual(decode(bytes.fromhex(text)), value)
 
     def test_depth(self):
-        for make, levels in ((lambda v: [v], 128), (lambda v: {"k": v}, 128)):
+        for nest in (lambda v: [v], lambda v: {"k": v}):
             value = None
-            for _ in range(levels):
-                value = make(value)
+            for _ in range(128):
+                value = nest(value)
             self.assertEqual(decode(encode(value)), value)
             with self.assertRaisesRegex(CodecError, "too deep"):
-                encode(make(value))
+                encode(nest(value))
         with self.assertRaisesRegex(CodecError, "too deep"):
             decode(b"\x91" * 100_000 + b"\xc0")
 
-    def test_refuses_to_write(self):
-        for value, why in (
+    def test_encode_errors(self):
+        for value, message in (
             (1.5, "no floats"), ({"a": [2.0]}, "no floats"), (2**63, "64 bits"), (-2**63 - 1, "64 bits"),
             ({1: 2}, "must be str"), ("\ud800", "UTF-8"), (object(), "object"), ({"\udfff": 1}, "UTF-8"), ({1, 2}, "set"),
         ):
-            with self.assertRaisesRegex(CodecError, why):
+            with self.assertRaisesRegex(CodecError, message):
                 encode(value)
 
-    def test_refuses_to_read(self):
-        for text, why in (
+    def test_decode_errors(self):
+        for text, message in (
             ("", "cut off"), ("c1", "reserved"), ("ca00000000", "float"), ("cb0000000000000000", "float"),
             ("d40100", "extension"), ("c7010100", "extension"), ("cf8000000000000000", "64 bits"), ("a1ff", "UTF-8"),
             ("a3eda080", "UTF-8"), ("8101c0", "not text"), ("81c40161c0", "not text"), ("0101", "1 bytes follow"),
             ("a261", "cut off"), ("c405ff", "cut off"), ("cd01", "cut off"), ("92c0", "cut off"), ("81a161", "cut off"),
             ("ddffffffff", "cut off"), ("dfffffffff", "cut off"), ("dbffffffff61", "cut off"), ("81", "cut off"),
         ):
-            with self.subTest(text), self.assertRaisesRegex(CodecError, why):
+            with self.subTest(text), self.assertRaisesRegex(CodecError, message):
                 decode(bytes.fromhex(text))
 
     def test_envelopes(self):
@@ -108,11 +108,11 @@ class Values(unittest.TestCase):
         ):
             with self.assertRaisesRegex(CodecError, "envelope"):
                 yardmaster.parse_envelope(encode(value))
-        more = encode({"v": 2, "t": 1, "rid": "a", "p": {"k": 1}, "more": None})
-        self.assertEqual(yardmaster.parse_envelope(more), (1, "a", {"k": 1}))
+        extended = encode({"v": 2, "t": 1, "rid": "a", "p": {"k": 1}, "more": None})
+        self.assertEqual(yardmaster.parse_envelope(extended), (1, "a", {"k": 1}))
 
 
-class Texts(unittest.TestCase):
+class TimesAndAddresses(unittest.TestCase):
     def test_times(self):
         at = datetime(2026, 2, 23, 10, 18, 33, 123456, timezone.utc)
         for text in ("2026-02-23T10:18:33.123456Z", "2026-02-23T10:18:33.123456789+00:00", "2026-02-23T12:18:33.123456+02:00"):
@@ -127,15 +127,15 @@ class Texts(unittest.TestCase):
         self.assertEqual(yardmaster.parse_time(yardmaster._format_time(east)), at)
 
     def test_addresses(self):
-        for text, want in (
+        for text, expected in (
             ("n1:1", ("n1", 1)), ("n1", ("n1", 9876)), ("[::1]:7", ("::1", 7)), ("[::1]", ("::1", 9876)), ("::1", ("::1", 9876)),
             (":5", ("127.0.0.1", 5)),
         ):
-            self.assertEqual(yardmaster._address(text), want)
-        self.assertEqual(yardmaster._nodes("a:1, b:2,"), ["a:1", "b:2"])
+            self.assertEqual(yardmaster._parse_address(text), expected)
+        self.assertEqual(yardmaster._parse_nodes("a:1, b:2,"), ["a:1", "b:2"])
         for bad in ("n1:0", "n1:99999", "n1:x", ","):
             with self.assertRaises(ValueError):
-                yardmaster._nodes(bad)
+                yardmaster._parse_nodes(bad)
 
 
 if __name__ == "__main__":

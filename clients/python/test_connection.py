@@ -1,4 +1,4 @@
-"""TLS, with a certificate that is made for the test; and nodes that fall silent."""
+"""Tests of TLS, with a certificate generated for the test, and of nodes that stop answering."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from fakenode import PATIENCE, FakeNode
 from yardmaster import LSJOB, PING, PONG, STATUS, Client, ConnectionLost
 
 
-@unittest.skipUnless(shutil.which("openssl"), "openssl is not here to make a certificate")
+@unittest.skipUnless(shutil.which("openssl"), "openssl is needed to generate a certificate")
 class TLS(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -34,72 +34,72 @@ class TLS(unittest.TestCase):
         self.node = FakeNode(self.server)
         self.addCleanup(self.node.close)
 
-    def test_both_ways_at_once(self):
+    def test_large_requests_and_answers_at_once(self):
         client = Client(self.node.address, tls=ssl.create_default_context(cafile=self.cert), timeout=PATIENCE)
         self.addCleanup(client.close)
         sent = ["x" * (3 << 20) + str(i) for i in range(4)]
-        got = []
+        received = []
 
-        def ask(i):
-            got.append(client.jobs(sent[i], "completed")[0])
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+        def call(i):
+            received.append(client.jobs(sent[i], "completed")[0])
+        threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
         for t in threads:
             t.start()
-        line = self.node.line()
-        # An answer as large as the question, while the next one is on its way.
+        connection = self.node.accept()
+        # Each answer is as large as its request, and is written while the client sends the next request.
         for _ in threads:
-            rid, p = line.want(LSJOB)
-            line.ok(rid, {"jobs": [p["q"]]})
+            rid, p = connection.expect(LSJOB)
+            connection.send_ok(rid, {"jobs": [p["q"]]})
         for t in threads:
             t.join(PATIENCE)
-        self.assertEqual(sorted(got), sorted(sent))
+        self.assertEqual(sorted(received), sorted(sent))
 
     def test_unknown_certificate(self):
         with self.assertRaisesRegex(ConnectionLost, "certificate verify failed"):
             Client(self.node.address, tls=ssl.create_default_context(), timeout=1).ping()
 
-    def test_plain_client(self):
+    def test_client_without_tls(self):
         with self.assertRaises(ConnectionLost):
             Client(self.node.address, timeout=1).ping()
 
 
-class Silence(unittest.TestCase):
-    def test_node_that_hangs_is_left(self):
-        with unittest.mock.patch("yardmaster._QUIET", 0.2), unittest.mock.patch("yardmaster._SILENT", 1.5):
+class SilentNode(unittest.TestCase):
+    def test_switch_from_silent_node(self):
+        with unittest.mock.patch("yardmaster._PING_AFTER", 0.2), unittest.mock.patch("yardmaster._BUSY_TIMEOUT", 1.5):
             node = FakeNode()
             self.addCleanup(node.close)
             client = Client(node.address, timeout=PATIENCE)
             self.addCleanup(client.close)
             answers = []
-            asking = threading.Thread(target=lambda: answers.append(client.status()))
-            asking.start()
-            line = node.line()
-            self.assertEqual([line.read()[0], line.read()[0]], [STATUS, PING])
-            again = node.line()  # the other has not said a word
-            rid, _ = again.want(STATUS)
-            again.send(PONG, "x", {})  # an answer that nobody waits for
-            again.ok(rid, {"here": True})
-            asking.join(PATIENCE)
+            thread = threading.Thread(target=lambda: answers.append(client.status()))
+            thread.start()
+            connection = node.accept()
+            self.assertEqual([connection.read()[0], connection.read()[0]], [STATUS, PING])
+            second = node.accept()  # the first connection is given up without an answer
+            rid, _ = second.expect(STATUS)
+            second.send(PONG, "x", {})  # an answer to no request is ignored
+            second.send_ok(rid, {"here": True})
+            thread.join(PATIENCE)
             self.assertEqual(answers, [{"here": True}])
 
-    def test_slow_answer_is_waited_for(self):
-        with unittest.mock.patch("yardmaster._QUIET", 0.1), unittest.mock.patch("yardmaster._DEAF", 0.3):
+    def test_wait_for_slow_answer(self):
+        with unittest.mock.patch("yardmaster._PING_AFTER", 0.1), unittest.mock.patch("yardmaster._IDLE_TIMEOUT", 0.3):
             node = FakeNode()
             self.addCleanup(node.close)
             client = Client(node.address, timeout=PATIENCE)
             self.addCleanup(client.close)
-            asking = threading.Thread(target=client.status)
-            asking.start()
-            line = node.line()
-            rid, _ = line.want(STATUS)
-            self.assertEqual(line.read()[0], PING)
-            line.sock.settimeout(0.8)
-            with self.assertRaises(socket.timeout):  # the PING stands behind the request: nobody hangs up
-                line.read()
-            line.sock.settimeout(PATIENCE)
-            line.ok(rid, {})
-            asking.join(PATIENCE)
-            line.closed()  # now only a PING is to be answered
+            thread = threading.Thread(target=client.status)
+            thread.start()
+            connection = node.accept()
+            rid, _ = connection.expect(STATUS)
+            self.assertEqual(connection.read()[0], PING)
+            connection.sock.settimeout(0.8)
+            with self.assertRaises(socket.timeout):  # a request is pending, so the longer timeout applies
+                connection.read()
+            connection.sock.settimeout(PATIENCE)
+            connection.send_ok(rid, {})
+            thread.join(PATIENCE)
+            connection.wait_closed()  # with only a PING pending, the shorter timeout applies
 
 
 if __name__ == "__main__":

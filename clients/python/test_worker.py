@@ -1,4 +1,4 @@
-"""Workers beside a node that drops lines, forgets, drains and refuses."""
+"""Tests of Worker with a node that closes connections, loses leases, drains and refuses."""
 
 import logging
 import math
@@ -20,14 +20,14 @@ SID = "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d"
 class WorkerCase(unittest.TestCase):
     def setUp(self):
         logging.getLogger("yardmaster").setLevel(logging.CRITICAL)
-        farewell = unittest.mock.patch("yardmaster._FAREWELL", 0.2)  # the node of a test may have gone
-        farewell.start()
-        self.addCleanup(farewell.stop)
+        goodbye_timeout = unittest.mock.patch("yardmaster._GOODBYE_TIMEOUT", 0.2)  # the test may have closed the node
+        goodbye_timeout.start()
+        self.addCleanup(goodbye_timeout.stop)
         self.node = FakeNode()
         self.addCleanup(self.node.close)
 
     def start(self, handler, nodes=None, concurrency=1, **options):
-        """A worker of the queue q, running."""
+        """Run a worker of the queue q in a thread and return it; self.error is what run() raises."""
         worker = Worker(nodes or [self.node.address], **{"grace": 1, **options})
         worker.job("q", concurrency=concurrency)(handler)
         self.error = None
@@ -44,25 +44,25 @@ class WorkerCase(unittest.TestCase):
             worker.stop()
             self.node.close()
             thread.join(PATIENCE)
-            self.assertFalse(thread.is_alive(), "the worker does not stop")
+            self.assertFalse(thread.is_alive(), "run() does not return")
         self.addCleanup(stop)
         self.thread = thread
         return worker
 
-    def subscribed(self, node=None, credits=1):
-        line = (node or self.node).line()
-        p = line.take(SUBSCRIBE, {"sid": SID})
+    def accept_subscriber(self, node=None, credits=1):
+        connection = (node or self.node).accept()
+        p = connection.answer(SUBSCRIBE, {"sid": SID})
         self.assertEqual(p, {"q": "q", "credits": credits})
-        return line
+        return connection
 
 
-class Ends(WorkerCase):
+class Outcomes(WorkerCase):
     def test_result(self):
         self.start(lambda job: {"n": job.payload, "fence": job.fence})
-        line = self.subscribed()
-        token = line.quest(SID, 7)
-        self.assertEqual(line.take(ACK)["tok"], token)
-        p = line.take(DONE, {"status": "completed"})
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID, 7)
+        self.assertEqual(connection.answer(ACK)["tok"], token)
+        p = connection.answer(DONE, {"status": "completed"})
         self.assertEqual((p["tok"], p["result"], p["credits"]), (token, {"n": 7, "fence": 7}, 1))
 
     def test_failures(self):
@@ -79,8 +79,8 @@ class Ends(WorkerCase):
                 raise SystemExit(3)
             return b"x" * (9 << 20)
         self.start(handler)
-        line = self.subscribed()
-        for n, want in (
+        connection = self.accept_subscriber()
+        for n, expected in (
             (1, {"retry": True, "error": {"type": "ValueError", "message": "broken ?"}}),
             (2, {"retry": True, "retry_after_ms": 1500, "error": {"type": "retry", "message": "later", "code": "BUSY"}}),
             (3, {"retry": False, "error": {"type": "fail", "message": "never", "code": "GONE", "details": {"a": 1}}}),
@@ -89,20 +89,20 @@ class Ends(WorkerCase):
             (6, {"retry": False, "error": {"type": "result_too_large"}}),
         ):
             with self.subTest(n):
-                line.quest(SID, n)
-                line.take(ACK)
-                p = line.take(FAIL, {"status": "failed"})
+                connection.push_quest(SID, n)
+                connection.answer(ACK)
+                p = connection.answer(FAIL, {"status": "failed"})
                 self.assertEqual(p["credits"], 1)
-                for key, value in want.items():
-                    got = {k: p[key].get(k) for k in value} if key == "error" else p[key]
-                    self.assertEqual(got, value)
+                for key, value in expected.items():
+                    actual = {k: p[key].get(k) for k in value} if key == "error" else p[key]
+                    self.assertEqual(actual, value)
 
-    def test_what_cannot_be_read_fails(self):
+    def test_unreadable_results_and_exceptions(self):
         class Bad(Exception):
             def __str__(self):
                 raise KeyboardInterrupt
 
-        class Moving(dict):
+        class Inconsistent(dict):
             def __getitem__(self, key):
                 raise KeyError(key)
 
@@ -112,107 +112,107 @@ class Ends(WorkerCase):
             if job.payload == 5:
                 raise Bad
             if job.payload == 6:
-                return Moving(a=1)
+                return Inconsistent(a=1)
             raise Fail("much", details="x" * (9 << 20))
         self.start(handler)
-        line = self.subscribed()
-        for n, want in enumerate(["ValueError"] * 4 + ["bad_end"] * 2 + ["fail"], 1):
+        connection = self.accept_subscriber()
+        for n, expected in enumerate(["ValueError"] * 4 + ["bad_end"] * 2 + ["fail"], 1):
             with self.subTest(n):
-                line.quest(SID, n, beat_ms=60_000)
-                line.take(ACK)
-                self.assertEqual(line.take(FAIL)["error"]["type"], want)
+                connection.push_quest(SID, n, beat_ms=60_000)
+                connection.answer(ACK)
+                self.assertEqual(connection.answer(FAIL)["error"]["type"], expected)
 
-    def test_progress_too_large_is_left_out(self):
+    def test_oversized_progress_is_dropped(self):
         self.start(lambda job: job.progress(1, "x" * (9 << 20)) or job.log("y" * (9 << 20)))
-        line = self.subscribed()
-        line.quest(SID, beat_ms=60_000)
-        line.take(ACK)
-        self.assertEqual(len(line.take(LOG)["lines"][0]["msg"]), 2048)
-        line.take(DONE)
+        connection = self.accept_subscriber()
+        connection.push_quest(SID, beat_ms=60_000)
+        connection.answer(ACK)
+        self.assertEqual(len(connection.answer(LOG)["lines"][0]["msg"]), 2048)
+        connection.answer(DONE)
 
-    def test_no_handler_for_function(self):
+    def test_function_without_handler(self):
         worker = self.start(lambda job: "any")
         with self.assertRaisesRegex(ValueError, "already"):
             worker.job("q")(lambda job: None)
         worker.job("q", fn="resize")(lambda job: "resized")
-        del worker._queues["q"].handlers[None]
-        line = self.subscribed()
-        line.quest(SID, 1, fn="resize")
-        line.take(ACK)
-        self.assertEqual(line.take(DONE)["result"], "resized")
+        del worker._subscriptions["q"].handlers[None]
+        connection = self.accept_subscriber()
+        connection.push_quest(SID, 1, fn="resize")
+        connection.answer(ACK)
+        self.assertEqual(connection.answer(DONE)["result"], "resized")
         with self.assertLogs("yardmaster", "WARNING") as logged:
-            line.quest(SID, 2, fn="other")
-            line.take(ACK)
-            p = line.take(FAIL)
+            connection.push_quest(SID, 2, fn="other")
+            connection.answer(ACK)
+            p = connection.answer(FAIL)
         self.assertRegex(logged.output[0], "names the function 'other', for which this worker has no handler")
         self.assertEqual((p["error"]["type"], p["retry"]), ("handler_not_found", False))
 
     def test_progress_and_log(self):
-        told = threading.Event()
+        release = threading.Event()
 
         def handler(job):
             job.log("half", level="warn")
             job.progress(50, {"rows": 5})
-            told.wait(PATIENCE)
+            release.wait(PATIENCE)
             with self.assertRaises(ValueError):
                 job.progress(101)
-        self.addCleanup(told.set)
+        self.addCleanup(release.set)
         self.start(handler)
-        line = self.subscribed()
-        line.quest(SID, beat_ms=60_000)
-        line.take(ACK)
-        lines = line.take(LOG)["lines"]
+        connection = self.accept_subscriber()
+        connection.push_quest(SID, beat_ms=60_000)
+        connection.answer(ACK)
+        lines = connection.answer(LOG)["lines"]
         self.assertEqual([(x["level"], x["msg"]) for x in lines], [("warn", "half")])
-        p = line.take(PROGRESS)
+        p = connection.answer(PROGRESS)
         self.assertEqual((p["percent"], p["data"]), (50, {"rows": 5}))
-        told.set()
-        self.assertIsNone(line.take(DONE)["result"])
+        release.set()
+        self.assertIsNone(connection.answer(DONE)["result"])
 
 
 class Leases(WorkerCase):
-    def test_lost_between_done_and_its_answer(self):
+    def test_connection_lost_before_done_is_answered(self):
         ran = []
         self.start(lambda job: ran.append(job.id) or "once")
-        line = self.subscribed()
-        token = line.quest(SID)
-        line.take(ACK)
-        line.want(DONE)
-        line.drop()
-        line = self.subscribed()  # room for one: the job itself is done
-        p = line.take(DONE, {"status": "completed", "dup": True})
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID)
+        connection.answer(ACK)
+        connection.expect(DONE)
+        connection.close()
+        connection = self.accept_subscriber()  # one credit: the handler has returned
+        p = connection.answer(DONE, {"status": "completed", "dup": True})
         self.assertEqual((p["tok"], p["result"], len(ran)), (token, "once", 1))
         self.assertNotIn("credits", p)
 
-    def test_beats_do_not_wait_for_each_other(self):
+    def test_beats_do_not_wait_for_answers(self):
         finish = threading.Event()
         self.addCleanup(finish.set)
         self.start(lambda job: job.payload == 1 or finish.wait(PATIENCE), concurrency=2)
-        line = self.subscribed(credits=2)
-        token = line.quest(SID, 2)
-        line.take(ACK)
-        line.quest(SID, 1)
+        connection = self.accept_subscriber(credits=2)
+        token = connection.push_quest(SID, 2)
+        connection.answer(ACK)
+        connection.push_quest(SID, 1)
         seen = []
-        while seen.count(BEAT) < 3:  # a DONE is slow to commit: nothing behind it is answered
-            t, rid, p = line.read()
+        while seen.count(BEAT) < 3:  # a DONE that commits slowly delays all answers after it
+            t, rid, p = connection.read()
             if t == ACK:
-                line.ok(rid, {})
+                connection.send_ok(rid, {})
             elif DONE in seen and t == BEAT:
                 self.assertIn(token, [j["tok"] for j in p["jobs"]])
                 seen.append(t)
             elif t == DONE:
                 seen.append(t)
 
-    def test_beats_of_many_jobs_are_cut(self):
+    def test_many_jobs_are_split_into_beats(self):
         finish = threading.Event()
         self.addCleanup(finish.set)
         self.start(lambda job: finish.wait(PATIENCE), concurrency=3)
-        with unittest.mock.patch("yardmaster._MOST_BEATS", 2):
-            line = self.subscribed(credits=3)
+        with unittest.mock.patch("yardmaster._MAX_BEAT_JOBS", 2):
+            connection = self.accept_subscriber(credits=3)
             for n in range(3):
-                line.quest(SID, n + 1, beat_ms=60_000)
+                connection.push_quest(SID, n + 1, beat_ms=60_000)
             for _ in range(3):
-                line.take(ACK)
-            sizes = [len(line.take(BEAT, {"jobs": [{"ok": True}] * 2})["jobs"]) for _ in range(2)]
+                connection.answer(ACK)
+            sizes = [len(connection.answer(BEAT, {"jobs": [{"ok": True}] * 2})["jobs"]) for _ in range(2)]
         self.assertEqual(sizes, [2, 1])
 
     def test_resumed_on_another_node(self):
@@ -227,52 +227,52 @@ class Leases(WorkerCase):
             finish.wait(PATIENCE)
             return "kept"
         self.start(handler, [self.node.address])
-        line = self.subscribed()
-        token = line.quest(SID)
-        line.take(ACK)
-        self.assertEqual(line.take(BEAT, {"jobs": [{"ok": True}]})["jobs"][0]["tok"], token)
-        line.push(DRAIN, {"reason": "node stops", "reconnect": [other.address]})
-        second = self.subscribed(other, credits=0)
-        beat = second.take(BEAT, {"jobs": [{"ok": False, "code": "UNAVAILABLE"}]})  # the yard is not ready for it
-        line.push(RECALL, {"jid": beat["jobs"][0]["jid"], "tok": token, "reason": "SUPERSEDED", "grace_ms": 0})
-        self.assertEqual(second.take(BEAT, {"jobs": [{"ok": True}]}), beat)
-        line.closed()  # nothing is left there
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID)
+        connection.answer(ACK)
+        self.assertEqual(connection.answer(BEAT, {"jobs": [{"ok": True}]})["jobs"][0]["tok"], token)
+        connection.push(DRAIN, {"reason": "node stops", "reconnect": [other.address]})
+        second = self.accept_subscriber(other, credits=0)
+        beat = second.answer(BEAT, {"jobs": [{"ok": False, "code": "UNAVAILABLE"}]})  # the worker must repeat it
+        connection.push(RECALL, {"jid": beat["jobs"][0]["jid"], "tok": token, "reason": "SUPERSEDED", "grace_ms": 0})
+        self.assertEqual(second.answer(BEAT, {"jobs": [{"ok": True}]}), beat)
+        connection.wait_closed()  # closed by the worker, whose jobs have all moved
         finish.set()
         while True:
             t, rid, p = second.read()
             if t == DONE:
                 break
-            second.ok(rid, {"jobs": [{"ok": True}]})
-        second.ok(rid, {"status": "completed"})
+            second.send_ok(rid, {"jobs": [{"ok": True}]})
+        second.send_ok(rid, {"status": "completed"})
         self.assertEqual((p["tok"], p["result"], p["credits"], ran), (token, "kept", 1, [1]))
 
-    def test_unacknowledged_is_acknowledged_again(self):
+    def test_unanswered_ack_is_repeated(self):
         finish = threading.Event()
         self.addCleanup(finish.set)
         self.start(lambda job: finish.wait(PATIENCE))
-        line = self.subscribed()
-        token = line.quest(SID)
-        line.want(ACK)
-        line.drop()
-        line = self.subscribed(credits=0)
-        rid, p = line.want(ACK)
-        line.refuse(rid, "UNAVAILABLE", retry_after_ms=100)
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID)
+        connection.expect(ACK)
+        connection.close()
+        connection = self.accept_subscriber(credits=0)
+        rid, p = connection.expect(ACK)
+        connection.refuse(rid, "UNAVAILABLE", retry_after_ms=100)
         self.assertEqual(p["tok"], token)
-        line.take(ACK)
+        connection.answer(ACK)
         finish.set()
-        self.assertEqual(line.take(DONE)["tok"], token)
+        self.assertEqual(connection.answer(DONE)["tok"], token)
 
-    def test_same_quest_twice_runs_once(self):
+    def test_duplicate_quest_runs_once(self):
         finish = threading.Event()
         self.addCleanup(finish.set)
         ran = []
         self.start(lambda job: ran.append(1) or finish.wait(PATIENCE))
-        line = self.subscribed()
+        connection = self.accept_subscriber()
         for _ in range(2):
-            token = line.quest(SID, beat_ms=60_000)
-            self.assertEqual(line.take(ACK)["tok"], token)
+            token = connection.push_quest(SID, beat_ms=60_000)
+            self.assertEqual(connection.answer(ACK)["tok"], token)
         finish.set()
-        self.assertEqual(line.take(DONE)["credits"], 1)
+        self.assertEqual(connection.answer(DONE)["credits"], 1)
         self.assertEqual(ran, [1])
 
     def test_lease_lost(self):
@@ -285,154 +285,154 @@ class Leases(WorkerCase):
             seen.append(job.cancel_reason)
             job.progress(1)
         self.start(handler)
-        line = self.subscribed()
-        line.quest(SID)
-        line.take(ACK)
-        line.take(BEAT, {"jobs": [{"ok": False, "code": "LEASE_LOST"}]})
-        rid, p = line.want(FAIL)
+        connection = self.accept_subscriber()
+        connection.push_quest(SID)
+        connection.answer(ACK)
+        connection.answer(BEAT, {"jobs": [{"ok": False, "code": "LEASE_LOST"}]})
+        rid, p = connection.expect(FAIL)
         self.assertEqual((p["error"]["type"], seen), ("cancelled", ["LEASE_LOST"]))
-        line.refuse(rid, "LEASE_LOST")
-        line.quest(SID, 2)  # it goes on with the next
-        line.take(ACK)
-        line.take(DONE)
+        connection.refuse(rid, "LEASE_LOST")
+        connection.push_quest(SID, 2)  # the worker accepts the next job
+        connection.answer(ACK)
+        connection.answer(DONE)
 
     def test_recall(self):
         def handler(job):
             job.cancelled.wait(PATIENCE)
             raise CancelledError(job.cancel_reason)
         self.start(handler)
-        line = self.subscribed()
-        token = line.quest(SID, beat_ms=60_000)
-        jid = line.take(ACK)["jid"]
-        line.push(RECALL, {"jid": jid, "tok": token, "reason": "CANCELLED", "grace_ms": 2000})
-        self.assertEqual(line.take(FAIL)["error"], {"message": "CANCELLED", "type": "cancelled"})
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID, beat_ms=60_000)
+        jid = connection.answer(ACK)["jid"]
+        connection.push(RECALL, {"jid": jid, "tok": token, "reason": "CANCELLED", "grace_ms": 2000})
+        self.assertEqual(connection.answer(FAIL)["error"], {"message": "CANCELLED", "type": "cancelled"})
 
-    def test_unavailable_end_is_told_again(self):
+    def test_unavailable_outcome_is_repeated(self):
         self.start(lambda job: 1)
-        line = self.subscribed()
-        line.quest(SID)
-        line.take(ACK)
-        rid, first = line.want(DONE)
-        line.refuse(rid, "UNAVAILABLE", retry_after_ms=50)
-        again = line.take(DONE, {"status": "completed"})
-        self.assertEqual(again["tok"], first["tok"])
-        self.assertNotIn("credits", again)
+        connection = self.accept_subscriber()
+        connection.push_quest(SID)
+        connection.answer(ACK)
+        rid, first = connection.expect(DONE)
+        connection.refuse(rid, "UNAVAILABLE", retry_after_ms=50)
+        repeated = connection.answer(DONE, {"status": "completed"})
+        self.assertEqual(repeated["tok"], first["tok"])
+        self.assertNotIn("credits", repeated)
 
 
 class Credits(WorkerCase):
     def test_stalled(self):
         self.start(lambda job: 1, concurrency=3)
-        line = self.subscribed(credits=3)
-        line.push(CREDITS, {"sid": SID, "credits": 0, "reason": "STALLED"})
-        self.assertEqual(line.take(CREDIT), {"sid": SID, "credits": 3})
+        connection = self.accept_subscriber(credits=3)
+        connection.push(CREDITS, {"sid": SID, "credits": 0, "reason": "STALLED"})
+        self.assertEqual(connection.answer(CREDIT), {"sid": SID, "credits": 3})
 
     def test_restored(self):
         self.start(lambda job: job.cancelled.wait(PATIENCE), concurrency=2)
-        line = self.subscribed(credits=2)
-        token = line.quest(SID, beat_ms=60_000)
-        jid = line.take(ACK)["jid"]
-        line.push(RECALL, {"jid": jid, "tok": token, "reason": "CANCELLED", "grace_ms": 0})
-        line.push(CREDITS, {"sid": SID, "credits": 2, "reason": "RESTORED"})
-        rid, p = line.want(DONE)
-        self.assertNotIn("credits", p)  # the node holds two already
-        line.refuse(rid, "LEASE_LOST")
+        connection = self.accept_subscriber(credits=2)
+        token = connection.push_quest(SID, beat_ms=60_000)
+        jid = connection.answer(ACK)["jid"]
+        connection.push(RECALL, {"jid": jid, "tok": token, "reason": "CANCELLED", "grace_ms": 0})
+        connection.push(CREDITS, {"sid": SID, "credits": 2, "reason": "RESTORED"})
+        rid, p = connection.expect(DONE)
+        self.assertNotIn("credits", p)  # the node has all two credits already
+        connection.refuse(rid, "LEASE_LOST")
 
 
-class Setup(WorkerCase):
-    def test_makes_queue(self):
+class Subscriptions(WorkerCase):
+    def test_create_queues(self):
         self.start(lambda job: 1, create_queues=True)
-        line = self.node.line()
-        rid, _ = line.want(SUBSCRIBE)
-        line.refuse(rid, "QUEUE_NOT_FOUND")
-        self.assertEqual(line.take(ADDQUEUE, {"qid": str(uuid.uuid4())}), {"name": "q"})
-        line.take(SUBSCRIBE, {"sid": SID})
-        line.quest(SID)
-        line.take(ACK)
-        line.take(DONE)
+        connection = self.node.accept()
+        rid, _ = connection.expect(SUBSCRIBE)
+        connection.refuse(rid, "QUEUE_NOT_FOUND")
+        self.assertEqual(connection.answer(ADDQUEUE, {"qid": str(uuid.uuid4())}), {"name": "q"})
+        connection.answer(SUBSCRIBE, {"sid": SID})
+        connection.push_quest(SID)
+        connection.answer(ACK)
+        connection.answer(DONE)
 
-    def ends_with(self, code):
+    def assert_run_raises(self, code):
         self.thread.join(PATIENCE)
         self.assertIsInstance(self.error, OverhopError)
         self.assertEqual(self.error.code, code)
 
     def test_missing_queue(self):
         self.start(lambda job: 1)
-        line = self.node.line()
-        rid, _ = line.want(SUBSCRIBE)
-        line.refuse(rid, "QUEUE_NOT_FOUND")
-        self.ends_with("QUEUE_NOT_FOUND")
+        connection = self.node.accept()
+        rid, _ = connection.expect(SUBSCRIBE)
+        connection.refuse(rid, "QUEUE_NOT_FOUND")
+        self.assert_run_raises("QUEUE_NOT_FOUND")
 
     def test_token(self):
         node = FakeNode(token="secret")
         self.addCleanup(node.close)
         self.start(lambda job: 1, [node.address], token="wrong")
-        self.ends_with("UNAUTHORIZED")
+        self.assert_run_raises("UNAUTHORIZED")
         self.start(lambda job: 1, [node.address], token="secret")
-        self.subscribed(node)
+        self.accept_subscriber(node)
 
-    def test_draining_node_is_left(self):
+    def test_subscribe_refused_by_draining_node(self):
         other = FakeNode()
         self.addCleanup(other.close)
         self.start(lambda job: 1, [self.node.address])
-        line = self.node.line()
-        rid, _ = line.want(SUBSCRIBE)
-        line.refuse(rid, "DRAINING")
-        self.node.line().want(SUBSCRIBE)  # it has no other, and tries again
+        connection = self.node.accept()
+        rid, _ = connection.expect(SUBSCRIBE)
+        connection.refuse(rid, "DRAINING")
+        self.node.accept().expect(SUBSCRIBE)  # the only node, so the worker tries it once more
 
     def test_no_handler(self):
         with self.assertRaisesRegex(ValueError, "no handler"):
             Worker("127.0.0.1:1").run()
 
 
-class Leaving(WorkerCase):
-    def test_finishes_what_it_has(self):
+class Stopping(WorkerCase):
+    def test_running_jobs_finish(self):
         finish = threading.Event()
         self.addCleanup(finish.set)
         worker = self.start(lambda job: finish.wait(PATIENCE), concurrency=2)
-        line = self.subscribed(credits=2)
-        line.quest(SID, beat_ms=60_000)
-        line.take(ACK)
+        connection = self.accept_subscriber(credits=2)
+        connection.push_quest(SID, beat_ms=60_000)
+        connection.answer(ACK)
         worker.stop()
-        self.assertTrue(line.take(GOODBYE, {"inflight": 1})["drain"])
-        late = line.quest(SID, 2)  # crossed the GOODBYE
-        self.assertEqual(line.take(NACK)["tok"], late)
+        self.assertTrue(connection.answer(GOODBYE, {"inflight": 1})["drain"])
+        late = connection.push_quest(SID, 2)  # sent before the node received the GOODBYE
+        self.assertEqual(connection.answer(NACK)["tok"], late)
         finish.set()
-        self.assertNotIn("credits", line.take(DONE))
-        self.assertFalse(line.take(GOODBYE)["drain"])
-        line.drop()
+        self.assertNotIn("credits", connection.answer(DONE))
+        self.assertFalse(connection.answer(GOODBYE)["drain"])
+        connection.close()
         self.thread.join(PATIENCE)
         self.assertIsNone(self.error)
 
-    def test_ends_are_told_to_the_last(self):
+    def test_outcome_after_reconnect(self):
         finish = threading.Event()
         self.addCleanup(finish.set)
         worker = self.start(lambda job: finish.wait(PATIENCE))
-        line = self.subscribed()
-        token = line.quest(SID)
-        line.take(ACK)
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID)
+        connection.answer(ACK)
         worker.stop()
-        line.take(GOODBYE, {"inflight": 1})
-        line.drop()
-        line = self.node.line()  # comes back without subscribing
-        self.assertEqual(line.take(BEAT, {"jobs": [{"ok": True}]})["jobs"][0]["tok"], token)
+        connection.answer(GOODBYE, {"inflight": 1})
+        connection.close()
+        connection = self.node.accept()  # reconnects without subscribing
+        self.assertEqual(connection.answer(BEAT, {"jobs": [{"ok": True}]})["jobs"][0]["tok"], token)
         finish.set()
         while True:
-            t, rid, p = line.read()
-            line.ok(rid, {"jobs": [{"ok": True}]})
+            t, rid, p = connection.read()
+            connection.send_ok(rid, {"jobs": [{"ok": True}]})
             if t == DONE:
                 break
         self.assertEqual(p["tok"], token)
 
-    def until(self, line, t):
-        """Answers what the worker says, up to its next t; gives all of it."""
-        said = []
-        while not said or said[-1][0] != t:
-            got, rid, p = line.read()
-            line.ok(rid, {"jobs": [{"ok": True} for _ in p.get("jobs", ())]})
-            said.append((got, p))
-        return said
+    def answer_until(self, connection, message_type):
+        """Answer all messages up to the next one of a type, and return their types and payloads."""
+        messages = []
+        while not messages or messages[-1][0] != message_type:
+            t, rid, p = connection.read()
+            connection.send_ok(rid, {"jobs": [{"ok": True} for _ in p.get("jobs", ())]})
+            messages.append((t, p))
+        return messages
 
-    def test_what_has_not_ended_is_given_back(self):
+    def test_unfinished_jobs_are_given_back(self):
         finish, begun = threading.Event(), threading.Semaphore(0)
         self.addCleanup(finish.set)
 
@@ -446,51 +446,51 @@ class Leaving(WorkerCase):
             if job.payload == 3:
                 raise ValueError("cannot stop")
             finish.wait(PATIENCE)
-        with unittest.mock.patch("yardmaster._LAST_WORD", 1.0):
+        with unittest.mock.patch("yardmaster._CANCEL_TIMEOUT", 1.0):
             worker = self.start(handler, concurrency=4, grace=0)
-            line = self.subscribed(credits=4)
-            tokens = [line.quest(SID, n, beat_ms=100) for n in (1, 2, 3, 4)]
+            connection = self.accept_subscriber(credits=4)
+            tokens = [connection.push_quest(SID, n, beat_ms=100) for n in (1, 2, 3, 4)]
             for _ in tokens:
-                line.take(ACK)
-            for _ in tokens:  # what has not begun is given back at once
+                connection.answer(ACK)
+            for _ in tokens:  # a job that has not begun would be given back at once
                 self.assertTrue(begun.acquire(timeout=PATIENCE))
             worker.stop()
-            self.assertTrue(self.until(line, GOODBYE)[-1][1]["drain"])
-            said = self.until(line, GOODBYE)
-        self.assertFalse(said[-1][1]["drain"])
-        ends = {p["tok"]: t for t, p in said if t in (DONE, FAIL)}
-        self.assertEqual(ends, {tokens[1]: DONE, tokens[2]: FAIL})
-        self.assertEqual(self.beaten(said), {tokens[0], tokens[3]})  # kept until they are given back
+            self.assertTrue(self.answer_until(connection, GOODBYE)[-1][1]["drain"])
+            messages = self.answer_until(connection, GOODBYE)
+        self.assertFalse(messages[-1][1]["drain"])
+        outcomes = {p["tok"]: t for t, p in messages if t in (DONE, FAIL)}
+        self.assertEqual(outcomes, {tokens[1]: DONE, tokens[2]: FAIL})
+        self.assertEqual(self.last_beat_tokens(messages), {tokens[0], tokens[3]})  # leased until they are given back
         finish.set()
-        line.drop()
+        connection.close()
         self.thread.join(PATIENCE)
         self.assertIsNone(self.error)
 
-    def beaten(self, said):
-        """The jobs in the last BEAT."""
-        return {j["tok"] for j in [p for t, p in said if t == BEAT][-1]["jobs"]}
+    def last_beat_tokens(self, messages):
+        """Return the tokens of the jobs in the last BEAT."""
+        return {j["tok"] for j in [p for t, p in messages if t == BEAT][-1]["jobs"]}
 
-    def test_nothing_is_left_to_wait_for(self):
+    def test_stop_returns_once_handlers_have_ended(self):
         def handler(job):
             job.cancelled.wait(PATIENCE)
             job.check()
-        with unittest.mock.patch("yardmaster._LAST_WORD", 10 * PATIENCE):
+        with unittest.mock.patch("yardmaster._CANCEL_TIMEOUT", 10 * PATIENCE):
             worker = self.start(handler, grace=0)
-            line = self.subscribed()
-            line.quest(SID)
-            line.take(ACK)
+            connection = self.accept_subscriber()
+            connection.push_quest(SID)
+            connection.answer(ACK)
             worker.stop()
-            self.until(line, GOODBYE)
-            said = self.until(line, GOODBYE)
-        self.assertNotIn(FAIL, [t for t, _ in said])
-        line.drop()
+            self.answer_until(connection, GOODBYE)
+            messages = self.answer_until(connection, GOODBYE)
+        self.assertNotIn(FAIL, [t for t, _ in messages])
+        connection.close()
         self.thread.join(PATIENCE)
         self.assertIsNone(self.error)
 
 
 @unittest.skipUnless(hasattr(os, "fork"), "this system does not fork")
 class Forks(WorkerCase):
-    def test_child_of_a_handler_is_told_so(self):
+    def test_job_raises_in_forked_child(self):
         def handler(job):
             child = os.fork()
             if not child:
@@ -502,25 +502,25 @@ class Forks(WorkerCase):
                     os._exit(1)
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         self.start(handler)
-        line = self.subscribed()
-        line.quest(SID, beat_ms=60_000)
-        line.take(ACK)
-        self.assertEqual(line.take(DONE)["result"], 7)
+        connection = self.accept_subscriber()
+        connection.push_quest(SID, beat_ms=60_000)
+        connection.answer(ACK)
+        self.assertEqual(connection.answer(DONE)["result"], 7)
 
-    def test_child_of_a_handler_hears_signals(self):
+    def test_signal_ends_forked_child(self):
         worker = Worker("127.0.0.1:1")
-        self.addCleanup(worker._catch_signals())
-        heard, bell = os.pipe()
+        self.addCleanup(worker._install_signal_handlers())
+        reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            os.write(bell, b"!")  # Python forgets signals that come before
+            os.write(writer, b"!")  # a signal before this point would be lost
             until = time.monotonic() + PATIENCE
             while time.monotonic() < until:
                 time.sleep(0.01)
             os._exit(1)
-        os.read(heard, 1)
-        os.close(heard)
-        os.close(bell)
+        os.read(reader, 1)
+        os.close(reader)
+        os.close(writer)
         os.kill(child, signal.SIGTERM)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGTERM)
 

@@ -10,17 +10,17 @@ A worker runs jobs:
 
     worker.run()
 
-A producer hands them over:
+A producer enqueues them:
 
     with Client(["10.0.0.1:9876", "10.0.0.2:9876"]) as client:
         jid = client.enqueue("mail", {"to": "ann"})
         print(client.result(jid, timeout=30))
 
-Both connect to any node and change over to another when theirs goes. A worker
-takes its jobs in hand along: the token of a job, not the connection, proves
-that it is the worker's. Values on this wire are None, bool, int (64 bits,
-signed), str, bytes, list and dict with str keys; a float is refused, because
-the wire has none.
+Both connect to any one of the nodes and switch to another if it fails. A
+worker keeps its jobs when it switches, because a job belongs to a worker by its
+token and not by its connection. Overhop carries None, bool, int (signed, 64
+bits), str, bytes, list and dict with str keys. It has no floats: encoding one
+raises CodecError.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ import traceback
 import uuid
 import weakref
 from datetime import datetime, timedelta, timezone
-from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 __all__ = [
     "CancelledError", "Client", "CodecError", "ConnectionLost", "Fail", "Job", "JobFailed", "OverhopError",
@@ -55,28 +54,32 @@ __all__ = [
 
 log = logging.getLogger("yardmaster")
 
-# Requests, answers and pushes of the wire, by their numbers.
+# Message types: requests of a client, answers of a node, pushes of a node.
 HELLO, REGISTER, PING, QUEUE, LSQUEUE, SUBSCRIBE, UNSUBSCRIBE, CREDIT, ADDQUEUE = range(1, 10)
 STATUS, RMQUEUE, PAUSE, RESUME, ENQUEUE, JOB, RMJOB, LSJOB, QSTATS = range(10, 19)
 ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE = range(40, 53)
 OK, ERR, HI, IDENT, PONG = range(101, 106)
 QUEST, RECALL, CREDITS, DRAIN, BYE, JOBEND = range(140, 146)
 
-DELIVERY = "delivery/1"  # the extension's name, in HELLO and HI
-PUSH_RID = "0"           # the request id of what nobody asked for
-MAX_DEPTH = 128          # of nested lists and dicts, the frame's own counted
-MAX_FRAME = 8 << 20      # bytes, what a node takes that does not say
+DELIVERY = "delivery/1"  # name of the protocol extension, in HELLO and HI
+PUSH_RID = "0"           # request id of a push: a message that answers no request
+MAX_DEPTH = 128          # nesting of lists and dicts, including the payload's own dict
+MAX_FRAME = 8 << 20      # bytes; limit of a node that announces none
 DEFAULT_NODES = "127.0.0.1:9876"
 NODES_VARIABLE = "OVERHOP_NODES"
 DEFAULT_PORT = 9876
-_MOST_AFTER = 366 * 86400  # seconds, the longest wait before a next attempt
+_MAX_RETRY_AFTER = 366 * 86400  # seconds
 
 
 # ---------------------------------------------------------------- errors
 
 
 class OverhopError(Exception):
-    """A node's refusal. ``code`` is stable and for programs, ``msg`` for people."""
+    """A node refused a request.
+
+    ``code`` is stable and meant for programs, ``msg`` is meant for people, and
+    ``details`` depends on the code; None means that there are no details.
+    """
 
     def __init__(self, code: str, msg: str = "", details: Any = None) -> None:
         super().__init__(f"{code}: {msg}" if msg else code)
@@ -84,15 +87,20 @@ class OverhopError(Exception):
 
 
 class ConnectionLost(OSError):
-    """The connection is gone: what became of the requests under way is not known."""
+    """The connection was lost. The node may or may not have executed pending requests."""
 
 
 class CodecError(ValueError):
-    """A value that this wire does not carry, or bytes that are no such value."""
+    """A value that Overhop cannot carry, or bytes that do not encode a value."""
 
 
 class JobFailed(Exception):
-    """The job that was waited for has failed for good."""
+    """The awaited job failed without another attempt, or was removed.
+
+    ``jid`` is the job's id, ``error`` the error of its last attempt as a dict
+    (``error["type"]`` is "removed" for a removed job), and ``attempts`` the
+    number of attempts made.
+    """
 
     def __init__(self, jid: str, error: Optional[Dict[str, Any]], attempts: int) -> None:
         error = error or {}
@@ -104,22 +112,27 @@ class JobFailed(Exception):
 
 
 class CancelledError(Exception):
-    """Raised in a handler whose job is to stop; let it pass."""
+    """Raised in a handler whose job must stop. Handlers should not catch it."""
 
 
 class Retry(Exception):
-    """Raised by a handler: this attempt failed, try again, ``after`` so many seconds."""
+    """Raised by a handler to fail this attempt and request another.
+
+    ``after`` is the delay before the next attempt in seconds, at most 366 days;
+    None leaves it to the retry policy of the yard. Raises ValueError if
+    ``after`` is out of range.
+    """
 
     def __init__(self, message: str = "handler asks for a retry", *, after: Optional[float] = None,
                  code: Optional[str] = None, details: Any = None) -> None:
         super().__init__(message)
-        if after is not None and not 0 <= _seconds(after) <= _MOST_AFTER:  # not a number is neither
-            raise ValueError(f"after is {after!r}, must be 0 to {_MOST_AFTER} seconds")
+        if after is not None and not 0 <= _seconds(after) <= _MAX_RETRY_AFTER:  # NaN fails both comparisons
+            raise ValueError(f"after is {after!r}, must be 0 to {_MAX_RETRY_AFTER} seconds")
         self.after, self.code, self.details = after, code, details
 
 
 class Fail(Exception):
-    """Raised by a handler: the job has failed, and no attempt is to follow."""
+    """Raised by a handler to fail the job without another attempt."""
 
     def __init__(self, message: str, *, code: Optional[str] = None, details: Any = None) -> None:
         super().__init__(message)
@@ -129,117 +142,132 @@ class Fail(Exception):
 # ---------------------------------------------------------------- MessagePack
 
 
-class _Packed(bytes):
-    """A value that is encoded already."""
+class _Encoded(bytes):
+    """A value that is already encoded; the encoder copies it unchanged."""
 
 
 def encode(value: Any, levels: int = MAX_DEPTH) -> bytes:
-    """MessagePack for ``value``, with sorted keys and the shortest lengths.
+    """Encode a value as MessagePack, with sorted keys and the shortest lengths.
 
-    ``levels`` is how deep it may be nested. Raises CodecError.
+    ``levels`` is how deep lists and dicts may be nested. Raises CodecError if
+    the value is nested deeper or has a type that Overhop does not carry.
     """
     out = bytearray()
-    _pack(out, value, levels)
+    _encode_value(out, value, levels)
     return bytes(out)
 
 
-def _pack(out: bytearray, v: Any, levels: int) -> None:
-    if v is None:
+def _encode_value(out: bytearray, value: Any, levels: int) -> None:
+    """Append the encoding of a value to ``out``."""
+    if value is None:
         out.append(0xC0)
-    elif v is True:
+    elif value is True:
         out.append(0xC3)
-    elif v is False:
+    elif value is False:
         out.append(0xC2)
-    elif isinstance(v, int):
-        _pack_int(out, v)
-    elif isinstance(v, str):
-        _pack_str(out, v)
-    elif isinstance(v, _Packed):
-        out += v
-    elif isinstance(v, (bytes, bytearray, memoryview)):
-        body = bytes(v)
-        _pack_head(out, len(body), None, 0, 0xC4, 0xC5, 0xC6)
+    elif isinstance(value, int):
+        _encode_int(out, value)
+    elif isinstance(value, str):
+        _encode_str(out, value)
+    elif isinstance(value, _Encoded):
+        out += value
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        body = bytes(value)
+        _encode_length(out, len(body), None, 0, 0xC4, 0xC5, 0xC6)
         out += body
-    elif isinstance(v, (list, tuple, dict)):
+    elif isinstance(value, (list, tuple, dict)):
         if levels == 0:
             raise CodecError("value is nested too deep")
-        if isinstance(v, dict):
-            _pack_dict(out, v, levels - 1)
+        if isinstance(value, dict):
+            _encode_dict(out, value, levels - 1)
             return
-        items = tuple(v)  # another thread may change the list meanwhile
-        _pack_head(out, len(items), 0x90, 16, None, 0xDC, 0xDD)
+        items = tuple(value)  # a snapshot: another thread may change the list
+        _encode_length(out, len(items), 0x90, 16, None, 0xDC, 0xDD)
         for item in items:
-            _pack(out, item, levels - 1)
-    elif isinstance(v, float):
-        raise CodecError(f"this wire has no floats: send {v!r} as text or as a scaled int")
+            _encode_value(out, item, levels - 1)
+    elif isinstance(value, float):
+        raise CodecError(f"Overhop has no floats: send {value!r} as text or as a scaled int")
     else:
-        raise CodecError(f"this wire does not carry a {type(v).__name__}; send None, bool, int, str, bytes, list or dict")
+        raise CodecError(f"Overhop does not carry a {type(value).__name__}; send None, bool, int, str, bytes, list or dict")
 
 
-def _pack_dict(out: bytearray, v: Dict[str, Any], levels: int) -> None:
-    keys = list(v)  # another thread may change the dict meanwhile
+def _encode_dict(out: bytearray, value: Dict[str, Any], levels: int) -> None:
+    """Append the encoding of a dict, whose values may be nested ``levels`` deep."""
+    keys = list(value)  # a snapshot: another thread may change the dict
     for key in keys:
         if not isinstance(key, str):
             raise CodecError(f"keys of a dict must be str, not {type(key).__name__}")
-    _pack_head(out, len(keys), 0x80, 16, None, 0xDE, 0xDF)
+    _encode_length(out, len(keys), 0x80, 16, None, 0xDE, 0xDF)
     for key in sorted(keys):
-        _pack_str(out, key)
-        _pack(out, v[key], levels)
+        _encode_str(out, key)
+        _encode_value(out, value[key], levels)
 
 
-def _pack_str(out: bytearray, text: str) -> None:
+def _encode_str(out: bytearray, text: str) -> None:
     try:
         body = text.encode("utf-8")
     except UnicodeEncodeError as e:
         raise CodecError(f"text is not UTF-8: {e.reason}") from None
-    _pack_head(out, len(body), 0xA0, 32, 0xD9, 0xDA, 0xDB)
+    _encode_length(out, len(body), 0xA0, 32, 0xD9, 0xDA, 0xDB)
     out += body
 
 
-def _pack_head(out: bytearray, n: int, small: Optional[int], below: int, one: Optional[int], two: int, four: int) -> None:
-    """The shortest head for a length; ``small`` holds lengths ``below`` in itself."""
-    if small is not None and n < below:
-        out.append(small | n)
-    elif one is not None and n < 1 << 8:
-        out += struct.pack(">BB", one, n)
-    elif n < 1 << 16:
-        out += struct.pack(">BH", two, n)
-    elif n < 1 << 32:
-        out += struct.pack(">BI", four, n)
+def _encode_length(out: bytearray, length: int, fixed: Optional[int], fixed_limit: int,
+                   code8: Optional[int], code16: int, code32: int) -> None:
+    """Append the shortest header for a length.
+
+    A length below ``fixed_limit`` is stored in the first byte, ``fixed``;
+    otherwise one of the codes is followed by the length in 8, 16 or 32 bits.
+    None means that the type has no such form.
+    """
+    if fixed is not None and length < fixed_limit:
+        out.append(fixed | length)
+    elif code8 is not None and length < 1 << 8:
+        out += struct.pack(">BB", code8, length)
+    elif length < 1 << 16:
+        out += struct.pack(">BH", code16, length)
+    elif length < 1 << 32:
+        out += struct.pack(">BI", code32, length)
     else:
         raise CodecError("value is too long")
 
 
-def _pack_int(out: bytearray, v: int) -> None:
-    if -32 <= v < 128:
-        out.append(v & 0xFF)
-    elif v >= 0:
-        for kind, form, top in ((0xCC, ">BB", 1 << 8), (0xCD, ">BH", 1 << 16), (0xCE, ">BI", 1 << 32), (0xCF, ">BQ", 1 << 63)):
-            if v < top:
-                out += struct.pack(form, kind, v)
-                return
-        raise CodecError(f"int {v} is beyond 64 bits, signed")
-    else:
-        for kind, form, top in ((0xD0, ">Bb", 1 << 7), (0xD1, ">Bh", 1 << 15), (0xD2, ">Bi", 1 << 31), (0xD3, ">Bq", 1 << 63)):
-            if v >= -top:
-                out += struct.pack(form, kind, v)
-                return
-        raise CodecError(f"int {v} is beyond 64 bits, signed")
+# Encodings of an int outside -32 to 127: first byte, struct format of the rest,
+# lowest value and upper bound (exclusive). The first match is the shortest.
+_INT_ENCODINGS = (
+    (0xCC, ">BB", 0, 1 << 8), (0xCD, ">BH", 0, 1 << 16), (0xCE, ">BI", 0, 1 << 32), (0xCF, ">BQ", 0, 1 << 63),
+    (0xD0, ">Bb", -1 << 7, 0), (0xD1, ">Bh", -1 << 15, 0), (0xD2, ">Bi", -1 << 31, 0), (0xD3, ">Bq", -1 << 63, 0),
+)
+
+
+def _encode_int(out: bytearray, value: int) -> None:
+    """Append the shortest encoding of an int."""
+    if -32 <= value < 128:
+        out.append(value & 0xFF)
+        return
+    for code, form, low, high in _INT_ENCODINGS:
+        if low <= value < high:
+            out += struct.pack(form, code, value)
+            return
+    raise CodecError(f"int {value} does not fit into signed 64 bits")
 
 
 def decode(data: Union[bytes, bytearray, memoryview], levels: int = MAX_DEPTH) -> Any:
-    """The value in ``data``, which must be one allowed value and nothing more.
+    """Decode exactly one MessagePack value.
 
-    Of a repeated key the last value counts. Raises CodecError.
+    ``levels`` is how deep lists and dicts may be nested. The last value of a
+    duplicate key counts. Raises CodecError if the data is truncated, has bytes
+    after the value, or holds a type that Overhop does not allow.
     """
     view = memoryview(data)
-    value, end = _unpack(view, 0, levels)
+    value, end = _decode_value(view, 0, levels)
     if end != len(view):
         raise CodecError(f"{len(view) - end} bytes follow the value")
     return value
 
 
-# The kinds with a length or value behind their first byte, and its form.
+# First bytes that a number follows (the int itself, or the length of the value),
+# each with the struct format of that number.
 _INTS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
 _BINS = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I"}
 _STRS = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
@@ -247,98 +275,106 @@ _LISTS = {0xDC: ">H", 0xDD: ">I"}
 _DICTS = {0xDE: ">H", 0xDF: ">I"}
 
 
-def _unpack(b: memoryview, at: int, levels: int) -> Tuple[Any, int]:
-    if at >= len(b):
+def _decode_value(data: memoryview, offset: int, levels: int) -> Tuple[Any, int]:
+    """Return the value at an offset, and the offset after it."""
+    if offset >= len(data):
         raise CodecError("value is cut off")
-    first = b[at]
-    at += 1
+    first = data[offset]
+    offset += 1
     if first < 0x80:
-        return first, at
+        return first, offset
     if first >= 0xE0:
-        return first - 0x100, at
+        return first - 0x100, offset
     if first < 0x90:
-        return _unpack_dict(b, at, first & 0x0F, levels)
+        return _decode_dict(data, offset, first & 0x0F, levels)
     if first < 0xA0:
-        return _unpack_list(b, at, first & 0x0F, levels)
+        return _decode_list(data, offset, first & 0x0F, levels)
     if first < 0xC0:
-        return _unpack_str(b, at, first & 0x1F)
+        return _decode_str(data, offset, first & 0x1F)
     if first in (0xC0, 0xC2, 0xC3):
-        return (None if first == 0xC0 else first == 0xC3), at
+        return (None if first == 0xC0 else first == 0xC3), offset
     if first in _INTS:
-        n, at = _number(b, at, _INTS[first])
-        if n > (1 << 63) - 1:
-            raise CodecError("int is beyond 64 bits, signed")
-        return n, at
+        number, offset = _decode_number(data, offset, _INTS[first])
+        if number >= 1 << 63:
+            raise CodecError("int does not fit into signed 64 bits")
+        return number, offset
     if first in _STRS:
-        n, at = _number(b, at, _STRS[first])
-        return _unpack_str(b, at, n)
+        length, offset = _decode_number(data, offset, _STRS[first])
+        return _decode_str(data, offset, length)
     if first in _BINS:
-        n, at = _number(b, at, _BINS[first])
-        return bytes(_body(b, at, n)), at + n
+        length, offset = _decode_number(data, offset, _BINS[first])
+        return bytes(_slice(data, offset, length)), offset + length
     if first in _LISTS:
-        n, at = _number(b, at, _LISTS[first])
-        return _unpack_list(b, at, n, levels)
+        length, offset = _decode_number(data, offset, _LISTS[first])
+        return _decode_list(data, offset, length, levels)
     if first in _DICTS:
-        n, at = _number(b, at, _DICTS[first])
-        return _unpack_dict(b, at, n, levels)
-    what = "float" if first in (0xCA, 0xCB) else "reserved byte" if first == 0xC1 else "extension type"
-    raise CodecError(f"{what} 0x{first:02x} is not allowed on this wire")
+        length, offset = _decode_number(data, offset, _DICTS[first])
+        return _decode_dict(data, offset, length, levels)
+    kind = "float" if first in (0xCA, 0xCB) else "reserved byte" if first == 0xC1 else "extension type"
+    raise CodecError(f"{kind} 0x{first:02x} is not allowed in Overhop")
 
 
-def _number(b: memoryview, at: int, form: str) -> Tuple[int, int]:
-    end = at + struct.calcsize(form)
-    if end > len(b):
+def _decode_number(data: memoryview, offset: int, form: str) -> Tuple[int, int]:
+    size = struct.calcsize(form)
+    return struct.unpack(form, _slice(data, offset, size))[0], offset + size
+
+
+def _slice(data: memoryview, offset: int, length: int) -> memoryview:
+    if length > len(data) - offset:
         raise CodecError("value is cut off")
-    return struct.unpack_from(form, b, at)[0], end
+    return data[offset:offset + length]
 
 
-def _body(b: memoryview, at: int, n: int) -> memoryview:
-    if n > len(b) - at:
-        raise CodecError("value is cut off")
-    return b[at:at + n]
-
-
-def _unpack_str(b: memoryview, at: int, n: int) -> Tuple[str, int]:
+def _decode_str(data: memoryview, offset: int, length: int) -> Tuple[str, int]:
     try:
-        return str(_body(b, at, n), "utf-8"), at + n
+        return str(_slice(data, offset, length), "utf-8"), offset + length
     except UnicodeDecodeError:
         raise CodecError("text is not UTF-8") from None
 
 
-def _unpack_list(b: memoryview, at: int, n: int, levels: int) -> Tuple[List[Any], int]:
+def _decode_list(data: memoryview, offset: int, length: int, levels: int) -> Tuple[List[Any], int]:
+    """Return the list whose ``length`` items start at an offset, and the offset after it."""
     if levels == 0:
         raise CodecError("value is nested too deep")
-    items: List[Any] = []  # grows with what is there, not with what is announced
-    for _ in range(n):
-        item, at = _unpack(b, at, levels - 1)
+    items: List[Any] = []  # not preallocated: the announced length may be false
+    for _ in range(length):
+        item, offset = _decode_value(data, offset, levels - 1)
         items.append(item)
-    return items, at
+    return items, offset
 
 
-def _unpack_dict(b: memoryview, at: int, n: int, levels: int) -> Tuple[Dict[str, Any], int]:
+def _decode_dict(data: memoryview, offset: int, length: int, levels: int) -> Tuple[Dict[str, Any], int]:
+    """Return the dict whose ``length`` pairs start at an offset, and the offset after it."""
     if levels == 0:
         raise CodecError("value is nested too deep")
     pairs: Dict[str, Any] = {}
-    for _ in range(n):
-        if at < len(b) and b[at] >> 5 != 5 and b[at] not in _STRS:
+    for _ in range(length):
+        if offset < len(data) and data[offset] >> 5 != 5 and data[offset] not in _STRS:
             raise CodecError("key of a map is not text")
-        key, at = _unpack(b, at, levels)
-        pairs[key], at = _unpack(b, at, levels - 1)
-    return pairs, at
+        key, offset = _decode_value(data, offset, levels)
+        pairs[key], offset = _decode_value(data, offset, levels - 1)
+    return pairs, offset
 
 
-def frame(t: int, rid: str, p: Union[Dict[str, Any], _Packed]) -> bytes:
-    """A whole message: four bytes of length, then the envelope."""
+def frame(t: int, rid: str, p: Union[Dict[str, Any], _Encoded]) -> bytes:
+    """Return a whole frame: four bytes of length, then the envelope.
+
+    ``t`` is the message type, ``rid`` the request id and ``p`` the payload.
+    Raises CodecError if the payload cannot be encoded.
+    """
     body = encode({"p": p, "rid": rid, "t": t, "v": 2})
     return struct.pack(">I", len(body)) + body
 
 
 def parse_envelope(body: Union[bytes, bytearray]) -> Tuple[int, str, Dict[str, Any]]:
-    """The type, request id and payload of a frame's body. Raises CodecError."""
-    e = decode(body)
-    if not isinstance(e, dict) or e.get("v") != 2:
+    """Return the message type, request id and payload of a frame without its length.
+
+    Raises CodecError if the body is not an envelope.
+    """
+    envelope = decode(body)
+    if not isinstance(envelope, dict) or envelope.get("v") != 2:
         raise CodecError("not an envelope: it must be a map with v = 2")
-    t, rid, p = e.get("t"), e.get("rid"), e.get("p")
+    t, rid, p = envelope.get("t"), envelope.get("rid"), envelope.get("p")
     if not isinstance(t, int) or isinstance(t, bool) or not isinstance(rid, str) or not rid or not isinstance(p, dict):
         raise CodecError("not an envelope: it must have t (int), rid (str, not empty) and p (map)")
     return t, rid, p
@@ -350,427 +386,515 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|
 
 
 def parse_time(text: Optional[str]) -> Optional[datetime]:
-    """An RFC 3339 time, to the microsecond; None stays None."""
+    """Parse an RFC 3339 time, truncated to microseconds. None stays None.
+
+    Raises ValueError if the text is not such a time.
+    """
     if text is None:
         return None
-    found = _RFC3339.fullmatch(text)
-    if not found:
+    match = _RFC3339.fullmatch(text)
+    if not match:
         raise ValueError(f"{text!r} is not an RFC 3339 time")
-    day, clock, fraction, zone = found.groups()
+    day, clock, fraction, zone = match.groups()
     zone = "+00:00" if zone in "Zz" else zone
     return datetime.fromisoformat(f"{day}T{clock}.{(fraction or '0')[:6]:0<6}{zone}")
 
 
-def _format_time(at: Union[datetime, str]) -> str:
-    if isinstance(at, str):
-        parse_time(at)
-        return at
-    if at.tzinfo is None:
+def _format_time(moment: Union[datetime, str]) -> str:
+    """Return a time as RFC 3339 text. Text is checked and returned unchanged."""
+    if isinstance(moment, str):
+        parse_time(moment)
+        return moment
+    if moment.tzinfo is None:
         raise ValueError("a time needs its zone: datetime.now(timezone.utc), for example")
-    return at.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
-def _seconds(d: Union[float, timedelta]) -> float:
-    return d.total_seconds() if isinstance(d, timedelta) else float(d)
+def _seconds(duration: Union[float, timedelta]) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
-def _milliseconds(d: Union[float, timedelta]) -> int:
-    return max(0, round(_seconds(d) * 1000))
+def _milliseconds(duration: Union[float, timedelta]) -> int:
+    return max(0, round(_seconds(duration) * 1000))
+
+
+def _optional_milliseconds(duration: Union[float, timedelta, None]) -> Optional[int]:
+    return None if duration is None else _milliseconds(duration)
 
 
 def _window(name: str, key: Optional[str], window: Union[float, timedelta, None]) -> Optional[int]:
-    """The milliseconds for which one job holds a key; both are given, or neither."""
+    """Return the window of a rate limit or debounce key in milliseconds, or None without one.
+
+    ``name`` is the option's name for error messages. Raises ValueError if only
+    one of key and window is given, or if the window is not positive.
+    """
     if (key is None) != (window is None):
         raise ValueError(f"{name}_key and {name} (seconds) go together: give both or neither")
-    if window is None:
-        return None
-    if _milliseconds(window) < 1:
+    milliseconds = _optional_milliseconds(window)
+    if milliseconds is not None and milliseconds < 1:
         raise ValueError(f"{name} is {window!r}, must be more than 0 seconds")
-    return _milliseconds(window)
+    return milliseconds
 
 
-def _nodes(nodes: Union[str, Sequence[str], None]) -> List[str]:
-    """Addresses as a list; None means the environment's, or this machine."""
+def _parse_nodes(nodes: Union[str, Sequence[str], None]) -> List[str]:
+    """Return node addresses as a list; None means OVERHOP_NODES, or DEFAULT_NODES without it.
+
+    Raises ValueError if the list is empty or holds an invalid address.
+    """
     if nodes is None:
         nodes = os.environ.get(NODES_VARIABLE) or DEFAULT_NODES
     if isinstance(nodes, str):
         nodes = nodes.split(",")
-    found = [n.strip() for n in nodes if n.strip()]
-    if not found:
+    addresses = [node.strip() for node in nodes if node.strip()]
+    if not addresses:
         raise ValueError("no node is named: give nodes=['host:port', ...]")
-    for n in found:
-        _address(n)
-    return found
+    for address in addresses:
+        _parse_address(address)
+    return addresses
 
 
-def _address(node: str) -> Tuple[str, int]:
+def _parse_address(node: str) -> Tuple[str, int]:
+    """Return the host and port of "host:port"; the defaults are 127.0.0.1 and DEFAULT_PORT."""
     host, colon, port = node.rpartition(":")
     if not colon or node.endswith("]") or (":" in host and not host.startswith("[")):
         host, port = node, str(DEFAULT_PORT)
     if not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{node!r} is no address; it must be host:port, with port 1 to 65535")
+        raise ValueError(f"invalid node address {node!r}: must be host:port, with a port from 1 to 65535")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _backoff(tries: int, most: float = 2.0) -> float:
-    """Seconds to wait before another try: doubled each time, half of it by chance."""
-    return min(most, 0.05 * 2 ** min(tries, 10)) * random.uniform(0.5, 1)
+def _backoff(attempt: int) -> float:
+    """Return the seconds to wait before the next attempt: exponential up to 2 s, with jitter."""
+    return min(2.0, 0.05 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1)
 
 
-# ---------------------------------------------------------------- one connection
+class _NodeRotation:
+    """Selects the node for the next connection; the caller prevents concurrent use."""
 
-Then = Callable[[Dict[str, Any], Optional[Exception]], None]
+    def __init__(self, nodes: Union[str, Sequence[str], None]) -> None:
+        addresses = _parse_nodes(nodes)
+        self._rotation = random.sample(addresses, len(addresses))
+        self.preferred: List[str] = []  # returned first; a draining node names them
+        self.avoided: Optional[str] = None  # skipped once; the draining node itself
 
-_MOST_IN = 32 << 20  # bytes, the largest frame that any node may be set to
-_CONNECT_TIME = 5.0  # seconds for connecting and registering
-_QUIET = 5.0         # seconds of silence before a PING asks whether the node is there
-_SILENT = 65.0       # seconds without a byte after which it is not: answers come in order, and the one
-                     # before the PING's may take a node's request_timeout, 60 s at most
-_DEAF = 15.0         # the same while nothing but the PING is to be answered, which takes no time
-_UNREACHED = 3.0     # the same for bytes that the node's host does not confirm: with the time between two
-                     # BEATs less than a lease, so that jobs in hand come to another node in time
-_CHUNK = 64 << 10    # bytes given to the socket at once
+    def next(self) -> str:
+        """Return the address of the next node."""
+        if self.preferred:
+            return self.preferred.pop(0)
+        self._rotation.append(self._rotation.pop(0))
+        if self._rotation[0] == self.avoided:  # skip it once only: it may have restarted by the next time
+            self._rotation.append(self._rotation.pop(0))
+            self.avoided = None
+        return self._rotation[0]
+
+
+def _only_strings(values: Any) -> List[str]:
+    """Return the strings in a list from the wire, or an empty list for anything else."""
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+
+
+# ---------------------------------------------------------------- connection
+
+# Receives the payload of the answer and None, or a dict without meaning and the error.
+_Callback = Callable[[Dict[str, Any], Optional[Exception]], None]
+
+_MAX_INCOMING_FRAME = 32 << 20  # bytes, the largest frame that any node can be configured for
+_CONNECT_TIMEOUT = 5.0  # seconds for connecting, and for each read and write until registered
+_PING_AFTER = 5.0       # seconds without received bytes before a PING is sent
+# Seconds without received bytes after which a node that was sent a PING is given up.
+# A node answers in order, and a request before the PING may take the node's
+# request_timeout, which is at most 60 s. If only the PING is pending, less is enough.
+_BUSY_TIMEOUT = 65.0
+_IDLE_TIMEOUT = 15.0
+# Seconds after which bytes that the peer's TCP does not acknowledge end the connection.
+# Together with the time between two BEATs it is shorter than a lease, so that a
+# worker can move its jobs to another node before their leases expire.
+_UNACKNOWLEDGED_TIMEOUT = 3.0
+_CHUNK_SIZE = 64 << 10  # bytes written to the socket at once
 
 
 class _Settings:
-    """What every connection of a Worker or a Client has in common."""
+    """Settings that all connections of a Worker or Client share."""
 
-    def __init__(self, name: str, tls: Optional[ssl.SSLContext], token: Optional[str]) -> None:
+    def __init__(self, name: Optional[str], tls: Optional[ssl.SSLContext], token: Optional[str]) -> None:
         self.tls = tls
-        self.hello: Dict[str, Any] = {"client": "yardmaster-python", "ext": [DELIVERY], "name": name}
+        self.hello: Dict[str, Any] = {
+            "client": "yardmaster-python", "ext": [DELIVERY], "name": name or f"{socket.gethostname()}-{os.getpid()}",
+        }
         if token is not None:
             self.hello["token"] = token
 
 
-_shared: "weakref.WeakSet[Any]" = weakref.WeakSet()  # what a forked child has to put right for itself
+# Clients and connections; their _after_fork methods are called in a forked child.
+_fork_aware: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def _in_child() -> None:
-    for each in list(_shared):
-        each._in_child()
+def _after_fork() -> None:
+    for instance in list(_fork_aware):
+        instance._after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Connection:
-    """One registered connection: requests are pipelined, answers come by callback.
+    """A connection to one node: requests are pipelined, answers go to callbacks.
 
-    One thread of its own connects, reads and writes; an SSL socket must not be
-    read and written by two. It calls ``up`` once, if it comes so far, ``push``
-    for what the node says unasked, and ``down`` once, at the end, when all
-    requests under way have been told. Callbacks must not block.
+    The constructor starts a thread that connects, registers, reads and writes;
+    one thread does both because an SSL socket must not be used by two. The
+    thread calls ``on_connected`` once if the connection is registered,
+    ``on_push`` for each push, and ``on_disconnected`` once at the end, after the
+    callbacks of all pending requests. Callbacks must not block.
     """
 
-    def __init__(self, node: str, settings: _Settings, up: Callable[["_Connection"], None],
-                 push: Callable[["_Connection", int, Dict[str, Any]], None],
-                 down: Callable[["_Connection", Exception], None]) -> None:
-        self.node, self.name, self.room, self._settings = node, "", MAX_FRAME, settings
-        self._up, self._push, self._down = up, push, down
-        self._lock = threading.Lock()  # guards the four below
-        self._out: collections.deque[bytes] = collections.deque()
-        self._pending: Dict[str, Then] = {}
-        self._rids = itertools.count(1)
-        self._error: Optional[Exception] = None
+    def __init__(self, node: str, settings: _Settings, on_connected: Callable[["_Connection"], None],
+                 on_push: Callable[["_Connection", int, Dict[str, Any]], None],
+                 on_disconnected: Callable[["_Connection", Exception], None]) -> None:
+        self.node, self._settings = node, settings
+        self.node_name = ""         # announced by the node; "" until registered
+        self.max_frame = MAX_FRAME  # bytes, announced by the node
+        self.ready = threading.Event()  # set once the connection is registered, or has failed
+        self._on_connected, self._on_push, self._on_disconnected = on_connected, on_push, on_disconnected
+        self._request_ids = itertools.count(1)
         self._closing = False
-        self._ear, self._bell = socket.socketpair()
-        self._ear.setblocking(False)
-        self._bell.setblocking(False)
-        self.ready = threading.Event()  # set once it is up, or down
-        self._in = bytearray()
-        self._chunk = memoryview(b"")  # is being written
-        self._sock: Optional[socket.socket] = None
-        _shared.add(self)
+
+        self._lock = threading.Lock()  # guards _outgoing, _pending and _error
+        self._outgoing: collections.deque[bytes] = collections.deque()  # frames to write
+        self._pending: Dict[str, _Callback] = {}  # by request id
+        self._error: Optional[Exception] = None   # why the connection ended; None while it has not
+
+        # A byte sent to _wake_sender interrupts select() in the connection's thread.
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+
+        # Used by the connection's thread only.
+        self._received = bytearray()   # bytes that are not yet a whole frame
+        self._unsent = memoryview(b"")  # rest of the frames being written
+        self._socket: Optional[socket.socket] = None
+        _fork_aware.add(self)
         threading.Thread(target=self._run, name=f"yardmaster {node}", daemon=True).start()
 
-    def send(self, t: int, p: Dict[str, Any], then: Optional[Then] = None) -> None:
-        """Sends a request and returns. ``then`` gets the OK's payload, or an error.
+    def send(self, message_type: int, payload: Union[Dict[str, Any], _Encoded], callback: Optional[_Callback] = None) -> None:
+        """Send a request without waiting for its answer.
 
-        Raises CodecError if the payload cannot be sent at all.
+        ``callback`` receives the answer in the connection's thread, or in the
+        caller's if the connection has already ended. Raises CodecError if the
+        payload cannot be encoded or is larger than the node accepts.
         """
-        rid = str(next(self._rids))
-        whole = frame(t, rid, p)
-        if len(whole) - 4 > self.room:
-            raise CodecError(f"message of {len(whole) - 4} bytes, {self.node} takes {self.room}")
+        request_id = str(next(self._request_ids))
+        request = frame(message_type, request_id, payload)
+        if len(request) - 4 > self.max_frame:
+            raise CodecError(f"message of {len(request) - 4} bytes is too large: {self.node} accepts {self.max_frame}")
         with self._lock:
             error = self._error
             if error is None:
-                if then is not None:
-                    self._pending[rid] = then
-                self._out.append(whole)
+                if callback is not None:
+                    self._pending[request_id] = callback
+                self._outgoing.append(request)
         if error is None:
-            self._ring()
-        elif then is not None:
-            then({}, error)
+            self._wake()
+        elif callback is not None:
+            callback({}, error)
 
-    def call(self, t: int, p: Dict[str, Any], timeout: float) -> Dict[str, Any]:
-        """Sends a request and waits for its answer. Raises what the node or the line gives, or TimeoutError."""
+    def call(self, message_type: int, payload: Dict[str, Any], timeout: float) -> Dict[str, Any]:
+        """Send a request and return the payload of its answer.
+
+        Raises OverhopError if the node refuses the request, ConnectionLost, or
+        TimeoutError if no answer arrives within ``timeout`` seconds.
+        """
         answers: queue.SimpleQueue[Tuple[Dict[str, Any], Optional[Exception]]] = queue.SimpleQueue()
-        self.send(t, p, lambda ok, error: answers.put((ok, error)))
+        self.send(message_type, payload, lambda answer, error: answers.put((answer, error)))
         try:
-            ok, error = answers.get(timeout=max(timeout, 0.001))
+            answer, error = answers.get(timeout=max(timeout, 0.001))
         except queue.Empty:
             raise TimeoutError(f"{self.node} did not answer within {timeout:.1f} s") from None
         if error is not None:
             raise error
-        return ok
+        return answer
 
     def check(self) -> None:
-        """Raises why the connection is gone, if it is."""
+        """Raise the error that ended the connection, if it has ended."""
         with self._lock:
             error = self._error
         if error is not None:
             raise error
 
     def close(self) -> None:
-        """Ends the connection once what waits is written."""
+        """Close the connection after all queued requests are written; do not wait for that."""
         self._closing = True
-        self._ring()
+        self._wake()
 
-    def _in_child(self) -> None:
-        """Lets go of the parent's connection, which would otherwise outlive the parent."""
-        if self._sock is not None:
-            self._sock.close()
+    def _after_fork(self) -> None:
+        """Close the child's duplicate of the socket, which would keep the connection open."""
+        if self._socket is not None:
+            self._socket.close()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         try:
-            self._bell.send(b"!")
-        except OSError:  # it rings already, or nobody is there any more
+            self._wake_sender.send(b"!")
+        except OSError:  # the buffer is full, or the thread has ended
             pass
 
     def _run(self) -> None:
-        sock: Optional[socket.socket] = None
+        """Run the connection's thread: connect, serve until an error or close(), report the end."""
         try:
-            sock = self._sock = self._connect()
+            self._socket = self._connect()
             self.ready.set()
-            self._up(self)
-            self._loop(sock)
-            error: Exception = ConnectionLost("connection was closed here")
+            self._on_connected(self)
+            self._serve(self._socket)
+            error: Exception = ConnectionLost("connection was closed by this client")
         except OverhopError as e:
             error = e
-        except Exception as e:  # whatever it is, it is this connection's end
+        except Exception as e:  # any other error ends this connection, too
             error = e if isinstance(e, ConnectionLost) else ConnectionLost(f"{self.node}: {e or type(e).__name__}")
-        if sock is not None:
-            sock.close()
+        if self._socket is not None:
+            self._socket.close()
         with self._lock:
             self._error = error
             pending, self._pending = self._pending, {}
-            self._out.clear()
-            self._ear.close()
-            self._bell.close()
+            self._outgoing.clear()
+            self._wake_receiver.close()
+            self._wake_sender.close()
         self.ready.set()
-        for then in pending.values():
-            then({}, error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)))
-        self._down(self, error)
+        for callback in pending.values():
+            callback({}, error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)))
+        self._on_disconnected(self, error)
 
     def _connect(self) -> socket.socket:
-        host, port = _address(self.node)
-        sock = socket.create_connection((host, port), timeout=_CONNECT_TIME)
+        """Connect and register, and return the socket in non-blocking mode."""
+        host, port = _parse_address(self.node)
+        sock = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNREACHED * 1000))
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNACKNOWLEDGED_TIMEOUT * 1000))
             if self._settings.tls is not None:
                 sock = self._settings.tls.wrap_socket(sock, server_hostname=host)
-            hi = self._lockstep(sock, HELLO, self._settings.hello, HI)
+            hi = self._handshake(sock, HELLO, self._settings.hello, HI)
             if DELIVERY not in (hi.get("ext") or ()):
-                raise OverhopError("NOT_IMPLEMENTED", f"{self.node} does not speak {DELIVERY}")
-            self.name = str(hi.get("node") or "")
-            self.room = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
-            self._lockstep(sock, REGISTER, {}, OK)
+                raise OverhopError("NOT_IMPLEMENTED", f"{self.node} does not support {DELIVERY}")
+            self.node_name = str(hi.get("node") or "")
+            self.max_frame = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
+            self._handshake(sock, REGISTER, {}, OK)
             sock.setblocking(False)
         except BaseException:
             sock.close()
             raise
         return sock
 
-    def _lockstep(self, sock: socket.socket, t: int, p: Dict[str, Any], want: int) -> Dict[str, Any]:
-        """Sends one request and takes the next frame for its answer; a node that waits may ask for it by IDENT."""
-        sock.sendall(frame(t, str(next(self._rids)), p))
-        while True:
-            for got, _, answer in self._frames():
-                if got == ERR:
-                    raise _refusal(answer)
-                if got == want:
-                    return answer
-                if got != IDENT:
-                    raise ConnectionLost(f"{self.node} answered t={got} to t={t}")
-            self._take(sock.recv(_CHUNK))
+    def _handshake(self, sock: socket.socket, message_type: int, payload: Dict[str, Any], expected: int) -> Dict[str, Any]:
+        """Send one request on the blocking socket and return the payload of its answer.
 
-    def _take(self, data: bytes) -> None:
+        An IDENT, by which a node asks for the request, is skipped.
+        """
+        sock.sendall(frame(message_type, str(next(self._request_ids)), payload))
+        while True:
+            for received, _, answer in self._whole_frames():
+                if received == ERR:
+                    raise _overhop_error(answer)
+                if received == expected:
+                    return answer
+                if received != IDENT:
+                    raise ConnectionLost(f"{self.node} answered t={received} to t={message_type}")
+            self._append_received(sock.recv(_CHUNK_SIZE))
+
+    def _append_received(self, data: bytes) -> None:
         if not data:
             raise ConnectionLost(f"{self.node} closed the connection")
-        self._in += data
+        self._received += data
 
-    def _frames(self) -> Iterable[Tuple[int, str, Dict[str, Any]]]:
-        """The messages that have come whole."""
-        while len(self._in) >= 4:
-            size = int.from_bytes(self._in[:4], "big")
-            if not 0 < size <= _MOST_IN:
+    def _whole_frames(self) -> Iterable[Tuple[int, str, Dict[str, Any]]]:
+        """Remove the whole frames from the received bytes and yield type, request id and payload of each."""
+        while len(self._received) >= 4:
+            size = int.from_bytes(self._received[:4], "big")
+            if not 0 < size <= _MAX_INCOMING_FRAME:
                 raise ConnectionLost(f"{self.node} announced a frame of {size} bytes")
-            if len(self._in) < 4 + size:
+            if len(self._received) < 4 + size:
                 return
-            body = bytes(memoryview(self._in)[4:4 + size])
-            del self._in[:4 + size]
+            body = bytes(memoryview(self._received)[4:4 + size])
+            del self._received[:4 + size]
             yield parse_envelope(body)
 
-    def _loop(self, sock: socket.socket) -> None:
-        heard, asked, limit = time.monotonic(), False, _SILENT
-        with selectors.DefaultSelector() as ready:
-            ready.register(sock, selectors.EVENT_READ)
-            ready.register(self._ear, selectors.EVENT_READ)
-            self._hear()
-            self._read(sock)  # TLS may hold what select does not see
+    def _serve(self, sock: socket.socket) -> None:
+        """Read and write until close() is called and all requests are written.
+
+        Raises ConnectionLost if the node closes the connection or is silent for
+        too long, and OverhopError if it ends the connection with an error.
+        """
+        last_received, ping_sent, timeout = time.monotonic(), False, _BUSY_TIMEOUT
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            selector.register(self._wake_receiver, selectors.EVENT_READ)
+            self._handle_frames()
+            self._read(sock)  # TLS may have buffered bytes that select does not report
             while True:
-                wants = self._write(sock)
-                if self._closing and not wants:
+                unwritten = self._write(sock)
+                if self._closing and not unwritten:
                     return
-                ready.modify(sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if wants else 0))
-                events = {key.fileobj: mask for key, mask in ready.select(_QUIET / 5)}
-                if self._ear in events:
-                    self._drain_bell()
+                selector.modify(sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if unwritten else 0))
+                events = {key.fileobj: mask for key, mask in selector.select(_PING_AFTER / 5)}
+                if self._wake_receiver in events:
+                    self._drain_wake_receiver()
                 mask = events.get(sock, 0)
                 if mask and (self._read(sock) or mask & selectors.EVENT_WRITE):
-                    heard, asked = time.monotonic(), False
-                quiet = time.monotonic() - heard
-                if asked and quiet > limit:
-                    raise ConnectionLost(f"{self.node} has been silent for {quiet:.0f} s")
-                if quiet > _QUIET and not asked:
-                    asked = True
+                    last_received, ping_sent = time.monotonic(), False
+                silence = time.monotonic() - last_received
+                if ping_sent and silence > timeout:
+                    raise ConnectionLost(f"{self.node} has been silent for {silence:.0f} s")
+                if silence > _PING_AFTER and not ping_sent:
+                    ping_sent = True
                     with self._lock:
-                        limit = _SILENT if self._pending else _DEAF
+                        timeout = _BUSY_TIMEOUT if self._pending else _IDLE_TIMEOUT
                     self.send(PING, {})
 
-    def _drain_bell(self) -> None:
+    def _drain_wake_receiver(self) -> None:
         try:
-            while self._ear.recv(4096):
+            while self._wake_receiver.recv(4096):
                 pass
         except BlockingIOError:
             pass
 
     def _read(self, sock: socket.socket) -> bool:
-        """Reads what is there and handles what is whole; false if nothing was."""
+        """Read and handle the available bytes; report whether there were any."""
         try:
-            self._take(sock.recv(4 * _CHUNK))
+            self._append_received(sock.recv(4 * _CHUNK_SIZE))
             while isinstance(sock, ssl.SSLSocket) and sock.pending():
-                self._take(sock.recv(4 * _CHUNK))
+                self._append_received(sock.recv(4 * _CHUNK_SIZE))
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
-        self._hear()
+        self._handle_frames()
         return True
 
-    def _hear(self) -> None:
-        for t, rid, p in self._frames():
-            if rid == PUSH_RID:
-                if t == ERR:
-                    raise _refusal(p)
-                self._push(self, t, p)
+    def _handle_frames(self) -> None:
+        """Pass received pushes to on_push and received answers to their callbacks."""
+        for message_type, request_id, payload in self._whole_frames():
+            if request_id == PUSH_RID:
+                if message_type == ERR:
+                    raise _overhop_error(payload)
+                self._on_push(self, message_type, payload)
                 continue
             with self._lock:
-                then = self._pending.pop(rid, None)
-            if then is not None:
-                then(p, _refusal(p) if t == ERR else None)
+                callback = self._pending.pop(request_id, None)
+            if callback is not None:
+                callback(payload, _overhop_error(payload) if message_type == ERR else None)
 
     def _write(self, sock: socket.socket) -> bool:
-        """Writes until the socket is full; true if more waits.
+        """Write until the socket accepts no more; report whether bytes remain.
 
-        A chunk stays the same until it is written, as OpenSSL wants it.
+        After an incomplete write the same bytes are offered again, as OpenSSL
+        requires.
         """
         while True:
-            if not self._chunk:
+            if not self._unsent:
                 with self._lock:
-                    if not self._out:
+                    if not self._outgoing:
                         return False
-                    # Small frames together, a large one by slices of itself.
-                    batch = [self._out.popleft()]
+                    # Join small frames up to one chunk; a larger frame is written in slices.
+                    batch = [self._outgoing.popleft()]
                     size = len(batch[0])
-                    while self._out and size + len(self._out[0]) <= _CHUNK:
-                        size += len(self._out[0])
-                        batch.append(self._out.popleft())
-                self._chunk = memoryview(batch[0] if len(batch) == 1 else b"".join(batch))
+                    while self._outgoing and size + len(self._outgoing[0]) <= _CHUNK_SIZE:
+                        size += len(self._outgoing[0])
+                        batch.append(self._outgoing.popleft())
+                self._unsent = memoryview(batch[0] if len(batch) == 1 else b"".join(batch))
             try:
-                self._chunk = self._chunk[sock.send(self._chunk[:_CHUNK]):]
+                self._unsent = self._unsent[sock.send(self._unsent[:_CHUNK_SIZE]):]
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return True
 
 
-def _refusal(p: Dict[str, Any]) -> OverhopError:
-    return OverhopError(str(p.get("code", "")), str(p.get("msg", "")), p.get("details"))
+def _overhop_error(payload: Dict[str, Any]) -> OverhopError:
+    """Return the exception for the payload of an ERR."""
+    return OverhopError(str(payload.get("code", "")), str(payload.get("msg", "")), payload.get("details"))
 
 
-def _retry_after(error: OverhopError, otherwise: float = 0.25) -> float:
-    """Seconds that a refusal asks to wait."""
-    ms = error.details.get("retry_after_ms") if isinstance(error.details, dict) else None
-    return min(max(ms / 1000, 0.05), 2.0) if isinstance(ms, int) else otherwise
+def _retry_delay(error: OverhopError) -> float:
+    """Return the seconds to wait before repeating a refused request, as the node asks or 0.25."""
+    milliseconds = error.details.get("retry_after_ms") if isinstance(error.details, dict) else None
+    return min(max(milliseconds / 1000, 0.05), 2.0) if isinstance(milliseconds, int) else 0.25
 
 
 # ---------------------------------------------------------------- worker
 
 
 class Job:
-    """A job in a handler's hands."""
+    """A job, as its handler receives it.
+
+    Handlers may call its methods from any thread of the worker's process; in a
+    forked process ``progress`` and ``log`` raise RuntimeError.
+    """
 
     def __init__(self, worker: "Worker", quest: Dict[str, Any]) -> None:
         self._worker, self._token = worker, bytes(quest["tok"])
         self.id: str = quest["jid"]  # "<queue>:<uuid>"
         self.queue: str = quest["q"]
-        self.fn: Optional[str] = quest.get("fn")  # the function it names, if it does
+        self.fn: Optional[str] = quest.get("fn")  # the function that the job names; None if it names none
         self.payload: Any = quest.get("job_payload")
         self.attempt: int = quest["attempt"]  # from 1
         self.max_attempts: Optional[int] = quest.get("max_attempts")  # None: the yard's default
-        #: Grows with every job that is given out: hand it to what you write to,
-        #: so that it can refuse whoever comes late.
+        #: Fencing token, larger for every later assignment. Pass it to the systems
+        #: that the job changes, so that they can reject a stale writer.
         self.fence: int = quest["fence"]
         self.trace: Dict[str, str] = quest.get("trace") or {}
         self.created_at: Optional[datetime] = parse_time(quest.get("created_at"))
-        #: When this attempt is to be over, by the node's clock; None: no limit.
+        #: End of the time allowed for this attempt, by the node's clock; None: no limit.
         self.deadline: Optional[datetime] = parse_time(quest.get("deadline"))
         self.redelivered: bool = bool(quest.get("redelivered"))
-        #: Set once the job is to stop; ``cancel_reason`` says why.
+        #: Set once the job must stop; ``cancel_reason`` is then the reason.
         self.cancelled = threading.Event()
         self.cancel_reason: Optional[str] = None
+        self._log_lines = 0
+        self._cancel_raised = False  # the handler raised CancelledError; written before the worker reads it
 
-        # The worker's own, for the thread that runs it.
-        self._beat: float = quest.get("beat_ms", 2000) / 1000
-        self._line: Optional[_Connection] = None  # that heard of it last
-        self._acked = self._sure = False  # by any node; by the node of _line
-        self._moving: Optional[_Connection] = None  # over which a node is being asked to take it on
-        self._end: Optional[Tuple[int, Dict[str, Any]]] = None  # how it ended, until a node knows
-        self._cut = False       # its time is up, because the worker stops
-        self._let_go = False    # its handler has let CancelledError pass
-        self._returned = False  # both: to be given back to the yard
-        self._losses = 0                          # connections lost while telling it
-        self._progress: Optional[_Packed] = None  # the newest, not told yet
-        self._telling = False                     # an older one waits for its answer
-        self._lines = 0
+        # The rest is used by the thread in run() only.
+        self._beat_interval: float = quest.get("beat_ms", 2000) / 1000  # seconds
+        self._connection: Optional[_Connection] = None  # the last one used for its QUEST, lease or outcome
+        self._acked = False            # a node has answered the ACK
+        self._lease_confirmed = False  # the node of _connection has confirmed the lease
+        self._transfer: Optional[_Connection] = None  # on which the BEAT that moves the lease is not answered yet
+        self._outcome: Optional[Tuple[int, Dict[str, Any]]] = None  # a DONE or FAIL that no node has answered yet
+        self._outcome_losses = 0       # connections lost while its answer was pending
+        self._grace_over = False       # cancelled because the worker's grace is over
+        self._give_back = False        # _grace_over is set and the handler raised CancelledError
+        self._progress: Optional[_Encoded] = None  # the newest, not sent yet
+        self._progress_pending = False             # an earlier one has not been answered
 
     def progress(self, percent: Optional[int] = None, data: Any = None) -> None:
-        """Tells how far the job is; only the newest is kept. Raises CancelledError if the job is to stop."""
+        """Report the job's progress; only the newest report is kept.
+
+        ``percent`` is 0 to 100, or None. Raises CancelledError if the job must
+        stop, ValueError for any other percentage, and CodecError if ``data``
+        cannot be encoded.
+        """
         self.check()
         if percent is not None and (isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100):
             raise ValueError(f"percent is {percent!r}, must be an int from 0 to 100")
-        self._worker._post(self._worker._progress, self, self._said(percent=percent, data=data))
+        self._worker._post(self._worker._set_progress, self, self._message(percent=percent, data=data))
 
     def log(self, message: str, level: str = "info") -> None:
-        """Adds a line to the job's log on its node, of which 1000 are kept. Raises CancelledError if it is to stop."""
+        """Add a line to the job's log on its node, which keeps 1000 lines of 2048 characters.
+
+        Raises CancelledError if the job must stop.
+        """
         self.check()
-        self._lines += 1
-        if self._lines <= 1000:
-            line = {"at": _format_time(datetime.now(timezone.utc)), "level": _clean(str(level))[:64], "msg": _clean(str(message))[:2048]}
-            self._worker._post(self._worker._say, self, LOG, self._said(lines=[line]))
+        self._log_lines += 1
+        if self._log_lines <= 1000:
+            line = {"at": _format_time(datetime.now(timezone.utc)), "level": _valid_utf8(str(level))[:64],
+                    "msg": _valid_utf8(str(message))[:2048]}
+            self._worker._post(self._worker._send_log, self, self._message(lines=[line]))
 
     def check(self) -> None:
-        """Raises CancelledError if the job is to stop."""
+        """Raise CancelledError if the job must stop."""
         if self.cancelled.is_set():
-            raise CancelledError(f"job {self.id} is to stop: {self.cancel_reason}")
+            raise CancelledError(f"job {self.id} must stop: {self.cancel_reason}")
 
-    def _said(self, **fields: Any) -> _Packed:
-        """A message about this job, with its token, that has been found to be sendable."""
-        p = {key: value for key, value in fields.items() if value is not None}
-        return _Packed(encode({**p, "jid": self.id, "tok": self._token}, MAX_DEPTH - 1))
+    def _message(self, **fields: Any) -> _Encoded:
+        """Encode a payload about this job in the caller's thread, so that errors are raised there."""
+        payload = {key: value for key, value in fields.items() if value is not None}
+        return _Encoded(encode({**payload, "jid": self.id, "tok": self._token}, MAX_DEPTH - 1))
 
-    def _stop(self, reason: str) -> None:
+    def _cancel(self, reason: str) -> None:
         if not self.cancelled.is_set():
             self.cancel_reason = reason
             self.cancelled.set()
@@ -779,143 +903,151 @@ class Job:
 Handler = Callable[[Job], Any]
 
 
-class _Queue:
-    """A queue's handlers and the credits that the node holds for it."""
+class _Subscription:
+    """A queue's handlers, and the credits that the node holds for it."""
 
-    def __init__(self, name: str, concurrency: int) -> None:
-        self.name, self.concurrency = name, concurrency
-        self.handlers: Dict[Optional[str], Handler] = {}
-        self.sid: Optional[str] = None  # of the subscription on the present connection
+    def __init__(self, queue_name: str, concurrency: int) -> None:
+        self.queue_name, self.concurrency = queue_name, concurrency
+        self.handlers: Dict[Optional[str], Handler] = {}  # by function; None: any other function, or none
+        self.sid: Optional[str] = None  # of the subscription on the current connection; None: not subscribed
         self.running = 0  # jobs whose handler has not returned
-        self.credits = 0  # not used yet, as the node counts them
+        self.credits = 0  # unused ones, as the node counts them
 
-    def top_up(self) -> int:
-        """The credits to give now, so that the node may fill the room there is."""
-        n = max(0, self.concurrency - self.running - self.credits)
-        self.credits += n
-        return n
+    def take_credits(self) -> int:
+        """Return the credits to grant now so that the node can fill all free slots, and count them as granted."""
+        credits = max(0, self.concurrency - self.running - self.credits)
+        self.credits += credits
+        return credits
 
 
-# Refusals that no other node and no later time would take back.
+# Codes that no other node would answer differently, now or later.
 _PERMANENT = {
     "PROTOCOL_VIOLATION", "UNAUTHORIZED", "NOT_IMPLEMENTED", "QUEUE_NOT_FOUND", "INVALID_QUEUE_NAME",
     "SYSTEM_QUEUE_FORBIDDEN", "DUPLICATE_SUBSCRIPTION",
 }
-_LAST_WORD = 2.0  # seconds for handlers that are cut short at the end of the grace, at most
-_FAREWELL = 3.0   # seconds for a node to answer the last GOODBYE, behind what is still being committed
-_MOST_DETAILS = 32 << 10  # bytes of a failure's details: it must fit into the smallest frame there is
-_MOST_BEATS = 256  # jobs in one BEAT
-_AGAIN = 0.3      # seconds before a node is asked again for what it cannot do yet
+_CANCEL_TIMEOUT = 2.0   # seconds that handlers have after they are cancelled at the end of the grace
+_GOODBYE_TIMEOUT = 3.0  # seconds that a node has to answer the last GOODBYE, after the outcomes before it
+_MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
+_MAX_BEAT_JOBS = 256    # jobs in one BEAT
+_LEASE_RETRY_DELAY = 0.3  # seconds before an ACK or BEAT that was answered UNAVAILABLE is repeated
 
 
 class Worker:
-    """Runs jobs of some queues, connected to one of several nodes.
+    """Runs jobs of its queues, connected to one of several nodes.
 
-    ``nodes`` are "host:port", one of which is chosen by chance; None means
-    those in the environment variable OVERHOP_NODES, separated by commas, or
-    127.0.0.1:9876. ``concurrency`` is how many jobs of each queue run at once,
-    each in a thread of its own. With ``create_queues`` a queue that does not
-    exist is made; without, run() raises OverhopError. ``grace`` is how many
-    seconds the jobs in hand have once the worker is asked to stop; then they
-    are cancelled, and what has not ended two seconds later is given back.
+    ``nodes`` are "host:port", tried in random order; None means those in the
+    environment variable OVERHOP_NODES, separated by commas, or 127.0.0.1:9876.
+    ``name`` defaults to host name and process id. ``concurrency`` is how many
+    jobs of each queue run at once, each in its own thread. With
+    ``create_queues`` missing queues are created; without it, run() raises
+    OverhopError for them. ``grace`` is how many seconds running jobs have once
+    the worker is asked to stop. Then they are cancelled, and jobs that have not
+    ended two seconds later are given back to the yard.
 
-    All its state belongs to the thread that is in run(); the others post to it.
+    The thread in run() owns the state and, unless noted otherwise, calls the
+    methods with a leading underscore; other threads post calls to it.
     """
 
     def __init__(self, nodes: Union[str, Sequence[str], None] = None, *, name: Optional[str] = None,
                  tls: Optional[ssl.SSLContext] = None, token: Optional[str] = None, concurrency: int = 1,
                  create_queues: bool = False, grace: float = 10.0) -> None:
-        self._nodes = _nodes(nodes)
-        self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token)
-        self._concurrency, self._create, self._grace = concurrency, create_queues, grace
-        self._queues: Dict[str, _Queue] = {}
+        self._nodes = _NodeRotation(nodes)
+        self._settings = _Settings(name, tls, token)
+        self._concurrency, self._create_queues, self._grace = concurrency, create_queues, grace
+        self._subscriptions: Dict[str, _Subscription] = {}  # by queue
         self._events: queue.SimpleQueue[Tuple[Callable[..., None], Tuple[Any, ...]]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()  # None ends a handler thread
+        self._pid: Optional[int] = None  # of the process that called run()
 
-        self._pid: Optional[int] = None  # of the process that is in run()
-
-        # From here on run()'s own.
-        self._begun = self._leaving = self._parting = self._over = False
-        self._jobs: Dict[bytes, Job] = {}  # in hand, by token, until a node knows their end
-        self._line: Optional[_Connection] = None     # jobs come and go over this one
-        self._former: Set[_Connection] = set()       # to draining nodes, until all jobs have moved
-        self._dialing: Optional[_Connection] = None
-        self._again = False  # a BEAT is to follow for those of which a node was not sure
-        self._turns = random.sample(self._nodes, len(self._nodes))
-        self._preferred: List[str] = []    # named by a node that drains
-        self._avoid: Optional[str] = None  # the node that drains
-        self._tries, self._up_at, self._resting = 0, math.inf, False
-        self._timers: List[Tuple[float, int, Callable[..., None], Tuple[Any, ...]]] = []
-        self._order = itertools.count()
-        self._work: queue.SimpleQueue[Optional[Job]] = queue.SimpleQueue()
-        self._threads = 0
+        # The rest is changed by the thread in run() only; the node property reads _connection.
+        self._started = False       # run() was called
+        self._stopping = False      # stop() or a signal was received: take no more jobs
+        self._goodbye_sent = False  # the last GOODBYE was sent
+        self._stopped = False       # run() returns
+        self._jobs: Dict[bytes, Job] = {}  # by token, until a node has answered their outcome
+        self._connection: Optional[_Connection] = None  # jobs and outcomes use this one; None while reconnecting
+        self._connecting: Optional[_Connection] = None
+        self._draining: Set[_Connection] = set()  # to draining nodes, until all jobs have moved to _connection
+        self._reconnect_scheduled = False
+        self._connect_attempts = 0       # since a connection held for 2 s
+        self._connected_at = math.inf    # monotonic time of the last success; inf once a reconnect is scheduled
+        self._beat_scheduled = False     # a BEAT follows for jobs that the node answered UNAVAILABLE
+        self._timers: List[Tuple[float, int, Callable[..., None], Tuple[Any, ...]]] = []  # a heap, by monotonic time
+        self._timer_numbers = itertools.count()  # keeps timers of the same time in order
+        self._thread_count = 0
 
     def job(self, queue: str, *, fn: Optional[str] = None, concurrency: Optional[int] = None) -> Callable[[Handler], Handler]:
-        """Decorates the handler of a queue's jobs, or of those that name the function ``fn``.
+        """Decorate the handler of a queue's jobs, or of those that name the function ``fn``.
 
-        That is no filter: a worker gets any job of its queues, and one that
-        names a function it has no handler for fails for good.
+        This is not a filter: a worker receives any job of its queues, and a job
+        that names a function without a handler fails without another attempt.
 
-        What it returns is the job's result. An exception fails the attempt,
-        and the yard's policy decides what follows; Retry and Fail decide it.
+        The handler's return value is the job's result. An exception fails the
+        attempt, and the yard's retry policy decides about another; Retry and
+        Fail override the policy. Raises ValueError if the function has a handler
+        already, or if ``concurrency`` is below 1.
         """
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency of {queue!r} is {concurrency}, must be 1 or more")
 
         def add(handler: Handler) -> Handler:
-            q = self._queues.setdefault(queue, _Queue(queue, concurrency or self._concurrency))
-            if fn in q.handlers:
+            subscription = self._subscriptions.setdefault(queue, _Subscription(queue, concurrency or self._concurrency))
+            if fn in subscription.handlers:
                 raise ValueError(f"queue {queue!r} has a handler for {fn or 'any function'} already")
             if concurrency is not None:
-                q.concurrency = concurrency
-            q.handlers[fn] = handler
+                subscription.concurrency = concurrency
+            subscription.handlers[fn] = handler
             return handler
         return add
 
     @property
     def node(self) -> Optional[str]:
-        """The address of the node that it is connected to; None: it is between two."""
-        line = self._line
-        return line.node if line is not None else None
+        """The address of the connected node; None while the worker reconnects."""
+        connection = self._connection
+        return connection.node if connection is not None else None
 
     def stop(self) -> None:
-        """Asks run() to return once the jobs in hand are done; from any thread."""
-        self._post(self._leave, "worker stops")
+        """Ask run() to return once the running jobs have ended. May be called from any thread."""
+        self._post(self._begin_stop, "worker stops")
 
     def run(self) -> None:
-        """Works until stop(), SIGTERM or SIGINT, then finishes what is in hand.
+        """Run jobs until stop(), SIGTERM or SIGINT, then finish the running ones.
 
-        What has not ended when the grace is over is given back to the yard, no
-        attempt counted; its handler may still run when this returns, so end
-        the program then. A second signal ends the program at once. Raises OverhopError if the
-        worker cannot work as it is set up.
+        Jobs that have not ended when the grace is over are given back to the
+        yard, and their attempt does not count. Their handlers may still run when
+        this method returns, so end the program then. A second signal ends the
+        program at once. Signals are handled only if this is called in the main
+        thread. Raises OverhopError if the nodes refuse the worker or a queue,
+        ValueError without a handler, and RuntimeError if it is called twice.
         """
-        if not self._queues:
+        if not self._subscriptions:
             raise ValueError("the worker has no handler: decorate one with @worker.job(queue)")
-        if self._begun:
-            raise RuntimeError("a worker runs once: make another")
-        self._begun, self._pid = True, os.getpid()
-        restore = self._catch_signals()
+        if self._started:
+            raise RuntimeError("run() was called before: make another worker")
+        self._started, self._pid = True, os.getpid()
+        restore_signals = self._install_signal_handlers()
         try:
-            self._dial()
-            self._later(0.5, self._keep)
-            while not self._over:
-                self._turn()
+            self._connect()
+            self._call_later(0.5, self._beat_periodically)
+            while not self._stopped:
+                self._run_next()
         finally:
-            restore()
-            self._hang_up()
+            restore_signals()
+            self._shut_down()
 
-    # -- the loop
+    # -- event loop
 
     def _post(self, call: Callable[..., None], *args: Any) -> None:
+        """Have the thread in run() make a call. May be used from any thread of its process."""
         if self._pid not in (None, os.getpid()):
-            raise RuntimeError(f"the worker runs in process {self._pid}, not in this fork of it: tell it from there")
+            raise RuntimeError(f"the worker runs in process {self._pid}, not in this fork of it: use it from there")
         self._events.put((call, args))
 
-    def _later(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), call, args))
+    def _call_later(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._timer_numbers), call, args))
 
-    def _turn(self) -> None:
-        """Does what is due, or else what comes next."""
+    def _run_next(self) -> None:
+        """Make the call of a timer that is due, or else wait for a posted call or the next timer."""
         wait = self._timers[0][0] - time.monotonic() if self._timers else 1.0
         if wait <= 0:
             _, _, call, args = heapq.heappop(self._timers)
@@ -926,533 +1058,586 @@ class Worker:
                 return
         call(*args)
 
-    def _catch_signals(self) -> Callable[[], None]:
+    def _install_signal_handlers(self) -> Callable[[], None]:
+        """Handle SIGTERM and SIGINT, and return a function that restores the earlier handlers."""
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
-        before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
+        previous = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
         pid = os.getpid()
 
         def restore() -> None:
-            for s, handler in before.items():
+            for s, handler in previous.items():
                 signal.signal(s, handler)
 
-        def asked(number: int, _: Any) -> None:
-            for s in before:  # the next one is for the system
+        def on_signal(number: int, _: Any) -> None:
+            for s in previous:  # a second signal ends the process
                 signal.signal(s, signal.SIG_DFL)
-            if os.getpid() != pid:  # in a child that a handler has forked
+            if os.getpid() != pid:  # a child forked by a handler
                 os.kill(os.getpid(), number)
                 return
-            self._post(self._leave, signal.Signals(number).name)
-        for s in before:
-            signal.signal(s, asked)
+            self._post(self._begin_stop, signal.Signals(number).name)
+        for s in previous:
+            signal.signal(s, on_signal)
         return restore
 
     # -- connections
 
-    def _dial(self) -> None:
-        self._resting = False
-        self._dialing = _Connection(
-            self._next_node(), self._settings,
-            lambda c: self._post(self._on_up, c),
-            lambda c, t, p: self._post(self._on_push, c, t, p),
-            lambda c, e: self._post(self._on_down, c, e))
+    def _connect(self) -> None:
+        self._reconnect_scheduled = False
+        self._connecting = _Connection(
+            self._nodes.next(), self._settings,
+            lambda connection: self._post(self._on_connected, connection),
+            lambda connection, message_type, payload: self._post(self._on_push, connection, message_type, payload),
+            lambda connection, error: self._post(self._on_disconnected, connection, error))
 
-    def _next_node(self) -> str:
-        if self._preferred:
-            return self._preferred.pop(0)
-        self._turns.append(self._turns.pop(0))
-        if self._turns[0] == self._avoid:  # once: it may be back by then
-            self._turns.append(self._turns.pop(0))
-            self._avoid = None
-        return self._turns[0]
-
-    def _redial(self) -> None:
-        if self._dialing is not None or self._resting:
+    def _schedule_reconnect(self) -> None:
+        """Connect to the next node after a delay that grows until a connection has held for 2 seconds."""
+        if self._connecting is not None or self._reconnect_scheduled:
             return
-        if time.monotonic() - self._up_at > 2.0:  # the last line held: begin anew
-            self._tries = 0
-        self._tries, self._up_at, self._resting = self._tries + 1, math.inf, True
-        self._later(_backoff(self._tries), self._dial)
+        if time.monotonic() - self._connected_at > 2.0:
+            self._connect_attempts = 0
+        self._connect_attempts += 1
+        self._connected_at, self._reconnect_scheduled = math.inf, True
+        self._call_later(_backoff(self._connect_attempts), self._connect)
 
-    def _on_up(self, c: _Connection) -> None:
-        if c is not self._dialing:
-            c.close()
+    def _on_connected(self, connection: _Connection) -> None:
+        """Make a new connection the current one: subscribe, and move all jobs to its node."""
+        if connection is not self._connecting:
+            connection.close()
             return
-        if self._line is not None:
-            self._former.add(self._line)
-        self._line, self._dialing = c, None
-        self._up_at = time.monotonic()
-        for q in self._queues.values():
-            q.sid = None
-            if not self._leaving:
-                self._subscribe(c, q)
-        for j in list(self._jobs.values()):
-            j._sure = False
-            if j._end is not None:
-                self._tell(j)
-            elif not j._acked:
-                self._ack(c, j)
-            self._tell_progress(j)
-        self._beat()
-        self._settle_former()
-        self._part_if_done()
+        if self._connection is not None:
+            self._draining.add(self._connection)
+        self._connection, self._connecting = connection, None
+        self._connected_at = time.monotonic()
+        for subscription in self._subscriptions.values():
+            subscription.sid = None
+            if not self._stopping:
+                self._subscribe(connection, subscription)
+        for job in list(self._jobs.values()):
+            job._lease_confirmed = False
+            if job._outcome is not None:
+                self._send_outcome(job)
+            elif not job._acked:
+                self._send_ack(connection, job)
+            self._send_progress(job)
+        self._send_beats()
+        self._close_drained()
+        self._finish_stop_if_done()
 
-    def _on_down(self, c: _Connection, error: Exception) -> None:
-        self._former.discard(c)
-        if self._over:
+    def _on_disconnected(self, connection: _Connection, error: Exception) -> None:
+        """Reconnect, unless the worker has stopped or another connection is current.
+
+        Raises a permanent error of the node, and thereby ends run().
+        """
+        self._draining.discard(connection)
+        if self._stopped:
             return
         if isinstance(error, OverhopError) and error.code in _PERMANENT:
             raise error
-        if c is self._dialing:
-            log.warning("cannot connect to node %s: %s", c.node, error)
-            self._dialing = None
-            self._redial()
-        elif c is self._line:
-            self._line = None
-            if self._leaving and not self._jobs:
-                self._over = True
+        if connection is self._connecting:
+            log.warning("cannot connect to node %s: %s", connection.node, error)
+            self._connecting = None
+            self._schedule_reconnect()
+        elif connection is self._connection:
+            self._connection = None
+            if self._stopping and not self._jobs:
+                self._stopped = True
                 return
-            log.warning("lost node %s: %s", c.node, error)
-            self._redial()
-        for j in list(self._jobs.values()):
-            if j._line is c and self._line is not None:  # it came over a former line, last thing
-                self._hold(self._line, j)
+            log.warning("lost the connection to node %s: %s", connection.node, error)
+            self._schedule_reconnect()
+        for job in list(self._jobs.values()):
+            if job._connection is connection and self._connection is not None:  # last used the draining node
+                self._repeat_message(self._connection, job)
 
-    def _subscribe(self, c: _Connection, q: _Queue) -> None:
-        q.credits = 0  # another subscription: nothing of the former counts
-        c.send(SUBSCRIBE, {"q": q.name, "credits": q.top_up()},
-               lambda ok, error: self._post(self._subscribed, c, q, ok, error))
+    def _subscribe(self, connection: _Connection, subscription: _Subscription) -> None:
+        subscription.credits = 0  # credits of an earlier subscription are void
+        connection.send(SUBSCRIBE, {"q": subscription.queue_name, "credits": subscription.take_credits()},
+                        lambda answer, error: self._post(self._on_subscribed, connection, subscription, answer, error))
 
-    def _subscribed(self, c: _Connection, q: _Queue, ok: Dict[str, Any], error: Optional[Exception]) -> None:
-        if c is not self._line or isinstance(error, ConnectionLost):
+    def _on_subscribed(self, connection: _Connection, subscription: _Subscription, answer: Dict[str, Any],
+                       error: Optional[Exception]) -> None:
+        """Handle the answer to SUBSCRIBE: create a missing queue, leave a draining node, or try again later.
+
+        Raises the error, and thereby ends run(), if trying again is useless.
+        """
+        if connection is not self._connection or isinstance(error, ConnectionLost):
             return
         if not isinstance(error, OverhopError):
-            q.sid = ok.get("sid")
-            log.info("subscribed to %s at node %s (%s)", q.name, c.name, c.node)
-        elif error.code == "QUEUE_NOT_FOUND" and self._create:
-            c.send(ADDQUEUE, {"name": q.name}, lambda _, e: self._post(self._created, c, q, e))
+            subscription.sid = answer.get("sid")
+            log.info("subscribed to %s at node %s (%s)", subscription.queue_name, connection.node_name, connection.node)
+        elif error.code == "QUEUE_NOT_FOUND" and self._create_queues:
+            connection.send(ADDQUEUE, {"name": subscription.queue_name},
+                            lambda _, error: self._post(self._on_queue_created, connection, subscription, error))
         elif error.code == "DRAINING":
-            self._move(c, [])
+            self._switch_node(connection, [])
         elif error.code in _PERMANENT:
             raise error
         else:
-            self._later(_retry_after(error), self._subscribe_again, c, q)
+            self._call_later(_retry_delay(error), self._resubscribe, connection, subscription)
 
-    def _created(self, c: _Connection, q: _Queue, error: Optional[Exception]) -> None:
+    def _on_queue_created(self, connection: _Connection, subscription: _Subscription, error: Optional[Exception]) -> None:
         if isinstance(error, OverhopError) and error.code not in ("DUPLICATE_QUEUE", "UNAVAILABLE"):
             raise error
-        self._subscribe_again(c, q)
+        self._resubscribe(connection, subscription)
 
-    def _subscribe_again(self, c: _Connection, q: _Queue) -> None:
-        if c is self._line and not self._leaving:
-            self._subscribe(c, q)
+    def _resubscribe(self, connection: _Connection, subscription: _Subscription) -> None:
+        if connection is self._connection and not self._stopping:
+            self._subscribe(connection, subscription)
 
-    def _move(self, c: _Connection, nodes: Any) -> None:
-        """The node gives out no more jobs: go to another, and keep this line until then."""
-        self._avoid = c.node
-        self._preferred = [n for n in nodes if isinstance(n, str) and n != c.node] if isinstance(nodes, list) else []
-        random.shuffle(self._preferred)
-        self._redial()
+    def _switch_node(self, connection: _Connection, alternatives: Any) -> None:
+        """Connect to another node, as this one drains; keep its connection until the jobs have moved.
 
-    def _settle_former(self) -> None:
-        """Closes the lines to draining nodes once every job has moved."""
-        if all(j._sure and j._line is self._line for j in self._in_hand()):
-            for c in self._former:
-                c.close()
+        ``alternatives`` are the addresses in the node's DRAIN, which are tried first.
+        """
+        self._nodes.avoided = connection.node
+        self._nodes.preferred = [node for node in _only_strings(alternatives) if node != connection.node]
+        random.shuffle(self._nodes.preferred)
+        self._schedule_reconnect()
 
-    def _in_hand(self) -> List[Job]:
-        """The jobs whose leases are ours to keep."""
-        return [j for j in self._jobs.values() if j._end is None and (j._cut or not j.cancelled.is_set())]
+    def _close_drained(self) -> None:
+        """Close the connections to draining nodes if the current node has confirmed every lease."""
+        if all(job._lease_confirmed and job._connection is self._connection for job in self._leased_jobs()):
+            for connection in self._draining:
+                connection.close()
 
-    # -- what a node says
+    def _leased_jobs(self) -> List[Job]:
+        """Return the jobs whose leases must be extended.
 
-    def _on_push(self, c: _Connection, t: int, p: Dict[str, Any]) -> None:
-        if t == QUEST:
+        Jobs with an outcome and cancelled jobs are left out, except jobs cancelled
+        at the end of the grace, which keep their leases until they are given back.
+        """
+        return [job for job in self._jobs.values()
+                if job._outcome is None and (job._grace_over or not job.cancelled.is_set())]
+
+    # -- pushes
+
+    def _on_push(self, connection: _Connection, message_type: int, payload: Dict[str, Any]) -> None:
+        """Handle a message that the node sends without a request."""
+        if message_type == QUEST:
             try:
-                self._take(c, p)
+                self._accept_job(connection, payload)
             except (KeyError, TypeError, ValueError) as e:
-                log.error("node %s sent a QUEST that makes no sense: %r", c.node, e)
-                c.close()
-        elif t == RECALL:
-            j = self._jobs.get(p.get("tok", b""))
-            if j is not None and j._line is c:  # a node that it has left has no say
-                j._stop(str(p.get("reason")))
-        elif t == CREDITS:
-            self._on_credits(c, p)
-        elif t == DRAIN and c is self._line and not self._leaving:
-            log.info("node %s drains: %s", c.node, p.get("reason"))
-            self._move(c, p.get("reconnect"))
-        elif t == BYE:
-            log.info("node %s says goodbye: %s %s", c.node, p.get("code"), p.get("msg"))
+                log.error("node %s sent an invalid QUEST: %r", connection.node, e)
+                connection.close()
+        elif message_type == RECALL:
+            job = self._jobs.get(payload.get("tok", b""))
+            if job is not None and job._connection is connection:  # not from a node that the job has left
+                job._cancel(str(payload.get("reason")))
+        elif message_type == CREDITS:
+            self._on_credits(connection, payload)
+        elif message_type == DRAIN and connection is self._connection and not self._stopping:
+            log.info("node %s drains: %s", connection.node, payload.get("reason"))
+            self._switch_node(connection, payload.get("reconnect"))
+        elif message_type == BYE:
+            log.info("node %s closes the connection: %s %s", connection.node, payload.get("code"), payload.get("msg"))
 
-    def _on_credits(self, c: _Connection, p: Dict[str, Any]) -> None:
-        for q in self._queues.values():
-            if c is not self._line or q.sid is None or q.sid != p.get("sid"):
+    def _on_credits(self, connection: _Connection, payload: Dict[str, Any]) -> None:
+        """Take over the node's credit count after a CREDITS, and grant what is missing."""
+        for subscription in self._subscriptions.values():
+            if connection is not self._connection or subscription.sid is None or subscription.sid != payload.get("sid"):
                 continue
-            if p.get("reason") == "RESTORED":
-                q.credits += 1
+            if payload.get("reason") == "RESTORED":
+                subscription.credits += 1
             else:  # STALLED, or the subscription has ended
-                q.credits = 0
-            self._give(c, q)
+                subscription.credits = 0
+            self._grant_credits(connection, subscription)
 
-    def _give(self, c: _Connection, q: _Queue) -> None:
-        n = q.top_up()
-        if n and q.sid is not None and not self._leaving:
-            c.send(CREDIT, {"sid": q.sid, "credits": n}, lambda _, e: self._post(self._credited, c, q, e))
+    def _grant_credits(self, connection: _Connection, subscription: _Subscription) -> None:
+        credits = subscription.take_credits()
+        if credits and subscription.sid is not None and not self._stopping:
+            connection.send(CREDIT, {"sid": subscription.sid, "credits": credits},
+                            lambda _, error: self._post(self._on_credits_granted, connection, subscription, error))
 
-    def _credited(self, c: _Connection, q: _Queue, error: Optional[Exception]) -> None:
+    def _on_credits_granted(self, connection: _Connection, subscription: _Subscription, error: Optional[Exception]) -> None:
         if isinstance(error, OverhopError) and error.code == "SUBSCRIPTION_NOT_FOUND":
-            log.warning("subscription to %s is gone; subscribing again", q.name)
-            self._later(1.0, self._subscribe_again, c, q)
+            log.warning("subscription to %s was lost, subscribing again", subscription.queue_name)
+            self._call_later(1.0, self._resubscribe, connection, subscription)
 
-    def _take(self, c: _Connection, quest: Dict[str, Any]) -> None:
-        q = self._queues[quest["q"]]
-        if c is self._line:
-            q.credits = max(0, q.credits - 1)
-        known = self._jobs.get(quest["tok"])
-        if known is not None:  # the node was not sure that we have it
-            known._line = c
-            if known._end is None:
-                self._ack(c, known)
+    def _accept_job(self, connection: _Connection, quest: Dict[str, Any]) -> None:
+        """Acknowledge the job in a QUEST and pass it to a handler thread."""
+        subscription = self._subscriptions[quest["q"]]
+        if connection is self._connection:
+            subscription.credits = max(0, subscription.credits - 1)
+        duplicate = self._jobs.get(quest["tok"])
+        if duplicate is not None:  # the node does not know whether the first QUEST arrived
+            duplicate._connection = connection
+            if duplicate._outcome is None:
+                self._send_ack(connection, duplicate)
             else:
-                self._tell(known)
-            if c is self._line:
-                self._give(c, q)
+                self._send_outcome(duplicate)
+            if connection is self._connection:
+                self._grant_credits(connection, subscription)
             return
-        j = Job(self, quest)
-        if self._leaving:
-            c.send(NACK, {"jid": j.id, "tok": j._token, "reason": "worker stops"})
+        job = Job(self, quest)
+        if self._stopping:
+            connection.send(NACK, {"jid": job.id, "tok": job._token, "reason": "worker stops"})
             return
         for other in self._jobs.values():
-            if other.id == j.id and other._end is None:
-                other._stop("SUPERSEDED")  # the yard has given up on it
-        self._jobs[j._token] = j
-        q.running += 1
-        self._ack(c, j)
-        if self._threads < sum(x.running for x in self._queues.values()):
-            self._threads += 1
-            threading.Thread(target=self._hands, args=(self._work,), name=f"job {self._threads}", daemon=True).start()
-        self._work.put(j)
+            if other.id == job.id and other._outcome is None:
+                other._cancel("SUPERSEDED")  # the yard has assigned the same job again
+        self._jobs[job._token] = job
+        subscription.running += 1
+        self._send_ack(connection, job)
+        if self._thread_count < sum(s.running for s in self._subscriptions.values()):
+            self._thread_count += 1
+            threading.Thread(target=self._run_handlers, name=f"job {self._thread_count}", daemon=True).start()
+        self._work.put(job)
 
     # -- leases
 
-    def _ack(self, c: _Connection, j: Job) -> None:
-        j._line = c
-        c.send(ACK, {"jid": j.id, "tok": j._token}, lambda _, e: self._post(self._answered, c, j, e))
+    def _send_ack(self, connection: _Connection, job: Job) -> None:
+        job._connection = connection
+        connection.send(ACK, {"jid": job.id, "tok": job._token},
+                        lambda _, error: self._post(self._on_lease_answer, connection, job, error))
 
-    def _answered(self, c: _Connection, j: Job, error: Optional[Exception]) -> None:
-        """What a node says to an ACK, or about one job of a BEAT."""
-        if j._line is not c or j._end is not None or isinstance(error, ConnectionLost):
+    def _on_lease_answer(self, connection: _Connection, job: Job, error: Optional[Exception]) -> None:
+        """Handle the answer to an ACK, or the answer for one job of a BEAT."""
+        if job._connection is not connection or job._outcome is not None or isinstance(error, ConnectionLost):
             return
         if error is None:
-            j._acked = j._sure = True
-            self._settle_former()
+            job._acked = job._lease_confirmed = True
+            self._close_drained()
         elif isinstance(error, OverhopError) and error.code == "UNAVAILABLE":
-            if j._acked:
-                j._sure = False
-                self._beat_again()
+            if job._acked:
+                job._lease_confirmed = False
+                self._schedule_beat()
             else:
-                self._later(_AGAIN, self._hold, c, j)
+                self._call_later(_LEASE_RETRY_DELAY, self._repeat_message, connection, job)
         else:
-            log.warning("job %s is not ours any more: %s", j.id, error)
-            j._stop(error.code if isinstance(error, OverhopError) else str(error))
+            log.warning("lost the lease of job %s: %s", job.id, error)
+            job._cancel(error.code if isinstance(error, OverhopError) else str(error))
 
-    def _hold(self, c: _Connection, j: Job) -> None:
-        """Asks for a job's lease again, over the present line."""
-        if c is not self._line or self._jobs.get(j._token) is not j:
+    def _repeat_message(self, connection: _Connection, job: Job) -> None:
+        """Send a job's outcome, BEAT or ACK again if the connection is still the current one."""
+        if connection is not self._connection or self._jobs.get(job._token) is not job:
             return
-        if j._end is not None:
-            self._tell(j)
-        elif j._acked:
-            self._beat()
+        if job._outcome is not None:
+            self._send_outcome(job)
+        elif job._acked:
+            self._send_beats()
         else:
-            self._ack(c, j)
+            self._send_ack(connection, job)
 
-    def _keep(self) -> None:
-        """Beats as often as the jobs in hand ask for."""
-        self._beat()
-        self._later(min([j._beat for j in self._jobs.values()] or [1.0]), self._keep)
+    def _beat_periodically(self) -> None:
+        """Send BEATs at the shortest interval that a job asks for, or every second."""
+        self._send_beats()
+        self._call_later(min([job._beat_interval for job in self._jobs.values()] or [1.0]), self._beat_periodically)
 
-    def _beat(self) -> None:
-        """Extends the leases of the jobs in hand; on a new line it is what moves them there.
+    def _send_beats(self) -> None:
+        """Extend all leases; on a new connection, a BEAT moves the leases to its node.
 
-        It does not wait for the answer to the last: that may stand behind the
-        answer to a DONE which is slow to commit. Only what a node is being
-        asked to take on is not asked for twice.
+        A BEAT does not wait for the answer to the last one, which may be delayed
+        by the answer to a DONE before it. Only a job whose move to the node is
+        pending is left out.
         """
-        c = self._line
-        if c is None:
+        connection = self._connection
+        if connection is None:
             return
-        entries, size = [], 0
-        for j in self._in_hand():
-            if not j._acked or j._moving is c:
+        jobs: List[Job] = []
+        entries: List[_Encoded] = []
+        size = 0  # bytes of the entries in the answer, which are up to 64 bytes longer than in the request
+        for job in self._leased_jobs():
+            if not job._acked or job._transfer is connection:
                 continue
-            j._sure = j._sure and j._line is c
-            j._line, j._moving = c, None if j._sure else c
-            entry = _Packed(encode({"jid": j.id, "tok": j._token}))
-            if entries and (len(entries) == _MOST_BEATS or size + len(entry) + 64 > c.room // 2):
-                self._send_beat(c, entries)
-                entries, size = [], 0
-            entries.append((j, entry))
-            size += len(entry) + 64  # its answer is so much longer
+            job._lease_confirmed = job._lease_confirmed and job._connection is connection
+            job._connection, job._transfer = connection, None if job._lease_confirmed else connection
+            entry = _Encoded(encode({"jid": job.id, "tok": job._token}))
+            if entries and (len(entries) == _MAX_BEAT_JOBS or size + len(entry) + 64 > connection.max_frame // 2):
+                self._send_beat(connection, jobs, entries)
+                jobs, entries, size = [], [], 0
+            jobs.append(job)
+            entries.append(entry)
+            size += len(entry) + 64
         if entries:
-            self._send_beat(c, entries)
+            self._send_beat(connection, jobs, entries)
 
-    def _send_beat(self, c: _Connection, entries: List[Tuple[Job, _Packed]]) -> None:
-        jobs = [j for j, _ in entries]
-        c.send(BEAT, {"jobs": [entry for _, entry in entries]}, lambda ok, e: self._post(self._beaten, c, jobs, ok, e))
+    def _send_beat(self, connection: _Connection, jobs: List[Job], entries: List[_Encoded]) -> None:
+        connection.send(BEAT, {"jobs": entries},
+                        lambda answer, error: self._post(self._on_beat_answer, connection, jobs, answer, error))
 
-    def _beat_again(self) -> None:
-        if not self._again:
-            self._again = True
-            self._later(_AGAIN, self._beat_now)
+    def _schedule_beat(self) -> None:
+        if not self._beat_scheduled:
+            self._beat_scheduled = True
+            self._call_later(_LEASE_RETRY_DELAY, self._send_scheduled_beat)
 
-    def _beat_now(self) -> None:
-        self._again = False
-        self._beat()
+    def _send_scheduled_beat(self) -> None:
+        self._beat_scheduled = False
+        self._send_beats()
 
-    def _beaten(self, c: _Connection, jobs: List[Job], ok: Dict[str, Any], error: Optional[Exception]) -> None:
-        for j in jobs:
-            if j._moving is c:
-                j._moving = None
+    def _on_beat_answer(self, connection: _Connection, jobs: List[Job], answer: Dict[str, Any],
+                        error: Optional[Exception]) -> None:
+        """Handle the answer to a BEAT, which has one entry for each of the jobs."""
+        for job in jobs:
+            if job._transfer is connection:
+                job._transfer = None
         if isinstance(error, OverhopError):
-            log.warning("node %s does not take a BEAT: %s", c.node, error)
-        for j, answer in zip(jobs, ok.get("jobs", [])):
-            self._answered(c, j, None if answer.get("ok") else OverhopError(str(answer.get("code"))))
+            log.warning("node %s refused a BEAT: %s", connection.node, error)
+        for job, entry in zip(jobs, answer.get("jobs", [])):
+            self._on_lease_answer(connection, job, None if entry.get("ok") else OverhopError(str(entry.get("code"))))
 
-    # -- what handlers do and say
+    # -- handlers and outcomes
 
-    def _hands(self, work: "queue.SimpleQueue[Optional[Job]]") -> None:
-        """One thread's life: job after job."""
+    def _run_handlers(self) -> None:
+        """Run one job after another in a handler thread, until None comes."""
         while True:
-            j = work.get()
-            if j is None:
+            job = self._work.get()
+            if job is None:
                 return
-            self._post(self._finished, j, self._perform(j))
+            self._post(self._on_handler_returned, job, self._run_handler(job))
 
-    def _perform(self, j: Job) -> Tuple[int, Dict[str, Any]]:
-        """Runs the handler; how that ended is a DONE or a FAIL, whatever its values do when they are looked at."""
+    def _run_handler(self, job: Job) -> Tuple[int, Dict[str, Any]]:
+        """Run the handler of a job in a handler thread and return its DONE or FAIL.
+
+        The result and the exception are the handler's own objects, so that reading
+        them may raise anything; that becomes a FAIL, too.
+        """
         try:
-            return self._attempt(j)
+            return self._call_handler(job)
         except BaseException:
-            log.warning("the end of attempt %d of job %s cannot be told as it is", j.attempt, j.id, exc_info=True)
-            return _failure("what the handler returned or raised cannot be read", "bad_end")
+            log.warning("cannot encode the outcome of attempt %d of job %s", job.attempt, job.id, exc_info=True)
+            return _fail_message("the handler's result or exception cannot be read", "bad_end")
 
-    def _attempt(self, j: Job) -> Tuple[int, Dict[str, Any]]:
-        handlers = self._queues[j.queue].handlers
-        handler = handlers.get(j.fn) or handlers.get(None)
+    def _call_handler(self, job: Job) -> Tuple[int, Dict[str, Any]]:
+        """Call the handler of a job in a handler thread and return a DONE or FAIL for how it ended."""
+        handlers = self._subscriptions[job.queue].handlers
+        handler = handlers.get(job.fn) or handlers.get(None)
         if handler is None:
-            log.warning("job %s fails for good: it names the function %r, for which this worker has no handler; every worker of "
-                        "queue %r must have one, or the function a queue of its own", j.id, j.fn, j.queue)
-            return _failure(f"no handler for function {j.fn!r} of queue {j.queue!r}", "handler_not_found", final=True)
+            log.warning("job %s fails without another attempt: it names the function %r, for which this worker has no handler; "
+                        "add one to every worker of queue %r, or use a separate queue for the function",
+                        job.id, job.fn, job.queue)
+            return _fail_message(f"no handler for function {job.fn!r} of queue {job.queue!r}", "handler_not_found", final=True)
         try:
-            j.check()
-            result = handler(j)
+            job.check()
+            result = handler(job)
         except CancelledError as e:
-            j._let_go = True
-            return _failure(str(e), "cancelled")
+            job._cancel_raised = True
+            return _fail_message(str(e), "cancelled")
         except Retry as e:
-            return _failure(str(e), "retry", e.code, e.details, after=e.after)
+            return _fail_message(str(e), "retry", e.code, e.details, after=e.after)
         except Fail as e:
-            return _failure(str(e), "fail", e.code, e.details, final=True)
-        except BaseException as e:  # also SystemExit: a job must not end its worker
-            log.warning("attempt %d of job %s failed", j.attempt, j.id, exc_info=True)
+            return _fail_message(str(e), "fail", e.code, e.details, final=True)
+        except BaseException as e:  # including SystemExit: a job must not end its worker
+            log.warning("attempt %d of job %s failed", job.attempt, job.id, exc_info=True)
             trace = "".join(traceback.format_exception(type(e), e, e.__traceback__))
-            return _failure(str(e), type(e).__name__, details={"traceback": trace[-1500:]})
+            return _fail_message(str(e), type(e).__name__, details={"traceback": trace[-1500:]})
         try:
-            return DONE, {"result": _Packed(encode(result, MAX_DEPTH - 2))}
+            return DONE, {"result": _Encoded(encode(result, MAX_DEPTH - 2))}
         except (CodecError, RecursionError) as e:
-            return _failure(f"result: {e}", "bad_result", final=True)
+            return _fail_message(f"result: {e}", "bad_result", final=True)
 
-    def _finished(self, j: Job, end: Tuple[int, Dict[str, Any]]) -> None:
-        self._queues[j.queue].running -= 1
-        if self._jobs.get(j._token) is not j:
-            return  # it was given back meanwhile
-        if j._cut and j._let_go:
-            j._returned = True
-            self._part_if_done()
+    def _on_handler_returned(self, job: Job, outcome: Tuple[int, Dict[str, Any]]) -> None:
+        """Send the outcome of a job, or keep the job to give it back if it ended because the worker stops."""
+        self._subscriptions[job.queue].running -= 1
+        if self._jobs.get(job._token) is not job:
+            return  # already given back
+        if job._grace_over and job._cancel_raised:
+            job._give_back = True
+            self._finish_stop_if_done()
             return
-        j._end = end
-        self._tell(j)
+        job._outcome = outcome
+        self._send_outcome(job)
 
-    def _tell(self, j: Job) -> None:
-        """Tells a job's end, again on every line until a node has answered: its token makes that safe."""
-        c, q = self._line, self._queues[j.queue]
-        if c is None or j._end is None:
+    def _send_outcome(self, job: Job) -> None:
+        """Send a job's outcome with the credits for the next; its token makes repeating it safe.
+
+        Without a connection, the outcome is sent on the next one.
+        """
+        connection, subscription = self._connection, self._subscriptions[job.queue]
+        if connection is None or job._outcome is None:
             return
-        t, p = j._end
-        if j._losses >= 5 and len(p.get("result", b"")) > 1 << 16:
-            t, p = j._end = _failure("no node takes a result of this size", "result_too_large", final=True)
-        p = {**p, "jid": j.id, "tok": j._token}
-        credits = 0 if self._leaving else q.top_up()
+        message_type, payload = job._outcome
+        if job._outcome_losses >= 5 and len(payload.get("result", b"")) > 1 << 16:
+            message_type, payload = job._outcome = _fail_message(
+                "no node accepts a result of this size", "result_too_large", final=True)
+        payload = {**payload, "jid": job.id, "tok": job._token}
+        credits = 0 if self._stopping else subscription.take_credits()
         if credits:
-            p["credits"] = credits
-        j._line = c
+            payload["credits"] = credits
+        job._connection = connection
         try:
-            c.send(t, p, lambda _, e: self._post(self._told, c, j, e))
+            connection.send(message_type, payload, lambda _, error: self._post(self._on_outcome_answer, connection, job, error))
         except CodecError as e:
-            q.credits -= credits
-            j._end = _failure(f"result: {e}", "result_too_large", final=True)
-            self._tell(j)
+            subscription.credits -= credits
+            job._outcome = _fail_message(f"result: {e}", "result_too_large", final=True)
+            self._send_outcome(job)
 
-    def _told(self, c: _Connection, j: Job, error: Optional[Exception]) -> None:
+    def _on_outcome_answer(self, connection: _Connection, job: Job, error: Optional[Exception]) -> None:
+        """Forget a job whose outcome a node has answered; repeat an outcome without a definite answer."""
         if isinstance(error, ConnectionLost):
-            j._losses += 1
-            return  # told again over the next line
+            job._outcome_losses += 1
+            return  # _on_connected sends it again
         if isinstance(error, OverhopError) and error.code == "UNAVAILABLE":
-            self._later(_retry_after(error), self._hold, c, j)
+            self._call_later(_retry_delay(error), self._repeat_message, connection, job)
             return
         if error is not None:
-            log.warning("the end of job %s was refused: %s", j.id, error)
-        self._jobs.pop(j._token, None)
-        self._settle_former()
-        self._part_if_done()
+            log.warning("the outcome of job %s was refused: %s", job.id, error)
+        self._jobs.pop(job._token, None)
+        self._close_drained()
+        self._finish_stop_if_done()
 
-    def _progress(self, j: Job, p: _Packed) -> None:
-        j._progress = p
-        if not j._telling:
-            self._tell_progress(j)
+    def _set_progress(self, job: Job, progress: _Encoded) -> None:
+        job._progress = progress
+        if not job._progress_pending:
+            self._send_progress(job)
 
-    def _tell_progress(self, j: Job) -> None:
-        c, p = self._line, j._progress
-        if c is not None and p is not None and j._end is None:
-            j._progress, j._telling = None, True
+    def _send_progress(self, job: Job) -> None:
+        """Send the newest progress of a running job, if there is any, on the current connection."""
+        connection, progress = self._connection, job._progress
+        if connection is not None and progress is not None and job._outcome is None:
+            job._progress, job._progress_pending = None, True
             try:
-                c.send(PROGRESS, p, lambda _, e: self._post(self._progressed, j, p, e))
+                connection.send(PROGRESS, progress, lambda _, error: self._post(self._on_progress_answer, job, progress, error))
             except CodecError as e:
-                j._telling = False
-                log.warning("progress of job %s is not kept: %s", j.id, e)
+                job._progress_pending = False
+                log.warning("dropped progress of job %s: %s", job.id, e)
 
-    def _progressed(self, j: Job, p: _Packed, error: Optional[Exception]) -> None:
-        j._telling = False
+    def _on_progress_answer(self, job: Job, progress: _Encoded, error: Optional[Exception]) -> None:
+        job._progress_pending = False
         if isinstance(error, ConnectionLost):
-            j._progress = j._progress or p
+            job._progress = job._progress or progress
         elif isinstance(error, OverhopError) and error.code == "RESULT_TOO_LARGE":
-            log.warning("progress of job %s is not kept: %s", j.id, error.msg)
-        self._tell_progress(j)
+            log.warning("dropped progress of job %s: %s", job.id, error.msg)
+        self._send_progress(job)
 
-    def _say(self, j: Job, t: int, p: _Packed) -> None:
-        if self._line is not None and j._end is None:
-            self._line.send(t, p)
+    def _send_log(self, job: Job, lines: _Encoded) -> None:
+        if self._connection is not None and job._outcome is None:
+            self._connection.send(LOG, lines)
 
-    # -- leaving
+    # -- stopping
 
-    def _leave(self, why: str) -> None:
-        if self._leaving:
+    def _begin_stop(self, reason: str) -> None:
+        """Take no more jobs, and let the running ones finish within the grace."""
+        if self._stopping:
             return
-        log.info("worker stops (%s) with %d jobs in hand", why, len(self._jobs))
-        self._leaving = True
+        log.info("worker stops (%s) with %d unfinished jobs", reason, len(self._jobs))
+        self._stopping = True
         if not self._jobs:
-            self._part()
+            self._finish_stop()
             return
-        if self._line is not None:
-            self._line.send(GOODBYE, {"reason": why, "drain": True})
-        self._later(self._grace, self._cut_short)
+        if self._connection is not None:
+            self._connection.send(GOODBYE, {"reason": reason, "drain": True})
+        self._call_later(self._grace, self._on_grace_over)
 
-    def _cut_short(self) -> None:
-        """The grace is over: what still runs is cancelled, and has a last word."""
-        for j in self._in_hand():
-            j._cut = True
-            j._stop("SHUTDOWN")
-        self._later(_LAST_WORD, self._part)
+    def _on_grace_over(self) -> None:
+        """Cancel the running jobs; their handlers have _CANCEL_TIMEOUT to return a result or raise an exception."""
+        for job in self._leased_jobs():
+            job._grace_over = True
+            job._cancel("SHUTDOWN")
+        self._call_later(_CANCEL_TIMEOUT, self._finish_stop)
 
-    def _part_if_done(self) -> None:
-        """Parts as soon as every job has ended, or is there only to be given back, for which a node must be there."""
-        if self._leaving and all(j._returned for j in self._jobs.values()) and (self._line is not None or not self._jobs):
-            self._part()
+    def _finish_stop_if_done(self) -> None:
+        """Finish stopping once all remaining jobs are to be given back and there is a node to give them to."""
+        can_finish = self._connection is not None or not self._jobs
+        if self._stopping and can_finish and all(job._give_back for job in self._jobs.values()):
+            self._finish_stop()
 
-    def _part(self) -> None:
-        """Says goodbye for good: the yard takes back at once what is still in hand, and counts no attempt."""
-        if self._parting:
+    def _finish_stop(self) -> None:
+        """Send the last GOODBYE, by which the remaining jobs are given back without counting their attempt."""
+        if self._goodbye_sent:
             return
-        self._parting = True
-        for j in self._jobs.values():
-            log.warning("job %s has not ended in time, it is given back", j.id)
+        self._goodbye_sent = True
+        for job in self._jobs.values():
+            log.warning("job %s did not end in time and is given back", job.id)
         self._jobs.clear()
-        lines = {self._line, *self._former} - {None}
-        for c in lines:
-            c.send(GOODBYE, {"reason": "worker stops", "drain": False})
-        self._later(_FAREWELL if lines else 0, self._end)  # or earlier, when the node hangs up
+        connections = [c for c in (self._connection, *self._draining) if c is not None]
+        for connection in connections:
+            connection.send(GOODBYE, {"reason": "worker stops", "drain": False})
+        # _on_disconnected may set _stopped earlier, when the node closes the connection.
+        self._call_later(_GOODBYE_TIMEOUT if connections else 0, self._set_stopped)
 
-    def _end(self) -> None:
-        self._over = True
+    def _set_stopped(self) -> None:
+        self._stopped = True
 
-    def _hang_up(self) -> None:
-        self._over = True
-        for c in {self._line, self._dialing, *self._former} - {None}:
-            c.close()
-        for _ in range(self._threads):
+    def _shut_down(self) -> None:
+        """Close all connections and end the idle handler threads."""
+        self._stopped = True
+        for connection in (self._connection, self._connecting, *self._draining):
+            if connection is not None:
+                connection.close()
+        for _ in range(self._thread_count):
             self._work.put(None)
 
 
-def _failure(message: str, type_: str, code: Optional[str] = None, details: Any = None, *, final: bool = False,
-             after: Union[float, timedelta, None] = None) -> Tuple[int, Dict[str, Any]]:
-    """A FAIL's payload that can surely be sent."""
-    error: Dict[str, Any] = {"message": _clean(message or type_)[:1000], "type": _clean(type_)[:200]}
+def _fail_message(message: str, error_type: str, code: Optional[str] = None, details: Any = None, *, final: bool = False,
+                  after: Union[float, timedelta, None] = None) -> Tuple[int, Dict[str, Any]]:
+    """Return FAIL and a payload that every node accepts: text and details are cut to size.
+
+    ``final`` rules out another attempt; ``after`` is the delay before it in
+    seconds, or None for the yard's retry policy. It is called in the handler's
+    thread and encodes the error there, because the details are the handler's
+    own objects.
+    """
+    error: Dict[str, Any] = {"message": _valid_utf8(message or error_type)[:1000], "type": _valid_utf8(error_type)[:200]}
     if code is not None:
-        error["code"] = _clean(str(code))[:200]
+        error["code"] = _valid_utf8(str(code))[:200]
     if details is not None:
         try:
-            error["details"] = _Packed(encode(details, MAX_DEPTH - 3))
+            error["details"] = _Encoded(encode(details, MAX_DEPTH - 3))
         except (CodecError, RecursionError):
-            error["details"] = _clean(repr(details))[:1500]
-        if len(error["details"]) > _MOST_DETAILS:
-            error["details"] = f"left out: {len(error['details'])} bytes, {_MOST_DETAILS} are the most"
-    # Encoded here, in the handler's thread: the worker's own never looks at its values.
-    p: Dict[str, Any] = {"error": _Packed(encode(error, MAX_DEPTH - 2)), "retry": not final}
+            error["details"] = _valid_utf8(repr(details))[:1500]
+        if len(error["details"]) > _MAX_DETAILS_SIZE:
+            error["details"] = f"omitted: {len(error['details'])} bytes, more than the limit of {_MAX_DETAILS_SIZE}"
+    payload: Dict[str, Any] = {"error": _Encoded(encode(error, MAX_DEPTH - 2)), "retry": not final}
     if after is not None:
-        p["retry_after_ms"] = _milliseconds(after)
-    return FAIL, p
+        payload["retry_after_ms"] = _milliseconds(after)
+    return FAIL, payload
 
 
-def _clean(text: str) -> str:
+def _valid_utf8(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by "?"."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 # ---------------------------------------------------------------- producer
 
-_Ends = "queue.SimpleQueue[Optional[Dict[str, Any]]]"
-_AWAIT_TIME = 60.0  # seconds, the longest single AWAIT
-_UNKNOWN = 15.0     # seconds until every node knows an accepted job, if the stream it lies in lost its leader
+# Payload of an awaited job's JOBEND, or None when a connection is lost.
+_End = Optional[Dict[str, Any]]
+_MAX_AWAIT = 60.0  # seconds, the longest timeout of one AWAIT
+# Seconds for which an awaited job may be unknown: if the stream that stores an
+# accepted job has lost its leader, other nodes learn of the job that much later.
+_UNKNOWN_JOB_TIMEOUT = 15.0
+
 
 class Client:
-    """Enqueues jobs, waits for their ends, and looks after queues.
+    """Enqueues jobs, waits for their results, and manages queues.
 
-    ``nodes`` are as for a Worker. It connects when it is first used and again
-    when a connection is lost, to whichever node answers; what was under way is
-    asked again there. Each call may take ``timeout`` seconds in all, and then
-    raises what was wrong last: ConnectionLost, TimeoutError, or OverhopError
-    UNAVAILABLE. Any number of threads may use it; a forked child connects anew.
+    ``nodes`` and ``name`` are as for a Worker. A client connects to one node on
+    first use, and to the next one if the connection is lost or the node drains.
+    Requests that were pending on a lost connection are sent again. ``timeout``
+    is the total time of a call in seconds; after that the call raises the last
+    error: ConnectionLost, TimeoutError, or OverhopError UNAVAILABLE. All calls
+    raise OverhopError if a node refuses the request.
+
+    A client may be shared by threads. A forked child opens its own connection.
     """
 
     def __init__(self, nodes: Union[str, Sequence[str], None] = None, *, name: Optional[str] = None,
                  tls: Optional[ssl.SSLContext] = None, token: Optional[str] = None, timeout: float = 30.0) -> None:
-        self._turns = random.sample(_nodes(nodes), len(_nodes(nodes)))
-        self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token)
+        self._nodes = _NodeRotation(nodes)
+        self._settings = _Settings(name, tls, token)
         self._timeout, self._closed = timeout, False
-        self._in_child()
-        _shared.add(self)
+        self._after_fork()
+        _fork_aware.add(self)
 
-    def _in_child(self) -> None:
-        """Begins without a connection: a forked child has not inherited its thread."""
-        self._lock = threading.Lock()  # guards _closed and the three below
-        self._line: Optional[_Connection] = None
-        self._preferred: List[str] = []  # named by a node that drains
-        self._waiting: Dict[str, List[_Ends]] = {}
+    def _after_fork(self) -> None:
+        """Initialize the state that a forked child cannot share: the parent's connection has no thread there."""
+        self._lock = threading.Lock()  # guards _closed, _nodes, _connection and _end_queues
+        self._connection: Optional[_Connection] = None  # for new requests
+        self._nodes.preferred = []
+        self._end_queues: Dict[str, List[queue.SimpleQueue[_End]]] = {}  # of result() calls, by job id
 
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection; calls under way raise ConnectionLost."""
+        """Close the connection; pending and later calls raise ConnectionLost."""
         with self._lock:
-            self._closed, line = True, self._line
-        if line is not None:
-            line.close()
+            self._closed, connection = True, self._connection
+        if connection is not None:
+            connection.close()
 
     # -- jobs
 
@@ -1465,56 +1650,63 @@ class Client:
                 rate_limit: Union[float, timedelta, None] = None, debounce_key: Optional[str] = None,
                 debounce: Union[float, timedelta, None] = None, trace: Optional[Dict[str, str]] = None,
                 wait: Union[bool, float] = False) -> Any:
-        """Hands over a job and returns its id once it is accepted.
+        """Enqueue a job and return its id once a node has accepted it.
 
-        ``fn`` names the function to call. It runs as soon as it can, or not
-        before ``at``, or ``delay`` seconds from now; an attempt may take
-        ``timeout`` seconds, and the next follows after ``retry_interval``.
-        ``priority`` is 0 to 9, 9 first. The same ``key`` in the same queue is
-        the same job; without one a fresh one is used, so that a lost answer
-        never makes two jobs.
+        ``fn`` names the function to call. The job starts as soon as possible, or
+        not before ``at`` (a datetime with a zone, or RFC 3339 text), or ``delay``
+        seconds from now. An attempt may take ``timeout`` seconds, and the next
+        follows after ``retry_interval`` seconds. ``priority`` is 0 to 9, 9 first.
+        For options that are None the yard's defaults apply.
 
-        Three more keys hold for the whole yard. While a ``unique_key`` lives,
-        for ``unique_ttl`` seconds, another job with it is refused
-        (DUPLICATE_JOB); so is one with a ``rate_limit_key`` for ``rate_limit``
-        seconds after the last (RATE_LIMITED). A job with the ``debounce_key``
-        of one that has not started replaces it, and starts ``debounce``
-        seconds from now. With ``wait`` (True, or for how many seconds) it
-        returns the job's result instead, as result() does.
+        Jobs with the same ``key`` in the same queue are the same job. By default
+        a key is generated, so that a lost answer never makes two jobs.
+
+        The other keys hold across all queues. Another job with the same
+        ``unique_key`` is refused for ``unique_ttl`` seconds (DUPLICATE_JOB), and
+        one with the same ``rate_limit_key`` for ``rate_limit`` seconds after the
+        last (RATE_LIMITED). A job replaces one with the same ``debounce_key``
+        that has not started, and starts ``debounce`` seconds from now.
+
+        With ``wait`` (True, or a number of seconds) this waits for the job and
+        returns its result, as result() does. Raises OverhopError if the job is
+        refused, CodecError if the payload cannot be encoded, and ValueError for
+        options that exclude each other.
         """
         if at is not None and delay is not None:
             raise ValueError("give at or delay, not both")
         if key == "":
-            raise ValueError("key is empty: leave it out to have one minted")
+            raise ValueError("key is empty: leave it out to have one generated")
         if debounce_key is not None and (at is not None or delay is not None or rate_limit_key is not None):
             raise ValueError("a debounced job starts when its window ends: debounce_key does not go with at, delay or rate_limit_key")
         if delay is not None:
             at = datetime.now(timezone.utc) + timedelta(seconds=_seconds(delay))
-        p: Dict[str, Any] = {
-            "q": queue, "job_payload": _Packed(encode(payload, MAX_DEPTH - 2)), "fn": fn,
+        request: Dict[str, Any] = {
+            "q": queue, "job_payload": _Encoded(encode(payload, MAX_DEPTH - 2)), "fn": fn,
             "scheduled_at": None if at is None else _format_time(at), "max_attempts": max_attempts,
-            "retry_interval_ms": None if retry_interval is None else _milliseconds(retry_interval),
-            "timeout_ms": None if timeout is None else _milliseconds(timeout), "priority": priority,
+            "retry_interval_ms": _optional_milliseconds(retry_interval),
+            "timeout_ms": _optional_milliseconds(timeout), "priority": priority,
             "key": key if key is not None else f"auto-{uuid.uuid4().hex}", "unique_key": unique_key,
-            "unique_ttl_ms": None if unique_ttl is None else _milliseconds(unique_ttl),
+            "unique_ttl_ms": _optional_milliseconds(unique_ttl),
             "rate_limit_key": rate_limit_key, "rate_limit_ms": _window("rate_limit", rate_limit_key, rate_limit),
             "debounce_key": debounce_key, "debounce_ms": _window("debounce", debounce_key, debounce), "trace": trace,
         }
-        jid = self._call(ENQUEUE, {name: value for name, value in p.items() if value is not None})["jid"]
+        jid = self._call(ENQUEUE, {name: value for name, value in request.items() if value is not None})["jid"]
         if wait is False:
             return jid
         return self.result(jid, None if wait is True else wait)
 
     def result(self, jid: str, timeout: Optional[float] = None) -> Any:
-        """Waits until a job has ended and returns its result.
+        """Wait until a job has ended and return its result.
 
-        Raises JobFailed if it failed, OverhopError RESPONSE_TOO_LARGE if its
-        result does not fit into a frame, and TimeoutError if it has not ended
-        within ``timeout`` seconds; None waits for ever. A job that no node
-        knows is waited for some seconds: it may have been accepted just now.
+        Raises JobFailed if the job failed or was removed, OverhopError
+        RESPONSE_TOO_LARGE if its result does not fit into a frame, and
+        TimeoutError if it has not ended within ``timeout`` seconds; None waits
+        without limit. Raises OverhopError JOB_NOT_FOUND if the job is still
+        unknown after some seconds: a job accepted just now may be unknown to
+        other nodes at first.
         """
         end = self._await(jid, math.inf if timeout is None else timeout)
-        omitted = end.get("omitted") or ()  # what did not fit into a frame
+        omitted = end.get("omitted") or ()  # fields that do not fit into a frame
         if end.get("status") == "completed":
             if "result" in omitted:
                 raise OverhopError("RESPONSE_TOO_LARGE", f"job {jid} has completed, its result is too large for the node's frames")
@@ -1524,200 +1716,214 @@ class Client:
         raise JobFailed(jid, error, attempts)
 
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
-        """A job's record; None if the yard does not know it, or this node not yet."""
+        """Return a job's record, or None if the connected node does not know the job (yet)."""
         return self._call(JOB, {"jid": jid}) or None
 
     def cancel(self, jid: str, reason: Optional[str] = None) -> str:
-        """Cancels a job and returns its status: "active" while its worker is still to stop."""
-        p = {"jid": jid} if reason is None else {"jid": jid, "reason": reason}
-        ok = self._call(CANCEL, p, already=("JOB_ALREADY_TERMINAL",))
-        return str(ok.get("status", "failed"))
+        """Cancel a job and return its status: "active" while its handler has yet to stop."""
+        request = {"jid": jid} if reason is None else {"jid": jid, "reason": reason}
+        answer = self._call(CANCEL, request, done_codes=("JOB_ALREADY_TERMINAL",))
+        return str(answer.get("status", "failed"))
 
     def retry(self, jid: str) -> str:
-        """Runs a failed job again, from its first attempt, and returns its status."""
+        """Run a failed job again, from its first attempt, and return its status."""
         return str(self._call(RETRYJOB, {"jid": jid})["status"])
 
     def remove(self, jid: str) -> None:
-        """Removes a job that nobody works on."""
-        self._call(RMJOB, {"jid": jid}, already=("JOB_NOT_FOUND",))
+        """Remove a job that is not active."""
+        self._call(RMJOB, {"jid": jid}, done_codes=("JOB_NOT_FOUND",))
 
     def jobs(self, queue: str, status: str, *, page: int = 1, page_size: Optional[int] = None) -> List[Dict[str, Any]]:
-        """A page, from 1, of a queue's jobs that are new, waiting, delayed, active, completed or failed; oldest first."""
-        p: Dict[str, Any] = {"q": queue, "status": status, "page": page}
+        """Return one page of a queue's jobs of one status, oldest first.
+
+        ``status`` is new, waiting, delayed, active, completed or failed. Pages are
+        numbered from 1; a ``page_size`` of None means the node's default.
+        """
+        request: Dict[str, Any] = {"q": queue, "status": status, "page": page}
         if page_size is not None:
-            p["page_size"] = page_size
-        return list(self._call(LSJOB, p)["jobs"])
+            request["page_size"] = page_size
+        return list(self._call(LSJOB, request)["jobs"])
 
     # -- queues
 
     def queues(self) -> List[Dict[str, Any]]:
-        """All queues, by name, those of the yard itself too."""
+        """Return all queues by name, including the yard's system queues."""
         return list(self._call(LSQUEUE, {})["queues"])
 
     def queue(self, name: str) -> Optional[Dict[str, Any]]:
-        """One queue; None if it does not exist."""
+        """Return one queue, or None if it does not exist."""
         return self._call(QUEUE, {"q": name}) or None
 
     def add_queue(self, name: str, *, limit: Optional[int] = None, exist_ok: bool = False) -> None:
-        """Makes a queue of which at most ``limit`` jobs run at once, over all workers."""
-        p = {"name": name, "config": {"concurrency_limit": limit}}
+        """Create a queue of which at most ``limit`` jobs run at once over all workers; None means no limit.
+
+        Raises OverhopError DUPLICATE_QUEUE if it exists, unless ``exist_ok`` is true.
+        """
+        request = {"name": name, "config": {"concurrency_limit": limit}}
         try:
-            self._call(ADDQUEUE, p, already=("DUPLICATE_QUEUE",))
+            self._call(ADDQUEUE, request, done_codes=("DUPLICATE_QUEUE",))
         except OverhopError as e:
             if not exist_ok or e.code != "DUPLICATE_QUEUE":
                 raise
 
     def remove_queue(self, name: str) -> None:
-        """Removes a queue whose jobs have all ended."""
-        self._call(RMQUEUE, {"q": name}, already=("QUEUE_NOT_FOUND",))
+        """Remove a queue whose jobs have all ended."""
+        self._call(RMQUEUE, {"q": name}, done_codes=("QUEUE_NOT_FOUND",))
 
     def clear_queue(self, name: str, statuses: Optional[Sequence[str]] = None) -> int:
-        """Removes a queue's jobs, but for active ones, and returns how many.
+        """Remove a queue's jobs, except active ones, and return their number.
 
-        ``statuses`` are those to remove; None means all, an empty list none.
+        ``statuses`` selects the jobs to remove: None means all, an empty list none.
         """
         if statuses is not None and not statuses:
             return 0
-        return int(self._call(CLRQUEUE, {"q": name} if statuses is None else {"q": name, "statuses": list(statuses)})["removed"])
+        request: Dict[str, Any] = {"q": name}
+        if statuses is not None:
+            request["statuses"] = list(statuses)
+        return int(self._call(CLRQUEUE, request)["removed"])
 
     def obliterate_queue(self, name: str, *, force: bool = False) -> int:
-        """Removes a queue and all its jobs, active ones only by ``force``; returns how many."""
-        return int(self._call(OBLITERATE, {"q": name, "force": force}, already=("QUEUE_NOT_FOUND",)).get("removed", 0))
+        """Remove a queue and all its jobs, and return their number; active jobs need ``force``."""
+        return int(self._call(OBLITERATE, {"q": name, "force": force}, done_codes=("QUEUE_NOT_FOUND",)).get("removed", 0))
 
     def pause(self, name: str) -> None:
-        """Lets no more jobs of a queue start."""
-        self._call(PAUSE, {"q": name}, already=("QUEUE_ALREADY_PAUSED",))
+        """Stop starting jobs of a queue; active ones continue."""
+        self._call(PAUSE, {"q": name}, done_codes=("QUEUE_ALREADY_PAUSED",))
 
     def resume(self, name: str) -> None:
-        """Lets jobs of a paused queue start again."""
-        self._call(RESUME, {"q": name}, already=("QUEUE_ALREADY_RUNNING",))
+        """Start jobs of a paused queue again."""
+        self._call(RESUME, {"q": name}, done_codes=("QUEUE_ALREADY_RUNNING",))
 
     def stats(self, name: str) -> Dict[str, int]:
-        """How many jobs of a queue are new, waiting, delayed, active, completed and failed."""
+        """Return the number of a queue's new, waiting, delayed, active, completed and failed jobs."""
         return dict(self._call(QSTATS, {"q": name})["stats"])
 
     # -- nodes
 
     def status(self) -> Dict[str, Any]:
-        """What the node tells of itself."""
+        """Return the status of the connected node."""
         return self._call(STATUS, {})
 
     def ping(self) -> datetime:
-        """The node's time."""
+        """Return the connected node's time."""
         now = parse_time(self._call(PING, {})["server_time"])
         assert now is not None
         return now
 
-    # -- how
+    # -- requests
 
-    def _call(self, t: int, p: Dict[str, Any], timeout: Optional[float] = None,
-              already: Sequence[str] = ()) -> Dict[str, Any]:
-        """Asks until a node has answered.
+    def _call(self, message_type: int, payload: Dict[str, Any], timeout: Optional[float] = None,
+              done_codes: Sequence[str] = ()) -> Dict[str, Any]:
+        """Send a request until a node answers it, and return the payload of the answer.
 
-        What is asked again may have been done the first time: then the codes in
-        ``already`` mean that it was, and give {}.
+        ``timeout`` is the total time in seconds; None means the client's. If a
+        repeated request is refused with one of ``done_codes``, an earlier attempt
+        has been executed, and the result is an empty dict.
         """
-        until = time.monotonic() + (self._timeout if timeout is None else timeout)
-        tries = losses = 0
-        last: Exception = TimeoutError("no time is left to ask")
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        attempts = losses = 0
+        last_error: Exception = TimeoutError("no time is left for the request")
         while True:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise last
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise last_error
             try:
-                return self._connection(left).call(t, p, until - time.monotonic())
+                return self._ready_connection(remaining).call(message_type, payload, deadline - time.monotonic())
             except OverhopError as e:
-                if tries and e.code in already:
+                if attempts and e.code in done_codes:
                     return {}
                 if e.code != "UNAVAILABLE":
                     raise
-                last, pause = e, _retry_after(e)
+                last_error, pause = e, _retry_delay(e)
             except ConnectionLost as e:
-                last, pause = e, _backoff(tries)
+                last_error, pause = e, _backoff(attempts)
                 losses += 1
                 if self._closed:
                     raise
-                if losses >= 5 and len(p.get("job_payload", b"")) > 1 << 16:
-                    raise ConnectionLost(f"{e}; no node takes this message, it may be too large for them") from e
+                if losses >= 5 and len(payload.get("job_payload", b"")) > 1 << 16:
+                    raise ConnectionLost(f"{e}; no node accepts this message, it may be too large for them") from e
             except TimeoutError as e:
-                if tries:
-                    raise last from e  # why it was asked again says more
+                if attempts:
+                    raise last_error from e  # the reason for repeating says more than the timeout
                 raise
-            tries += 1
-            time.sleep(min(pause, max(0.0, until - time.monotonic())))
+            attempts += 1
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
 
-    def _connection(self, left: float) -> _Connection:
+    def _ready_connection(self, timeout: float) -> _Connection:
+        """Return the current connection, or a new one, once it is registered.
+
+        Raises TimeoutError after ``timeout`` seconds, ConnectionLost, or the
+        OverhopError by which the node refused the registration.
+        """
         with self._lock:
             if self._closed:
                 raise ConnectionLost("client is closed")
-            c = self._line
-            if c is None:
-                if self._preferred:
-                    node = self._preferred.pop(0)
-                else:
-                    self._turns.append(self._turns.pop(0))
-                    node = self._turns[0]
-                c = self._line = _Connection(node, self._settings, lambda c: None, self._on_push, self._on_down)
-        if not c.ready.wait(left):
-            raise TimeoutError(f"{c.node} is not connected within {left:.1f} s")
-        c.check()
-        return c
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = _Connection(
+                    self._nodes.next(), self._settings, lambda connection: None, self._on_push, self._on_disconnected)
+        if not connection.ready.wait(timeout):
+            raise TimeoutError(f"{connection.node} is not connected within {timeout:.1f} s")
+        connection.check()
+        return connection
 
-    def _on_down(self, c: _Connection, error: Exception) -> None:
+    def _on_disconnected(self, connection: _Connection, error: Exception) -> None:
+        """Have the next request connect again. Called in the connection's thread."""
         with self._lock:
-            if self._line is c:
-                self._line = None
-            waiting = [ends for all_ends in self._waiting.values() for ends in all_ends]
-        for ends in waiting:
-            ends.put(None)  # whoever waited there asks elsewhere
+            if self._connection is connection:
+                self._connection = None
+            end_queues = [end_queue for queues in self._end_queues.values() for end_queue in queues]
+        for end_queue in end_queues:
+            end_queue.put(None)  # its result() call sends another AWAIT
 
-    def _on_push(self, c: _Connection, t: int, p: Dict[str, Any]) -> None:
-        if t == JOBEND:
+    def _on_push(self, connection: _Connection, message_type: int, payload: Dict[str, Any]) -> None:
+        """Handle a JOBEND or DRAIN. Called in the connection's thread."""
+        if message_type == JOBEND:
             with self._lock:
-                waiting = list(self._waiting.get(str(p.get("jid")), ()))
-            for ends in waiting:
-                ends.put(p)
-        elif t == DRAIN:  # answers and ends still come over this line, new requests take another
+                end_queues = list(self._end_queues.get(str(payload.get("jid")), ()))
+            for end_queue in end_queues:
+                end_queue.put(payload)
+        elif message_type == DRAIN:
+            # Pending requests and JOBENDs still use this connection, new requests another.
             with self._lock:
-                if self._line is c:
-                    self._line = None
-                    nodes = p.get("reconnect")
-                    self._preferred = [n for n in nodes if isinstance(n, str)] if isinstance(nodes, list) else []
+                if self._connection is connection:
+                    self._connection = None
+                    self._nodes.preferred = _only_strings(payload.get("reconnect"))
 
     def _await(self, jid: str, timeout: float) -> Dict[str, Any]:
-        """How a job has ended: its record, or the JOBEND."""
-        until = time.monotonic() + timeout
-        ends: _Ends = queue.SimpleQueue()
+        """Wait until a job has ended; return the payload of its JOBEND, or its record if it had ended before."""
+        deadline = time.monotonic() + timeout
+        unknown_deadline = min(deadline, time.monotonic() + _UNKNOWN_JOB_TIMEOUT)
+        end_queue: queue.SimpleQueue[_End] = queue.SimpleQueue()
         with self._lock:
-            self._waiting.setdefault(jid, []).append(ends)
+            self._end_queues.setdefault(jid, []).append(end_queue)
         try:
-            unknown_until = min(until, time.monotonic() + _UNKNOWN)
             while True:
-                left = max(0.0, until - time.monotonic())
-                slice_ = min(left, _AWAIT_TIME)
+                remaining = max(0.0, deadline - time.monotonic())
+                wait = min(remaining, _MAX_AWAIT)
                 try:
-                    ok = self._call(AWAIT, {"jid": jid, "timeout_ms": _milliseconds(slice_)},
-                                    None if left == math.inf else max(left, 1.0))
+                    answer = self._call(AWAIT, {"jid": jid, "timeout_ms": _milliseconds(wait)},
+                                        None if remaining == math.inf else max(remaining, 1.0))
                 except OverhopError as e:
-                    if e.code == "JOB_NOT_FOUND" and time.monotonic() < unknown_until:
-                        slice_ = 0.1  # this node may not have heard of it yet
+                    if e.code == "JOB_NOT_FOUND" and time.monotonic() < unknown_deadline:
+                        wait = 0.1  # this node may not know the job yet
                     elif e.code == "RATE_LIMITED":
-                        slice_ = 0.25  # too many waits on one connection: look now and then
+                        wait = 0.25  # too many AWAITs on this connection: poll
                     else:
                         raise
                 else:
-                    if not ok.get("pending"):
-                        return ok
+                    if not answer.get("pending"):
+                        return answer
                 try:
-                    end = ends.get(timeout=max(slice_, 0.001))
+                    end = end_queue.get(timeout=max(wait, 0.001))
                 except queue.Empty:
                     end = None
                 if end is not None:
                     return end
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     raise TimeoutError(f"job {jid} has not ended within {timeout:.1f} s")
         finally:
             with self._lock:
-                self._waiting[jid].remove(ends)
-                if not self._waiting[jid]:
-                    del self._waiting[jid]
+                self._end_queues[jid].remove(end_queue)
+                if not self._end_queues[jid]:
+                    del self._end_queues[jid]

@@ -48,10 +48,10 @@ func (o *Options) tlsConfig() (*tls.Config, error) {
 	case o.TLSCert == "":
 		return nil, &OptionError{"tls-cert", "is not given: name the certificate of --tls-key"}
 	}
-	own, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey)
+	certificate, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey)
 	if err != nil {
 		return nil, &OptionError{"tls-cert", fmt.Sprintf("and --tls-key do not match: %v", err)}
 	}
-	cfg.Certificates = []tls.Certificate{own}
+	cfg.Certificates = []tls.Certificate{certificate}
 	return cfg, nil
 }

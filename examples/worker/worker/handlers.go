@@ -18,8 +18,6 @@ var handlers = map[string]overhop.Handler{
 	"retry": retry,
 }
 
-func noResult(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil }
-
 // handler returns the handler for [overhop.Worker].
 func (o *Options) handler() overhop.Handler {
 	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
@@ -29,11 +27,11 @@ func (o *Options) handler() overhop.Handler {
 		if o.FailRate > 0 && rand.Float64() < o.FailRate {
 			return nil, &overhop.FailError{Message: "random failure", Type: "random"}
 		}
-		do, ok := handlers[q.Function]
+		handle, ok := handlers[q.Function]
 		if !ok {
-			do = noResult
+			return nil, nil
 		}
-		return do(ctx, q)
+		return handle(ctx, q)
 	}
 }
 
@@ -73,6 +71,7 @@ func invalidParams(message string) error {
 	return &overhop.FailError{Message: message, Type: "invalid_params", Final: true}
 }
 
+// pause waits for d, or until ctx ends, whose cause it then returns.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

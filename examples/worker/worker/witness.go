@@ -33,14 +33,14 @@ func (w *Witness) Append(line string) error {
 	w.mu.Lock()
 	_, err := w.file.WriteString(line + "\n")
 	w.written++
-	mine := w.written
+	lineNumber := w.written
 	w.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("write witness: %w", err)
 	}
 	w.syncing.Lock()
 	defer w.syncing.Unlock()
-	if w.synced >= mine {
+	if w.synced >= lineNumber {
 		return nil
 	}
 	w.mu.Lock()

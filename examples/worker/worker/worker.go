@@ -52,6 +52,7 @@ type OptionError struct{ Flag, Reason string }
 
 func (e *OptionError) Error() string { return "--" + e.Flag + " " + e.Reason }
 
+// validate returns an [*OptionError] for the first invalid option, or nil.
 func (o *Options) validate() error {
 	switch {
 	case len(o.Queues) == 0:
