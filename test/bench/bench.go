@@ -2,16 +2,17 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
@@ -184,7 +185,7 @@ func (b *bench) measure(t *task, e experiment) {
 	b.figures = append(b.figures, f)
 	b.logf("  %-22s %s", f.Name, f.value())
 	if b.Out != nil {
-		must.Do(f.WriteLine(b.Out))
+		must.Do(json.NewEncoder(b.Out).Encode(f))
 	}
 }
 
@@ -193,11 +194,6 @@ func (b *bench) logf(format string, v ...any) {
 	if b.Progress != nil {
 		fmt.Fprintf(b.Progress, format+"\n", v...)
 	}
-}
-
-// Machine describes this machine in one line.
-func Machine() string {
-	return fmt.Sprintf("%d processors, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // suites returns all suites in the order in which they run.
@@ -216,7 +212,7 @@ func (b *bench) asyncJobs() int { return int(b.Round.Seconds() * 15_000) }
 func (b *bench) async(t *task, l *load) { l.async(t, b.asyncJobs(), window) }
 func (b *bench) sync(t *task, l *load)  { l.sync(t, b.Round) }
 func (b *bench) open(rate int) generator {
-	return func(t *task, l *load) { l.openLoop(t, rate, b.Round) }
+	return func(t *task, l *load) { l.openLoop(t, rate, during(b.Round)) }
 }
 
 const (
@@ -329,5 +325,55 @@ func (b *bench) ledgerSuite() suite {
 			{name: "ledger.bytes.1m", unit: "bytes/job", run: measureSize, once: true, target: target{atMost: 250}},
 			{name: "ledger.copy.1m", unit: milliseconds, run: measureCopy, once: true, target: target{atMost: 10}},
 		},
+	}
+}
+
+// task is the context of a suite or of a round. Functions that take one end it with
+// package must if they fail.
+type task struct {
+	context.Context
+	dir      string // of the suite
+	cleanups []func()
+}
+
+// cleanup has f called at the end of the task, before the functions registered earlier.
+func (t *task) cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
+
+// perform calls do with a task of its own, and returns the error that ended it.
+func perform(ctx context.Context, dir string, do func(t *task)) error {
+	t := &task{Context: ctx, dir: dir}
+	defer func() {
+		for _, f := range slices.Backward(t.cleanups) {
+			f()
+		}
+	}()
+	return must.Try(func() { do(t) })
+}
+
+// newDir returns a new directory for a round.
+func (t *task) newDir() string { return must.Get(os.MkdirTemp(t.dir, "round-")) }
+
+// start starts a process that is stopped at the end of the task. Its log is in dir.
+func (t *task) start(name, dir string, env, command []string) *procs.Process {
+	p := must.Get(procs.StartProcess(name, filepath.Join(dir, name+".log"), env, command[0], command[1:]...))
+	t.cleanup(func() { p.Stop(5 * time.Second) })
+	return p
+}
+
+// await waits until fact returns nil, at most waitTimeout and while the processes run.
+func (t *task) await(what string, fact func() error, running ...*procs.Process) {
+	ctx, cancel := context.WithTimeout(t, waitTimeout)
+	defer cancel()
+	for {
+		err := fact()
+		if err == nil {
+			return
+		}
+		for _, p := range running {
+			must.Do(p.Ended())
+		}
+		if backoff.Sleep(ctx, 20*time.Millisecond) != nil {
+			must.Do(fmt.Errorf("gave up waiting until %s: %w", what, err))
+		}
 	}
 }

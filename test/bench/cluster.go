@@ -3,15 +3,18 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
+	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/must"
-
-	"github.com/nats-io/nats.go"
 )
 
 // The queues: without a limit; with a limit slightly below the workers' capacity;
@@ -47,8 +50,7 @@ func startCluster(t *task, o procs.Options) *benchCluster {
 	for _, n := range cl.Nodes {
 		urls = append(urls, n.URL())
 	}
-	cl.callers = must.Get(dialAllNATS(urls))
-	t.cleanup(func() { closeAllNATS(cl.callers) })
+	cl.callers = dialAllNATS(t, urls)
 	for queue, limit := range map[string]int{queuePlain: 0, queueLimited: strictLimit, queueAtCapacity: limitAtCapacity, queueRRQ: 0, queueIdle: 0} {
 		must.Do(cl.AddQueue(t, queue, limit))
 	}
@@ -101,12 +103,12 @@ type way struct {
 	keyed   bool // a publish to the stream, with keys for deduplication
 }
 
-func plain(queue string) way    { return way{subjects.JobsSubject(queue), true} }
+func plain(queue string) way    { return way{subjects.Jobs + "." + queue, true} }
 func enqueued(queue string) way { return way{api.SubjectEnqueue + "." + queue, false} }
 
 // newLoad returns a load over the connections to all nodes.
 func (c *benchCluster) newLoad(w way) *load {
-	l := &load{transports: natsTransports(c.callers), subject: w.subject}
+	l := &load{transports: asTransports(c.callers), subject: w.subject}
 	if w.keyed {
 		l.key = c.newKey()
 	}
@@ -119,21 +121,22 @@ func (c *benchCluster) newKey() string {
 	return fmt.Sprintf("%x-%d-", time.Now().UnixNano(), c.runs)
 }
 
-// sampleSize returns a plan with workers enough for a full pipeline.
-func (c *benchCluster) sampleSize() workerPlan {
-	return workerPlan{connections * len(c.Nodes), credits}
+// sampleSize returns a plan with workers of a queue enough for a full pipeline.
+func (c *benchCluster) sampleSize(queue string) workerPlan {
+	return workerPlan{queue, connections * len(c.Nodes), credits}
 }
 
 // overhop measures jobs that a few Overhop workers run.
 func (c *benchCluster) overhop(t *task, queue string, w way, latency bool, generate generator) round {
-	return c.runBy(t, c.sampleSize(), queue, c.newLoad(w), latency, generate)
+	return c.runBy(t, c.sampleSize(queue), c.newLoad(w), latency, generate)
 }
 
-// runBy measures a load that the workers of a queue run while it is enqueued.
-func (c *benchCluster) runBy(t *task, s workerPlan, queue string, l *load, latency bool, generate generator) round {
-	h := startWorkers(t, c.Nodes, s, queue, l)
+// runBy measures a load that workers run while it is enqueued. The round is a latency
+// or, if latency is false, a rate.
+func (c *benchCluster) runBy(t *task, plan workerPlan, l *load, latency bool, generate generator) round {
+	h := startWorkers(t, c.Nodes, plan, l)
 	defer h.close()
-	c.awaitCapacity(t, s.capacity())
+	c.awaitCapacity(t, plan.capacity())
 	before := c.delivered(t)
 	r := l.measure(t, c.cpu, latency, generate)
 	c.verify(t, before, l)
@@ -147,9 +150,10 @@ func (c *benchCluster) roundTrip(t *task, queue, function string) round {
 	l := c.newLoad(enqueued(queue))
 	l.function = function
 	if function == "" {
-		h := startWorkers(t, c.Nodes, c.sampleSize(), queue, l)
+		plan := c.sampleSize(queue)
+		h := startWorkers(t, c.Nodes, plan, l)
 		defer h.close()
-		c.awaitCapacity(t, c.sampleSize().capacity())
+		c.awaitCapacity(t, plan.capacity())
 	}
 	m := startMeter(c.cpu)
 	l.begin()
@@ -220,15 +224,15 @@ func (c *benchCluster) historyBytes(t *task) (size uint64) {
 // awaitCapacity waits until the authority knows exactly this capacity of Overhop
 // workers. If it still counted workers that are gone, their dispatches would be
 // declined.
-func (c *benchCluster) awaitCapacity(t *task, want int) {
-	want += runnerSlots * len(c.Nodes)
+func (c *benchCluster) awaitCapacity(t *task, slots int) {
+	slots += runnerSlots * len(c.Nodes)
 	c.await(t, c.Nodes[0], "the workers' capacity is known", func(s *api.Status) error {
 		available := 0
 		for _, n := range s.Nodes {
 			available += n.Available
 		}
-		if available != want {
-			return fmt.Errorf("it is %d, want %d", available, want)
+		if available != slots {
+			return fmt.Errorf("it is %d, want %d", available, slots)
 		}
 		return nil
 	})
@@ -252,4 +256,145 @@ func (c *benchCluster) verify(t *task, before int64, l *load) {
 			return nil
 		})
 	}
+}
+
+// natsConn sends many concurrent requests over one NATS connection, each at the cost
+// of a map entry, so that the load generator uses little of the machine.
+type natsConn struct {
+	nc     *nats.Conn
+	prefix string // of the reply subjects
+
+	mu      sync.Mutex
+	last    uint64           // number of calls
+	waiting map[string]*call // by the rest of the reply subject
+}
+
+// call is a request without an answer.
+type call struct {
+	message *nats.Msg
+	sent    time.Time // the last time
+	done    func(*nats.Msg, error)
+}
+
+// dialNATS connects to a NATS server and subscribes to the answers of its requests.
+func dialNATS(url string) (*natsConn, error) {
+	nc, err := nats.Connect(url, nats.Name("yardmaster bench"), nats.Timeout(5*time.Second), nats.NoReconnect(),
+		nats.UseOldRequestStyle())
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", url, err)
+	}
+	c := &natsConn{nc: nc, prefix: nats.NewInbox() + ".", waiting: make(map[string]*call)}
+	if _, err := nc.Subscribe(c.prefix+"*", c.answered); err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("listen for answers: %w", err)
+	}
+	return c, nil
+}
+
+// dialAllNATS opens one connection to each address, as soon as the processes that run
+// there accept it. The connections are closed at the end of the task.
+func dialAllNATS(t *task, urls []string, running ...*procs.Process) (callers []*natsConn) {
+	for _, url := range urls {
+		t.await(url+" accepts clients", func() error {
+			c, err := dialNATS(url)
+			if err == nil {
+				t.cleanup(c.nc.Close)
+				callers = append(callers, c)
+			}
+			return err
+		}, running...)
+	}
+	return callers
+}
+
+func (c *natsConn) submit(l *load, i int, due time.Duration, done func(error)) {
+	c.call(l.message(i, due), func(_ *nats.Msg, err error) { done(err) })
+}
+
+// call sends m. done is called once, from the goroutine of the connection, and must
+// not block.
+func (c *natsConn) call(m *nats.Msg, done func(*nats.Msg, error)) {
+	c.mu.Lock()
+	c.last++
+	token := strconv.FormatUint(c.last, 36)
+	m.Reply = c.prefix + token
+	c.waiting[token] = &call{m, time.Now(), done}
+	c.mu.Unlock()
+	if err := c.nc.PublishMsg(m); err != nil && c.takePending(token) != nil {
+		done(nil, err)
+	}
+}
+
+// takePending removes a waiting call and returns its callback, or nil if the call is unknown.
+func (c *natsConn) takePending(token string) func(*nats.Msg, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.waiting[token]
+	if k == nil {
+		return nil
+	}
+	delete(c.waiting, token)
+	return k.done
+}
+
+// repeat sends calls again that were not answered within after, and returns their
+// number. A publish that reaches a stream during an election is dropped without an
+// answer, and the publisher must repeat it under the same key.
+func (c *natsConn) repeat(after time.Duration) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.waiting {
+		if time.Since(k.sent) < after {
+			continue
+		}
+		k.sent = time.Now()
+		_ = c.nc.PublishMsg(k.message) // on failure, repeated next time
+		n++
+	}
+	return n
+}
+
+// answered handles an answer.
+func (c *natsConn) answered(m *nats.Msg) {
+	token := m.Subject[len(c.prefix):]
+	err := refusal(m)
+	if errors.Is(err, nats.ErrNoResponders) && c.retryLater(token) {
+		return
+	}
+	if done := c.takePending(token); done != nil {
+		done(m, err)
+	}
+}
+
+// leaderless is the pause before a publish to a lane without a leader is repeated.
+// Meanwhile the node redirects its clients to another lane.
+const leaderless = 250 * time.Millisecond
+
+// retryLater reports whether a call without responders has a key, and if so leaves it
+// to repeat.
+func (c *natsConn) retryLater(token string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.waiting[token]
+	if k == nil || k.message.Header == nil {
+		return false
+	}
+	k.sent = time.Now().Add(leaderless - repeatAfter)
+	return true
+}
+
+// refusal returns the error in an answer of a stream, a node or the NATS server.
+func refusal(m *nats.Msg) error {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return nats.ErrNoResponders
+	}
+	if text := m.Header.Get("Nats-Service-Error"); text != "" {
+		return errors.New(text)
+	}
+	// A stream refuses a publish with {"error":{…}} and acknowledges it with
+	// {"stream":…}; the answer of a node begins with {"id":….
+	if len(m.Data) > 9 && string(m.Data[:9]) == `{"error":` {
+		return errors.New(string(m.Data))
+	}
+	return nil
 }

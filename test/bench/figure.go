@@ -1,9 +1,9 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -76,15 +76,15 @@ type target struct {
 }
 
 // compare compares the figure with its target and with its floor, if that is among
-// known.
-func (f *Figure) compare(t target, known []Figure) {
+// measured.
+func (f *Figure) compare(t target, measured []Figure) {
 	reached, words := true, []string{}
 	check := func(ok bool, format string, v ...any) {
 		reached = reached && ok
 		words = append(words, fmt.Sprintf(format, v...))
 	}
-	if i := slices.IndexFunc(known, func(k Figure) bool { return k.Name == t.floor }); i >= 0 && known[i].Value > 0 {
-		floor := &known[i]
+	if i := slices.IndexFunc(measured, func(other Figure) bool { return other.Name == t.floor }); i >= 0 && measured[i].Value > 0 {
+		floor := &measured[i]
 		f.Floor, f.Ratio = floor.Name, f.Value/floor.Value
 		if t.ratio > 0 {
 			check(f.Ratio >= t.ratio, "≥ %g of %s", t.ratio, t.floor)
@@ -107,22 +107,13 @@ func (f *Figure) compare(t target, known []Figure) {
 	}
 }
 
-// WriteLine writes the figure as a line of JSON.
-func (f *Figure) WriteLine(w io.Writer) error {
-	line, err := json.Marshal(f)
-	if err != nil {
-		return fmt.Errorf("write figure %s: %w", f.Name, err)
-	}
-	_, err = w.Write(append(line, '\n'))
-	return err
-}
-
-// WriteTable writes figures as a table for people.
-func WriteTable(w io.Writer, figures []Figure) error {
+// WriteReport writes figures as a table for people, after a line that describes the
+// machine and before the notes and the reasons why figures were skipped.
+func WriteReport(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(table, "%d processors, %s, %s/%s\n\n", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES\tOF ALL")
-	for i := range figures {
-		f := &figures[i]
+	for _, f := range figures {
 		reached := ""
 		if f.Reached != nil {
 			reached = map[bool]string{true: "yes", false: "no"}[*f.Reached]
@@ -130,14 +121,8 @@ func WriteTable(w io.Writer, figures []Figure) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine))
 	}
-	return table.Flush()
-}
-
-// WriteNotes writes the notes of figures, and why figures were skipped.
-func WriteNotes(w io.Writer, figures []Figure) error {
-	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	for i := range figures {
-		f := &figures[i]
+	fmt.Fprintln(table)
+	for _, f := range figures {
 		if f.Note != "" {
 			fmt.Fprintf(table, "%s\t%s\n", f.Name, f.Note)
 		}

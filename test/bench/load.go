@@ -14,7 +14,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/test/procstat"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/sys/unix"
 )
 
 // The parameters of loads.
@@ -34,9 +33,7 @@ func jobBody(function string, due int64) []byte {
 	if function == "" {
 		tail = `"}}`
 	}
-	for len(b) < bodySize-len(tail) {
-		b = append(b, 'x')
-	}
+	b = append(b, padding[:max(bodySize-len(tail)-len(b), 0)]...)
 	return append(b, tail...)
 }
 
@@ -47,6 +44,14 @@ type transport interface {
 	// repeat sends calls again that were not answered within after, if the
 	// transport needs that, and returns their number.
 	repeat(after time.Duration) int
+}
+
+// asTransports returns connections of one kind as transports.
+func asTransports[T transport](conns []T) (transports []transport) {
+	for _, c := range conns {
+		transports = append(transports, c)
+	}
+	return transports
 }
 
 // load is the load of one round and its progress.
@@ -204,36 +209,31 @@ func (l *load) sync(t *task, d time.Duration) {
 	l.awaitAnswers(t, int(next.Load()))
 }
 
-// openLoop enqueues rate jobs per second for d, each when it is due.
-func (l *load) openLoop(t *task, rate int, d time.Duration) {
-	l.openLoopWhile(t, rate, func(due time.Duration) bool { return due < d })
+// openLoop enqueues rate jobs per second, each when it is due, until more returns false
+// for the due time of the next job.
+func (l *load) openLoop(t *task, rate int, more func(due time.Duration) bool) {
+	n := paced(t, l.began, rate, more, func(i int, due time.Duration) { l.submit(i, i, due, func() {}) })
+	l.awaitAnswers(t, n)
 }
 
-// openLoopWhile is like openLoop, and ends when more returns false for the due time of
-// the next job.
-func (l *load) openLoopWhile(t *task, rate int, more func(due time.Duration) bool) {
+// paced calls do rate times per second, never before the call is due, until more returns
+// false for the due time of the next call. Due times count from began. It returns the
+// number of calls.
+func paced(t *task, began time.Time, rate int, more func(due time.Duration) bool, do func(i int, due time.Duration)) int {
 	step := time.Second / time.Duration(rate)
-	tick := time.NewTimer(0)
-	defer tick.Stop()
-	i := 0
-	for {
+	for i := 0; ; i++ {
 		due := time.Duration(i) * step
 		if !more(due) {
-			l.awaitAnswers(t, i)
-			return
+			return i
 		}
-		if early := due - time.Since(l.began); early > 0 {
-			tick.Reset(early)
-			select {
-			case <-tick.C:
-			case <-t.Done():
-				must.Do(t.Err())
-			}
-			continue
-		}
-		l.submit(i, i, due, func() {})
-		i++
+		must.Do(backoff.Sleep(t, time.Until(began.Add(due))))
+		do(i, due)
 	}
+}
+
+// during returns a condition of due times: that they are before d.
+func during(d time.Duration) func(due time.Duration) bool {
+	return func(due time.Duration) bool { return due < d }
 }
 
 // awaitAnswers waits until n calls have been answered. Refused jobs are an error.
@@ -282,17 +282,11 @@ func (l *load) acceptRate() float64 {
 
 // until polls fact every millisecond until it is true, limited to within.
 func until(ctx context.Context, within time.Duration, fact func() bool) error {
-	timer := time.NewTimer(within)
-	defer timer.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	for !fact() {
-		select {
-		case <-tick.C:
-		case <-timer.C:
-			return fmt.Errorf("not within %v", within)
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := backoff.Sleep(limited, time.Millisecond); err != nil {
+			return fmt.Errorf("not within %v: %w", within, err)
 		}
 	}
 	return nil
@@ -360,12 +354,12 @@ func (l *load) measure(t *task, others func() time.Duration, latency bool, gener
 
 // startMeter returns a meter that begins now.
 func startMeter(others func() time.Duration) cpuMeter {
-	return cpuMeter{others: others, began: time.Now(), mine: ownCPU(), spent: others(), all: procstat.MachineCPU()}
+	return cpuMeter{others: others, began: time.Now(), mine: procstat.Self().CPU(), spent: others(), all: procstat.MachineCPU()}
 }
 
 func (m cpuMeter) end(r round) round {
 	took := time.Since(m.began).Seconds()
-	r.cores, r.load = (m.others()-m.spent).Seconds()/took, (ownCPU()-m.mine).Seconds()/took
+	r.cores, r.load = (m.others()-m.spent).Seconds()/took, (procstat.Self().CPU()-m.mine).Seconds()/took
 	r.machine = (procstat.MachineCPU() - m.all).Seconds() / took
 	return r
 }
@@ -378,13 +372,4 @@ func cpuOf(processes ...*procs.Process) (sum time.Duration) {
 		}
 	}
 	return sum
-}
-
-// ownCPU returns the processor time used by this process.
-func ownCPU() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -18,7 +18,8 @@ const (
 	limitAtCapacity = overhopClients * creditsEach
 )
 
-var manyWorkers = workerPlan{overhopClients, creditsEach}
+// manyWorkers returns the plan of the workers of a queue.
+func manyWorkers(queue string) workerPlan { return workerPlan{queue, overhopClients, creditsEach} }
 
 // part returns the experiment of one figure of a shared measurement.
 type part[T any] func(pick func(T) round) measurement
@@ -60,7 +61,7 @@ func (b *bench) echoSuite() suite {
 // overhopCluster is a cluster of three nodes with connections to enqueue over.
 type overhopCluster struct {
 	*benchCluster
-	conns   overhopConns
+	conns   []overhopConn
 	limited int // number of pairs measured
 }
 
@@ -76,7 +77,7 @@ func (b *bench) overhopSuite() suite {
 	}
 	start := func(rate int) measurement {
 		return func(t *task) round {
-			return cl.runBy(t, manyWorkers, queuePlain, cl.enqueueLoad(queuePlain), true, b.open(rate))
+			return cl.runBy(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), true, b.open(rate))
 		}
 	}
 	backlog := shared(func(t *task) backlogRates { return cl.enqueue(t, b.piped) })
@@ -117,7 +118,7 @@ func (b *bench) piped(t *task, l *load) {
 
 // enqueueLoad returns a load over the Overhop connections.
 func (cl *overhopCluster) enqueueLoad(queue string) *load {
-	return &load{transports: cl.conns.entries(), subject: queue}
+	return &load{transports: asTransports(cl.conns), subject: queue}
 }
 
 // backlogRates are the rates at which a backlog was accepted and then run.
@@ -135,7 +136,7 @@ func (cl *overhopCluster) enqueue(t *task, generate generator) (in backlogRates)
 	accepted := int(l.accepted.Load())
 	in.accepted = m.end(round{value: l.acceptRate(), jobs: accepted})
 	m, began := startMeter(cl.cpu), time.Now()
-	h := startWorkers(t, cl.Nodes, manyWorkers, queuePlain, l)
+	h := startWorkers(t, cl.Nodes, manyWorkers(queuePlain), l)
 	defer h.close()
 	must.Do(l.awaitEnds(t))
 	settled := int(l.settled.Load())
@@ -157,7 +158,7 @@ func (cl *overhopCluster) limitPair(t *task, generate generator) (p limitPair) {
 	}
 	cl.limited++
 	for _, queue := range order {
-		r := cl.runBy(t, manyWorkers, queue, cl.enqueueLoad(queue), false, generate)
+		r := cl.runBy(t, manyWorkers(queue), cl.enqueueLoad(queue), false, generate)
 		if queue == queuePlain {
 			p.without = r
 		} else {

@@ -61,12 +61,8 @@ func (s *fakeNode) refuse(e overhop.Envelope, code overhop.Code) {
 // quest sends a job with this due time.
 func (s *fakeNode) quest(jid string, due int64) {
 	s.t.Helper()
-	framed := appendEnqueue(nil, "q", "", 0, due)
-	e, err := overhop.ParseEnvelope(framed[frame.HeaderLen:])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	q := &overhop.Quest{JID: jid, Queue: "q", Attempt: 1, Payload: e.P.Get("job_payload"), Token: [16]byte{7}}
+	payload := overhop.Raw(appendEnqueue(nil, "q", "", 0, due))
+	q := &overhop.Quest{JID: jid, Queue: "q", Attempt: 1, Payload: payload.Get("job_payload"), Token: [16]byte{7}}
 	message, err := overhop.AppendQuest(nil, q, overhop.DefaultFrameLimit)
 	if err != nil {
 		s.t.Fatal(err)
@@ -160,8 +156,19 @@ func TestWorker_FailsTheLoad(t *testing.T) {
 
 func TestOverhopConn(t *testing.T) {
 	w, s := pipe(t)
-	d := newOverhopConn(w)
-	t.Cleanup(d.close)
+	registered := make(chan *overhop.Client, 1)
+	go func() {
+		client, err := overhop.Connect(t.Context(), w.nc, overhop.Options{})
+		if err != nil {
+			t.Error(err)
+		}
+		registered <- client
+	}()
+	s.write(overhop.AppendHi(nil, s.expect(overhop.THello).RID, true, "n1", overhop.DefaultFrameLimit))
+	wid, _ := overhop.AppendFields(nil, overhop.TOK, s.expect(overhop.TRegister).RID, overhop.Fields{"wid": "019aa000-0000-7000-8000-000000000001"})
+	s.write(wid)
+	d := overhopConn{<-registered}
+	go d.Run(t.Context()) //nolint:errcheck // ends with the connection
 	answers := make(chan error, 3)
 	l := &load{subject: "q", key: "k-"}
 	for i := range 3 {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
-	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // Eventually polls fact until it returns nil. It fails the test with the last
@@ -277,18 +275,4 @@ func isOwn(stack string) bool {
 func stacks() string {
 	buf := make([]byte, 4<<20)
 	return string(bytes.TrimSpace(buf[:runtime.Stack(buf, true)]))
-}
-
-// infoHandler drops records below the info level, which would bury the rest in the
-// log of a failed test of whole nodes.
-type infoHandler struct{ slog.Handler }
-
-func newLog(t testing.TB) slog.Handler { return infoHandler{testlog.New(t).Handler()} }
-
-func (h infoHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
-func (h infoHandler) WithAttrs(a []slog.Attr) slog.Handler {
-	return infoHandler{h.Handler.WithAttrs(a)}
-}
-func (h infoHandler) WithGroup(name string) slog.Handler {
-	return infoHandler{h.Handler.WithGroup(name)}
 }

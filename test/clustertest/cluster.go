@@ -1,3 +1,14 @@
+// Package clustertest runs whole clusters in one process for tests: real nodes
+// with real NATS, Raft and disks, connected through links that a test can break.
+//
+//	c := clustertest.Start(t, 3)
+//	c.WaitAuthority().Isolate()
+//	c.WaitAuthority() // of another node
+//
+// When the test ends, the cluster is healed and verified: there must be one
+// authority, the same ledger on every node, and, after the nodes have stopped, no
+// goroutine left. Nodes in one process can only be stopped gracefully. The effects
+// of SIGKILL are tested by package test/drill, with real processes.
 package clustertest
 
 import (
@@ -5,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +24,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/node"
 	"github.com/yardmaster-dev/yardmaster/node/config"
+	"github.com/yardmaster-dev/yardmaster/test/netfault"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
@@ -23,7 +37,7 @@ type Cluster struct {
 	Members []*Member
 
 	t      testing.TB
-	log    slog.Handler
+	log    *slog.Logger
 	links  []*link
 	work   sync.WaitGroup // goroutines that serve the links
 	cancel context.CancelFunc
@@ -51,7 +65,7 @@ func Start(t testing.TB, n int, options ...Option) *Cluster {
 	t.Helper()
 	countCluster()
 	ctx, cancel := context.WithCancel(context.Background())
-	cl := &Cluster{t: t, log: newLog(t), cancel: cancel}
+	cl := &Cluster{t: t, log: testlog.From(t, slog.LevelInfo), cancel: cancel} // lower levels would bury the rest of a failed test's log
 	for i := range n {
 		cl.Members = append(cl.Members, &Member{Name: fmt.Sprintf("n%d", i+1), cluster: cl})
 	}
@@ -67,10 +81,10 @@ func Start(t testing.TB, n int, options ...Option) *Cluster {
 	}
 	t.Cleanup(cl.verifyAndStop)
 	for _, m := range cl.Members {
-		m.run()
+		m.StartAsync()
 	}
 	for _, m := range cl.Members {
-		m.awaitServing()
+		m.WaitServing()
 	}
 	cl.WaitReady()
 	return cl
@@ -106,7 +120,7 @@ func (c *Cluster) configure(options []Option) {
 				} else {
 					l := newLink(c.t, m, other, declared)
 					c.links = append(c.links, l)
-					declared = l.declared(declared)
+					declared.Raft, declared.Route = l.raft.Addr(), l.route.Addr()
 				}
 				cfg.Cluster.Members = append(cfg.Cluster.Members, declared)
 			}
@@ -118,11 +132,11 @@ func (c *Cluster) configure(options []Option) {
 	}
 }
 
-// run starts the member's node in a goroutine.
-func (m *Member) run() {
+// StartAsync starts the member's node in a goroutine, without waiting for it.
+func (m *Member) StartAsync() {
 	t := m.cluster.t
 	t.Helper()
-	n, err := node.New(m.Config, "v0.0.0-test", slog.New(m.cluster.log))
+	n, err := node.New(m.Config, "v0.0.0-test", m.cluster.log)
 	if err != nil {
 		t.Fatalf("node %s: %v", m.Name, err)
 	}
@@ -132,8 +146,9 @@ func (m *Member) run() {
 	go func() { ended <- n.Run(ctx) }() // joined by Stop
 }
 
-// awaitServing waits until the node listens, and connects m.client to it.
-func (m *Member) awaitServing() {
+// WaitServing waits until the node listens, and connects m.client to it. A node with an
+// empty data directory listens once it has been admitted.
+func (m *Member) WaitServing() {
 	t := m.cluster.t
 	t.Helper()
 	select {
@@ -197,9 +212,6 @@ func (m *Member) WaitEnd() (err error) {
 	return err
 }
 
-// StartAsync starts the member's node without waiting for it.
-func (m *Member) StartAsync() { m.run() }
-
 // Exclude leaves a member that cannot be restarted out of the final verification.
 func (m *Member) Exclude() { m.excluded = true }
 
@@ -207,8 +219,8 @@ func (m *Member) Exclude() { m.excluded = true }
 func (m *Member) Restart() {
 	m.cluster.t.Helper()
 	m.Stop()
-	m.run()
-	m.awaitServing()
+	m.StartAsync()
+	m.WaitServing()
 }
 
 // Running returns the members that are running.
@@ -248,4 +260,105 @@ func (c *Cluster) verifyAndStop() {
 	}
 	c.cancel()
 	c.work.Wait()
+}
+
+// link is the network path over which one member reaches another.
+type link struct {
+	from, to    *Member
+	raft, route *netfault.Proxy
+}
+
+// newLink returns proxies to the addresses of member to, which declared holds.
+func newLink(t testing.TB, from, to *Member, declared config.Member) *link {
+	t.Helper()
+	proxyTo := func(target string) *netfault.Proxy {
+		p, err := netfault.New(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	return &link{from: from, to: to, raft: proxyTo(declared.Raft), route: proxyTo(declared.Route)}
+}
+
+func (l *link) proxies() []*netfault.Proxy { return []*netfault.Proxy{l.raft, l.route} }
+
+// eachLink calls do for all links from and to the member.
+func (m *Member) eachLink(do func(*link)) {
+	for _, l := range m.cluster.links {
+		if l.from == m || l.to == m {
+			do(l)
+		}
+	}
+}
+
+// Isolate stalls all links of the member: its connections to other members stay
+// open and silent. Clients still reach it.
+func (m *Member) Isolate() {
+	m.eachLink(func(l *link) {
+		l.raft.Stall()
+		l.route.Stall()
+	})
+}
+
+// Cut closes the member's connections to other members and refuses new ones.
+func (m *Member) Cut() {
+	m.eachLink(func(l *link) {
+		l.raft.Cut()
+		l.route.Cut()
+	})
+}
+
+// CutRoutes closes the member's NATS routes and refuses new ones. Its Raft
+// connections stay up.
+func (m *Member) CutRoutes() { m.eachLink(func(l *link) { l.route.Cut() }) }
+
+// CutRaft closes all Raft connections between members and refuses new ones. NATS
+// messages still pass, but no decision can be committed.
+func (c *Cluster) CutRaft() {
+	for _, l := range c.links {
+		l.raft.Cut()
+	}
+}
+
+// Heal restores all links.
+func (c *Cluster) Heal() {
+	for _, l := range c.links {
+		l.raft.Heal()
+		l.route.Heal()
+	}
+}
+
+// StartWaitingNode starts a node with an empty data directory that is not a member
+// of the cluster yet, and waits to be admitted. It reaches the members without
+// links. A stopped member of the same name is removed from c.Members, because the
+// new node replaces it.
+func (c *Cluster) StartWaitingNode(name string, options ...Option) *Member {
+	c.t.Helper()
+	free := testnet.Addresses(c.t, 2)
+	raft, route := free[0], free[1]
+	cfg := config.Config{
+		Node: config.Node{Name: name, DataDir: filepath.Join(c.t.TempDir(), name)},
+		NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
+		HTTP: config.HTTP{Listen: "127.0.0.1:0"},
+	}
+	cfg.Server.Port = -1
+	c.RemoveMember(name)
+	for _, m := range c.Members {
+		cfg.Cluster.Members = append(cfg.Cluster.Members, config.Member{Name: m.Name, Raft: m.Config.Raft.Listen, Route: m.Config.NATS.RouteListen})
+	}
+	cfg.Cluster.Members = append(cfg.Cluster.Members, config.Member{Name: name, Raft: raft, Route: route})
+	for _, option := range options {
+		option(&cfg)
+	}
+	m := &Member{Name: name, Config: cfg.WithDefaults(), cluster: c}
+	c.Members = append(c.Members, m)
+	m.StartAsync()
+	return m
+}
+
+// RemoveMember removes a stopped member from c.Members, so that it is not restarted
+// for the final verification.
+func (c *Cluster) RemoveMember(name string) {
+	c.Members = slices.DeleteFunc(c.Members, func(m *Member) bool { return m.Name == name && m.node == nil })
 }

@@ -212,6 +212,7 @@ func TestRestart(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		t.Cleanup(func() { stop(); work.Wait() }) // also if the test fails before
 		stopped := make(chan struct{})
 		work.Go(func() { m.Stop(); close(stopped) })
 		for going, least := true, total+100; going || total < least; {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,11 +46,22 @@ func (m *Member) Status() (s api.Status, err error) {
 	return s, m.Request(api.SubjectStatus, "", &s)
 }
 
-// Enqueue enqueues a job at the member and returns its id.
+// Enqueue enqueues a job at the member and returns its id. If it is not known whether a
+// job with a key was accepted, because lanes change their leaders for example, Enqueue
+// repeats the request, as producers must.
 func (m *Member) Enqueue(t testing.TB, queue, spec string) job.ID {
 	t.Helper()
 	var accepted struct{ ID job.ID }
-	if err := m.Request(api.SubjectEnqueue+"."+queue, spec, &accepted); err != nil {
+	var err error
+	for deadline := time.Now().Add(waitTimeout); ; {
+		err = m.Request(api.SubjectEnqueue+"."+queue, spec, &accepted)
+		var refused *api.Error
+		unknown := errors.As(err, &refused) && refused.Code == api.CodeUnknown
+		if !unknown || !strings.Contains(spec, `"id":`) || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return accepted.ID

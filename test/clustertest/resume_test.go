@@ -1,6 +1,7 @@
 package clustertest_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -12,17 +13,15 @@ import (
 
 // beat renews the lease of a job over a connection.
 func beat(c *overhop.Client, q *overhop.Quest) error {
-	answered := make(chan error, 1)
-	c.Beat([]*overhop.Quest{q}, func(ok overhop.Raw, err error) {
-		for item := range ok.Get("jobs").Items() {
-			if alive, _ := item.Get("ok").Bool(); !alive && err == nil {
-				code, _ := item.Get("code").Str()
-				err = errors.New(code)
-			}
+	lease := overhop.Fields{"jid": q.JID, "tok": q.Token[:]}
+	ok, err := c.Call(context.Background(), overhop.TBeat, overhop.Fields{"jobs": []any{lease}}.Raw())
+	for item := range ok.Get("jobs").Items() {
+		if extended, _ := item.Get("ok").Bool(); !extended {
+			code, _ := item.Get("code").Str()
+			return errors.New(code)
 		}
-		answered <- err
-	})
-	return <-answered
+	}
+	return err
 }
 
 // resume checks that a worker that lost its connection and reconnected elsewhere keeps its

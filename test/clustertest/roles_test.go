@@ -195,7 +195,7 @@ func internalSubjects(t *testing.T, cl *clustertest.Cluster, conns map[byte]*use
 		"$JS.API.CONSUMER.PAUSE.YARD_EVENTS.d", "$JS.API.CONSUMER.LEADER.STEPDOWN.YARD_EVENTS.d", "$JS.API.STREAM.CREATE.KV_MINE",
 	}
 	for _, verb := range []string{"assign", "report", "beat", "recall", "notice", "propose", "transfer", "follower_status", "ledger_index",
-		"authority_status", "running_job", "explain_placement", "executors", "node_status", "promote", "notify_removed", "ledger_hash", "leader_moves"} {
+		"authority_status", "running_job", "explain_placement", "executors", "node_status", "promote", "notify_removed", "ledger_hash", "diverged", "leader_moves"} {
 		writes = append(writes, "yard.node.n1."+verb)
 	}
 	for _, bucket := range subjects.Boards {

@@ -74,7 +74,7 @@ func (v *handedOverJob) finish(t *testing.T) {
 	close(v.release)
 	end, err := v.producer.Wait(shortContext(t), v.jid)
 	var fence int64
-	if err = errors.Join(err, end.Decode(&fence)); err != nil || end.Attempts != 1 || fence == 0 || len(v.runs) > 0 {
+	if err = errors.Join(err, overhop.Unmarshal(end.Result, &fence)); err != nil || end.Attempts != 1 || fence == 0 || len(v.runs) > 0 {
 		t.Errorf("the job ended as %+v, %v, and ran %d more times", end, err, len(v.runs))
 	}
 	v.stop()

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -58,8 +59,8 @@ var requiredFields = map[string][]string{
 type Checker struct {
 	number     uint64 // of the last event applied
 	at         time.Time
-	lease      *lease // nil if no node holds the authority
-	counts     backlog
+	lease      *lease            // nil if no node holds the authority
+	counts     map[string]uint64 // of dispatches, by state
 	dispatches map[string]dispatch
 	// baseline counts the dispatches that the base snapshot counts without
 	// naming them.
@@ -73,10 +74,13 @@ type dispatch struct {
 
 type lease struct{ owner, id, until string }
 
-type backlog struct{ Pending, Notified, Delivered, Failed uint64 }
+// countedStates are the states whose dispatches a snapshot counts.
+var countedStates = []string{Pending, Notified, Delivered, Failed}
 
 // New returns a Checker that starts before the first event.
-func New() *Checker { return &Checker{dispatches: make(map[string]dispatch)} }
+func New() *Checker {
+	return &Checker{dispatches: make(map[string]dispatch), counts: map[string]uint64{Pending: 0, Notified: 0, Delivered: 0, Failed: 0}}
+}
 
 // FromSnapshot returns a Checker that starts from a snapshot covering all events
 // up to number.
@@ -87,7 +91,7 @@ func FromSnapshot(snapshot []byte, number uint64) (*Checker, error) {
 	}
 	b := New()
 	b.number, b.lease, b.counts = number, held, counts
-	b.baseline.pending, b.baseline.notified = counts.Pending, counts.Notified
+	b.baseline.pending, b.baseline.notified = counts[Pending], counts[Notified]
 	return b, nil
 }
 
@@ -145,12 +149,12 @@ func (c *Checker) apply(event map[string]json.RawMessage, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	needed, known := requiredFields[name]
-	if !known {
+	fields, listed := requiredFields[name]
+	if !listed {
 		return errors.New("unknown event: not one of the fourteen of the contract")
 	}
 	texts := make(map[string]string)
-	for _, field := range needed {
+	for _, field := range fields {
 		if texts[field], err = stringField(event, field); err != nil {
 			return err
 		}
@@ -193,9 +197,9 @@ func (c *Checker) advance(event, request string, at time.Time) error {
 	if d.state != s.from {
 		return fmt.Errorf("the dispatch is %q, must be %q", d.state, s.from)
 	}
-	*c.counts.counter(s.to)++
+	c.counts[s.to]++
 	if s.from != Unknown {
-		*c.counts.counter(s.from)--
+		c.counts[s.from]--
 	}
 	d.state = s.to
 	if s.to == Delivered || s.to == Failed {
@@ -205,18 +209,6 @@ func (c *Checker) advance(event, request string, at time.Time) error {
 	return nil
 }
 
-func (b *backlog) counter(state string) *uint64 {
-	switch state {
-	case Pending:
-		return &b.Pending
-	case Notified:
-		return &b.Notified
-	case Delivered:
-		return &b.Delivered
-	}
-	return &b.Failed
-}
-
 // CheckSnapshot returns an error if the authority or the backlog of a snapshot
 // differs from what the events add up to.
 func (c *Checker) CheckSnapshot(snapshot []byte) error {
@@ -224,8 +216,8 @@ func (c *Checker) CheckSnapshot(snapshot []byte) error {
 	if err != nil {
 		return err
 	}
-	if counts != c.counts {
-		return fmt.Errorf("after event %d the backlog is %+v, the snapshot has %+v", c.number, c.counts, counts)
+	if !maps.Equal(counts, c.counts) {
+		return fmt.Errorf("after event %d the backlog is %v, the snapshot has %v", c.number, c.counts, counts)
 	}
 	if (held == nil) != (c.lease == nil) || held != nil && *held != *c.lease {
 		return fmt.Errorf("after event %d the lease is %+v, the snapshot has %+v", c.number, c.lease, held)
@@ -235,33 +227,31 @@ func (c *Checker) CheckSnapshot(snapshot []byte) error {
 
 // readSnapshot reads the lease and the backlog from a snapshot. The lease is nil
 // if no node holds the authority.
-func readSnapshot(snapshot []byte) (*lease, backlog, error) {
+func readSnapshot(snapshot []byte) (held *lease, counts map[string]uint64, err error) {
 	var doc struct {
 		Authority struct {
 			Owner   *string `json:"owner"`
 			LeaseID *string `json:"lease_id"`
 			Until   *string `json:"leased_until"`
 		} `json:"authority"`
-		Backlog struct {
-			Pending   *uint64 `json:"pending"`
-			Notified  *uint64 `json:"notified"`
-			Delivered *uint64 `json:"delivered"`
-			Failed    *uint64 `json:"failed"`
-		} `json:"backlog"`
+		Backlog map[string]*uint64 `json:"backlog"`
 	}
 	if err := json.Unmarshal(snapshot, &doc); err != nil {
-		return nil, backlog{}, fmt.Errorf("malformed snapshot %q: %w", snapshot, err)
+		return nil, nil, fmt.Errorf("malformed snapshot %q: %w", snapshot, err)
 	}
-	a, c := doc.Authority, doc.Backlog
-	if c.Pending == nil || c.Notified == nil || c.Delivered == nil || c.Failed == nil {
-		return nil, backlog{}, fmt.Errorf("the snapshot has no complete backlog: %s", snapshot)
+	counts = make(map[string]uint64)
+	for _, state := range countedStates {
+		if doc.Backlog[state] == nil {
+			return nil, nil, fmt.Errorf("the snapshot has no complete backlog: %s", snapshot)
+		}
+		counts[state] = *doc.Backlog[state]
 	}
-	counts := backlog{*c.Pending, *c.Notified, *c.Delivered, *c.Failed}
+	a := doc.Authority
 	switch {
 	case a.Owner == nil && a.LeaseID == nil && a.Until == nil:
 		return nil, counts, nil
 	case a.Owner == nil || a.LeaseID == nil || a.Until == nil:
-		return nil, backlog{}, fmt.Errorf("the snapshot has an incomplete lease: %s", snapshot)
+		return nil, nil, fmt.Errorf("the snapshot has an incomplete lease: %s", snapshot)
 	}
 	return &lease{*a.Owner, *a.LeaseID, *a.Until}, counts, nil
 }

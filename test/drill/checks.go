@@ -1,17 +1,22 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
 	"github.com/yardmaster-dev/yardmaster/test/must"
+	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
 // checkTimeout limits all checks of a drill together, once its jobs have ended.
@@ -157,11 +162,7 @@ func (h *Harness) checkReadiness(begins []int64) {
 				}
 			}
 		}
-		var all []string
-		for r := range reasons {
-			all = append(all, r)
-		}
-		slices.Sort(all)
+		all := slices.Sorted(maps.Keys(reasons))
 		h.Figure(fmt.Sprintf("reasons that nodes reported during %d gaps of more than %s", len(gaps), minGap), strings.Join(all[:min(len(all), 5)], " / "))
 	}
 }
@@ -175,4 +176,175 @@ func (h *Harness) checkOrphans(nodes []*Node) {
 	for _, o := range h.orphans.left {
 		h.Require(false, "process outlives its node: %s", o)
 	}
+}
+
+// usage is the resource usage of a node's process.
+type usage struct {
+	descriptors int
+	threads     int
+	memory      int64 // bytes
+}
+
+func usageOf(n *Node) usage {
+	p := procstat.PID(n.PID())
+	return usage{p.Descriptors(), p.Threads(), p.Memory()}
+}
+
+// moreDescriptors is how many more files and sockets a node may have open at the end
+// than at the beginning: streams that were read have open files, and connections of
+// the checks may not be closed yet.
+const moreDescriptors = 64
+
+// recordUsage records the resource usage of all nodes before the load.
+func (h *Harness) recordUsage() {
+	h.baselines = make(map[string]usage)
+	for _, n := range h.Running() {
+		h.baselines[n.Name] = usageOf(n)
+	}
+}
+
+// checkUsage kills the workers and waits until the number of files and sockets that
+// each node has open is back near the recorded one.
+func (h *Harness) checkUsage() {
+	for _, w := range h.workers {
+		w.Kill()
+	}
+	limited, cancel := context.WithTimeout(h.Ctx, 20*time.Second)
+	defer cancel()
+	for _, n := range h.Running() {
+		before, recorded := h.baselines[n.Name]
+		if !recorded {
+			continue
+		}
+		err := until(limited, n.Name+" has closed files and sockets", func() error {
+			if now := usageOf(n); now.descriptors > before.descriptors+moreDescriptors {
+				return fmt.Errorf("%d are open, %d were before the load", now.descriptors, before.descriptors)
+			}
+			return nil
+		})
+		h.Require(err == nil, "%v", err)
+		now := usageOf(n)
+		h.Figure(n.Name+" at the end (before the load)", fmt.Sprintf("%d (%d) descriptors, %d (%d) threads, %d (%d) MB",
+			now.descriptors, before.descriptors, now.threads, before.threads, now.memory>>20, before.memory>>20))
+	}
+}
+
+// orphans finds processes that outlive the node that started them.
+type orphans struct {
+	done sync.WaitGroup
+	mu   sync.Mutex
+	left []string
+}
+
+// orphanGrace is how long processes may outlive a killed node.
+const orphanGrace = 2 * time.Second
+
+// expect records, after orphanGrace, which of these processes still exist. They must
+// have been started by n.
+func (o *orphans) expect(n *Node, tree []procstat.PID) {
+	started := make(map[procstat.PID]string)
+	for _, pid := range tree {
+		started[pid] = pid.StartTime()
+	}
+	o.done.Go(func() {
+		time.Sleep(orphanGrace)
+		for pid, at := range started {
+			if at == "" || pid.StartTime() != at {
+				continue // exited; the pid may be in use again
+			}
+			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // "" if it exits now
+			o.mu.Lock()
+			o.left = append(o.left, fmt.Sprintf("%d of %s: %s", pid, n.Name, bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
+			o.mu.Unlock()
+		}
+	})
+}
+
+// Kill kills nodes simultaneously with SIGKILL, and later checks that the processes
+// they had started are gone.
+func (h *Harness) Kill(nodes ...*Node) {
+	trees := make([][]procstat.PID, len(nodes))
+	for i, n := range nodes {
+		trees[i] = n.Tree()
+	}
+	h.Cluster.Kill(nodes...)
+	for i, n := range nodes {
+		h.orphans.expect(n, trees[i])
+	}
+}
+
+// Tree returns the node's process and all its descendants.
+func (n *Node) Tree() []procstat.PID { return procstat.PID(n.PID()).Tree() }
+
+// Exiting reports whether the node's process has exited, or is exiting while threads
+// wait in the kernel for a disk.
+func (n *Node) Exiting() bool { return !n.Running() || procstat.PID(n.PID()).Exiting() }
+
+// CutPower simulates a simultaneous loss of power of nodes and their disks: data
+// that was not synced is lost. [Harness.Heal] starts the nodes again.
+func (h *Harness) CutPower(nodes ...*Node) {
+	for _, n := range nodes { // no node must see its disk fail
+		must.Do(n.Signal(syscall.SIGSTOP))
+	}
+	for _, n := range nodes {
+		must.Do(n.Disk.ShutDown())
+	}
+	h.Cluster.Kill(nodes...)
+	for _, n := range nodes {
+		must.Do(n.Disk.Cut())
+	}
+}
+
+// faultWindow is the time after a fault in which gaps are attributed to it.
+const faultWindow = 30 * time.Second
+
+// quietPeriod is the time before the end of the loads in which gaps do not count,
+// because the load decreases.
+const quietPeriod = 100 * time.Millisecond
+
+// measureGaps measures, around every fault, the longest times in which no job began
+// and in which none was acknowledged, and compares them with the targets.
+func (h *Harness) measureGaps(begins []int64) {
+	var acks []int64
+	for _, l := range h.loads {
+		acks = append(acks, l.acks...)
+	}
+	slices.Sort(begins)
+	slices.Sort(acks)
+	dispatch, ack := make(map[string][]time.Duration), make(map[string][]time.Duration)
+	var kinds []string
+	for i, f := range h.faults {
+		until := min(f.at+int64(faultWindow), h.loadsEndedAt-int64(quietPeriod))
+		if i+1 < len(h.faults) {
+			until = min(until, h.faults[i+1].at)
+		}
+		if !slices.Contains(kinds, f.what) {
+			kinds = append(kinds, f.what)
+		}
+		dispatch[f.what] = append(dispatch[f.what], longest(begins, f.at, until))
+		ack[f.what] = append(ack[f.what], longest(acks, f.at, until))
+	}
+	for _, k := range kinds {
+		g := Gaps{Fault: k, Times: len(dispatch[k]), Dispatch: spread(dispatch[k]), Ack: spread(ack[k])}
+		if l, ok := h.targets[k]; ok {
+			g.Limits = &l
+			if l.Dispatch > 0 {
+				h.Target(k+": dispatch gap p99", time.Duration(g.Dispatch.P99)*time.Millisecond, l.Dispatch)
+			}
+			if l.Ack > 0 {
+				h.Target(k+": acknowledgement gap p99", time.Duration(g.Ack.P99)*time.Millisecond, l.Ack)
+			}
+		}
+		h.report.Gaps = append(h.report.Gaps, g)
+	}
+}
+
+// longest returns the longest time between two consecutive moments that ends after
+// from and begins before until. The moments must be sorted.
+func longest(moments []int64, from, until int64) (gap time.Duration) {
+	first, _ := slices.BinarySearch(moments, from)
+	for i := max(first, 1); i < len(moments) && moments[i-1] < until; i++ {
+		gap = max(gap, time.Duration(moments[i]-moments[i-1]))
+	}
+	return gap
 }

@@ -1,16 +1,27 @@
 package drill
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/freeport"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill/disk"
 	"github.com/yardmaster-dev/yardmaster/test/drill/hosts"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Cluster is a set of nodes that run as processes.
@@ -75,28 +86,6 @@ func (c *Cluster) Kill(nodes ...*Node) {
 	for _, n := range nodes {
 		n.Process.Kill() // waits for its exit
 	}
-}
-
-// CutPower simulates a simultaneous loss of power of nodes and their disks: data
-// that was not synced is lost. [Harness.Heal] starts them again.
-func (c *Cluster) CutPower(nodes ...*Node) error {
-	for _, n := range nodes { // no node must see its disk fail
-		if err := n.Signal(syscall.SIGSTOP); err != nil {
-			return fmt.Errorf("stop %s: %w", n.Name, err)
-		}
-	}
-	for _, n := range nodes {
-		if err := n.Disk.ShutDown(); err != nil {
-			return err
-		}
-	}
-	c.Kill(nodes...)
-	for _, n := range nodes {
-		if err := n.Disk.Cut(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Running returns the nodes that are running.
@@ -184,17 +173,232 @@ func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
 // until polls fact every 50 ms until it returns nil. If ctx ends first, it returns
 // the last error, prefixed with what.
 func until(ctx context.Context, what string, fact func() error) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err := fact()
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
+}
+
+// Token is the token of the HTTP API of all nodes.
+const Token = "drill"
+
+// environment contains settings of all nodes. Those of a Layout's Env take precedence.
+var environment = []string{"YARD_HTTP_TOKEN=" + Token, "YARD_CLUSTER_NAME=drill", "YARD_CLUSTER_SECRET=drill", "YARD_NATS_MAX_STORE_BYTES=2147483648"}
+
+// Layout describes the nodes of a cluster and their environment.
+type Layout struct {
+	Nodes         int      // 0 means 3
+	SeparateHosts bool     // each node has a simulated host, whose links can be cut
+	SlowLinks     bool     // the same, with links that can be delayed as well
+	Config        string   // TOML appended to every node's configuration file
+	Env           []string // of every node; YARD_<TABLE>_<KEY>=… overrides the file
+	Disk          int64    // size in bytes of a simulated disk for each node's data; 0 means a plain directory
+}
+
+// New prepares a cluster in dir: addresses and a configuration file for
+// each node. It starts nothing. The caller must call Close in any case.
+func New(dir, binary string, p Layout) (c *Cluster, err error) {
+	c = &Cluster{Dir: dir, Binary: binary, plan: p}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if p.SlowLinks {
+		c.Net, err = hosts.NewSlow()
+	} else if p.SeparateHosts {
+		c.Net, err = hosts.New()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range cmp.Or(p.Nodes, 3) {
+		if _, err := c.Add(fmt.Sprintf("n%d", i+1)); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range c.Nodes {
+		if err := c.WriteConfig(n, c.Nodes...); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// The ports of nodes on simulated hosts.
+const (
+	RoutePort = 6222
+	RaftPort  = 7222
+)
+
+// Add prepares one more node, without a configuration file, and does not start it.
+func (c *Cluster) Add(name string) (n *Node, err error) {
+	n = &Node{Witness: filepath.Join(c.Dir, name+"-runners.witness")}
+	var addrs []string
+	if c.Net == nil {
+		addrs, err = freeport.Addresses(5)
+	} else if n.Host, err = c.Net.Add(name); err == nil {
+		for _, port := range []int{4222, 9876, 4280, RoutePort, RaftPort} {
+			addrs = append(addrs, fmt.Sprintf("%s:%d", n.Host.Addr, port))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.Node = procs.NewNode(c.Dir, c.Binary, name, addrs, slices.Concat(environment, c.plan.Env))
+	if n.Host != nil {
+		n.Launch = n.Host.Start
+	}
+	if c.plan.Disk > 0 {
+		if n.Disk, err = disk.New(filepath.Join(c.Dir, name+"-disk"), c.plan.Disk); err != nil {
+			return nil, fmt.Errorf("mount the disk of %s: %w", name, err)
+		}
+		c.disks = append(c.disks, n.Disk)
+		n.DataDir = filepath.Join(n.Disk.Dir, "data")
+	}
+	c.Nodes = append(c.Nodes, n)
+	return n, nil
+}
+
+// WriteConfig writes the configuration file of a node, with these members.
+func (c *Cluster) WriteConfig(n *Node, members ...*Node) error {
+	var list []*procs.Node
+	for _, m := range members {
+		list = append(list, m.Node)
+	}
+	return n.Node.WriteConfig(fmt.Sprintf(`[scheduler]
+retry_base = "50ms"
+retry_max = "500ms"
+
+[rrq.runners.demo]
+type = "socket"
+cmd = [%q, "runner"]
+pool_size = 1
+max_in_flight = 4
+env = { YARD_WITNESS = %q }
+
+%s`, c.Binary, n.Witness, c.plan.Config), list...)
+}
+
+// MemberCommand runs a "cluster" command of the program against the node and returns
+// its output.
+func (n *Node) MemberCommand(ctx context.Context, words ...string) (output string, err error) {
+	return n.Command(ctx, append([]string{"cluster"}, words...)...)
+}
+
+// Command runs a command of the program against the node and returns its standard
+// output and standard error.
+func (n *Node) Command(ctx context.Context, words ...string) (output string, err error) {
+	cmd := exec.CommandContext(ctx, n.Args[0], append([]string{"--server", n.URL()}, words...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	output = strings.TrimSpace(string(out))
+	if err != nil {
+		err = fmt.Errorf("%s at %s: %w: %s", strings.Join(words, " "), n.Name, err, output)
+	}
+	return output, err
+}
+
+// JoinCommand returns the "cluster" command with which an operator adds this node.
+func (n *Node) JoinCommand() []string {
+	return []string{"add", n.Name, "--route", n.Route, "--raft", n.Raft}
+}
+
+// Members returns the members of the cluster as the node reports them.
+func (n *Node) Members(ctx context.Context) (v api.Membership, err error) {
+	return v, n.Ask(ctx, api.SubjectAPI+".cluster.members", struct{}{}, &v)
+}
+
+// AddNode prepares and starts one more node, configured with the current members
+// and itself, and waits until it logs the command that adds it.
+func (h *Harness) AddNode(name string) *Node {
+	n := must.Get(h.Add(name))
+	must.Do(h.WriteConfig(n, h.Nodes...))
+	must.Do(n.Start())
+	must.Do(n.AwaitLog(h.Ctx, 0, "yardmaster cluster add "+name))
+	return n
+}
+
+// AwaitLog waits until the node has logged text after the first bytes of its log.
+func (n *Node) AwaitLog(ctx context.Context, after int, text string) error {
+	return until(ctx, fmt.Sprintf("%s logs %q", n.Name, text), func() error {
+		if log := n.Log(); !strings.Contains(log[min(after, len(log)):], text) {
+			return errors.New("it has not logged it")
+		}
+		return nil
+	})
+}
+
+// RemoveNode removes an exited node from c.Nodes, so that it is not restarted.
+func (c *Cluster) RemoveNode(n *Node) {
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(other *Node) bool { return other == n })
+}
+
+// AwaitMembersInSync waits until every node reports the same members, each of them
+// answering, voting and without lagging replicas, and no change in progress.
+func (c *Cluster) AwaitMembersInSync(ctx context.Context) error {
+	var expected []string
+	for _, n := range c.Nodes {
+		expected = append(expected, n.Name)
+	}
+	slices.Sort(expected)
+	return until(ctx, "the members are in sync", func() error {
+		for _, n := range c.Running() {
+			v, err := n.Members(ctx)
+			if err != nil {
+				return err
+			}
+			var reported []string
+			for i := range v.Members {
+				m := &v.Members[i]
+				if !m.Answers || !m.Voter || len(m.Behind) > 0 {
+					text, _ := json.Marshal(m) // plain values
+					return fmt.Errorf("%s reports member %s", n.Name, text)
+				}
+				reported = append(reported, m.Name)
+			}
+			slices.Sort(reported)
+			if v.Change != "" || len(v.Skew) > 0 || !slices.Equal(reported, expected) {
+				return fmt.Errorf("%s reports the members %q, want %q; change %q (%s), differences %q", n.Name, reported, expected, v.Change, v.Step, v.Skew)
+			}
+		}
+		return nil
+	})
+}
+
+// Recreate moves the data directories of all nodes, which must have exited, away and
+// starts a new cluster of the given number of members at the same addresses, with
+// the same secret and empty directories. It returns when the cluster is ready. One
+// member is a standalone node.
+func (h *Harness) Recreate(members int) {
+	for _, n := range h.Nodes {
+		must.Do(os.Rename(n.DataDir, n.DataDir+"-before"))
+	}
+	for len(h.Nodes) < members {
+		must.Get(h.Add(fmt.Sprintf("n%d", len(h.Nodes)+1)))
+	}
+	h.Nodes = h.Nodes[:members]
+	listed := h.Nodes
+	if members == 1 {
+		listed = nil
+	}
+	for _, n := range h.Nodes {
+		must.Do(h.WriteConfig(n, listed...))
+	}
+	h.StartNodes()
+}
+
+// EndedJobs returns the jobs of a queue that have ended, as listed by a node, with
+// their states.
+func (h *Harness) EndedJobs(n *Node, queue string) map[job.ID]string {
+	all := make(map[job.ID]string)
+	for _, state := range []string{"completed", "failed"} {
+		must.Do(h.eachEnded(h.Ctx, n, queue, state, func(id job.ID) { all[id] = state }))
+	}
+	return all
 }

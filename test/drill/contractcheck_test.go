@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/contractcheck"
 )
@@ -124,7 +125,7 @@ func cancelOnTheWay(ctx context.Context, cl *Cluster, loads ...*Load) {
 				if answered == nil || errors.As(answered, &refused) && refused.Code == "409" {
 					break // cancelled, or ended before
 				}
-				sleep(ctx, 20*time.Millisecond)
+				backoff.Sleep(ctx, 20*time.Millisecond)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
@@ -181,7 +182,7 @@ func HostClock() int64 {
 }
 
 // Sleep waits for d.
-func (h *Harness) Sleep(d time.Duration) { must.Do(sleep(h.Ctx, d)) }
+func (h *Harness) Sleep(d time.Duration) { must.Do(backoff.Sleep(h.Ctx, d)) }
 
 // Pause waits for a random time between minimum and maximum.
 func (h *Harness) Pause(minimum, maximum time.Duration) { h.Sleep(h.RandDuration(minimum, maximum)) }

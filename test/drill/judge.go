@@ -1,9 +1,10 @@
 package drill
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
 	"github.com/yardmaster-dev/yardmaster/test/must"
@@ -83,11 +86,11 @@ func (c *Cluster) Await(ctx context.Context, loads ...*Load) error {
 		if len(running) == 0 {
 			return fmt.Errorf("no node is running")
 		}
-		want := make(map[string]int)
+		published := make(map[string]int)
 		for _, l := range loads {
-			want[l.Queue] += l.Jobs
+			published[l.Queue] += l.Jobs
 		}
-		for queue, jobs := range want {
+		for queue, jobs := range published {
 			var q api.Queue
 			n := running[time.Now().UnixNano()%int64(len(running))]
 			if err := n.Ask(ctx, api.SubjectAPI+".queue.show", map[string]any{"name": queue}, &q); err != nil {
@@ -200,41 +203,30 @@ func (c *Cluster) eachEnded(ctx context.Context, n *Node, queue, state string, v
 	}
 }
 
-// run is one run of a job as recorded by its worker. end is 0 if the worker died, or
-// is a runner; begin is 0 in the files of runners and example workers.
-type run struct {
-	job        job.ID
-	queue      string
-	fence      int64
-	begin, end int64
-}
-
 // judgeWitnesses adds the runs recorded in all witness files to the verdict.
 func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) {
-	var runs []run
+	var runs []check.Run
 	for _, f := range must.Get(filepath.Glob(filepath.Join(c.Dir, "*.witness"))) {
 		runs = append(runs, must.Get(readWitness(f))...)
 	}
-	slices.SortFunc(runs, func(a, b run) int { return int(min(max(a.begin-b.begin, -1), 1)) })
+	slices.SortFunc(runs, func(a, b check.Run) int { return cmp.Compare(a.Begin, b.Begin) })
 	v.Runs = len(runs)
+	until := make(map[string]int64) // the last end of each job's runs
 	for _, r := range runs {
-		if r.begin > 0 {
-			v.starts = append(v.starts, r.begin)
-			v.runs = append(v.runs, check.Run{Job: r.job.String(), Fence: uint64(r.fence), Begin: r.begin, End: r.end})
+		if r.Begin > 0 {
+			v.starts = append(v.starts, r.Begin)
+			v.runs = append(v.runs, r)
 		}
-	}
-	until := make(map[job.ID]int64)
-	for _, r := range runs {
-		if end, ran := until[r.job]; ran {
+		if end, ran := until[r.Job]; ran {
 			v.Reruns++
-			if end > r.begin {
+			if end > r.Begin {
 				v.Overlaps++
 			}
 		}
-		until[r.job] = max(until[r.job], r.end)
+		until[r.Job] = max(until[r.Job], r.End)
 	}
 	for id := range completed {
-		if _, ran := until[id]; !ran {
+		if _, ran := until[id.String()]; !ran {
 			v.CompletedUnseen++
 		}
 	}
@@ -253,7 +245,7 @@ func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) {
 
 // maxConcurrent determines, by queue, the maximum number of concurrent runs. Runs
 // without an end do not count: their worker was killed.
-func maxConcurrent(runs []run, result map[string]int) {
+func maxConcurrent(runs []check.Run, result map[string]int) {
 	type edge struct {
 		at    int64
 		step  int
@@ -261,15 +253,12 @@ func maxConcurrent(runs []run, result map[string]int) {
 	}
 	var edges []edge
 	for _, r := range runs {
-		if r.end > 0 && r.begin > 0 {
-			edges = append(edges, edge{r.begin, 1, r.queue}, edge{r.end, -1, r.queue})
+		if r.End > 0 && r.Begin > 0 {
+			edges = append(edges, edge{r.Begin, 1, r.Queue}, edge{r.End, -1, r.Queue})
 		}
 	}
 	slices.SortFunc(edges, func(a, b edge) int {
-		if a.at == b.at {
-			return a.step - b.step
-		}
-		return int(min(max(a.at-b.at, -1), 1))
+		return cmp.Or(cmp.Compare(a.at, b.at), a.step-b.step)
 	})
 	now := make(map[string]int)
 	for _, e := range edges {
@@ -278,49 +267,147 @@ func maxConcurrent(runs []run, result map[string]int) {
 	}
 }
 
-// readWitness reads the witness file of a worker, an example worker or a runner.
-func readWitness(path string) (runs []run, err error) {
+// readWitness reads the witness file of a worker, an example worker or a runner. Only
+// workers record times, so that the runs of the others have none.
+func readWitness(path string) (runs []check.Run, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read witness: %w", err)
 	}
 	open := make(map[string]int) // by job and fence: index in runs
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		var what, jid string
-		var attempt, fence, at int64
-		if n, _ := fmt.Sscan(lines.Text(), &what, &jid, &attempt, &fence, &at); n == 5 {
-			queue, id, _ := strings.Cut(jid, ":")
-			name := fmt.Sprint(jid, fence)
-			if i, ok := open[name]; ok && what == "end" {
-				runs[i].end = at
-				continue
-			}
-			r := run{queue: queue, fence: fence, begin: at}
-			if r.job, err = job.ParseID(id); err != nil {
-				return nil, fmt.Errorf("witness %s: %w", filepath.Base(path), err)
-			}
-			open[name] = len(runs)
-			runs = append(runs, r)
-			continue
+	for line := range strings.Lines(string(text)) {
+		run, id, ended, err := parseWitness(line)
+		if err != nil {
+			return nil, fmt.Errorf("witness %s: malformed line %q: %w", filepath.Base(path), line, err)
 		}
-		// The example worker writes "<queue>:<job> <attempt> <fence>".
-		if queue, id, ok := strings.Cut(what, ":"); ok && len(strings.Fields(lines.Text())) == 3 {
-			r := run{queue: queue}
-			if r.job, err = job.ParseID(id); err != nil {
-				return nil, fmt.Errorf("witness %s: %w", filepath.Base(path), err)
-			}
-			runs = append(runs, r)
-			continue
+		run.Job = id.String()
+		dispatch := fmt.Sprint(run.Job, run.Fence)
+		i, begun := open[dispatch]
+		switch {
+		case ended && begun:
+			runs[i].End = run.Begin
+		case !ended || run.Begin > 0:
+			open[dispatch] = len(runs)
+			runs = append(runs, run)
 		}
-		if what == "end" {
-			continue // end of a runner's handler, without a time
-		}
-		id, _, ok := job.ParseRequestID(strings.Fields(lines.Text() + " ")[0])
-		if !ok {
-			return nil, fmt.Errorf("witness %s: malformed line %q", filepath.Base(path), lines.Text())
-		}
-		runs = append(runs, run{job: id})
 	}
-	return runs, lines.Err()
+	return runs, nil
+}
+
+// parseWitness parses a line of a witness file. If it records the end of a run, ended is
+// true and run.Begin is the time of the end.
+func parseWitness(line string) (run check.Run, id job.ID, ended bool, err error) {
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return run, id, false, errors.New("it is empty")
+	}
+	ended = words[0] == "end"
+	queue, text, isJID := strings.Cut(words[0], ":")
+	switch {
+	case len(words) == 5: // a worker: "<begin|end> <queue>:<job> <attempt> <fence> <time>"
+		run.Queue, text, _ = strings.Cut(words[1], ":")
+		if _, err := fmt.Sscan(words[3]+" "+words[4], &run.Fence, &run.Begin); err != nil {
+			return run, id, ended, err
+		}
+		id, err = job.ParseID(text)
+	case isJID: // the example worker: "<queue>:<job> <attempt> <fence>"
+		run.Queue = queue
+		id, err = job.ParseID(text)
+	case !ended: // a runner: "<request id> <job> <attempt>", then "end <request id>"
+		var valid bool
+		if id, _, valid = job.ParseRequestID(words[0]); !valid {
+			err = errors.New("it has no request id")
+		}
+	}
+	return run, id, ended, err
+}
+
+// history is a summary of a cluster's events; times are by the host's clock.
+type history struct {
+	eventGaps  int            // events whose number is not the next
+	duplicates int            // dispatches with two ends, and jobs delivered twice
+	delivered  map[string]int // number of deliveries of each job
+	ends       []check.End
+	leases     []check.Lease
+}
+
+// readHistory reads the whole history through one node.
+func readHistory(ctx context.Context, n *Node) (h history, err error) {
+	c, err := cluster.Dial(ctx, n.URL(), cluster.DialOptions{Name: "drill"})
+	if err != nil {
+		return h, err
+	}
+	defer c.Close()
+	now, err := readHostClock()
+	if err != nil {
+		return h, err
+	}
+	offset := time.Now().UnixNano() - now // all processes are on this host
+	h.delivered = make(map[string]int)
+	ended := make(map[string]int) // number of ends of each dispatch
+	next := uint64(1)
+	err = c.History(ctx, time.Time{}, false, func(b streams.Batch) error {
+		for _, text := range bytes.Split(bytes.TrimSpace(b.Body), []byte("\n")) {
+			var e struct {
+				Event, Owner, Reason string
+				Request              string `json:"request_id"`
+				Lease                string `json:"lease_id"`
+				Seq                  uint64
+				At                   time.Time
+			}
+			if err := json.Unmarshal(text, &e); err != nil {
+				return fmt.Errorf("malformed line of history %q: %w", text, err)
+			}
+			if e.Seq != next {
+				h.eventGaps++
+			}
+			next = e.Seq + 1
+			at := e.At.UnixNano() - offset
+			switch e.Event {
+			case "AuthorityAcquired", "AuthorityRenewed":
+				h.leases = append(h.leases, check.Lease{Acquired: e.Event == "AuthorityAcquired", Owner: e.Owner, ID: e.Lease, At: at})
+			case "DispatchDelivered", "DispatchFailed":
+				id, _, _ := strings.Cut(e.Request, "#")
+				h.ends = append(h.ends, check.End{Job: id, Failed: e.Event == "DispatchFailed", Reason: e.Reason, At: at})
+				if ended[e.Request]++; ended[e.Request] > 1 {
+					h.duplicates++
+				}
+				if e.Event == "DispatchDelivered" {
+					if h.delivered[id]++; h.delivered[id] > 1 {
+						h.duplicates++
+					}
+				}
+			}
+		}
+		return nil
+	})
+	return h, err
+}
+
+// acquired returns the number of acquisitions of the authority between two moments.
+func (h *history) acquired(from, to int64) (n int) {
+	for _, l := range h.leases {
+		if l.Acquired && l.At > from && l.At < to {
+			n++
+		}
+	}
+	return n
+}
+
+// outcomeGaps returns the longest time between two ends before lastAck, and the
+// longest time from the kill of a node to the next end.
+func (c *Cluster) outcomeGaps(ends []check.End, lastAck int64) (gap, recovery time.Duration) {
+	last := int64(0)
+	for _, e := range ends {
+		if last > 0 && e.At < lastAck {
+			gap = max(gap, time.Duration(e.At-last))
+		}
+		for _, kill := range c.kills {
+			if last <= kill && e.At > kill {
+				recovery = max(recovery, time.Duration(e.At-kill))
+			}
+		}
+		last = e.At
+	}
+	return gap, recovery
 }

@@ -4,16 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
 )
 
@@ -49,10 +51,11 @@ func (w *observer) observe(ctx context.Context, n *Node) {
 		client := &http.Client{Timeout: statusWait, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
 		defer client.CloseIdleConnections()
 		var l lives
-		for sleep(ctx, observeInterval) == nil {
+		for backoff.Sleep(ctx, observeInterval) == nil {
 			asked := time.Now()
-			s, err := httpStatus(ctx, client, n)
-			if err != nil {
+			code, text, err := n.callHTTP(ctx, client, "GET /v1/status", nil)
+			var s api.Status
+			if err != nil || code != http.StatusOK || json.Unmarshal(text, &s) != nil {
 				continue // no answer, no claim
 			}
 			w.record(n, l.count(asked, s.Uptime), &s)
@@ -124,21 +127,27 @@ func (w *observer) writeFile(file string) error {
 	return os.WriteFile(file, lines.Bytes(), 0o600)
 }
 
-func httpStatus(ctx context.Context, client *http.Client, n *Node) (s api.Status, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.HTTP+"/v1/status", nil)
+// callHTTP sends a request, such as "GET /v1/status", to the node's HTTP API, with the
+// token of all nodes and more headers, given as names and values in turn. It returns the
+// status code and the body of the answer.
+func (n *Node) callHTTP(ctx context.Context, client *http.Client, methodAndPath string, body []byte, headers ...string) (code int, answer []byte, err error) {
+	method, path, _ := strings.Cut(methodAndPath, " ")
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, bytes.NewReader(body))
 	if err != nil {
-		return s, err
+		return 0, nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+Token)
-	answer, err := client.Do(request)
+	request.Header.Set("Content-Type", "application/json")
+	for header := range slices.Chunk(headers, 2) {
+		request.Header.Set(header[0], header[1])
+	}
+	response, err := client.Do(request)
 	if err != nil {
-		return s, err
+		return 0, nil, err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return s, errors.New(answer.Status)
-	}
-	return s, json.NewDecoder(answer.Body).Decode(&s)
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
 }
 
 // contention is a set of writers that create and remove the same few queues
@@ -164,7 +173,7 @@ func (c *contention) runWriter(ctx context.Context, writer int, n *Node, intN fu
 		// refused although the first took effect.
 		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 			DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
-		for sleep(ctx, contentionInterval) == nil {
+		for backoff.Sleep(ctx, contentionInterval) == nil {
 			ch := check.Operation{Writer: writer, Name: fmt.Sprintf("contest-%d", intN(contentionQueues)), Create: intN(2) == 0}
 			ch.From = HostClock()
 			ch.Answer = change(ctx, client, n, ch.Name, ch.Create)
@@ -178,25 +187,15 @@ func (c *contention) runWriter(ctx context.Context, writer int, n *Node, intN fu
 
 // change creates or removes a queue through one node.
 func change(ctx context.Context, client *http.Client, n *Node, name string, create bool) check.Answer {
-	method, body := http.MethodDelete, ""
+	method, body, refused := http.MethodDelete, "", http.StatusNotFound
 	if create {
-		method, body = http.MethodPut, "{}"
+		method, body, refused = http.MethodPut, "{}", http.StatusConflict
 	}
-	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), method, "http://"+n.HTTP+"/v1/queues/"+name, strings.NewReader(body))
-	if err != nil {
-		return check.Unknown
-	}
-	request.Header.Set("Authorization", "Bearer "+Token)
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := client.Do(request)
-	if err != nil {
-		return check.Unknown
-	}
-	answer.Body.Close()
+	code, _, _ := n.callHTTP(context.WithoutCancel(ctx), client, method+" /v1/queues/"+name, []byte(body)) // code 0: no answer
 	switch {
-	case answer.StatusCode/100 == 2:
+	case code/100 == 2:
 		return check.Done
-	case create && answer.StatusCode == http.StatusConflict, !create && answer.StatusCode == http.StatusNotFound:
+	case code == refused:
 		return check.Refused
 	}
 	return check.Unknown

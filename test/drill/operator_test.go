@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -58,7 +59,7 @@ func requeueAll(t *testing.T, ctx context.Context, cl *Cluster, from, to string)
 	for part := 1; ; part++ {
 		authority, err := cl.Authority(ctx)
 		if err != nil {
-			sleep(ctx, 50*time.Millisecond)
+			backoff.Sleep(ctx, 50*time.Millisecond)
 			part--
 			continue
 		}
@@ -73,7 +74,7 @@ func requeueAll(t *testing.T, ctx context.Context, cl *Cluster, from, to string)
 		var killing sync.WaitGroup
 		if part == 2 || part == 4 {
 			killing.Go(func() {
-				sleep(ctx, time.Duration(part)*5*time.Millisecond)
+				backoff.Sleep(ctx, time.Duration(part)*5*time.Millisecond)
 				cl.Kill(authority)
 			})
 		}
@@ -185,20 +186,20 @@ func counts(t *testing.T, ctx context.Context, cl *Cluster, queue string, want m
 }
 
 // witnessed returns the number of recorded runs of each job.
-func witnessed(t *testing.T, cl *Cluster) map[job.ID]int {
+func witnessed(t *testing.T, cl *Cluster) map[string]int {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(cl.Dir, "*.witness"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ran := map[job.ID]int{}
+	ran := map[string]int{}
 	for _, f := range files {
 		runs, err := readWitness(f)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range runs {
-			ran[r.job]++
+			ran[r.Job]++
 		}
 	}
 	return ran
@@ -220,10 +221,10 @@ func TestDrill_Cron(t *testing.T) {
 	insist(t, ctx, cl, "cron.add", map[string]any{"name": "tick", "schedule": "@every 1s", "queue": "free", "job": map[string]any{"params": map[string]any{}}}, &entry)
 	first := entry.Upcoming[0]
 	for range 2 {
-		sleep(ctx, 10*time.Second)
+		backoff.Sleep(ctx, 10*time.Second)
 		restart(t, ctx, cl, killAuthority(t, ctx, cl))
 	}
-	sleep(ctx, 10*time.Second)
+	backoff.Sleep(ctx, 10*time.Second)
 	insist(t, ctx, cl, "cron.pause", map[string]any{"name": "tick"}, &entry)
 	if ticks := int(entry.Last.Sub(first)/time.Second) + 1; ticks != entry.Fired || ticks < 30 || entry.Missed != 0 {
 		t.Errorf("%d ticks, %d missed, in the %d seconds from %s to %s", entry.Fired, entry.Missed, ticks, first, entry.Last)
@@ -231,7 +232,7 @@ func TestDrill_Cron(t *testing.T) {
 	counts(t, ctx, cl, "free", map[string]int{"completed": entry.Fired})
 	ran := witnessed(t, cl)
 	for at := first; !at.After(entry.Last); at = at.Add(time.Second) {
-		if ran[job.TickID("tick", at)] == 0 {
+		if ran[job.TickID("tick", at).String()] == 0 {
 			t.Errorf("no worker ran the tick of %s", at)
 		}
 	}

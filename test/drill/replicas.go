@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
@@ -127,13 +128,13 @@ func headerText(h nats.Header) (text []byte) {
 // ends earlier, it may still have messages that a later message removes.
 func diffReplicas(name string, a, b *replica) (wrong []string) {
 	for seq := max(a.first, b.first); seq <= min(a.last, b.last) && len(wrong) < 5; seq++ {
-		x, hasX := a.checksums[seq]
-		y, hasY := b.checksums[seq]
+		sumA, inA := a.checksums[seq]
+		sumB, inB := b.checksums[seq]
 		switch {
-		case hasX && a.outdated(name, seq) || hasY && b.outdated(name, seq):
-		case hasX != hasY && a.last == b.last:
+		case inA && a.outdated(name, seq) || inB && b.outdated(name, seq):
+		case inA != inB && a.last == b.last:
 			wrong = append(wrong, fmt.Sprintf("%s %d is missing from one of two replicas", name, seq))
-		case hasX && hasY && x != y:
+		case inA && inB && sumA != sumB:
 			wrong = append(wrong, fmt.Sprintf("%s %d differs between two replicas", name, seq))
 		}
 	}

@@ -3,6 +3,7 @@ package drill
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,11 +50,13 @@ func TestSpread(t *testing.T) {
 // are reported and do not count as kept.
 func TestPlay_Skips(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: 7}
-	none := Requirement{Name: "a unicorn", Missing: func() string { return "none was seen" }}
-	r := Play(t.Context(), o, Drill{Number: 1, Name: "rare", Needs: []Requirement{none}})
-	if r.Ended != Skipped || r.Skipped != "a unicorn: none was seen" {
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", t.TempDir()) // has none of the programs that simulate hosts
+	r := Play(t.Context(), o, Drill{Number: 1, Name: "rare", Plan: Layout{SeparateHosts: true}})
+	if r.Ended != Skipped || !strings.HasPrefix(r.Skipped, "network namespaces: ") {
 		t.Errorf("%+v", r)
 	}
+	t.Setenv("PATH", path)
 	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", StartsStopped: true, Run: func(s *Harness) {
 		s.Require(true, "kept")
 		s.Require(false, "%d promises", 1)
@@ -74,7 +77,7 @@ func TestPlay_Skips(t *testing.T) {
 	if err := sum.WriteMarkdown(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| 1 | rare |", "skipped: a unicorn: none was seen", "PROMISE BROKEN: 1 promises", "could not be completed: cannot continue"} {
+	for _, want := range []string{"| 1 | rare |", "skipped: network namespaces: ", "PROMISE BROKEN: 1 promises", "could not be completed: cannot continue"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing from\n%s", want, text.String())
 		}

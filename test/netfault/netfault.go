@@ -126,6 +126,8 @@ func (p *Proxy) forward(ctx context.Context, near net.Conn) {
 	directions.Wait()
 }
 
+// pipe copies bytes until either connection or ctx ends. It waits while the proxy is
+// stalled.
 func (p *Proxy) pipe(ctx context.Context, to, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {

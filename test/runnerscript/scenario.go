@@ -1,15 +1,23 @@
 package runnerscript
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -90,14 +98,14 @@ func Run(ctx context.Context, w Env, scripts []Script) []Result {
 // or "" if there is none. With faults, an attempt that was lost and repeated
 // counts once.
 func (p *Result) Diff(faults bool) string {
-	want, got := strings.Split(p.Text, "\n"), strings.Split(p.Got, "\n")
-	for i := range max(len(want), len(got)) {
-		w, g := lineAt(want, i), lineAt(got, i)
+	expected, actual := strings.Split(p.Text, "\n"), strings.Split(p.Got, "\n")
+	for i := range max(len(expected), len(actual)) {
+		expectedLine, actualLine := lineAt(expected, i), lineAt(actual, i)
 		if faults {
-			w, g = dedupAttempts(w), dedupAttempts(g)
+			expectedLine, actualLine = dedupAttempts(expectedLine), dedupAttempts(actualLine)
 		}
-		if w != g {
-			return fmt.Sprintf("%s:%d: %s\n\twant %s\n\tgot  %s", filepath.Base(p.Path), i+1, p.Name, w, g)
+		if expectedLine != actualLine {
+			return fmt.Sprintf("%s:%d: %s\n\twant %s\n\tgot  %s", filepath.Base(p.Path), i+1, p.Name, expectedLine, actualLine)
 		}
 	}
 	return ""
@@ -118,4 +126,106 @@ func dedupAttempts(line string) string {
 		return line
 	}
 	return strings.Join(slices.Compact(strings.Fields(line)), " ")
+}
+
+// membersConfig extends a node's settings to the settings of a member of three. A
+// standalone node would refuse a route to a runner it does not have.
+const membersConfig = `
+[node]
+name = "n1"
+[cluster]
+members = [
+  { name = "n1", route = "127.0.0.1:1", raft = "127.0.0.1:2" },
+  { name = "n2", route = "127.0.0.1:3", raft = "127.0.0.1:4" },
+  { name = "n3", route = "127.0.0.1:5", raft = "127.0.0.1:6" },
+]
+`
+
+// WriteSettings copies yard.toml from the directory from to the directory to,
+// extended to the settings of a member of three, and returns the copy's path.
+func WriteSettings(from, to string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(from, "yard.toml"))
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(to, "yard.toml")
+	return path, os.WriteFile(path, append(text, membersConfig...), 0o644)
+}
+
+// maxNATSRecord is the size in bytes up to which records are enqueued over NATS.
+// Longer ones are enqueued over HTTP.
+const maxNATSRecord = 1 << 20
+
+// transportTimeout limits one request over HTTP or Overhop.
+const transportTimeout = 20 * time.Second
+
+// enqueueHTTP enqueues a record over HTTP at any node that answers.
+func (run *scriptRun) enqueueHTTP(queue string, record []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(run.ctx, transportTimeout)
+	defer cancel()
+	raw, err := run.env.Request(ctx, api.SubjectStatus, []byte("{}"))
+	if err != nil {
+		return nil, err
+	}
+	var status struct{ HTTP string }
+	if err := json.Unmarshal(raw, &status); err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+status.HTTP+"/v1/queues/"+queue+"/jobs", bytes.NewReader(record))
+	if err != nil {
+		return nil, err
+	}
+	r.Close = true
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode == http.StatusAccepted {
+		return text, err
+	}
+	var refusal struct{ Error struct{ Message string } }
+	if err := json.Unmarshal(text, &refusal); err != nil {
+		return nil, fmt.Errorf("%s: %.200q", answer.Status, text)
+	}
+	return nil, &api.Error{Code: strconv.Itoa(answer.StatusCode), Text: refusal.Error.Message}
+}
+
+// fullResult reads, over Overhop, a text result that is too long for an answer in
+// JSON. It repeats the request until run.ctx ends.
+func (run *scriptRun) fullResult(e *scriptJob) (string, error) {
+	var err error
+	for {
+		var text string
+		if text, err = run.result(e.jid); err == nil {
+			return text, nil
+		}
+		if run.pause() != nil {
+			return "", err
+		}
+	}
+}
+
+// result reads the text result of a job over a new Overhop connection.
+func (run *scriptRun) result(jid string) (string, error) {
+	ctx, cancel := context.WithTimeout(run.ctx, transportTimeout)
+	defer cancel()
+	c, err := overhop.Dial(ctx, run.env.Overhop(), overhop.Options{})
+	if err != nil {
+		return "", err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	record, err := c.Job(ctx, jid)
+	_ = c.Close()
+	<-ended
+	if err != nil {
+		return "", err
+	}
+	text, ok := record.Get("result").Str()
+	if !ok {
+		return "", fmt.Errorf("result of %s is not a text", jid)
+	}
+	return text, nil
 }

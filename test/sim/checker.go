@@ -1,13 +1,16 @@
 package sim
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // checker checks the invariants of the whole cluster. It keeps its own state from the
@@ -76,12 +79,15 @@ type orderKey struct {
 	lane         uint8
 }
 
+// newChecker returns a checker of a run that has not begun.
 func newChecker(sim *simulation) *checker {
 	return &checker{
 		sim: sim, hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, attempts: map[job.ID]*attemptState{},
 		order: map[orderKey]lastStarted{}, runs: map[runKey]*jobRun{}, fences: map[job.ID]uint64{}, reportedStatus: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
 		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{},
-		guards: newGuardChecker(sim), external: newExternalChecker(sim), crons: newCronChecker(sim),
+		guards:   &guardChecker{sim: sim, unique: map[job.GuardKey]keyHolder{}, rate: map[job.GuardKey]time.Time{}, hasKeys: map[job.ID]bool{}, noJob: map[job.ID]bool{}},
+		external: &externalChecker{states: map[string]ledger.EventKind{}},
+		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, last: map[string]time.Time{}},
 	}
 }
 
@@ -95,7 +101,7 @@ func (ch *checker) onStored(r *job.Record) {
 
 // onAccepted is called when a stored record is acknowledged to its producer.
 func (ch *checker) onAccepted(key string, r *job.Record) {
-	if _, known := ch.jobs[key]; known {
+	if _, accepted := ch.jobs[key]; accepted {
 		return
 	}
 	id, err := job.KeyID(r.Queue, r.Key)
@@ -174,9 +180,9 @@ func (ch *checker) checkHash(proc *process) {
 	if err != nil {
 		ch.sim.fail("%s: hash: %v", proc.id, err)
 	}
-	if want, ok := ch.hashes[proc.applied]; !ok {
+	if earlier, hashed := ch.hashes[proc.applied]; !hashed {
 		ch.hashes[proc.applied] = hash
-	} else if hash != want {
+	} else if hash != earlier {
 		ch.sim.fail("%s: the ledger differs from the other nodes' at entry %d", proc.id, proc.applied)
 	}
 }
@@ -294,4 +300,73 @@ func describe(commands []ledger.Command, results []ledger.Result) string {
 		}
 	}
 	return b.String()
+}
+
+// unfinished returns what keeps the cluster from having recovered: jobs that have not
+// ended, conditions of the authority, unpublished history.
+func (ch *checker) unfinished() (problems []string) {
+	sim := ch.sim
+	leader := sim.raft.leader
+	if leader == nil {
+		return []string{"no leader"}
+	}
+	var open []string
+	for _, key := range ch.keys {
+		id := ch.jobs[key]
+		if state, ok := leader.ledger.State(id); !ok && !ch.guards.noJob[id] || ok && !state.Ended() {
+			open = append(open, fmt.Sprintf("%s %s", key, state))
+		}
+	}
+	for _, id := range ch.crons.jobs {
+		if state, ok := leader.ledger.State(id); !ok && !ch.removed[id] || ok && !state.Ended() {
+			open = append(open, fmt.Sprintf("job of a tick %s %s", id, state))
+		}
+	}
+	open = append(open, ch.external.unfinished()...)
+	if all := sim.plan.jobs(); len(ch.keys) < all {
+		problems = append(problems, fmt.Sprintf("%d of %d jobs are accepted", len(ch.keys), all))
+	}
+	if len(leader.ledger.Replay().Lanes) > 0 {
+		problems = append(problems, "a replay is running")
+	}
+	if len(open) > 0 {
+		problems = append(problems, "not ended: "+strings.Join(open, ", "))
+	}
+	ctx, cancel := context.WithTimeout(sim.ctx, time.Second)
+	defer cancel()
+	status, err := leader.sched.Status(ctx)
+	switch {
+	case err != nil:
+		problems = append(problems, err.Error())
+	case status.Deferred || !status.Dispatching || status.Pending > 0:
+		problems = append(problems, fmt.Sprintf("deferred %t, dispatching %t, pending %d", status.Deferred, status.Dispatching, status.Pending))
+	}
+	problems = append(problems, status.Reasons...)
+	last := [3]uint64{ch.lastEvents, leader.ledger.LastResult(), leader.ledger.LastDeadLetter()}
+	ch.lastEvents = leader.ledger.LastEvent()
+	for stream, made := range last {
+		if _, number := sim.history.last(outbox.Stream(stream)); number < made || made == 0 && stream == 0 {
+			problems = append(problems, fmt.Sprintf("%s published to %d of %d", outbox.Stream(stream), number, made))
+		}
+	}
+	slices.Sort(problems)
+	return problems
+}
+
+// lossReported reports whether the authority reports a truncated lane.
+func (ch *checker) lossReported(problems []string) bool {
+	return slices.ContainsFunc(problems, func(text string) bool { return strings.Contains(text, "it went back") })
+}
+
+// checkFinal checks a cluster that has recovered: that all ledgers are equal, and that
+// the published history is what has happened.
+func (ch *checker) checkFinal() {
+	sim := ch.sim
+	for _, n := range sim.nodes {
+		n.process.catchUp(len(sim.raft.log))
+		ch.checkHash(n.process)
+	}
+	if published, happened := sim.history.published(), ch.history.String(); !strings.HasPrefix(happened, published) {
+		sim.fail("the published history differs from the events")
+	}
 }

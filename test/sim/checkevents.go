@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -131,8 +133,8 @@ func (ch *checker) applyRetries(e *logEntry, results []ledger.Result) {
 // compare compares a ledger with the checker's state.
 func (ch *checker) compare(proc *process, e *logEntry) {
 	sim := ch.sim
-	if got := proc.ledger.Snapshot(ledger.SnapshotContext{}).Backlog; got != ch.counts {
-		sim.fail("entry %d: the backlog is %v, want %v by the events", e.stamp.Index, got, ch.counts)
+	if backlog := proc.ledger.Snapshot(ledger.SnapshotContext{}).Backlog; backlog != ch.counts {
+		sim.fail("entry %d: the backlog is %v, want %v by the events", e.stamp.Index, backlog, ch.counts)
 	}
 	recount := ledger.SnapshotBacklog{Delivered: ch.counts.Delivered, Failed: ch.counts.Failed}
 	for _, q := range proc.ledger.Queues() {
@@ -186,4 +188,158 @@ func (ch *checker) compare(proc *process, e *logEntry) {
 			}
 		}
 	}
+}
+
+// guardChecker checks decisions about jobs with guards. It keeps less state than the
+// ledger, and checks only what producers may rely on.
+type guardChecker struct {
+	sim     *simulation
+	unique  map[job.GuardKey]keyHolder
+	rate    map[job.GuardKey]time.Time // until when the key is held
+	hasKeys map[job.ID]bool            // jobs with guards
+	noJob   map[job.ID]bool            // ids whose record was decided to make no job, or whose job was removed
+}
+
+// keyHolder is the job that holds a unique key, and until when.
+type keyHolder struct {
+	id    job.ID
+	until time.Time
+}
+
+// onIngested checks the result of ingesting a job with guards.
+func (c *guardChecker) onIngested(at time.Time, j *job.Job, f ledger.Ingested) {
+	g := j.Guards
+	if g == nil {
+		return
+	}
+	c.hasKeys[j.ID] = true
+	switch f {
+	case ledger.IngestedDuplicate:
+		c.noJob[j.ID] = true
+		if h := c.unique[g.Unique.Key]; !g.Unique.IsSet() || h.id == j.ID || !h.until.After(at) {
+			c.sim.fail("%s is a duplicate, and no job holds its unique key", j.ID)
+		}
+	case ledger.IngestedRateLimited:
+		c.noJob[j.ID] = true
+		if !g.Rate.IsSet() || !c.rate[g.Rate.Key].After(at) {
+			c.sim.fail("%s is rate limited, and no job holds its rate limit key", j.ID)
+		}
+	case ledger.IngestedDebounced:
+		c.noJob[j.ID] = true
+		if !g.Debounce.IsSet() {
+			c.sim.fail("%s is debounced without a debounce key", j.ID)
+		}
+	case ledger.IngestedWaiting, ledger.IngestedDelayed:
+		c.checkCreated(at, j)
+		c.hold(at, j)
+	}
+}
+
+// checkCreated checks that no job holds the keys of a job that was made.
+func (c *guardChecker) checkCreated(at time.Time, j *job.Job) {
+	g := j.Guards
+	if h := c.unique[g.Unique.Key]; g.Unique.IsSet() && h.id != j.ID && h.until.After(at) {
+		c.sim.fail("%s is made while %s holds its unique key", j.ID, h.id)
+	}
+	if until := c.rate[g.Rate.Key]; g.Rate.IsSet() && until.After(at) {
+		c.sim.fail("%s is made %s before its rate limit ends", j.ID, until.Sub(at))
+	}
+}
+
+// hold records how long a job's keys are held. A unique key is held at least until its
+// job is due, and stays held when the job ends.
+func (c *guardChecker) hold(at time.Time, j *job.Job) {
+	if g := j.Guards.Unique; g.IsSet() {
+		until := at.Add(g.TTL)
+		if j.RunAt.After(until) {
+			until = j.RunAt
+		}
+		c.unique[g.Key] = keyHolder{j.ID, until}
+	}
+	if g := j.Guards.Rate; g.IsSet() {
+		c.rate[g.Key] = at.Add(g.TTL)
+	}
+}
+
+// onRemoved releases the unique keys of a job that a caller has removed.
+func (c *guardChecker) onRemoved(id job.ID) {
+	c.noJob[id] = true
+	for key, h := range c.unique {
+		if h.id == id {
+			delete(c.unique, key)
+		}
+	}
+}
+
+// externalChecker checks external dispatches, which callers queue and mark themselves.
+type externalChecker struct {
+	states map[string]ledger.EventKind
+	open   []string // in the order they were queued
+}
+
+// event checks an event of an external dispatch: queued, notified, then delivered or
+// failed.
+func (c *externalChecker) event(ch *checker, e *ledger.Event) {
+	id := e.Extra.Request
+	before := ledger.DispatchNotified
+	switch e.Kind {
+	case ledger.DispatchQueued:
+		before = 0
+		ch.counts.Pending++
+		c.open = append(c.open, id)
+	case ledger.DispatchNotified:
+		before = ledger.DispatchQueued
+		ch.counts.Pending--
+		ch.counts.Notified++
+	case ledger.DispatchDelivered:
+		ch.counts.Notified--
+		ch.counts.Delivered++
+	case ledger.DispatchFailed:
+		ch.counts.Notified--
+		ch.counts.Failed++
+	}
+	if c.states[id] != before {
+		ch.sim.fail("external dispatch %s: %s follows %s", id, e.Kind, c.states[id])
+	}
+	c.states[id] = e.Kind
+}
+
+// unfinished returns the request ids of the external dispatches that have not ended.
+func (c *externalChecker) unfinished() (ids []string) {
+	for _, id := range c.open {
+		if s := c.states[id]; s == ledger.DispatchQueued || s == ledger.DispatchNotified {
+			ids = append(ids, id)
+		}
+	}
+	c.open = ids
+	return ids
+}
+
+// cronChecker checks cron entries: ticks fire in order, none twice and none early.
+type cronChecker struct {
+	sim   *simulation
+	fired map[string]uint64    // number of ticks, by entry
+	last  map[string]time.Time // last tick, by entry
+	jobs  []job.ID             // jobs of all ticks
+}
+
+// check compares a ledger's cron entries with their last state.
+func (ch *cronChecker) check(l *ledger.Ledger) {
+	l.Crons("", func(c ledger.CronView) bool {
+		if c.Fired == ch.fired[c.Name] {
+			return true
+		}
+		switch {
+		case c.Fired != ch.fired[c.Name]+1:
+			ch.sim.fail("cron entry %s has fired %d times after %d", c.Name, c.Fired, ch.fired[c.Name])
+		case !c.Last.After(ch.last[c.Name]):
+			ch.sim.fail("cron entry %s fires at %s after %s", c.Name, c.Last, ch.last[c.Name])
+		case c.Last.After(l.Now()):
+			ch.sim.fail("cron entry %s fires %s before its time", c.Name, c.Last.Sub(l.Now()))
+		}
+		ch.fired[c.Name], ch.last[c.Name] = c.Fired, c.Last
+		ch.jobs = append(ch.jobs, c.LastJob)
+		ch.sim.report.Ticks++
+		return true
+	})
 }

@@ -30,22 +30,23 @@ type edit struct{ file, old, new string }
 
 var mutants = []mutant{
 	{"a stale outcome settles the current dispatch", []edit{
-		{"ledger/dispatch.go", "if r == nil || r.n != e.N || r.state", "if r == nil || r.state"}}},
+		{"ledger/dispatch.go", "if old == nil || old.n != settlement.N || old.state", "if old == nil || old.state"}}},
 	{"a given-back attempt is subtracted twice", []edit{
 		{"ledger/dispatch.go", "next.attempt--\n", "next.attempt -= min(2, next.attempt)\n"}}},
 	{"a queue's limit is not checked", []edit{
-		{"ledger/dispatch.go", "|| r.queue.limitReached() {", "{"},
+		{"ledger/dispatch.go", "|| old.queue.limitReached() {", "{"},
 		{"scheduler/place.go", "headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue]", "headroom != math.MaxInt && headroom <= 0"}}},
 	{"a placement is committed although its queue is paused", []edit{
-		{"ledger/dispatch.go", "|| r.queue.paused ||", "||"}}},
+		{"ledger/dispatch.go", "|| old.queue.paused ||", "||"}}},
 	{"a gap in a lane is skipped", []edit{
-		{"scheduler/lanes.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"}}},
+		{"scheduler/lanes.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"},
+		{"scheduler/ingest.go", "from := lane.next - 1 - uint64(len(lane.pending))", "from := l.Lanes()[lane.number].Cursor"}}},
 	{"a known job id makes a second job", []edit{
-		{"ledger/ingest.go", "if known := in.jobs.byID[j.ID]; known != nil {", "if known := in.jobs.byID[j.ID]; known != nil && known.state != job.Completed {"}}},
+		{"ledger/ingest.go", "if existing := in.jobs.byID[j.ID]; existing != nil {", "if existing := in.jobs.byID[j.ID]; existing != nil && existing.state != job.Completed {"}}},
 	{"a new authority does not adopt running dispatches", []edit{
-		{"scheduler/assign.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}},
+		{"scheduler/dispatches.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}},
 	{"a dispatch is reassigned before its node's lease has ended", []edit{
-		{"scheduler/sweep.go", "case now.Sub(lastContact) > reassignAfter:", "case now.Sub(lastContact) > reassignAfter/2:"}}},
+		{"scheduler/dispatches.go", "case now.Sub(lastContact) > reassignAfter:", "case now.Sub(lastContact) > reassignAfter/2:"}}},
 	{"a node works after its lease has expired", []edit{
 		{"agent/heartbeat.go", "func (l *lease) expired() bool { return !time.Now().Before(l.until) }", "func (l *lease) expired() bool { return false }"}}},
 	{"a node obeys a replaced authority", []edit{
@@ -58,7 +59,7 @@ var mutants = []mutant{
 		{"agent/heartbeat.go", "\ta.checkLease() //", "\t//"},
 		{"agent/heartbeat.go", "if a.lease.justExpired() {\n\t\treturn", "if false {\n\t\treturn"}}},
 	{"leases that the previous authority granted late are not waited for", []edit{
-		{"scheduler/sweep.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}},
+		{"scheduler/dispatches.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}},
 	{"a worker's lease outlasts its node's", []edit{
 		{"agent/heartbeat.go", "\tif a.lease.until.Before(until) {\n\t\treturn a.lease.until\n\t}\n", ""}}},
 	{"a late recall stops a dispatch that a later move brought back", []edit{
@@ -70,22 +71,22 @@ var mutants = []mutant{
 	{"a node accepts assignments meant for its previous lease", []edit{
 		{"agent/inflight.go", "case !a.lease.canWork(), a.lease.previous.covers(b):", "case !a.lease.canWork():"}}},
 	{"a unique key is not held", []edit{
-		{"ledger/guards.go", "if want.Unique.IsSet() {", "if want.Unique.IsSet() && now == 0 {"}}},
+		{"ledger/guards.go", "if keys.Unique.IsSet() {", "if keys.Unique.IsSet() && now == 0 {"}}},
 	{"a rate limit ends after half its time", []edit{
-		{"ledger/guards.go", "now + int64(want.Rate.TTL)", "now + int64(want.Rate.TTL)/2"}}},
+		{"ledger/guards.go", "now + int64(keys.Rate.TTL)", "now + int64(keys.Rate.TTL)/2"}}},
 	{"a tick comes again under the next authority", []edit{
-		{"ledger/cron.go", "old.Rev != t.Rev || old.Next.IsZero() || !old.Next.Equal(t.At) || old.tick != nil", "old.Rev != t.Rev || old.tick != nil"}}},
+		{"ledger/cron.go", "c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)", "c.tick == nil && c.Rev == tick.Rev"}}},
 	{"a tick's job that was not stored is not published again", []edit{
 		{"scheduler/cron.go", "cr.published[tick.Job] = time.Now().Add(tickRetryDelay)", "cr.published[tick.Job] = time.Time{}"},
 		{"scheduler/cron.go", "retryAt, known := cr.published[t.Job]", "retryAt, known := cr.published[t.Job]\n\t\tknown = known || len(cr.schedules) == 0"}}},
 	{"a truncated lane counts as healthy", []edit{
-		{"scheduler/lanereader.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}},
+		{"scheduler/lanes.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}},
 	{"a moved dispatch is lost when the node it left reports so", []edit{
-		{"ledger/dispatch.go", "if e.Node != \"\" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {", "if e.Node != \"\" && e.Node == \"none\" {"}}},
+		{"ledger/dispatch.go", "if settlement.Node != \"\" && (settlement.Node != old.run.node || settlement.Incarnation != old.run.incarnation) {", "if settlement.Node != \"\" && settlement.Node == \"none\" {"}}},
 	{"a moved dispatch is lost because its new node was silent before", []edit{
-		{"scheduler/sweep.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}},
+		{"scheduler/dispatches.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}},
 	{"a dispatch that has ended is moved", []edit{
-		{"ledger/dispatch.go", "if r == nil || r.n != c.N || r.state != job.Active {\n\t\treturn Result{Err: job.ErrLeaseLost}", "if r == nil || r.run == nil {\n\t\treturn Result{Err: job.ErrLeaseLost}"}}},
+		{"ledger/dispatch.go", "if old == nil || old.n != c.N || old.state != job.Active {\n\t\treturn Result{Err: job.ErrLeaseLost}", "if old == nil || old.run == nil {\n\t\treturn Result{Err: job.ErrLeaseLost}"}}},
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}},
 	{"several batches of history are in flight", []edit{

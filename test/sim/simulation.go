@@ -7,10 +7,15 @@ import (
 	"hash"
 	"hash/fnv"
 	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Report is the result of one run.
@@ -93,10 +98,13 @@ func Run(p Plan) Report {
 	sim := &simulation{plan: p, started: time.Now(), wake: make(chan struct{}, 1), hash: fnv.New64a(), log: slog.New(slog.DiscardHandler)}
 	sim.report.Plan = p
 	sim.ctx, sim.cancel = context.WithCancel(context.Background())
-	sim.checker, sim.net = newChecker(sim), newNetwork(sim)
-	sim.lanes, sim.history, sim.raft = newLanes(sim), newHistoryStreams(sim), newRaft(sim)
+	sim.checker = newChecker(sim)
+	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
+	sim.lanes, sim.history, sim.raft = newLanes(sim), &historyStreams{sim: sim}, &raft{sim: sim}
 	for i := range members {
-		sim.nodes = append(sim.nodes, newNode(sim, i))
+		n := &node{sim: sim, name: nodeName(i)}
+		n.process = &process{node: n}
+		sim.nodes = append(sim.nodes, n)
 	}
 	for _, n := range sim.nodes {
 		n.start()
@@ -271,4 +279,163 @@ func (q *eventQueue) Pop() any {
 	old[len(old)-1] = nil
 	*q = old[:len(old)-1]
 	return last
+}
+
+// random returns a number that depends on the seed, the key and the time, and so not
+// on the order of calls at the same time.
+func (sim *simulation) random(key string) uint64 {
+	hash := sim.plan.Seed ^ 0x9e3779b97f4a7c15*uint64(time.Since(sim.started))
+	for i := range len(key) {
+		hash = (hash ^ uint64(key[i])) * 0x100000001b3
+	}
+	hash ^= hash >> 30
+	hash *= 0xbf58476d1ce4e5b9
+	hash ^= hash >> 27
+	hash *= 0x94d049bb133111eb
+	return hash ^ hash>>31
+}
+
+// intn returns a random number in [0, n).
+func (sim *simulation) intn(key string, n int) int { return int(sim.random(key) % uint64(n)) }
+
+// chance returns true with a probability of perMille/1000.
+func (sim *simulation) chance(key string, perMille int) bool {
+	return sim.intn(key, 1000) < perMille
+}
+
+// duration returns a random duration in [from, to), in nanoseconds, so that two
+// events hardly ever happen at the same time.
+func (sim *simulation) duration(key string, from, to time.Duration) time.Duration {
+	return from + time.Duration(sim.random(key)%uint64(to-from))
+}
+
+// faultsActive reports whether the run is in its fault phase. It depends on the time
+// only, because any goroutine may call it.
+func (sim *simulation) faultsActive() bool {
+	since := time.Since(sim.started)
+	return since >= warmup && since < warmup+faultPhase
+}
+
+// minorFaultsActive reports whether single messages and operations may fail or be
+// late.
+func (sim *simulation) minorFaultsActive() bool { return !sim.plan.MajorOnly && sim.faultsActive() }
+
+// delay returns how long an operation takes: mostly usual/8 to usual and, while minor
+// faults are active, in 3 % of cases up to worst.
+func (sim *simulation) delay(key string, usual, worst time.Duration) time.Duration {
+	if sim.minorFaultsActive() && sim.chance(key+"?", 30) {
+		return sim.duration(key, usual, worst)
+	}
+	return sim.duration(key, usual/8, usual)
+}
+
+// Plan is a seed and what is left out of its run, by default nothing.
+type Plan struct {
+	Seed       uint64
+	Verbose    bool         // return the trace in Report.Log
+	Trace      bool         // compute Report.TraceHash
+	Jobs       int          // number of jobs that producers enqueue; 0: jobsPerYard
+	SkipFaults map[int]bool // faults to leave out, by their number in the run
+	MajorOnly  bool         // no minor faults: no message is lost, no answer is late
+	NoCallers  bool         // no commands from callers
+
+	Steps []Step                   // events that replace the random ones; nil: none
+	Lasts map[job.ID]time.Duration // how long the first attempts of the Steps' jobs run; 0: random
+}
+
+// jobs returns how many jobs are enqueued.
+func (p Plan) jobs() int {
+	if p.Jobs > 0 {
+		return p.Jobs
+	}
+	return jobsPerYard
+}
+
+// drawn returns how many jobs are enqueued at random times.
+func (p Plan) drawn() int {
+	if p.Steps != nil {
+		return 0
+	}
+	return p.jobs()
+}
+
+// Command returns the shell command that repeats the plan.
+func (p Plan) Command() string {
+	if len(p.SkipFaults) == 0 && p.Jobs == 0 && !p.MajorOnly && !p.NoCallers {
+		return fmt.Sprintf("make sim FIRST=%d SEEDS=1", p.Seed)
+	}
+	line := fmt.Sprintf("go test ./test/sim -run 'TestSeed$' -v -seed=%d", p.Seed)
+	if p.Jobs > 0 {
+		line += fmt.Sprintf(" -jobs=%d", p.Jobs)
+	}
+	if len(p.SkipFaults) > 0 {
+		line += " -without=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Sorted(maps.Keys(p.SkipFaults))), " ", ","), "[]")
+	}
+	if p.MajorOnly {
+		line += " -quiet"
+	}
+	if p.NoCallers {
+		line += " -alone"
+	}
+	return line
+}
+
+// nextFaultEnabled counts the next fault and reports whether the plan includes it.
+// Faults that are left out are counted, so that the others keep their numbers while
+// the run is otherwise the same.
+func (sim *simulation) nextFaultEnabled() bool {
+	sim.report.Faults++
+	return !sim.plan.SkipFaults[sim.report.Faults]
+}
+
+// shrinkAttempts is the maximum number of plans that Shrink tries.
+const shrinkAttempts = 120
+
+// Shrink reduces a failing plan to what it needs to fail with the same kind of
+// failure: it leaves out callers, minor faults, jobs and faults. play runs a plan.
+func Shrink(failed Report, play func(Plan) Report) (Plan, Report) {
+	least, report := failed.Plan, failed
+	kind := failureKind(failed)
+	tries := 0
+	try := func(change func(*Plan)) bool {
+		if tries++; tries > shrinkAttempts {
+			return false
+		}
+		p := least
+		p.SkipFaults = maps.Clone(least.SkipFaults)
+		if p.SkipFaults == nil {
+			p.SkipFaults = map[int]bool{}
+		}
+		change(&p)
+		r := play(p)
+		if len(r.Failures) == 0 || failureKind(r) != kind {
+			return false
+		}
+		least, report = p, r
+		return true
+	}
+	try(func(p *Plan) { p.NoCallers = true })
+	try(func(p *Plan) { p.MajorOnly = true })
+	for jobs := jobsPerYard / 2; jobs > 0 && try(func(p *Plan) { p.Jobs = jobs }); jobs /= 2 {
+	}
+	for _, width := range []int{8, 3, 1} { // groups of faults first
+		for from := report.Faults - width + 1; from > 0; from -= width {
+			try(func(p *Plan) {
+				for n := from; n < from+width; n++ {
+					p.SkipFaults[n] = true
+				}
+			})
+		}
+	}
+	return least, report
+}
+
+var variableParts = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]+|[0-9]+|after all was healed: .*`)
+
+// failureKind returns a report's first failure without ids and numbers.
+func failureKind(r Report) string {
+	if len(r.Failures) == 0 {
+		return ""
+	}
+	return variableParts.ReplaceAllString(r.Failures[0], "·")
 }

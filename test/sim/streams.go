@@ -126,9 +126,21 @@ func callAfter[T any](ctx context.Context, proc *process, key string, wait time.
 // lanesView implements scheduler.Lanes for one process.
 type lanesView struct{ *process }
 
-// wait returns how long a lane takes to answer.
-func (v lanesView) wait(key string) time.Duration {
-	return v.sim.delay(key, 2*time.Millisecond, time.Second)
+// requestTime returns how long a stream takes to answer.
+func (sim *simulation) requestTime(key string) time.Duration {
+	return sim.delay(key, 2*time.Millisecond, time.Second)
+}
+
+// askLane calls do as an event after the time that a lane takes to answer, and returns
+// its results, or an error if the request of the process fails.
+func askLane[T any](ctx context.Context, proc *process, number uint8, key string, do func(*lane) (T, error)) (T, error) {
+	sim := proc.sim
+	return callAfter(ctx, proc, key, sim.requestTime(key), func() (answer T, err error) {
+		if err := sim.lanes.checkAvailable(proc, number, key); err != nil {
+			return answer, err
+		}
+		return do(&sim.lanes.lanes[number])
+	})
 }
 
 // checkAvailable returns an error if a request of a process to a lane fails.
@@ -157,10 +169,7 @@ func (n *network) isolated(proc *process) bool {
 // Ensure implements scheduler.Lanes.
 func (v lanesView) Ensure(ctx context.Context, identities []string, create bool) error {
 	key := "ensure " + v.id
-	_, err := callAfter(ctx, v.process, key, v.wait(key), func() (bool, error) {
-		if err := v.sim.lanes.checkAvailable(v.process, 0, key); err != nil {
-			return false, err
-		}
+	_, err := askLane(ctx, v.process, 0, key, func(*lane) (bool, error) {
 		if v.sim.lanes.made {
 			return true, nil
 		}
@@ -182,17 +191,13 @@ const recordBytes = 8 << 20
 // Info implements scheduler.Lanes.
 func (v lanesView) Info(ctx context.Context, number uint8) (scheduler.LaneInfo, error) {
 	key := fmt.Sprintf("info %s %d", v.id, number)
-	return callAfter(ctx, v.process, key, v.wait(key), func() (scheduler.LaneInfo, error) {
-		if err := v.sim.lanes.checkAvailable(v.process, number, key); err != nil {
-			return scheduler.LaneInfo{}, err
-		}
-		lane := &v.sim.lanes.lanes[number]
+	return askLane(ctx, v.process, number, key, func(lane *lane) (scheduler.LaneInfo, error) {
 		if lane.identity == "" {
 			return scheduler.LaneInfo{}, errDown
 		}
 		last := lane.end()
 		return scheduler.LaneInfo{
-			Identity: lane.identity, Leader: nodeName(int(number)), First: lane.first, Last: last, Bytes: (last + 1 - lane.first) * recordBytes,
+			Identity: lane.identity, First: lane.first, Last: last, Bytes: (last + 1 - lane.first) * recordBytes,
 		}, nil
 	})
 }
@@ -200,11 +205,7 @@ func (v lanesView) Info(ctx context.Context, number uint8) (scheduler.LaneInfo, 
 // Read implements scheduler.Lanes. The replica that answers may lack the last records.
 func (v lanesView) Read(ctx context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {
 	key := fmt.Sprintf("read %s %d@%d", v.id, number, from)
-	return callAfter(ctx, v.process, key, v.wait(key), func() ([]job.Record, error) {
-		if err := v.sim.lanes.checkAvailable(v.process, number, key); err != nil {
-			return nil, err
-		}
-		lane := &v.sim.lanes.lanes[number]
+	return askLane(ctx, v.process, number, key, func(lane *lane) ([]job.Record, error) {
 		last := lane.end()
 		if v.sim.minorFaultsActive() && v.sim.chance("lags "+key, 200) {
 			last -= min(last, uint64(v.sim.intn("by "+key, 4)))
@@ -222,7 +223,7 @@ func (v lanesView) Read(ctx context.Context, number uint8, from uint64, limit in
 // Tail implements scheduler.Lanes.
 func (v lanesView) Tail(ctx context.Context, fn func(job.Record)) error {
 	key := "listen " + v.id
-	_, err := callAfter(ctx, v.process, key, v.wait(key), func() (bool, error) {
+	_, err := callAfter(ctx, v.process, key, v.sim.requestTime(key), func() (bool, error) {
 		v.sim.lanes.tails[v.process] = fn
 		return true, nil
 	})
@@ -246,11 +247,7 @@ func (v lanesView) Load(ctx context.Context, pos job.Position, _ job.ID) ([]byte
 // load returns the body of a record.
 func (s *lanes) load(ctx context.Context, proc *process, pos job.Position) ([]byte, error) {
 	key := fmt.Sprintf("load %s %d@%d", proc.id, pos.Lane, pos.Seq)
-	return callAfter(ctx, proc, key, s.sim.delay(key, 2*time.Millisecond, time.Second), func() ([]byte, error) {
-		if err := s.checkAvailable(proc, pos.Lane, key); err != nil {
-			return nil, err
-		}
-		lane := &s.lanes[pos.Lane]
+	return askLane(ctx, proc, pos.Lane, key, func(lane *lane) ([]byte, error) {
 		if pos.Seq < lane.first || pos.Seq > lane.end() {
 			return nil, errGone
 		}
@@ -262,7 +259,7 @@ func (s *lanes) load(ctx context.Context, proc *process, pos job.Position) ([]by
 func (v lanesView) Publish(queue, record string, at time.Time, body []byte, done func(job.Position, bool, error)) {
 	key := fmt.Sprintf("publish %s %s", v.id, record)
 	number := uint8(v.sim.intn(key, members))
-	v.sim.after(v.wait(key), key, func() {
+	v.sim.after(v.sim.requestTime(key), key, func() {
 		lanes := v.sim.lanes
 		if err := lanes.checkAvailable(v.process, number, key); err != nil || lanes.lanes[number].truncatedTo > 0 {
 			done(job.Position{}, false, errDown)
@@ -281,11 +278,7 @@ func (v lanesView) Publish(queue, record string, at time.Time, body []byte, done
 // Purge implements scheduler.Lanes.
 func (v lanesView) Purge(ctx context.Context, number uint8, below uint64) error {
 	key := fmt.Sprintf("purge %s %d", v.id, number)
-	_, err := callAfter(ctx, v.process, key, v.wait(key), func() (bool, error) {
-		if err := v.sim.lanes.checkAvailable(v.process, number, key); err != nil {
-			return false, err
-		}
-		lane := &v.sim.lanes.lanes[number]
+	_, err := askLane(ctx, v.process, number, key, func(lane *lane) (bool, error) {
 		lane.first = max(lane.first, min(below, lane.end()))
 		v.sim.trace("%s purges lane %d below %d", v.id, number, below)
 		return true, nil
@@ -303,8 +296,6 @@ type historyStreams struct {
 	down    [3]time.Time // until when a stream refuses requests
 	order   [3]time.Time // time of the last scheduled Append: appends keep their order
 }
-
-func newHistoryStreams(sim *simulation) *historyStreams { return &historyStreams{sim: sim} }
 
 func (s *historyStreams) isDown(stream outbox.Stream) bool {
 	return s.sim.faultsActive() && s.down[stream].After(time.Now())
@@ -334,7 +325,7 @@ type historyView struct{ *process }
 // LastPublished implements outbox.Streams.
 func (v historyView) LastPublished(ctx context.Context, stream outbox.Stream) (seq, number uint64, err error) {
 	key := fmt.Sprintf("told %s %s", v.id, stream)
-	ends, err := callAfter(ctx, v.process, key, v.sim.delay(key, 2*time.Millisecond, time.Second), func() ([2]uint64, error) {
+	ends, err := callAfter(ctx, v.process, key, v.sim.requestTime(key), func() ([2]uint64, error) {
 		if !v.up || v.sim.net.isolated(v.process) || v.sim.history.isDown(stream) {
 			return [2]uint64{}, errNoAnswer
 		}
@@ -351,7 +342,7 @@ var errWrongLast = errors.New("the stream ends elsewhere")
 func (v historyView) Append(stream outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	sim := v.sim
 	key := fmt.Sprintf("append %s %s %d", v.id, stream, batch.First)
-	at := time.Now().Add(sim.delay(key, 2*time.Millisecond, time.Second))
+	at := time.Now().Add(sim.requestTime(key))
 	sim.mu.Lock()
 	if last := sim.history.order[stream]; at.Before(last) {
 		at = last.Add(time.Microsecond)

@@ -12,16 +12,20 @@ import (
 // New returns a logger that writes to t's log, which is shown if the test fails
 // or with -v. Records logged after the test has ended are dropped, because
 // writing to the log of a finished test panics.
-func New(t testing.TB) *slog.Logger {
+func New(t testing.TB) *slog.Logger { return From(t, slog.LevelDebug) }
+
+// From is like [New], and drops records below a level.
+func From(t testing.TB, level slog.Level) *slog.Logger {
 	w := &writer{t: t}
 	t.Cleanup(w.end)
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: withoutTime}))
 }
 
 // Discard returns a logger that drops every record, for benchmarks.
 func Discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// Recorder collects log records, for tests that check what was logged.
+// Recorder collects log records, for tests that check what was logged. It is a
+// slog.Handler that ignores the attributes and groups of derived loggers.
 type Recorder struct {
 	mu      sync.Mutex
 	records []slog.Record
@@ -31,40 +35,55 @@ type Recorder struct {
 // records are written to t's log as well.
 func NewRecorder(t testing.TB) (*slog.Logger, *Recorder) {
 	r := new(Recorder)
-	return slog.New(&recordingHandler{next: New(t).Handler(), recorder: r}), r
+	return slog.New(slog.NewMultiHandler(r, New(t).Handler())), r
 }
 
-// Messages returns the messages of all records at level or above, in order.
-func (r *Recorder) Messages(level slog.Level) []string {
+// Enabled implements slog.Handler.
+func (r *Recorder) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (r *Recorder) Handle(_ context.Context, record slog.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var messages []string
-	for _, record := range r.records {
-		if record.Level >= level {
-			messages = append(messages, record.Message)
-		}
-	}
+	r.records = append(r.records, record.Clone())
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (r *Recorder) WithAttrs([]slog.Attr) slog.Handler { return r }
+
+// WithGroup implements slog.Handler.
+func (r *Recorder) WithGroup(string) slog.Handler { return r }
+
+// Messages returns the messages of all records at level or above, in order.
+func (r *Recorder) Messages(level slog.Level) (messages []string) {
+	r.each(level, func(record slog.Record) { messages = append(messages, record.Message) })
 	return messages
 }
 
 // Lines returns the message and attributes of all records at level or above,
 // one string per record, in order.
-func (r *Recorder) Lines(level slog.Level) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var lines []string
-	for _, record := range r.records {
-		if record.Level < level {
-			continue
-		}
+func (r *Recorder) Lines(level slog.Level) (lines []string) {
+	r.each(level, func(record slog.Record) {
 		line := record.Message
 		record.Attrs(func(a slog.Attr) bool {
 			line += " " + a.String()
 			return true
 		})
 		lines = append(lines, line)
-	}
+	})
 	return lines
+}
+
+// each calls fn for each record at level or above, in order.
+func (r *Recorder) each(level slog.Level, fn func(slog.Record)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, record := range r.records {
+		if record.Level >= level {
+			fn(record)
+		}
+	}
 }
 
 // writer passes log lines to a test until the test ends.
@@ -95,27 +114,4 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 		return slog.Attr{}
 	}
 	return a
-}
-
-// recordingHandler adds every record to recorder before passing it to next.
-type recordingHandler struct {
-	next     slog.Handler
-	recorder *Recorder
-}
-
-func (r *recordingHandler) Enabled(context.Context, slog.Level) bool { return true }
-
-func (r *recordingHandler) Handle(ctx context.Context, record slog.Record) error {
-	r.recorder.mu.Lock()
-	r.recorder.records = append(r.recorder.records, record.Clone())
-	r.recorder.mu.Unlock()
-	return r.next.Handle(ctx, record)
-}
-
-func (r *recordingHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &recordingHandler{next: r.next.WithAttrs(attrs), recorder: r.recorder}
-}
-
-func (r *recordingHandler) WithGroup(name string) slog.Handler {
-	return &recordingHandler{next: r.next.WithGroup(name), recorder: r.recorder}
 }

@@ -71,7 +71,13 @@ func expandCondition(condition string) (all []string) {
 	return all
 }
 
+// kinds are the names of the kinds of a value, in the order of [overhop.Kind].
 var kinds = []string{"nil", "bool", "int", "str", "bin", "array", "map"}
+
+// isKind reports whether a value is of the kind with this name.
+func isKind(r overhop.Raw, name string) bool {
+	return r.Kind() != 0 && slices.Index(kinds, name)+1 == int(r.Kind())
+}
 
 // samples holds a value of each kind.
 var samples = map[string]string{"nil": "nil", "bool": "true", "int": "1", "str": `"x"`, "bin": "h'00'", "array": "[]", "map": "{}"}
@@ -144,5 +150,5 @@ func conditionHolds(when, state string, p overhop.Raw) bool {
 	case strings.HasPrefix(condition, "="):
 		return given && (text == condition[1:] || isInt && strconv.FormatInt(n, 10) == condition[1:])
 	}
-	return field.Kind() != 0 && slices.Index(kinds, condition)+1 == int(field.Kind())
+	return isKind(field, condition)
 }

@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 			}
 			all, err := Load(dir)
 			if err == nil {
-				_, err = all[0].Run(Env{Timeout: 300 * time.Millisecond, Dial: func(string) (Conn, error) {
+				_, err = all[0].Run(Env{Timeout: 300 * time.Millisecond, Dial: func(string) (net.Conn, error) {
 					ours, theirs := net.Pipe()
 					go echo(theirs)
 					return ours, nil

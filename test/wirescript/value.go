@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,14 +17,15 @@ import (
 
 // value is a node of a value that a line sends or matches.
 type value struct {
-	kind  string // "nil", "bool", "int", "str", "bin", "array", "map", "raw", "var", "now", "uuid", "time", "*" or "..."
-	int   int64  // of an int or a bool; for now, the offset in nanoseconds
-	text  string // of a str or bin; the name of a var; or anyOf
-	items []value
-	pairs []pair
+	kind string // "nil", "bool", "int", "str", "bin", "array", "map", "raw", "var", "now", "uuid", "time", "*" or "..."
+	int  int64  // of an int or a bool; for now, the offset in nanoseconds
+	text string // of a str or bin; the name of a var; or anyOf
+	// elements are the items of an array, or the pairs of a map.
+	elements []element
 }
 
-type pair struct {
+// element is an item of an array or, with a key, a pair of a map.
+type element struct {
 	key   string
 	value value
 }
@@ -36,11 +39,11 @@ var inText = regexp.MustCompile(`\$\{\w+\}`)
 func (vars variables) expand(text string) (string, error) {
 	var err error
 	out := inText.ReplaceAllStringFunc(text, func(name string) string {
-		got, ok := vars[name[2:len(name)-1]].Str()
-		if !ok && err == nil {
+		content, isText := vars[name[2:len(name)-1]].Str()
+		if !isText && err == nil {
 			err = fmt.Errorf("%s is not a text", name)
 		}
-		return got
+		return content
 	})
 	return out, err
 }
@@ -67,23 +70,22 @@ func (vars variables) encode(b []byte, v value) (_ []byte, err error) {
 	case "now":
 		return overhop.AppendTime(b, time.Now().Add(time.Duration(v.int))), nil
 	case "var":
-		got, ok := vars[v.text]
-		if !ok {
+		current, set := vars[v.text]
+		if !set {
 			return b, fmt.Errorf("$%s has no value yet", v.text)
 		}
-		return append(b, got...), nil
-	case "array":
-		b = overhop.AppendArray(b, len(v.items))
-		for _, item := range v.items {
-			if b, err = vars.encode(b, item); err != nil {
-				return b, err
-			}
+		return append(b, current...), nil
+	case "array", "map":
+		appendHeader := overhop.AppendArray
+		if v.kind == "map" {
+			appendHeader = overhop.AppendMap
 		}
-		return b, nil
-	case "map":
-		b = overhop.AppendMap(b, len(v.pairs))
-		for _, p := range v.pairs {
-			if b, err = vars.encode(overhop.AppendStr(b, p.key), p.value); err != nil {
+		b = appendHeader(b, len(v.elements))
+		for _, e := range v.elements {
+			if v.kind == "map" {
+				b = overhop.AppendStr(b, e.key)
+			}
+			if b, err = vars.encode(b, e.value); err != nil {
 				return b, err
 			}
 		}
@@ -94,31 +96,31 @@ func (vars variables) encode(b []byte, v value) (_ []byte, err error) {
 
 // match compares a received value with v and sets the variables in v that have no
 // value yet. The error names the difference.
-func (vars variables) match(v value, got overhop.Raw) error {
+func (vars variables) match(v value, received overhop.Raw) error {
 	if v.text == anyOf {
-		return matchKind(v.kind, got)
+		return matchKind(v.kind, received)
 	}
 	switch v.kind {
 	case "*":
 		return nil
 	case "var":
-		want, known := vars[v.text]
-		if !known {
-			vars[v.text] = bytes.Clone(got)
+		current, set := vars[v.text]
+		if !set {
+			vars[v.text] = bytes.Clone(received)
 			return nil
 		}
-		if !bytes.Equal(want, got) {
-			return fmt.Errorf("is not $%s, which is %s", v.text, format(want))
+		if !bytes.Equal(current, received) {
+			return fmt.Errorf("is not $%s, which is %s", v.text, format(current))
 		}
 		return nil
 	case "array":
-		return vars.matchItems(v.items, got)
+		return vars.matchItems(v.elements, received)
 	case "map":
-		return vars.matchPairs(v.pairs, got)
+		return vars.matchPairs(v.elements, received)
 	}
-	want, err := vars.encode(nil, v)
-	if err == nil && !bytes.Equal(want, got) {
-		err = fmt.Errorf("is not %s", format(want))
+	expected, err := vars.encode(nil, v)
+	if err == nil && !bytes.Equal(expected, received) {
+		err = fmt.Errorf("is not %s", format(expected))
 	}
 	return err
 }
@@ -126,77 +128,76 @@ func (vars variables) match(v value, got overhop.Raw) error {
 // anyOf is the text of a value that matches any value of its kind.
 const anyOf = "\x00any"
 
-func matchKind(kind string, got overhop.Raw) error {
-	ok := false
+// matchKind returns an error unless a received value is of a kind: a kind of
+// MessagePack, or a text that is a UUID or a time.
+func matchKind(kind string, received overhop.Raw) error {
+	text, _ := received.Str()
+	matches := false
 	switch kind {
 	case "uuid":
-		text, _ := got.Str()
 		id, err := uuid.Parse(text)
-		ok = err == nil && id.Version() >= 4 && id.String() == text
+		matches = err == nil && id.Version() >= 4 && id.String() == text
 	case "time":
-		text, _ := got.Str()
 		_, err := time.Parse(time.RFC3339Nano, text)
-		ok = err == nil
+		matches = err == nil
 	default:
-		ok = map[string]overhop.Kind{
-			"bool": overhop.KindBool, "int": overhop.KindInt, "str": overhop.KindStr, "bin": overhop.KindBin,
-			"array": overhop.KindArray, "map": overhop.KindMap,
-		}[kind] == got.Kind()
+		matches = isKind(received, kind)
 	}
-	if !ok {
+	if !matches {
 		return fmt.Errorf("is not a %s", kind)
 	}
 	return nil
 }
 
-func (vars variables) matchPairs(want []pair, got overhop.Raw) error {
-	if got.Kind() != overhop.KindMap {
+// matchPairs compares a received map with the expected pairs, in any order. After "..."
+// the map may have more keys.
+func (vars variables) matchPairs(expected []element, received overhop.Raw) error {
+	if received.Kind() != overhop.KindMap {
 		return fmt.Errorf("is not a map")
 	}
-	n, open := 0, false
-	for _, p := range want {
-		if p.value.kind == "..." {
-			open = true
+	keys, mayHaveMore := 0, false
+	for _, pair := range expected {
+		if pair.value.kind == "..." {
+			mayHaveMore = true
 			continue
 		}
-		n++
-		has := got.Get(p.key)
-		if len(has) == 0 {
-			return fmt.Errorf(".%s is missing", p.key)
+		keys++
+		field := received.Get(pair.key)
+		if len(field) == 0 {
+			return fmt.Errorf(".%s is missing", pair.key)
 		}
-		if err := vars.match(p.value, has); err != nil {
-			return fmt.Errorf(".%s %w", p.key, err)
+		if err := vars.match(pair.value, field); err != nil {
+			return fmt.Errorf(".%s %w", pair.key, err)
 		}
 	}
-	if !open && got.Len() != n {
-		return fmt.Errorf("has %d keys, not %d", got.Len(), n)
+	if !mayHaveMore && received.Len() != keys {
+		return fmt.Errorf("has %d keys, not %d", received.Len(), keys)
 	}
 	return nil
 }
 
-func (vars variables) matchItems(want []value, got overhop.Raw) error {
-	if got.Kind() != overhop.KindArray {
+// matchItems compares a received array with the expected items, in order. "..." skips
+// items up to the first that matches the expected item after it.
+func (vars variables) matchItems(expected []element, received overhop.Raw) error {
+	if received.Kind() != overhop.KindArray {
 		return fmt.Errorf("is not an array")
 	}
-	var items []overhop.Raw
-	for item := range got.Items() {
-		items = append(items, item)
-	}
+	items := slices.Collect(received.Items())
 	next := 0
-	for i := 0; i < len(want); i++ {
-		if want[i].kind == "..." {
-			if i == len(want)-1 {
+	for i := 0; i < len(expected); i++ {
+		if expected[i].value.kind == "..." {
+			if i == len(expected)-1 {
 				return nil
 			}
 			i++
-			for next < len(items) && vars.match(want[i], items[next]) != nil {
+			for next < len(items) && vars.match(expected[i].value, items[next]) != nil {
 				next++
 			}
 		}
 		if next == len(items) {
 			return fmt.Errorf("has no item %d", i)
 		}
-		if err := vars.match(want[i], items[next]); err != nil {
+		if err := vars.match(expected[i].value, items[next]); err != nil {
 			return fmt.Errorf("[%d] %w", next, err)
 		}
 		next++
@@ -219,4 +220,182 @@ func format(r overhop.Raw) string {
 func parseHex(text string) (string, error) {
 	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
 	return string(b), err
+}
+
+// parser reads the values of a line one after the other.
+type parser struct{ rest string }
+
+// parseValue parses text as exactly one value.
+func parseValue(text string) (value, error) {
+	p := parser{text}
+	v, err := p.value()
+	if p.space(); err == nil && p.rest != "" {
+		err = fmt.Errorf("%q follows the value", p.rest)
+	}
+	return v, err
+}
+
+func (p *parser) space() { p.rest = strings.TrimLeft(p.rest, " \t\n") }
+
+// accept consumes token if it is next, and reports whether it was.
+func (p *parser) accept(token string) bool {
+	p.space()
+	rest, ok := strings.CutPrefix(p.rest, token)
+	if ok {
+		p.rest = rest
+	}
+	return ok
+}
+
+// expect consumes token, and returns an error if it is not next.
+func (p *parser) expect(token string) error {
+	if !p.accept(token) {
+		return fmt.Errorf("want %q before %q", token, p.rest)
+	}
+	return nil
+}
+
+var wordPattern = regexp.MustCompile(`^[\w+-]*`)
+
+// word consumes letters, digits, signs and underscores.
+func (p *parser) word() string {
+	p.space()
+	word := wordPattern.FindString(p.rest)
+	p.rest = p.rest[len(word):]
+	return word
+}
+
+// value parses one value.
+func (p *parser) value() (value, error) {
+	p.space()
+	switch {
+	case p.accept("{"):
+		return p.elements("map", "}")
+	case p.accept("["):
+		return p.elements("array", "]")
+	case p.accept("..."):
+		return value{kind: "..."}, nil
+	case p.accept("*"):
+		return value{kind: "*"}, nil
+	case p.accept("$"):
+		return value{kind: "var", text: p.word()}, nil
+	case strings.HasPrefix(p.rest, `"`):
+		text, err := p.quoted()
+		return value{kind: "str", text: text}, err
+	}
+	word := p.word()
+	switch word {
+	case "nil":
+		return value{kind: "nil"}, nil
+	case "false":
+		return value{kind: "bool"}, nil
+	case "true":
+		return value{kind: "bool", int: 1}, nil
+	case "uuid", "time", "bool", "int", "str", "bin", "array", "map":
+		return value{kind: word, text: anyOf}, nil
+	}
+	if strings.HasPrefix(p.rest, "'") || strings.HasPrefix(p.rest, "(") {
+		return p.call(word)
+	}
+	n, err := strconv.ParseInt(word, 10, 64)
+	if err != nil {
+		return value{}, fmt.Errorf("%q before %q is not a value", word, p.rest)
+	}
+	return value{kind: "int", int: n}, nil
+}
+
+// quoted parses a text in quotes, with the escapes of Go.
+func (p *parser) quoted() (string, error) {
+	quoted, err := strconv.QuotedPrefix(p.rest)
+	if err != nil {
+		return "", fmt.Errorf("unterminated text: %s", p.rest)
+	}
+	p.rest = p.rest[len(quoted):]
+	return strconv.Unquote(quoted)
+}
+
+// elements parses the elements of an array or a map, and the token that closes it.
+func (p *parser) elements(kind, closing string) (value, error) {
+	v := value{kind: kind}
+	for !p.accept(closing) {
+		var e element
+		var err error
+		if p.accept("...") {
+			e.value.kind = "..."
+		} else if kind == "map" {
+			e.key, err = p.key()
+		}
+		if err == nil && e.value.kind == "" {
+			e.value, err = p.value()
+		}
+		if err != nil {
+			return v, err
+		}
+		v.elements = append(v.elements, e)
+		if !p.accept(",") {
+			return v, p.expect(closing)
+		}
+	}
+	return v, nil
+}
+
+// key parses the key of a pair and the colon after it.
+func (p *parser) key() (key string, err error) {
+	if p.space(); strings.HasPrefix(p.rest, `"`) {
+		key, err = p.quoted()
+	} else if key = p.word(); key == "" {
+		err = fmt.Errorf("want a key before %q", p.rest)
+	}
+	if err != nil {
+		return "", err
+	}
+	return key, p.expect(":")
+}
+
+// call parses the rest of a value that is written with the constructor name.
+func (p *parser) call(name string) (v value, err error) {
+	if p.accept("'") {
+		digits, rest, closed := strings.Cut(p.rest, "'")
+		kind := map[string]string{"h": "bin", "raw": "raw"}[name]
+		if !closed || kind == "" {
+			return v, fmt.Errorf("%s'%s is not a value", name, p.rest)
+		}
+		p.rest = rest
+		v = value{kind: kind}
+		v.text, err = parseHex(digits)
+		return v, err
+	}
+	p.accept("(")
+	switch name {
+	case "now":
+		v.kind = "now"
+		word := p.word()
+		if word != "" {
+			var d time.Duration
+			d, err = time.ParseDuration(word)
+			v.int = int64(d)
+		}
+	case "repeat", "list":
+		var item value
+		if item, err = p.value(); err == nil {
+			err = p.expect(",")
+		}
+		n, _ := strconv.Atoi(p.word())
+		v = value{kind: "str", text: strings.Repeat(item.text, n)}
+		if name == "list" {
+			v = value{kind: "array", elements: slices.Repeat([]element{{value: item}}, n)}
+		}
+	case "nest":
+		n, _ := strconv.Atoi(p.word())
+		v = value{kind: "raw", text: strings.Repeat("\x91", n) + "\xc0"}
+	case "zeros":
+		n, _ := strconv.Atoi(p.word())
+		v = value{kind: "bin", text: strings.Repeat("\x00", n)}
+	default:
+		err = fmt.Errorf("unknown constructor %s()", name)
+	}
+	if err != nil {
+		return v, err
+	}
+	return v, p.expect(")")
 }

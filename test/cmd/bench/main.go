@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 func main() { command.Main(newCommand()) }
 
+// newCommand returns the command with its flags.
 func newCommand() *cobra.Command {
 	var o bench.Options
 	var asJSON bool
@@ -64,7 +64,8 @@ docs/reference/performance.md explains the figures.`,
 func run(ctx context.Context, o bench.Options, asJSON bool) error {
 	figures, err := bench.Run(ctx, o)
 	if len(figures) > 0 && !asJSON {
-		err = errors.Join(err, writeTable(figures))
+		fmt.Println()
+		err = errors.Join(err, bench.WriteReport(os.Stdout, figures))
 	}
 	switch {
 	case errors.Is(err, bench.ErrUnknownFigure):
@@ -75,16 +76,4 @@ func run(ctx context.Context, o bench.Options, asJSON bool) error {
 		return command.Fail(errors.New("the benchmark failed: " + strings.ReplaceAll(err.Error(), "; ", ", ") + "; see the logs there"))
 	}
 	return nil
-}
-
-func writeTable(figures []bench.Figure) error {
-	_, err := io.WriteString(os.Stdout, "\n"+bench.Machine()+"\n\n")
-	if err == nil {
-		err = bench.WriteTable(os.Stdout, figures)
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Println()
-	return bench.WriteNotes(os.Stdout, figures)
 }

@@ -41,6 +41,7 @@ The nodes run the program that YARD_BIN names, by default one built from source.
 	return root
 }
 
+// listCommand returns the command that lists the drills.
 func listCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "list", Short: "List the drills", Args: cobra.NoArgs, Example: "  drill list"}
@@ -77,6 +78,7 @@ type runFlags struct {
 	seed             uint64
 }
 
+// runCommand returns the command that runs drills.
 func runCommand() *cobra.Command {
 	var f runFlags
 	c := &cobra.Command{

@@ -18,6 +18,7 @@ import (
 // progressInterval is the time between two lines of progress.
 const progressInterval = 10 * time.Second
 
+// main reports the events on standard input.
 func main() {
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()

@@ -40,6 +40,8 @@ const longHold = 45 * time.Second
 // seed.
 var restoredInto = [...]int{1, 3, 5}
 
+// backupAndRestore saves a cluster under load, loses all of its nodes, and restores the
+// backup into a new cluster of another size.
 func backupAndRestore(s *drill.Harness) {
 	jobs := startSavedLoad(s)
 	before := endedBefore(s, jobs)
@@ -251,16 +253,16 @@ func checkRestored(s *drill.Harness, jobs []*drill.Load, before map[string]map[j
 	}
 	setPaused(s, pausedQueue, "resume")
 	for _, l := range jobs {
-		have, want := 0, 0
+		counted, published := 0, 0
 		for _, count := range countsOf(s, l.Queue) {
-			have += count
+			counted += count
 		}
 		for _, of := range jobs {
 			if of.Queue == l.Queue {
-				want += of.Jobs
+				published += of.Jobs
 			}
 		}
-		s.Require(have == want, "queue %s has %d jobs after all publishes were repeated, want %d", l.Queue, have, want)
+		s.Require(counted == published, "queue %s has %d jobs after all publishes were repeated, want %d", l.Queue, counted, published)
 	}
 	checkLongJobsRerun(s, n)
 }

@@ -61,6 +61,7 @@ func eachRole(s *drill.Harness, do func(role string, victim *drill.Node)) {
 	do("follower", other(s, s.AwaitAuthority()))
 }
 
+// partition cuts a node off from both others, in both roles.
 func partition(s *drill.Harness) {
 	s.StartSteadyLoad()
 	s.SetTargets("authority cut off", drill.Limits{Dispatch: 10 * time.Second})
@@ -95,6 +96,7 @@ func expectRefusals(s *drill.Harness, n *drill.Node) {
 	s.Require(refusedAfter > 0, "%s accepts jobs although it is cut off", n.Name)
 }
 
+// oneWay drops the packets in one direction, for both directions and both roles.
 func oneWay(s *drill.Harness) {
 	s.StartSteadyLoad()
 	eachRole(s, func(role string, victim *drill.Node) {
@@ -109,6 +111,7 @@ func oneWay(s *drill.Harness) {
 	})
 }
 
+// partial cuts the link of one pair of nodes at a time.
 func partial(s *drill.Harness) {
 	s.StartSteadyLoad()
 	cut := func(name string, a, b *drill.Node) {
@@ -123,6 +126,7 @@ func partial(s *drill.Harness) {
 	}
 }
 
+// badLink makes links unreliable in three ways, one after the other.
 func badLink(s *drill.Harness) {
 	s.StartSteadyLoad()
 	victim := randomNode(s)
@@ -147,6 +151,8 @@ func badLink(s *drill.Harness) {
 	})
 }
 
+// halfCut cuts only the NATS routes, and then only the Raft connections, of the
+// authority.
 func halfCut(s *drill.Harness) {
 	s.StartSteadyLoad()
 	for i, name := range []string{"NATS cut", "Raft cut"} {

@@ -1,12 +1,16 @@
 package catalogue
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/must"
+	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
 // Drills with nodes that die.
@@ -144,4 +148,148 @@ func killAll(s *drill.Harness) {
 		worst = max(worst, time.Since(began))
 	})
 	s.Target("longest time from the restart of all nodes until ready", worst, coldStart)
+}
+
+// Drills that restart nodes as an operator does.
+var rolling = []drill.Drill{
+	{
+		Number: 22, Name: "rolling-restart", Breaks: "SIGTERM each node in turn, including the authority, and restart it when it has exited",
+		Promises: "no job is refused for good and none runs twice; publishers that change nodes are at most asked to try again",
+		Timeout:  10 * time.Minute, Run: rollingRestart,
+	},
+}
+
+const (
+	restart = "restart"
+
+	// maxStop is the maximum time from SIGTERM to the exit of a node: ten seconds
+	// for running jobs, and the time before and after. Supervisors allow 45 s.
+	maxStop = 25 * time.Second
+
+	longQueue = "long"
+)
+
+// rollingRestart restarts the nodes in turn while short and long jobs run, and checks how
+// long each stop and each handover takes.
+func rollingRestart(s *drill.Harness) {
+	s.SetTargets(restart, drill.Limits{Ack: time.Second})
+	s.RequireNoRetries(isRedirect)
+	s.AddQueues(longQueue)
+	for i := range 3 { // three workers for jobs of one, two and three seconds
+		s.AddWorker(drill.Task{Queue: longQueue, Credits: 4, Hold: time.Duration(i+1) * time.Second})
+	}
+	s.StartSteadyLoad()
+	s.StartLoads(&drill.Load{Queue: longQueue, Parallel: 1, Pace: 250 * time.Millisecond},
+		&drill.Load{Queue: drill.RunnerQueue, Function: "demo#sleep", JobParams: `{"ms":2000}`, Prefix: "rrq-slow", Parallel: 1, Pace: 700 * time.Millisecond})
+	var stops, handovers []time.Duration
+	for round := range s.Repeats(2) {
+		for _, n := range s.Nodes {
+			if s.Quick && round > 0 {
+				break
+			}
+			s.Pause(2*time.Second, 4*time.Second)
+			stop, handover := restartOne(s, n)
+			stops = append(stops, stop)
+			if handover > 0 {
+				handovers = append(handovers, handover)
+			}
+		}
+	}
+	s.Figure("longest time from SIGTERM to exit", slices.Max(stops))
+	s.Require(slices.Max(stops) <= maxStop, "a node took %s to exit", slices.Max(stops))
+	s.Require(len(handovers) > 0, "no stopped node held the authority")
+	if len(handovers) > 0 {
+		s.Target("longest handover by a stopping node", slices.Max(handovers), 200*time.Millisecond)
+	}
+}
+
+// restartOne stops a node with SIGTERM and restarts it. handover is how long the
+// handover of the authority took according to the node's log, 0 if the node did not
+// hold it.
+func restartOne(s *drill.Harness, n *drill.Node) (stop, handover time.Duration) {
+	authority := s.AwaitAuthority()
+	logged := len(n.Log())
+	s.Fault(restart, fmt.Sprintf("%s; the authority is %s", n.Name, authority.Name))
+	began := time.Now()
+	must.Do(n.Signal(syscall.SIGTERM))
+	err := n.Wait(s.Ctx)
+	s.Require(err == nil, "%s exited with %v", n.Name, err)
+	stop = time.Since(began)
+	s.Logf("%s exited after %s", n.Name, stop.Round(time.Millisecond))
+	if authority == n {
+		handover, err = handOver(n.Log()[logged:])
+		s.Require(err == nil, "%s held the authority when it stopped: %v", n.Name, err)
+	}
+	s.Recover()
+	return stop, handover
+}
+
+// handOver reads from a node's log how long its handover took.
+func handOver(log string) (time.Duration, error) {
+	for line := range strings.Lines(log) {
+		if _, rest, ok := strings.Cut(line, "authority transferred"); ok {
+			_, took, _ := strings.Cut(rest, "duration=")
+			word, _, _ := strings.Cut(strings.TrimSpace(took), " ")
+			return time.ParseDuration(word)
+		}
+	}
+	return 0, errors.New("its log has no handover")
+}
+
+// isRedirect reports whether a failed publish is part of a clean restart: the node
+// asked the publisher to try again or closed the connection, or a lane had no leader
+// for a moment, which client libraries retry by themselves.
+func isRedirect(reason string) bool {
+	return slices.ContainsFunc([]string{
+		"429", "503", "try again", "connection refused", "reset by peer", "EOF", "broken pipe", "BYE", "DRAINING", "UNAVAILABLE", "node stops", "is stopping", drill.RetriedByLibrary,
+	}, func(word string) bool { return strings.Contains(reason, word) })
+}
+
+// Drills that stop nodes with SIGSTOP and resume them.
+var pauses = []drill.Drill{
+	{
+		Number: 7, Name: "pause-authority", Breaks: "SIGSTOP the authority for longer than its lease, then resume it",
+		Promises: "another node takes over; nothing that the old authority still sends has an effect",
+		Run: func(s *drill.Harness) {
+			s.SetTargets("pause", drill.Limits{Dispatch: 10 * time.Second})
+			pauseRepeatedly(s, func(authority *drill.Node) *drill.Node { return authority })
+		},
+	},
+	{
+		Number: 8, Name: "pause-node", Breaks: "SIGSTOP a node with its runners while it runs jobs, for longer than their leases",
+		Promises: "two runs of a job overlap only after the lease of the first has expired; one outcome counts",
+		Run: func(s *drill.Harness) {
+			pauseRepeatedly(s, func(authority *drill.Node) *drill.Node { return other(s, authority) })
+		},
+	},
+}
+
+// pauseRepeatedly repeatedly stops the node that choose selects, with all its
+// processes, for longer than any lease, and resumes it.
+func pauseRepeatedly(s *drill.Harness, choose func(authority *drill.Node) *drill.Node) {
+	s.AddQueues("slow") // its jobs run for longer than their leases last without their node
+	for range 2 {
+		s.AddWorker(drill.Task{Queue: "slow", Credits: 8, Hold: 12 * time.Second})
+	}
+	runRounds(s, 4, func(authority *drill.Node) {
+		s.Sleep(3 * time.Second) // until jobs of the queue "slow" run everywhere
+		victim := choose(authority)
+		pids := victim.Tree()
+		s.Fault("pause", fmt.Sprintf("%s with %d processes; the authority is %s", victim.Name, len(pids), authority.Name))
+		signal(syscall.SIGSTOP, pids)
+		s.Pause(14*time.Second, 18*time.Second)
+		signal(syscall.SIGCONT, pids)
+		s.Logf("%s resumed", victim.Name)
+		s.Recover()
+	}, &drill.Load{Queue: "slow", Parallel: 1, Pace: time.Second},
+		&drill.Load{Queue: drill.RunnerQueue, Prefix: "sleep", Function: "demo#sleep", JobParams: `{"ms":2000}`, Parallel: 1, Pace: 400 * time.Millisecond})
+}
+
+// signal sends a signal to processes.
+func signal(sig syscall.Signal, pids []procstat.PID) {
+	for _, pid := range pids {
+		if err := syscall.Kill(int(pid), sig); err != nil {
+			must.Do(fmt.Errorf("send %s to process %d: %w", sig, pid, err))
+		}
+	}
 }

@@ -13,11 +13,11 @@ const second = int64(time.Second)
 
 func TestOverlaps(t *testing.T) {
 	runs := []Run{
-		{"a", 1, 10 * second, 20 * second}, {"a", 2, 15 * second, 16 * second}, // given up at 14
-		{"b", 1, 10 * second, 20 * second}, {"b", 2, 15 * second, 16 * second}, // never given up
-		{"c", 1, 10 * second, 20 * second}, {"c", 2, 15 * second, 16 * second}, // given up too late
-		{"d", 1, 10 * second, 20 * second}, {"d", 2, 20 * second, 21 * second}, // one after the other
-		{"e", 1, 10 * second, 0}, {"e", 2, 15 * second, 16 * second}, // its worker died
+		{Job: "a", Fence: 1, Begin: 10 * second, End: 20 * second}, {Job: "a", Fence: 2, Begin: 15 * second, End: 16 * second}, // given up at 14
+		{Job: "b", Fence: 1, Begin: 10 * second, End: 20 * second}, {Job: "b", Fence: 2, Begin: 15 * second, End: 16 * second}, // never given up
+		{Job: "c", Fence: 1, Begin: 10 * second, End: 20 * second}, {Job: "c", Fence: 2, Begin: 15 * second, End: 16 * second}, // given up too late
+		{Job: "d", Fence: 1, Begin: 10 * second, End: 20 * second}, {Job: "d", Fence: 2, Begin: 20 * second, End: 21 * second}, // one after the other
+		{Job: "e", Fence: 1, Begin: 10 * second, End: 0}, {Job: "e", Fence: 2, Begin: 15 * second, End: 16 * second}, // its worker died
 	}
 	ends := []End{
 		{Job: "a", Failed: true, Reason: "lease is over", At: 14 * second}, {Job: "a", At: 16 * second},
@@ -63,8 +63,8 @@ func TestLeases(t *testing.T) {
 	}{
 		{"true", []Lease{acquired(4, "n1"), renewed(4, "n1"), acquired(9, "n2"), renewed(9, "n2")},
 			[]View{{Node: "n3", Owner: "n1", Epoch: 4}, {Node: "n3", Owner: "n2", Epoch: 9}, {Node: "n1", Owner: "n1", Epoch: 4}, {Node: "n1"}}, ""},
-		{"a former owner renews", []Lease{acquired(4, "n1"), acquired(9, "n2"), renewed(4, "n1")}, nil, "do not follow"},
-		{"another node renews", []Lease{acquired(4, "n1"), renewed(4, "n2")}, nil, "do not follow"},
+		{"a former owner renews", []Lease{acquired(4, "n1"), acquired(9, "n2"), renewed(4, "n1")}, nil, "n1 renewed epoch 4"},
+		{"another node renews", []Lease{acquired(4, "n1"), renewed(4, "n2")}, nil, "n2 renewed epoch 4"},
 		{"epochs decrease", []Lease{acquired(9, "n1"), acquired(4, "n2")}, nil, "epoch 4 follows epoch 9"},
 		{"one epoch, two owners", []Lease{acquired(4, "n1"), acquired(4, "n2")}, nil, "was acquired by n1 and by n2"},
 		{"never acquired", []Lease{acquired(4, "n1")}, []View{{Node: "n3", Owner: "n2", Epoch: 5}}, "history has"},

@@ -14,10 +14,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // prefix begins the names of all namespaces and devices that this package creates.
@@ -29,7 +31,7 @@ type Network struct {
 	Hosts []*Host
 	name  string // prefix of the names of its namespaces
 	net   string // the first three numbers of its addresses, with a final dot
-	own   string // the calling process's device at the switch
+	local string // the calling process's device at the switch
 	slow  bool   // hosts are connected through relays
 
 	mu sync.Mutex // guards the rules of all hosts
@@ -65,20 +67,21 @@ var networkCount struct {
 	n int
 }
 
-// New creates a network with hosts of these names. Close removes them. Hosts left by a
-// killed process are removed by the next New of any process.
-func New(names ...string) (*Network, error) { return build(false, names) }
+// New creates a network without hosts. Close removes it and the hosts added to it.
+// What a killed process has left is removed by the next New of any process.
+func New() (*Network, error) { return build(false) }
 
 // NewSlow is like [New], but the frames between host and switch pass through this
 // process, so that they can be delayed: see [Host.Delay].
-func NewSlow(names ...string) (*Network, error) { return build(true, names) }
+func NewSlow() (*Network, error) { return build(true) }
 
-// build creates the switch and the hosts.
-func build(slow bool, names []string) (*Network, error) {
+// build creates the switch of a network. The hosts of a slow network are connected to it
+// through relays.
+func build(slow bool) (*Network, error) {
 	removeStale()
 	networkCount.Lock()
 	networkCount.n++
-	n := &Network{name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), networkCount.n), own: fmt.Sprintf("%s%dx%d", prefix, os.Getpid(), networkCount.n), slow: slow}
+	n := &Network{name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), networkCount.n), local: fmt.Sprintf("%s%dx%d", prefix, os.Getpid(), networkCount.n), slow: slow}
 	networkCount.Unlock()
 	var err error
 	if n.net, err = freeNet(); err != nil {
@@ -89,16 +92,11 @@ func build(slow bool, names []string) (*Network, error) {
 		{"ip", "netns", "add", sw},
 		{"ip", "-n", sw, "link", "add", "name", "switch", "type", "bridge"},
 		{"ip", "-n", sw, "link", "set", "switch", "up"},
-		{"ip", "link", "add", n.own, "type", "veth", "peer", "name", "own", "netns", sw},
+		{"ip", "link", "add", n.local, "type", "veth", "peer", "name", "own", "netns", sw},
 		{"ip", "-n", sw, "link", "set", "own", "master", "switch", "up"},
-		{"ip", "addr", "add", n.net + "1/24", "dev", n.own},
-		{"ip", "link", "set", n.own, "up"},
+		{"ip", "addr", "add", n.net + "1/24", "dev", n.local},
+		{"ip", "link", "set", n.local, "up"},
 	})
-	for _, name := range names {
-		if err == nil {
-			_, err = n.Add(name)
-		}
-	}
 	if err != nil {
 		n.Close()
 		return nil, err
@@ -144,7 +142,7 @@ func (n *Network) Close() error {
 		failed = err
 	}
 	// A namespace that a process still uses survives, with its end of the device.
-	_ = exec.Command("ip", "link", "del", n.own).Run() // fails if it is gone already
+	_ = exec.Command("ip", "link", "del", n.local).Run() // fails if it is gone already
 	return failed
 }
 
@@ -195,6 +193,118 @@ func run(commands [][]string) error {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(c, " "), err, strings.TrimSpace(string(out)))
 		}
+	}
+	return nil
+}
+
+// Packets are dropped where they arrive: the sender gets no error, as when a cable
+// is cut far away.
+
+// BlockFrom drops all packets from these hosts that arrive at h. Packets from h
+// still arrive there.
+func (h *Host) BlockFrom(from ...*Host) error {
+	var rules []string
+	for _, other := range from {
+		rules = append(rules, fmt.Sprintf("ip saddr %s drop", other.Addr))
+	}
+	return h.AddRules(rules...)
+}
+
+// Cut cuts the links between h and these hosts in both directions.
+func (h *Host) Cut(from ...*Host) error {
+	for _, other := range from {
+		if err := other.BlockFrom(h); err != nil {
+			return err
+		}
+	}
+	return h.BlockFrom(from...)
+}
+
+// CutPort drops the packets between h and these hosts that belong to TCP
+// connections to a port of either side.
+func (h *Host) CutPort(port int, from ...*Host) error {
+	for _, other := range from {
+		for _, end := range [][2]*Host{{h, other}, {other, h}} {
+			err := end[0].AddRules(fmt.Sprintf("ip saddr %s tcp dport %d drop", end[1].Addr, port),
+				fmt.Sprintf("ip saddr %s tcp sport %d drop", end[1].Addr, port))
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// DropPackets drops the given percentage, 1 to 99, of the packets from these hosts
+// that arrive at h.
+func (h *Host) DropPackets(percent int, from ...*Host) error {
+	var rules []string
+	for _, other := range from {
+		rules = append(rules, fmt.Sprintf("ip saddr %s numgen random mod 100 < %d drop", other.Addr, percent))
+	}
+	return h.AddRules(rules...)
+}
+
+// Delay delays all frames to and from h by a random time between minimum and
+// maximum, without reordering them. The network must have been created by
+// [NewSlow].
+func (h *Host) Delay(minimum, maximum time.Duration) error {
+	if h.relay == nil {
+		return fmt.Errorf("the link of %s cannot be delayed: the network was not created by NewSlow", h.Name)
+	}
+	h.relay.setDelay(minimum, maximum)
+	return nil
+}
+
+// Heal removes all rules and delays of h.
+func (h *Host) Heal() error {
+	h.net.mu.Lock()
+	defer h.net.mu.Unlock()
+	h.rules = nil
+	if h.relay != nil {
+		h.relay.setDelay(0, 0)
+	}
+	return h.load()
+}
+
+// Heal heals all hosts.
+func (n *Network) Heal() error {
+	for _, h := range n.Hosts {
+		if err := h.Heal(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Others returns all other hosts.
+func (h *Host) Others() []*Host {
+	return slices.DeleteFunc(slices.Clone(h.net.Hosts), func(other *Host) bool { return other == h })
+}
+
+// AddRules adds nft rules for packets that arrive at h, such as `tcp sport 40123 drop`.
+func (h *Host) AddRules(rules ...string) error {
+	h.net.mu.Lock()
+	defer h.net.mu.Unlock()
+	h.rules = append(h.rules, rules...)
+	return h.load()
+}
+
+// load replaces the host's nft rules in one step.
+func (h *Host) load() error {
+	var b strings.Builder
+	b.WriteString("flush ruleset\n")
+	if len(h.rules) > 0 {
+		b.WriteString("table inet drill {\n chain in {\n  type filter hook input priority 0; policy accept;\n")
+		for _, r := range h.rules {
+			b.WriteString("  " + r + "\n")
+		}
+		b.WriteString(" }\n}\n")
+	}
+	cmd := exec.Command("ip", "netns", "exec", h.netns, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(b.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("set the rules of %s: %w: %s", h.Name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

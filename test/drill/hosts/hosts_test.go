@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// TestNetwork_Cut checks that hosts reach each other unless their link is cut, in
-// the given direction, and again after it is healed.
-func TestNetwork_Cut(t *testing.T) {
+// newNetwork creates a network with hosts of these names. At the end of the test it
+// closes the network and checks that no namespace is left.
+func newNetwork(t *testing.T, create func() (*Network, error), names ...string) *Network {
+	t.Helper()
 	if reason := Missing(); reason != "" {
 		t.Skip(reason)
 	}
-	n, err := New("a", "b")
+	n, err := create()
 	if err != nil {
 		t.Fatal(err)
 	}
-	spaces := []string{n.name + "-sw", n.Hosts[0].netns, n.Hosts[1].netns}
+	spaces := []string{n.name + "-sw"}
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)
@@ -30,6 +31,20 @@ func TestNetwork_Cut(t *testing.T) {
 			}
 		}
 	})
+	for _, name := range names {
+		h, err := n.Add(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spaces = append(spaces, h.netns)
+	}
+	return n
+}
+
+// TestNetwork_Cut checks that hosts reach each other unless their link is cut, in
+// the given direction, and again after it is healed.
+func TestNetwork_Cut(t *testing.T) {
+	n := newNetwork(t, New, "a", "b")
 	a, b := n.Hosts[0], n.Hosts[1]
 	for _, h := range n.Hosts { // each runs an echo server
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -78,7 +93,7 @@ func TestNetwork_Cut(t *testing.T) {
 	want("cut", false, false)
 	do(n.Heal())
 	want("healed", true, true)
-	do(b.AddRule("ip saddr " + a.Addr + " tcp dport 7777 drop")) // a cannot call b
+	do(b.AddRules("ip saddr " + a.Addr + " tcp dport 7777 drop")) // a cannot call b
 	want("one way", false, true)
 	do(n.Heal())
 	do(a.CutPort(7778, b))
@@ -95,18 +110,7 @@ func TestNetwork_Cut(t *testing.T) {
 
 // TestNetwork_Delay checks that a link can be delayed and healed.
 func TestNetwork_Delay(t *testing.T) {
-	if reason := Missing(); reason != "" {
-		t.Skip(reason)
-	}
-	n, err := NewSlow("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	n := newNetwork(t, NewSlow, "a")
 	a := n.Hosts[0]
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), "YARD_TEST_ECHO="+a.Addr+":7777")

@@ -139,10 +139,10 @@ func inNamespace(space string, f func() error) error {
 		return fmt.Errorf("enter the network %s: %w", space, err)
 	}
 	err = f()
-	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+	if leaveErr := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); leaveErr != nil {
 		// Keep the thread locked, so that it ends with its goroutine and no
 		// other goroutine runs in this namespace.
-		return fmt.Errorf("leave the network %s: %w", space, back)
+		return fmt.Errorf("leave the network %s: %w", space, leaveErr)
 	}
 	runtime.UnlockOSThread()
 	return err

@@ -12,14 +12,22 @@
 package sequential
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // Main listens on the socket named by the environment and serves until the
@@ -152,4 +160,237 @@ func (r *runner) writeWitness(format string, args ...any) {
 		fmt.Fprintln(os.Stderr, "witness:", err)
 		os.Exit(1)
 	}
+}
+
+// message is a decoded envelope: either a request or a cancel.
+type message struct {
+	request *request
+	cancel  *cancelRequest
+}
+
+type request struct {
+	ProtocolVersion string          `json:"protocol_version"`
+	RequestID       string          `json:"request_id"`
+	JobID           string          `json:"job_id"`
+	FunctionName    string          `json:"function_name"`
+	Params          json.RawMessage `json:"params"`
+	RawContext      json.RawMessage `json:"context"`
+
+	Context jobContext         `json:"-"`
+	cancel  context.CancelFunc // cancels its handler
+}
+
+type jobContext struct {
+	JobID        string            `json:"job_id"`
+	Attempt      int64             `json:"attempt"`
+	EnqueueTime  string            `json:"enqueue_time"`
+	QueueName    string            `json:"queue_name"`
+	Deadline     *string           `json:"deadline"`
+	TraceContext map[string]string `json:"trace_context"`
+	WorkerID     *string           `json:"worker_id"`
+}
+
+type cancelRequest struct {
+	ProtocolVersion string  `json:"protocol_version"`
+	JobID           string  `json:"job_id"`
+	RequestID       *string `json:"request_id"`
+	HardKill        bool    `json:"hard_kill"`
+}
+
+type outcome struct {
+	JobID             string          `json:"job_id"`
+	RequestID         string          `json:"request_id"`
+	Status            string          `json:"status"`
+	Result            json.RawMessage `json:"result"`
+	Error             *fault          `json:"error"`
+	RetryAfterSeconds *float64        `json:"retry_after_seconds"`
+}
+
+type fault struct {
+	Message string `json:"message"`
+	Type    string `json:"type"`
+}
+
+// text returns the outcome as an envelope. Marshalling cannot fail, because a
+// result is either made here or copied from valid params.
+func (o outcome) text() []byte {
+	text, err := json.Marshal(map[string]any{"type": "response", "payload": o})
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// parse decodes an envelope. An unknown key is an error, except in a job's
+// context, where the protocol allows an orchestrator to add keys.
+func parse(text []byte) (m message, err error) {
+	var envelope struct {
+		Type    string          `json:"type"`
+		Payload json.RawMessage `json:"payload"`
+	}
+	if err := decodeStrict(text, &envelope); err != nil {
+		return m, err
+	}
+	switch envelope.Type {
+	case "request":
+		m.request = new(request)
+		if err = decodeStrict(envelope.Payload, m.request); err == nil {
+			err = m.request.check()
+		}
+	case "cancel":
+		m.cancel = new(cancelRequest)
+		if err = decodeStrict(envelope.Payload, m.cancel); err == nil && (m.cancel.ProtocolVersion != "2" || m.cancel.JobID == "") {
+			err = errors.New("cancel without a valid version or a job")
+		}
+	default:
+		err = fmt.Errorf("unexpected message type %q", envelope.Type)
+	}
+	return m, err
+}
+
+// decodeStrict decodes one JSON value. Unknown keys and more data are errors.
+func decodeStrict(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("trailing data after the message")
+	}
+	return nil
+}
+
+// check returns an error if a request violates the contract.
+func (q *request) check() error {
+	if err := json.Unmarshal(q.RawContext, &q.Context); err != nil {
+		return fmt.Errorf("context: %w", err)
+	}
+	c := &q.Context
+	switch {
+	case q.ProtocolVersion != "2":
+		return fmt.Errorf("version %q", q.ProtocolVersion)
+	case q.RequestID == "" || q.JobID == "" || q.FunctionName == "":
+		return errors.New("request without id, job or function")
+	case len(q.Params) == 0 || q.Params[0] != '{':
+		return errors.New("params are not an object")
+	case c.JobID != q.JobID:
+		return fmt.Errorf("context of job %q", c.JobID)
+	case c.Attempt < 1:
+		return fmt.Errorf("attempt %d", c.Attempt)
+	case c.QueueName == "" || strings.Contains(c.QueueName, ":"):
+		return fmt.Errorf("queue %q", c.QueueName)
+	case c.WorkerID != nil && *c.WorkerID == "":
+		return errors.New("empty worker id")
+	}
+	enqueued, err := parseUTC(c.EnqueueTime)
+	if err != nil || c.Deadline == nil {
+		return err
+	}
+	deadline, err := parseUTC(*c.Deadline)
+	if err == nil && deadline.Before(enqueued) {
+		err = fmt.Errorf("deadline %s is before %s", *c.Deadline, c.EnqueueTime)
+	}
+	return err
+}
+
+func parseUTC(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err == nil && !strings.HasSuffix(text, "Z") {
+		err = fmt.Errorf("time %s is not UTC", text)
+	}
+	return t, err
+}
+
+// handlers maps function names to handlers with the behavior of those in the
+// example runners.
+var handlers = map[string]func(context.Context, *request) outcome{
+	"echo": echo, "sleep": sleep, "fail": fail, "retry": retry, "crash": crash, "hang": hang, "big": large, "hash": hash,
+}
+
+type params struct {
+	MS      int64    `json:"ms"`
+	Message string   `json:"message"`
+	Times   int64    `json:"times"`
+	After   *float64 `json:"after"`
+	Code    int      `json:"code"`
+	Bytes   int      `json:"bytes"`
+	Text    string   `json:"text"`
+}
+
+// parseParams returns the request's params. It panics if they are malformed:
+// the scenarios send none that are.
+func (q *request) parseParams() (p params) {
+	p.Message, p.Code = "failed as asked", 1
+	if err := json.Unmarshal(q.Params, &p); err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func echo(_ context.Context, q *request) outcome {
+	return outcome{Status: "success", Result: q.Params}
+}
+
+func sleep(ctx context.Context, q *request) outcome {
+	select {
+	case <-time.After(time.Duration(q.parseParams().MS) * time.Millisecond):
+		return echo(ctx, q)
+	case <-ctx.Done():
+		return outcome{Status: "error", Error: &fault{Message: "Job cancelled", Type: "cancelled"}}
+	}
+}
+
+func fail(_ context.Context, q *request) outcome {
+	return outcome{Status: "error", Error: &fault{Message: q.parseParams().Message, Type: "demo"}}
+}
+
+func retry(_ context.Context, q *request) outcome {
+	p := q.parseParams()
+	if q.Context.Attempt <= p.Times {
+		return outcome{Status: "retry", RetryAfterSeconds: p.After}
+	}
+	return outcome{Status: "success", Result: fmt.Appendf(nil, `{"attempt":%d}`, q.Context.Attempt)}
+}
+
+// crash ends the process. With the param "times", it does so only in the first
+// dispatches of the job.
+func crash(ctx context.Context, q *request) outcome {
+	p := q.parseParams()
+	_, text, _ := strings.Cut(q.RequestID, "#")
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && p.Times > 0 && n > p.Times {
+		return echo(ctx, q)
+	}
+	os.Exit(p.Code)
+	return outcome{}
+}
+
+func hang(context.Context, *request) outcome {
+	select {} // only the end of the process stops it
+}
+
+func large(_ context.Context, q *request) outcome {
+	return outcome{Status: "success", Result: fmt.Appendf(nil, "%q", strings.Repeat("x", q.parseParams().Bytes))}
+}
+
+func hash(_ context.Context, q *request) outcome {
+	text := q.parseParams().Text
+	return outcome{Status: "success", Result: fmt.Appendf(nil, `{"bytes":%d,"sha256":"%x"}`, len(text), sha256.Sum256([]byte(text)))}
+}
+
+// lockJob reports a violation if the job is running in another process. The lock
+// on the job's file is released with the process, or by release.
+func (r *runner) lockJob(q *request) (release func()) {
+	if r.witness == "" {
+		return func() {}
+	}
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(r.witness), q.JobID+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		r.reportViolation("job %s is already running and was sent again as %s: %v", q.JobID, q.RequestID, err)
+		return func() {}
+	}
+	return func() { _ = f.Close() }
 }

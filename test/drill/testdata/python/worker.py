@@ -1,6 +1,6 @@
-"""A worker that notes what it does: worker.py <witness file> <gate file>
+"""A worker that records the jobs it runs: worker.py <witness file> <gate file>
 
-The witness gets a line when a job begins and one when it ends:
+It appends a line to the witness file when a job begins, and one when it ends:
 
     <begin|end> <jid> <attempt> <fence> <node>
 """
@@ -17,25 +17,25 @@ witness = os.open(sys.argv[1], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
 worker = yardmaster.Worker(create_queues=True)
 
 
-def note(what, job):
+def record(what, job):
     os.write(witness, f"{what} {job.id} {job.attempt} {job.fence} {worker.node}\n".encode())
 
 
 @worker.job("python", concurrency=8)
 def echo(job):
-    note("begin", job)
-    note("end", job)
+    record("begin", job)
+    record("end", job)
     return job.payload
 
 
 @worker.job("python-long")
 def hold(job):
-    """Is in hand until the gate is there, whatever happens to nodes meanwhile."""
-    note("begin", job)
+    """Run until the gate file exists, across losses of nodes."""
+    record("begin", job)
     while not os.path.exists(sys.argv[2]):
         job.progress(50)
         time.sleep(0.05)
-    note("end", job)
+    record("end", job)
     return "held"
 
 
