@@ -1,4 +1,4 @@
-# All that builds, checks and shows Yardmaster. `make help` lists it.
+# Builds, tests and demonstrates Yardmaster. `make help` lists the targets.
 
 SHELL      := /bin/bash
 GO         ?= go
@@ -17,22 +17,22 @@ REPORT     ?= drills
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: $(BINARY) ## build bin/yardmaster, one static binary
 
-# The compiler knows best what has changed, so it is always asked.
+# The Go tool knows what has changed, so this always runs it.
 $(BINARY): FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
 
-# The tests with clusters take longest and mostly wait, so they begin first, beside
-# all others.
+# The tests with clusters take longest and mostly wait, so they start first, in parallel
+# with all others.
 test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python ## run all tests; those with real processes use the binary
 	@set -o pipefail; CGO_ENABLED=0 $(GO) build -o bin/testreport ./test/cmd/testreport && \
 	CGO_ENABLED=0 $(GO) test -json -p 3 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
 
-# The tests of the Python client skip themselves where it cannot run.
+# The tests of the Python client are skipped where Python is missing.
 PYTHON_WORKS := python3 -c 'import ssl, sys, threading, unittest; assert sys.version_info >= (3, 9)' >/dev/null 2>&1
 python:
 	@$(PYTHON_WORKS) || { echo 'the Python client needs Python 3.9 or later; trying to install it'; \
@@ -67,25 +67,25 @@ fuzz: ## run every fuzz target for FUZZTIME (30s), in PKGS (all)
 	    test $${PIPESTATUS[0]} -eq 0; \
 	  done; done
 
-sim: ## play SEEDS (100000) stories of breaking yards from seed FIRST (1) on
+sim: ## simulate SEEDS (100000) yards with faults, from seed FIRST (1) on
 	@$(GO) test -count=1 -timeout 24h -v -run TestSeeds ./test/sim -seeds=$(SEEDS) -first=$(FIRST)
 
-mutants: ## break the code in known ways; the simulation must find each
+mutants: ## check that the simulation finds each of the known mutants
 	@$(GO) test -count=1 -timeout 1h -v -run TestMutants ./test/sim -mutants
 
-bench: build ## measure it, beside the floors of this machine
+bench: build ## benchmark three nodes against baselines on this machine
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench
 
-demo: build ## three nodes, workers and runners; the authority is killed half-way
+demo: build ## run 2,000 jobs on three nodes and kill the authority half-way
 	@$(BINARY) demo --nodes 3 --jobs $(JOBS) --kill
 
-drill: build ## break real yards in every known way; judge what is left (REPORT=<dir>)
+drill: build ## inject every known fault into real yards and check the promises (REPORT=<dir>)
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/drill run --all --report $(REPORT)
 
-drill-tests: build ## the drills that are tests still: some minutes
+drill-tests: build ## run the long tests with faults: some minutes
 	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestInterop' ./test/drill ./cluster ./test/clustertest
 
-# An image needs nothing that a registry has: it holds static programs alone.
+# The image is built from scratch, without a registry: it holds only static programs.
 IMAGE   := bin/image
 COMPOSE ?= docker-compose
 YARD    := $(COMPOSE) -f deploy/compose/compose.yml -p yard
@@ -95,10 +95,10 @@ image: build ## build the container image yardmaster:local from this host's bina
 	@docker build -q -f deploy/compose/Dockerfile.host -t yardmaster:local $(IMAGE)
 	@docker image inspect -f 'yardmaster:local has {{.Size}} bytes' yardmaster:local
 
-# The directory keeps others out; the files have to be read by the container's
-# user, whose number is not ours.
+# The directory excludes other users of the host; the files must be readable by the
+# container's user, which has another number.
 SECRETS := deploy/compose/secrets
-compose-secrets: ## make the secrets of deploy/compose, unless they are there
+compose-secrets: ## create the secrets of deploy/compose that are missing
 	@mkdir -p -m 0700 $(SECRETS); for s in cluster_secret server_token http_token; do \
 	  [ -s $(SECRETS)/$$s ] || { od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > $(SECRETS)/$$s; chmod 0444 $(SECRETS)/$$s; }; done
 
@@ -111,14 +111,14 @@ compose-down: ## stop and remove the containers; the volumes stay
 compose-ps: ## show the containers and their health
 	@$(YARD) ps
 
-compose-logs: ## follow what the containers say
+compose-logs: ## follow the logs of the containers
 	@$(YARD) logs -f --tail 20
 
-compose-drill: image compose-secrets ## kill each node's container in turn under load; judge what is left
+compose-drill: image compose-secrets ## kill each node's container in turn under load and check the promises
 	@YARD_COMPOSE='$(COMPOSE)' YARD_TEST_SEED=$(SEED) $(GO) test -count=1 -v -timeout 20m -run 'TestCompose' ./test/drill
 
-cover: ## write coverage.out, and say how much of each package is covered
+cover: ## write coverage.out and print the coverage of each package
 	@$(GO) test -coverprofile=coverage.out ./... | grep -v 'no test files'
 
-clean: ## remove what was built
+clean: ## remove the files that were built
 	@rm -rf bin coverage.out
