@@ -262,27 +262,26 @@ func (run *scriptRun) waitState(e *scriptJob, states ...string) error {
 	}
 }
 
-// requeue requeues the dead letter of a job. It treats a job with a new dispatch
-// as requeued, because the answer to an earlier request may have been lost.
+// requeue requeues the dead letter of a job. The request names the letter by its number,
+// so that it can be repeated until the letter is gone: the job may have failed again by
+// then, if an answer was lost.
 func (run *scriptRun) requeue(e *scriptJob) error {
 	v, err := run.show(e)
 	if err != nil {
 		return err
 	}
 	e.prevDispatches = v.Dispatches
+	letter, err := run.deadLetter(e, true)
+	if err != nil {
+		return err
+	}
 	for {
-		var answer struct {
-			Items []struct{ Result, Error string }
-		}
-		if err := run.request("yard.api.v1.dlq.requeue", map[string]any{"jobs": []job.ID{e.id}}, &answer); err != nil {
+		var answer api.DeadLetterResults
+		if err := run.request("yard.api.v1.dlq.requeue", api.DeadLetterRequest{Letters: []uint64{letter}}, &answer); err != nil {
 			return run.recordRefusal(err)
 		}
-		if n := len(answer.Items); n == 1 && answer.Items[0].Result != "failed" {
+		if len(answer.Items) == 0 || answer.Items[0].Error == "" {
 			return nil
-		}
-		v, err := run.show(e)
-		if err != nil || v.Dispatches > e.prevDispatches || v.State != "failed" {
-			return err // requeued; the answer was lost
 		}
 		if run.pause() != nil {
 			return fmt.Errorf("requeue answered %+v", answer)
@@ -315,12 +314,12 @@ func (run *scriptRun) waitEnd(words []string) error {
 	if err != nil {
 		return err
 	}
-	letter, err := run.hasDeadLetter(e, v.State == "failed")
+	letter, err := run.deadLetter(e, v.State == "failed")
 	if err != nil {
 		return err
 	}
-	if letter != (v.State == "failed") {
-		return fmt.Errorf("the job is %s; it has a dead letter: %t", v.State, letter)
+	if (letter > 0) != (v.State == "failed") {
+		return fmt.Errorf("the job is %s; the number of its dead letter, 0 for none, is %d", v.State, letter)
 	}
 	e.losses = v.Losses
 	if n := v.ResultBytes; n > 0 && n < overhop.DefaultFrameLimit-maxNATSRecord {
@@ -352,21 +351,21 @@ func (run *scriptRun) waitEnd(words []string) error {
 // of the ledger's clock.
 const clockSkew = 25 * time.Millisecond
 
-// hasDeadLetter reports whether a job has a dead letter. If must is set, it waits
-// for one until run.ctx ends.
-func (run *scriptRun) hasDeadLetter(e *scriptJob, must bool) (bool, error) {
+// deadLetter returns the number of a job's dead letter, or 0 if it has none. If must is
+// set, it waits for one until run.ctx ends.
+func (run *scriptRun) deadLetter(e *scriptJob, must bool) (number uint64, err error) {
 	for {
-		var answer struct{ Letters []struct{ ID string } }
-		if err := run.request("yard.api.v1.dlq.list", map[string]any{"jobs": []job.ID{e.id}}, &answer); err != nil {
-			return false, err
+		var answer api.DeadLetterPage
+		if err := run.request("yard.api.v1.dlq.list", api.DeadLetterRequest{Jobs: []job.ID{e.id}}, &answer); err != nil {
+			return 0, err
 		}
-		if n := len(answer.Letters); n > 1 {
-			return true, fmt.Errorf("the job has %d dead letters", n)
-		} else if n == 1 || !must {
-			return n == 1, nil
-		}
-		if run.pause() != nil {
-			return false, nil
+		switch n := len(answer.Letters); {
+		case n > 1:
+			return 0, fmt.Errorf("the job has %d dead letters", n)
+		case n == 1:
+			return answer.Letters[0].Number, nil
+		case !must || run.pause() != nil:
+			return 0, nil
 		}
 	}
 }
