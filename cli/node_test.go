@@ -105,7 +105,7 @@ func TestAgainstNode(t *testing.T) {
 func await(t *testing.T, f *fakeAPI, want string, args ...string) {
 	t.Helper()
 	var last cmdResult
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if last = f.run(t, args...); last.code == 0 && strings.Contains(last.out, want) {
 			return
 		}

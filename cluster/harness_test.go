@@ -153,7 +153,7 @@ func startCluster(t testing.TB) []*testNode {
 // error after 30 s.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := check()
 		if err == nil {

@@ -194,7 +194,7 @@ func TestRestore_Abandon(t *testing.T) {
 // waitApplied waits until fits reports true for the local ledger.
 func waitApplied(t *testing.T, n *Node, fits func() bool) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		_, changed := n.raft.Applied()
 		if fits() {

@@ -375,7 +375,7 @@ func TestWeb_Abort(t *testing.T) {
 // waitUntil polls until fact is true. It is for facts without a notification.
 func waitUntil(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !fact(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !fact(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not after 30 s", what)
 		}

@@ -72,7 +72,7 @@ func (r *recorder) logLines() []job.LogLine {
 }
 
 // testTimeout is how long a test waits for a condition before it fails.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // awaitOffer waits until a worker offers the given number of slots and returns
 // its name.

@@ -30,7 +30,7 @@ import (
 )
 
 // waitTimeout is how long a fact may take to become true on a busy machine.
-const waitTimeout = 30 * time.Second
+const waitTimeout = time.Minute
 
 // Cluster is a set of nodes in one process. A standalone node is a cluster of one.
 type Cluster struct {

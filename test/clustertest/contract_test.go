@@ -31,7 +31,7 @@ func service(t *testing.T, cl *clustertest.Cluster) {
 	}
 	nodes := map[string]bool{}
 	for len(nodes) < 3 {
-		m, err := sub.NextMsg(10 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("got answers of %v: %v", nodes, err)
 		}

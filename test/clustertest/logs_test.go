@@ -163,7 +163,7 @@ func logCommand(t *testing.T, cl *clustertest.Cluster, id string) {
 			if !strings.HasSuffix(line, " info  "+want) {
 				t.Errorf("shown is %q, want %q", line, want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%q is not shown", want)
 		}
 		if next := map[string]string{"first": "second", "second": "third"}[want]; next != "" {

@@ -227,7 +227,7 @@ var duplicate = regexp.MustCompile(`("duplicate": ?)true`)
 // authority changes for example; it may then be a duplicate.
 func (p *tourRun) until(s *step, once bool, fn func() (string, error)) {
 	p.t.Helper()
-	patience := 30 * time.Second
+	patience := time.Minute
 	if p.write {
 		patience = 2 * time.Second
 	}

@@ -343,7 +343,7 @@ func roleReads(t *testing.T, cl *clustertest.Cluster, conns map[byte]*userConn) 
 		if err != nil {
 			t.Fatalf("%s reads history: %v", p.name, err)
 		}
-		if m, err := events.Next(jetstream.FetchMaxWait(20 * time.Second)); err != nil || len(m.Data()) == 0 {
+		if m, err := events.Next(jetstream.FetchMaxWait(time.Minute)); err != nil || len(m.Data()) == 0 {
 			t.Errorf("%s reads history: %v", p.name, err)
 		}
 		nodes, err := js.KeyValue(shortContext(t), "YARD_NODES")
@@ -361,7 +361,7 @@ func roleReads(t *testing.T, cl *clustertest.Cluster, conns map[byte]*userConn) 
 				if row != nil { // nil ends the initial values
 					seen[row.Key()] = true
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Errorf("%s sees only the nodes %v", p.name, seen)
 			}
 		}

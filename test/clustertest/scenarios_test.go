@@ -49,7 +49,7 @@ func TestScenarios(t *testing.T) {
 				c.Scheduler, c.RRQ = cfg.Scheduler, cfg.RRQ
 				c.RRQ.Runners = map[string]runnerpool.RunnerConfig{"demo": runnerOf(runner, witness)}
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			w := runnerscript.Env{Witness: witness, Attempts: cfg.Scheduler.MaxAttempts, Request: anyMember(cl), Overhop: func() string { return cl.Members[0].Node().Addresses().Overhop }}
 			for _, p := range runnerscript.Run(ctx, w, scripts) {

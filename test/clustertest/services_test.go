@@ -32,7 +32,7 @@ func requestEach[T any](t *testing.T, m *clustertest.Member, subject string, wan
 	}
 	output := map[string]T{}
 	for len(output) < want {
-		m, err := sub.NextMsg(10 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("%s: got %d of %d answers: %v", subject, len(output), want, err)
 		}

@@ -28,7 +28,7 @@ func wireScripts(t *testing.T, cl *clustertest.Cluster) {
 				Dial: func(speaker string) (net.Conn, error) {
 					return net.Dial("tcp", memberForClient(cl, speaker).Node().Addresses().Overhop)
 				},
-				Timeout: 30 * time.Second, Suffix: fmt.Sprintf("%s-%d", run, i),
+				Timeout: time.Minute, Suffix: fmt.Sprintf("%s-%d", run, i),
 				AwaitQueue: func(queue string) error {
 					cl.Eventually("queue "+queue+" is known everywhere", func() error { return queueKnown(cl, queue) })
 					return nil
