@@ -360,7 +360,8 @@ func (r *scriptRun) sendRequest(c *client, m wireRequest) {
 }
 
 // expect checks that the next message is "NAME {…}" or "ERR CODE {…}". After a
-// retried request, any other answer repeats the request until the timeout.
+// retried request, any other answer repeats the request until the timeout. A cluster
+// whose authority changes answers UNAVAILABLE, which repeats any request.
 func (r *scriptRun) expect(c *client, rest string) error {
 	name, text, _ := strings.Cut(rest, " ")
 	t := typeByName[name]
@@ -388,8 +389,9 @@ func (r *scriptRun) expect(c *client, rest string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		again, err := r.expectOne(c, t, rest, v)
-		if err == nil || !retry || again == nil || time.Now().After(deadline) {
+		again, e, err := r.expectOne(c, t, rest, v)
+		repeat := retry || r.env.AwaitIdle == nil && isUnavailable(&e) && len(c.pending) == 0
+		if err == nil || !repeat || again == nil || time.Now().After(deadline) {
 			return err
 		}
 		<-tick.C
@@ -397,15 +399,24 @@ func (r *scriptRun) expect(c *client, rest string) error {
 	}
 }
 
-// expectOne checks the next message against type t and payload v, and returns the
-// request it answers, if any.
-func (r *scriptRun) expectOne(c *client, t int64, expected string, v value) (*wireRequest, error) {
-	e, err := c.next(&r.env, isPush(t))
+// isUnavailable reports whether a message is the error UNAVAILABLE.
+func isUnavailable(e *overhop.Envelope) bool {
+	if e.T != overhop.TErr {
+		return false
+	}
+	code, _ := e.P.Get("code").Str()
+	return code == string(overhop.CodeUnavailable)
+}
+
+// expectOne checks the next message e against type t and payload v, and returns it with
+// the request it answers, if any.
+func (r *scriptRun) expectOne(c *client, t int64, expected string, v value) (request *wireRequest, e overhop.Envelope, err error) {
+	e, err = c.next(&r.env, isPush(t))
 	if err != nil {
-		return nil, fmt.Errorf("%s %w; want %s", c.name, err, expected)
+		return nil, e, fmt.Errorf("%s %w; want %s", c.name, err, expected)
 	}
 	exchange := Exchange{Name: "push", State: c.state, Answer: nameByType[e.T], Response: e.P}
-	rid, request := overhop.PushRID, (*wireRequest)(nil)
+	rid := overhop.PushRID
 	if !isPush(e.T) && len(c.pending) > 0 {
 		was := c.pending[0]
 		c.pending = c.pending[1:]
@@ -414,12 +425,12 @@ func (r *scriptRun) expectOne(c *client, t int64, expected string, v value) (*wi
 		exchange.Name, exchange.State, exchange.Request = was.name, was.state, was.payload
 	}
 	if e.T != t || e.RID != rid {
-		return request, fmt.Errorf("%s got %s (t=%d) rid %q %s; want rid %q, %s", c.name, nameByType[e.T], e.T, e.RID, format(e.P), rid, expected)
+		return request, e, fmt.Errorf("%s got %s (t=%d) rid %q %s; want rid %q, %s", c.name, nameByType[e.T], e.T, e.RID, format(e.P), rid, expected)
 	}
 	if err := r.vars.match(v, e.P); err != nil {
-		return request, fmt.Errorf("%s got %s %s\n\tpayload: %w; want %s", c.name, nameByType[e.T], format(e.P), err, expected)
+		return request, e, fmt.Errorf("%s got %s %s\n\tpayload: %w; want %s", c.name, nameByType[e.T], format(e.P), err, expected)
 	}
 	c.updateState(exchange)
 	r.exchanged = append(r.exchanged, exchange)
-	return request, nil
+	return request, e, nil
 }
