@@ -33,6 +33,7 @@ type fakeTransport struct {
 	lastBatch        uint64         // likewise
 	ackSeq           uint64         // likewise
 	heartbeatDelay   time.Duration  // how long an acknowledgement takes
+	onHeartbeat      func()         // called before an acknowledgement
 	settled          map[string]int // outcomes committed, by request id
 	inFlight         int
 	maxInFlight      int // maximum number of reports in flight
@@ -114,9 +115,12 @@ func (b *fakeTransport) Report(ctx context.Context, node string, r job.Report) (
 
 func (b *fakeTransport) Heartbeat(_ context.Context, _ string, beat job.Heartbeat) (job.HeartbeatAck, error) {
 	b.mu.Lock()
-	slow := b.heartbeatDelay
+	slow, onHeartbeat := b.heartbeatDelay, b.onHeartbeat
 	b.mu.Unlock()
 	time.Sleep(slow)
+	if onHeartbeat != nil {
+		onHeartbeat()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.heartbeats = append(b.heartbeats, beat)
@@ -318,6 +322,29 @@ func TestLease_ExpiryStopsWork(t *testing.T) {
 		if !full {
 			t.Error("the offers were not sent again")
 		}
+		b.finish(3)
+	})
+}
+
+// TestLease_ExpiredWhileFrozen checks that a node that was frozen until after the end of
+// its lease stops its work, although a new lease arrives before it has noticed the end.
+func TestLease_ExpiredWhileFrozen(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
+		b.Assign(batch(1, assignment(1)))
+		b.transport.set(func() {
+			b.transport.lastBatch = 2
+			b.transport.onHeartbeat = sync.OnceFunc(func() { // the process continues here
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.lease.until = time.Now()
+			})
+		})
+		advance(2 * time.Second)
+		_, stopped := b.target.seen()
+		wantEqual(t, "stopped", stopped, []string{requestID(1) + " LEASE_EXPIRED"})
+		wantEqual(t, "meant for the previous lease", b.Assign(batch(2, assignment(2))), []job.Answer{job.NoCapacity})
+		wantEqual(t, "assigned under the next lease", b.Assign(batch(3, assignment(3))), []job.Answer{job.Taken})
+		b.finish(1)
 		b.finish(3)
 	})
 }

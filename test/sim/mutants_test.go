@@ -55,9 +55,6 @@ var mutants = []mutant{
 		{"agent/inflight.go", " || a.table.refused.has(d.DispatchID)", ""}}},
 	{"a node accepts assignments meant for its previous incarnation", []edit{
 		{"agent/inflight.go", "case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.observeEpoch(b.Epoch):", "case !a.observeEpoch(b.Epoch):"}}},
-	{"a node that was frozen renews its expired lease", []edit{
-		{"agent/heartbeat.go", "\ta.checkLease() //", "\t//"},
-		{"agent/heartbeat.go", "if a.lease.justExpired() {\n\t\treturn", "if false {\n\t\treturn"}}},
 	{"leases that the previous authority granted late are not waited for", []edit{
 		{"scheduler/dispatches.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}},
 	{"a worker's lease outlasts its node's", []edit{
