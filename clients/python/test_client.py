@@ -146,18 +146,17 @@ class Jobs(ClientCase):
             future.result(PATIENCE)
 
     def test_await_rate_limited(self):
-        future = self.submit(self.client.result, JID)
-        connection = self.node.accept()
-        rid, _ = connection.expect(AWAIT)
-        connection.refuse(rid, "RATE_LIMITED")
-        connection.answer(AWAIT, {"status": "completed", "result": 5, "runtime": {"attempts_so_far": 1}})
-        self.assertEqual(future.result(PATIENCE), 5)
+        self.check_await_repeated("RATE_LIMITED")
 
     def test_await_of_job_unknown_at_first(self):
+        self.check_await_repeated("JOB_NOT_FOUND")
+
+    def check_await_repeated(self, code):
+        """Checks that the client repeats an AWAIT that is refused with this code."""
         future = self.submit(self.client.result, JID)
         connection = self.node.accept()
         rid, _ = connection.expect(AWAIT)
-        connection.refuse(rid, "JOB_NOT_FOUND")
+        connection.refuse(rid, code)
         connection.answer(AWAIT, {"status": "completed", "result": 5, "runtime": {"attempts_so_far": 1}})
         self.assertEqual(future.result(PATIENCE), 5)
 
