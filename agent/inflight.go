@@ -57,8 +57,8 @@ func (d *dispatch) recall(reason job.RecallReason) bool {
 	return d.phase == running
 }
 
-// severity returns the rank of a recall reason: of several recalls of a dispatch, only
-// one with a higher rank than those before has an effect. "" stands for no recall.
+// severity returns the rank of a recall reason, which is 0 for "", no recall. A recall of
+// a dispatch has an effect only if its rank is higher than that of all recalls before.
 func severity(reason job.RecallReason) int {
 	switch reason {
 	case "":

@@ -104,8 +104,8 @@ func (r *restorer) ensureStreams(ctx context.Context, layout streams.Layout) err
 	}
 }
 
-// awaitReplicas waits until every stream is complete on all members that hold it:
-// before that, the loss of one member could lose restored data. It also checks that the
+// awaitReplicas waits until every stream is complete on all members that hold it, because
+// until then the loss of one member could lose restored data. It also checks that the
 // streams are those of this backup, and not of another restore.
 func (r *restorer) awaitReplicas(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replicateTimeout)

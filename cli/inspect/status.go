@@ -52,8 +52,8 @@ func statusTable(w io.Writer, s *api.Status) {
 	poolTable(w, s)
 }
 
-// memberTable shows the members, one per line, with what the status of each node reports;
-// "-" stands for what is unknown because a node reports no status.
+// memberTable shows the members, one per line, with what the status of each node reports.
+// It shows "-" if a node reports no status.
 func memberTable(w io.Writer, s *api.Status) {
 	if len(s.Members) == 0 {
 		return

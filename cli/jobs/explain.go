@@ -97,7 +97,7 @@ func reasonRows(row func(name, value string), reasons []api.Reason) {
 }
 
 // holderRows shows the active jobs in holders, each in a row with the given name. If more
-// is above 0, a last row shows that there are so many others.
+// is above 0, a last row shows it as the number of other jobs.
 func holderRows(row func(name, value string), name string, holders []api.ActiveJob, more int) {
 	for i := range holders {
 		h := &holders[i]

@@ -83,8 +83,8 @@ func showLog(ctx context.Context, env *command.Env, request map[string]any, foll
 
 // showLogLine prints one line of a job log, which is a JSON object. With --json it
 // prints the object; otherwise it prints the line's time, number, node, worker, level
-// and text. Instead of the text it prints the structured record of a line that has one,
-// and the number of lines that were lost where a line stands for them.
+// and text. It prints the structured record instead of the text, if the line has one, and
+// the number of lost lines, if the line reports that lines were lost.
 func showLogLine(env *command.Env, line []byte) error {
 	if env.JSON {
 		_, err := fmt.Fprintf(env.Out, "%s\n", line)
