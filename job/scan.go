@@ -3,12 +3,14 @@ package job
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 )
 
-// Every record is parsed twice on its way, so the form that nearly all records
-// have is parsed here, without reflection and in one pass. Anything else is
-// left to encoding/json, which also produces all error messages. Whatever this
-// parser accepts, encoding/json accepts with the same result.
+// Every record is parsed two or three times: by the node that accepts it unless it
+// is published directly, by the authority, and by the node that runs the job. So
+// the form that nearly all records have is parsed here, without reflection and in
+// one pass. Anything else is left to encoding/json, which also produces all error
+// messages. Whatever this parser accepts, encoding/json accepts with the same result.
 
 // ScanSpec parses a body of the usual form; it does not check the ranges of the
 // fields. False means only that encoding/json has to parse the body, which may
@@ -107,7 +109,7 @@ func plainString(body []byte, i int) (text []byte, end int) {
 	}
 	text = body[i+1 : end-1]
 	for _, c := range text {
-		if c < ' ' || c == '\\' || c >= 0x80 {
+		if c == '\\' || c >= 0x80 {
 			return nil, -1
 		}
 	}
@@ -142,49 +144,91 @@ func skipSpace(b []byte, i int) int {
 }
 
 // skipString returns the index after the string that begins at b[i], quotes
-// included, or -1 if there is none. It does not check what is in the string.
+// included, or -1 if there is no valid one, or one that escapes a character by
+// its number.
 func skipString(b []byte, i int) int {
 	if i >= len(b) || b[i] != '"' {
 		return -1
 	}
 	for i++; i < len(b); i++ {
-		switch b[i] {
-		case '"':
+		switch c := b[i]; {
+		case c == '"':
 			return i + 1
-		case '\\':
-			i++ // the escaped character
+		case c < ' ':
+			return -1
+		case c == '\\':
+			if i++; i == len(b) || strings.IndexByte(`"\/bfnrt`, b[i]) < 0 {
+				return -1
+			}
 		}
 	}
 	return -1
 }
 
+// maxScanDepth is the deepest nesting of params that is parsed here.
+const maxScanDepth = 32
+
 // skipObject returns the index after the JSON object that begins at b[i], or -1
-// if there is no valid one.
+// if there is no valid one, or one nested more than maxScanDepth deep.
 func skipObject(b []byte, i int) int {
 	if i == len(b) || b[i] != '{' {
 		return -1
 	}
-	begin, depth := i, 0
-	for ; i < len(b); i++ {
-		switch b[i] {
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		case '"':
-			end := skipString(b, i)
-			if end < 0 {
-				return -1
-			}
-			i = end - 1
-		}
-		if depth > 0 {
-			continue
-		}
-		if !json.Valid(b[begin : i+1]) {
-			return -1
-		}
+	return skipNested(b, i, maxScanDepth)
+}
+
+// skipNested returns the index after the object or array that begins at b[i], or
+// -1 if it is not valid, or nested more than depth deep.
+func skipNested(b []byte, i, depth int) int {
+	if depth == 0 {
+		return -1
+	}
+	isObject, closing := b[i] == '{', b[i]+2 // in ASCII, "[\]" and "{|}" are adjacent
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == closing {
 		return i + 1
 	}
-	return -1
+	for {
+		if isObject {
+			if i = skipString(b, i); i < 0 {
+				return -1
+			}
+			if i = skipSpace(b, i); i == len(b) || b[i] != ':' {
+				return -1
+			}
+			i = skipSpace(b, i+1)
+		}
+		if i = skipValue(b, i, depth-1); i < 0 {
+			return -1
+		}
+		if i = skipSpace(b, i); i == len(b) {
+			return -1
+		}
+		if b[i] == closing {
+			return i + 1
+		}
+		if b[i] != ',' {
+			return -1
+		}
+		i = skipSpace(b, i+1)
+	}
+}
+
+// skipValue is like skipNested, for any value; i may be len(b).
+func skipValue(b []byte, i, depth int) int {
+	switch {
+	case i == len(b):
+		return -1
+	case b[i] == '"':
+		return skipString(b, i)
+	case b[i] == '{', b[i] == '[':
+		return skipNested(b, i, depth)
+	}
+	end := i
+	for end < len(b) && (b[end] >= '0' && b[end] <= '9' || b[end] >= 'a' && b[end] <= 'z' || strings.IndexByte("+-.E", b[end]) >= 0) {
+		end++
+	}
+	if !json.Valid(b[i:end]) {
+		return -1
+	}
+	return end
 }

@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,6 +41,7 @@ func TestScan_FallsBack(t *testing.T) {
 		`{"params":null}`, `{"params":[]}`, `{"params":{"a":01}}`, `{"params":{"a":1.}}`, `{"params":{"a":-}}`, `{"params":{"a":1e}}`,
 		`{"params":{"a":tru}}`, `{"params":{"a" 1}}`, `{"params":{1:1}}`, `{"params":{"a":1]}`, `{"params":{"a":[1}}}`,
 		"{\"params\":{\"a\":\"\n\"}}", `{"params":{"a":"\x"}}`, `{"params":{"a":"`, `{"params":{"a":"\`, `{"params":{"a":1,}}`,
+		`{"params":{"a":"\u0041"}}`, `{"params":{"a":` + strings.Repeat("[", maxScanDepth) + strings.Repeat("]", maxScanDepth) + `}}`,
 	} {
 		var s Spec
 		if s.scan([]byte(body)) {
