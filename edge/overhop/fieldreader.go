@@ -24,27 +24,31 @@ type fieldReader struct {
 const maxFields = 19
 
 // newFieldReader returns a reader of the named fields of p, which it finds in one
-// pass. Only these can be read.
-func newFieldReader(p Raw, names ...string) fieldReader {
-	r := fieldReader{names: names}
-	p.pick(r.values[:], names...)
+// pass. Only these can be read. The compiler inlines the functions that make a
+// reader, so that it is on its caller's stack, and there once.
+func newFieldReader(p Raw, names ...string) *fieldReader {
+	r := &fieldReader{names: names}
+	r.find(p)
+	return r
+}
+
+// newExtensionReader is newFieldReader for a message of the delivery extension.
+func newExtensionReader(p Raw, names ...string) *fieldReader {
+	r := &fieldReader{names: names, nilIsAbsent: true}
+	r.find(p)
 	return r
 }
 
 // nested returns a reader of the named fields of p, a field that r has read. Its
 // first error is that of r, if r has one. within precedes the names in errors.
-func (r *fieldReader) nested(p Raw, within string, names ...string) fieldReader {
-	reader := newFieldReader(p, names...)
-	reader.within, reader.nilIsAbsent, reader.err = within, r.nilIsAbsent, r.err
-	return reader
+func (r *fieldReader) nested(p Raw, within string, names ...string) *fieldReader {
+	nested := &fieldReader{names: names, within: within, nilIsAbsent: r.nilIsAbsent, err: r.err}
+	nested.find(p)
+	return nested
 }
 
-// newExtensionReader is newFieldReader for a message of the delivery extension.
-func newExtensionReader(p Raw, names ...string) fieldReader {
-	r := newFieldReader(p, names...)
-	r.nilIsAbsent = true
-	return r
-}
+// find finds the fields in p.
+func (r *fieldReader) find(p Raw) { p.pick(r.values[:], r.names...) }
 
 // raw returns a field, empty if it is missing.
 func (r *fieldReader) raw(name string) Raw { return r.values[slices.Index(r.names, name)] }
