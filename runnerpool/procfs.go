@@ -62,6 +62,9 @@ func listeningInodes(port int) ([]string, error) {
 		}
 		lines := bufio.NewScanner(f)
 		for lines.Scan() {
+			if !bytes.Contains(lines.Bytes(), []byte(suffix)) {
+				continue // there may be thousands of connections
+			}
 			// sl local_address rem_address st … uid timeout inode
 			col := strings.Fields(lines.Text())
 			if len(col) > 9 && col[3] == listening && strings.HasSuffix(col[1], suffix) && acceptsLoopback(col[1]) {
