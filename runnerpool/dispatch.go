@@ -26,6 +26,7 @@ type dispatch struct {
 
 	mu            sync.Mutex
 	conn          *rrq.Conn        // the connection its slot waits on; nil: none
+	sent          bool             // the whole request was written
 	recallReason  job.RecallReason // "": not recalled
 	recallPending bool             // a recall that its slot has not handled yet
 	waitDeadline  time.Time        // end of all waits; zero: none
@@ -83,6 +84,13 @@ func (d *dispatch) arm(conn *rrq.Conn, t time.Time) {
 		t = time.Now()
 	}
 	conn.SetDeadline(t)
+}
+
+// markSent records that the whole request was written.
+func (d *dispatch) markSent() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sent = true
 }
 
 // disarm is called after the wait that arm began. It returns the reason of the

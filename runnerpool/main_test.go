@@ -118,7 +118,7 @@ func handleRequest(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	case "wait": // until cancelled
 		<-ctx.Done()
 		return rrq.Outcome{}
-	case "late": // a short time, and ignores a cancel
+	case "late": // answers when it is cancelled or its deadline passes, as if it had finished
 		<-ctx.Done()
 		return success
 	case "hang":

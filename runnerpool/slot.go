@@ -77,14 +77,14 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 	}
 
 	d.arm(s.conn, waitUntil)
-	err := s.conn.Send(&req)
-	sent := err == nil
 	var answer rrq.Outcome
-	if sent {
+	err := s.conn.Send(&req)
+	if err == nil {
+		d.markSent()
 		answer, err = s.conn.Wait()
 	}
 	recallReason := d.disarm()
-	if o, unsendable := d.unsendableOutcome(err); unsendable && !sent {
+	if o, unsendable := d.unsendableOutcome(err); unsendable && !d.sent {
 		return o
 	}
 	switch {
@@ -102,9 +102,9 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 		} else if hasResponseTimeout {
 			o = d.transportOutcome(errResponseTimeout)
 		}
-		return s.terminate(d, sent, o)
+		return s.terminate(d, o)
 	}
-	return s.connFailed(d, sent, err)
+	return s.connFailed(d, err)
 }
 
 // errResponseTimeout ends a request that exceeded
@@ -159,19 +159,19 @@ func (s *slot) connectFailed(d *dispatch, err error) job.Outcome {
 	return d.transportOutcome(err)
 }
 
-// connFailed returns the outcome of a dispatch whose connection failed with err; sent
-// reports whether the whole request was written. It first waits for exitDelay, because
-// the sockets of an exiting process close a moment before its exit is noticed. After a
-// malformed answer the handler has ended; without any answer, only the end of the
-// process proves that it has, so connFailed replaces the process.
-func (s *slot) connFailed(d *dispatch, sent bool, err error) job.Outcome {
+// connFailed returns the outcome of a dispatch whose connection failed with err. It
+// first waits for exitDelay, because the sockets of an exiting process close a moment
+// before its exit is noticed. After a malformed answer the handler has ended; without
+// any answer, only the end of the process proves that it has, so connFailed replaces
+// the process.
+func (s *slot) connFailed(d *dispatch, err error) job.Outcome {
 	if s.w.exitsWithin(exitDelay) {
 		s.closeConn()
 		return d.lostOutcome()
 	}
 	s.sendCancel(d)
 	s.closeConn()
-	if sent && !isBadAnswer(err) {
+	if d.sent && !isBadAnswer(err) {
 		s.w.killFor(d, fmt.Errorf("no answer to a request: %w", err))
 	}
 	return d.transportOutcome(err)
@@ -187,10 +187,9 @@ func isBadAnswer(err error) bool {
 // terminate ends a dispatch and returns when its handler has stopped: it sends
 // a cancel, waits for an answer, closes the connection, and finally kills the
 // process. It returns outcome, unless the handler succeeds while it is being
-// cancelled; after a deadline it returns outcome in any case. sent reports
-// whether the whole request was written.
-func (s *slot) terminate(d *dispatch, sent bool, outcome job.Outcome) job.Outcome {
-	if !sent {
+// cancelled; after a deadline it returns outcome in any case.
+func (s *slot) terminate(d *dispatch, outcome job.Outcome) job.Outcome {
+	if !d.sent {
 		// A partial request starts nothing, but a runner that does not read for
 		// so long is stuck.
 		s.closeConn()
