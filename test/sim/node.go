@@ -160,6 +160,18 @@ func (proc *process) stepDown() {
 	proc.inFlight = nil
 }
 
+// takeFirst removes e from the proposals in flight and returns true, if e is the
+// oldest of them.
+func (proc *process) takeFirst(e *proposal) bool {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	if len(proc.inFlight) == 0 || proc.inFlight[0] != e {
+		return false
+	}
+	proc.inFlight = proc.inFlight[1:]
+	return true
+}
+
 // catchUp applies the log up to an index and returns the results of the last entry.
 func (proc *process) catchUp(to int) (results []ledger.Result) {
 	for proc.applied < to {
@@ -296,11 +308,10 @@ func (r *raft) commit(proc *process, term uint64, e *proposal) {
 	if !proc.up || proc.term != term {
 		return
 	}
-	if r.leader != proc || !r.hasMajority(proc) || len(proc.inFlight) == 0 || proc.inFlight[0] != e {
+	if r.leader != proc || !r.hasMajority(proc) || !proc.takeFirst(e) {
 		r.sim.after(20*time.Millisecond, fmt.Sprintf("commit %s %d", proc.id, e.number), func() { r.commit(proc, term, e) })
 		return
 	}
-	proc.inFlight = proc.inFlight[1:]
 	r.add(term, e)
 	e.commit = scheduler.Commit{Index: uint64(len(r.log)), Results: proc.catchUp(len(r.log))}
 	close(e.done)
@@ -404,11 +415,14 @@ func (r *raft) resign(proc *process, term uint64) {
 // and it may learn of its end late, the later if it reaches no majority.
 func (r *raft) depose(old *process) {
 	r.leader = nil
+	old.mu.Lock()
+	inFlight := old.inFlight
+	old.mu.Unlock()
 	committed := 0
-	if n := len(old.inFlight); n > 0 {
+	if n := len(inFlight); n > 0 {
 		committed = r.sim.intn("kept", n+1)
 	}
-	for _, e := range old.inFlight[:committed] {
+	for _, e := range inFlight[:committed] {
 		r.add(old.term, e)
 	}
 	if !old.up {
@@ -419,7 +433,7 @@ func (r *raft) depose(old *process) {
 		unaware = r.sim.duration("unaware for", 10*time.Millisecond, 11*time.Second)
 	}
 	term := old.term
-	r.sim.trace("%s is deposed, %d of %d entries committed, learns of it in %s", old.id, committed, len(old.inFlight), unaware)
+	r.sim.trace("%s is deposed, %d of %d entries committed, learns of it in %s", old.id, committed, len(inFlight), unaware)
 	r.sim.after(unaware, "deposed "+old.id, func() {
 		if old.up && old.term == term {
 			old.stepDown()
