@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -177,5 +178,14 @@ func TestError_Status(t *testing.T) {
 		if got := (&Error{Code: code}).Status(); got != want {
 			t.Errorf("status of %q is %d, want %d", code, got, want)
 		}
+	}
+}
+
+// A replay with the job's own params can be requested with the type: a server takes
+// null for other params, which are invalid.
+func TestReplayRequest_Marshal(t *testing.T) {
+	text, err := json.Marshal(ReplayRequest{ID: "j", Queue: "q"})
+	if want := `{"id":"j","queue":"q","to":"","new_id":""}`; string(text) != want || err != nil {
+		t.Errorf("request is %s, %v, want %s", text, err, want)
 	}
 }

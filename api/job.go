@@ -109,11 +109,11 @@ type LogReply struct {
 
 // ReplayRequest names a job that has ended, and what to change in its copy.
 type ReplayRequest struct {
-	ID     string          `json:"id"`     // as in [JobRequest]
-	Queue  string          `json:"queue"`  // likewise
-	To     string          `json:"to"`     // another queue, which must exist; "" means the same
-	NewID  string          `json:"new_id"` // key of the new job; "" means a new id
-	Params json.RawMessage `json:"params"` // replace the job's own; nil means the same
+	ID     string          `json:"id"`              // as in [JobRequest]
+	Queue  string          `json:"queue"`           // likewise
+	To     string          `json:"to"`              // another queue, which must exist; "" means the same
+	NewID  string          `json:"new_id"`          // key of the new job; "" means a new id
+	Params json.RawMessage `json:"params,omitzero"` // replace the job's own; nil means the same
 }
 
 // ReplayReply names the new job.
