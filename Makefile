@@ -39,12 +39,14 @@ python:
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3; } >/dev/null 2>&1; $(PYTHON_WORKS); } || \
 	  echo 'could not: its tests are skipped; to run them install python3 (Debian: apt-get install python3)'
 
+# Two clusters at once under the detector keep two processors from everything else: no
+# authority keeps its lease.
 race: build ## run all tests under the race detector (needs a C compiler)
 	@command -v gcc >/dev/null || command -v cc >/dev/null || { \
 	  echo 'the race detector needs a C compiler; trying to install one'; \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq gcc libc6-dev; } >/dev/null 2>&1 || { \
 	    echo 'could not: install gcc and the C headers (Debian: apt-get install gcc libc6-dev), then repeat'; exit 1; }; }
-	@CGO_ENABLED=1 $(GO) test -race -timeout 30m $(PKGS)
+	@CGO_ENABLED=1 $(GO) test -race -timeout 30m -p 1 -parallel 1 $(PKGS)
 
 check: ## format, vet, layers, documents, modules
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

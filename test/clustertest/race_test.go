@@ -1,0 +1,5 @@
+//go:build race
+
+package clustertest_test
+
+func init() { raceDetector = true }
