@@ -16,7 +16,7 @@ import (
 // has answered its outcome.
 type activeJob struct {
 	worker *Worker
-	quest  Quest
+	quest  *Quest
 	stop   context.CancelCauseFunc // ends the handler's context
 
 	// Guarded by Worker.mu.
@@ -82,12 +82,12 @@ func (wc *workerConn) handleQuest(quest Quest) {
 		w.stopPreviousLocked(quest.JID)
 	}
 	ctx, stop := context.WithCancelCause(w.jobsCtx)
-	job := &activeJob{worker: w, quest: quest, stop: stop}
+	job := &activeJob{worker: w, quest: &quest, stop: stop}
 	w.running[quest.Token] = job
 	wc.hurryBeatLocked(quest.Beat)
 	w.mu.Unlock()
 
-	wc.client.Ack(&job.quest, func(_ Raw, err error) {
+	wc.client.Ack(job.quest, func(_ Raw, err error) {
 		if code := ErrorCode(err); endsLease(code) {
 			w.loseLease(job, code)
 		}
@@ -102,7 +102,7 @@ func (wc *workerConn) handleDuplicate(job *activeJob) {
 	wc.worker.mu.Lock()
 	hasOutcome, sid := job.hasOutcome(), wc.sids[job.quest.Queue]
 	wc.worker.mu.Unlock()
-	wc.client.Ack(&job.quest, nil)
+	wc.client.Ack(job.quest, nil)
 	if hasOutcome {
 		wc.sendOutcome(job)
 	}
@@ -160,7 +160,7 @@ func (j *activeJob) run(ctx context.Context, handler Handler) {
 		}
 		j.finish(result, withStopCause(ctx, err))
 	}()
-	quest := j.quest // the handler may change its own copy
+	quest := *j.quest // the handler may change its own copy
 	result, err = handler(ctx, &quest)
 }
 
@@ -262,7 +262,7 @@ func (wc *workerConn) sendOutcome(job *activeJob) {
 	outcome := job.outcome
 	w.mu.Unlock()
 
-	outcome.send(wc.client, &job.quest, credits, func(_ Raw, err error) {
+	outcome.send(wc.client, job.quest, credits, func(_ Raw, err error) {
 		_, tooLarge := errors.AsType[*frame.TooLargeError](err)
 		if !tooLarge && !errors.Is(err, ErrNotSendable) {
 			wc.handleSettled(job, err)

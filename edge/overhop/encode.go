@@ -173,7 +173,9 @@ func appendItems[T any](b []byte, items []T, appendItem func([]byte, T) []byte) 
 // appendPairs appends pairs as a map, each value with appendItem.
 func appendPairs[T any](b []byte, pairs map[string]T, appendItem func([]byte, T) []byte) []byte {
 	b = AppendMap(b, len(pairs))
-	for _, key := range slices.Sorted(maps.Keys(pairs)) {
+	keys := slices.AppendSeq(make([]string, 0, len(pairs)), maps.Keys(pairs))
+	slices.Sort(keys)
+	for _, key := range keys {
 		b = appendItem(AppendStr(b, key), pairs[key])
 	}
 	return b

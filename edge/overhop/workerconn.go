@@ -171,7 +171,7 @@ func (wc *workerConn) beat() {
 func (wc *workerConn) beatBatch(jobs []*activeJob) {
 	quests := make([]*Quest, len(jobs))
 	for i, job := range jobs {
-		quests[i] = &job.quest
+		quests[i] = job.quest
 	}
 	wc.client.Beat(quests, func(jid string, code Code) {
 		for _, job := range jobs {
