@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-var mutantsFlag = flag.Bool("mutants", false, "have TestMutants build each mutant and simulate it until a seed finds it")
+var mutantsFlag = flag.Bool("mutants", false, "have TestMutants build each mutant and simulate it until a plan or a seed finds it")
 
-// mutantSeeds is how many seeds findFailingSeed tries before it reports that a
-// mutant survives.
+// mutantSeeds is how many seeds findFailure tries, after the plans, before it reports
+// that a mutant survives.
 const mutantSeeds = 10000
 
 // mutant is the code with one mistake in it: one that was made once, or one that a
@@ -102,7 +102,7 @@ func TestMutants(t *testing.T) {
 			overlay := filepath.Join(t.TempDir(), "overlay.json")
 			m.writeOverlay(t, root, overlay)
 			if *mutantsFlag {
-				t.Logf("%s", findFailingSeed(t, root, overlay))
+				t.Log(findFailure(t, root, overlay))
 			}
 		})
 	}
@@ -136,19 +136,32 @@ func (m *mutant) writeOverlay(t *testing.T, root, overlay string) {
 	}
 }
 
-var failingSeed = regexp.MustCompile(`FIRST=(\d+) SEEDS=1\n\s*(.*)`)
+// The output of a plan and of a seed that fail.
+var (
+	failingPlan = regexp.MustCompile(`--- FAIL: TestPlans/(\S+).*\n\s*\S+ (seed \d+: .*)`)
+	failingSeed = regexp.MustCompile(`FIRST=(\d+) SEEDS=1\n\s*(.*)`)
+)
 
-// findFailingSeed simulates a mutant until a seed fails, and returns that seed and
-// its failure as text. It fails t if no seed does.
-func findFailingSeed(t *testing.T, root, overlay string) string {
+// findFailure simulates the plans and then seeds with a mutant until one fails, and
+// returns which and its failure as text. It fails t if none does.
+func findFailure(t *testing.T, root, overlay string) string {
 	t.Helper()
-	c := exec.Command("go", "test", "-count=1", "-timeout", "1h", "-overlay", overlay, "-run", "TestSeeds", "./test/sim", "-shrink=false", fmt.Sprintf("-seeds=%d", mutantSeeds))
-	c.Dir = root
-	out, err := c.CombinedOutput()
+	test := func(name string) (output []byte, err error) {
+		c := exec.Command("go", "test", "-count=1", "-timeout", "1h", "-overlay", overlay, "-run", name, "./test/sim", "-shrink=false", fmt.Sprintf("-seeds=%d", mutantSeeds))
+		c.Dir = root
+		return c.CombinedOutput()
+	}
+	out, err := test("TestPlans")
+	if plan := failingPlan.FindSubmatch(out); plan != nil {
+		return fmt.Sprintf("found by plan %s, %s", plan[1], plan[2])
+	}
+	if err == nil {
+		out, err = test("TestSeeds")
+	}
 	seed := failingSeed.FindSubmatch(out)
 	switch {
 	case err == nil:
-		t.Fatalf("not found in %d seeds", mutantSeeds)
+		t.Fatalf("not found by the plans or in %d seeds", mutantSeeds)
 	case seed == nil:
 		t.Fatalf("%v\n%s", err, out)
 	}
