@@ -71,8 +71,9 @@ var mutants = []mutant{
 		{"ledger/guards.go", "if keys.Unique.IsSet() {", "if keys.Unique.IsSet() && now == 0 {"}}},
 	{"a rate limit ends after half its time", []edit{
 		{"ledger/guards.go", "now + int64(keys.Rate.TTL)", "now + int64(keys.Rate.TTL)/2"}}},
-	{"a tick comes again under the next authority", []edit{
-		{"ledger/cron.go", "c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)", "c.tick == nil && c.Rev == tick.Rev"}}},
+	{"a tick that is proposed twice fires twice", []edit{
+		{"ledger/cron.go", "c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)", "c.Rev == tick.Rev"},
+		{"scheduler/cron.go", "if !cr.inFlight[c.Name] {", "{"}}},
 	{"a tick's job that was not stored is not published again", []edit{
 		{"scheduler/cron.go", "cr.published[tick.Job] = time.Now().Add(tickRetryDelay)", "cr.published[tick.Job] = time.Time{}"},
 		{"scheduler/cron.go", "retryAt, known := cr.published[t.Job]", "retryAt, known := cr.published[t.Job]\n\t\tknown = known || len(cr.schedules) == 0"}}},

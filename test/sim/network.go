@@ -21,6 +21,7 @@ type network struct {
 	cut          map[[2]string]bool // from, to
 	lossPerMille int                // messages lost, of a thousand
 	frozen       map[string]time.Time
+	late         map[string]lateness
 	diskBlocked  map[string]time.Time     // until when a node's disk accepts no writes
 	skew         map[string]time.Duration // by which a node's clock is ahead
 	skewedUntil  time.Time                // until when samples of heartbeats may contain a skew
@@ -29,6 +30,7 @@ type network struct {
 func (n *network) heal() {
 	clear(n.cut)
 	clear(n.frozen)
+	clear(n.late)
 	clear(n.diskBlocked)
 	clear(n.skew)
 	n.lossPerMille = 0
@@ -36,6 +38,12 @@ func (n *network) heal() {
 
 // canWrite reports whether a node's disk accepts writes.
 func (n *network) canWrite(name string) bool { return !n.diskBlocked[name].After(time.Now()) }
+
+// lateness is how much later the messages arrive that are sent to a node until a time.
+type lateness struct {
+	until time.Time
+	by    time.Duration
+}
 
 // connected reports whether two nodes reach each other, in both directions.
 func (n *network) connected(a, b *node) bool {
@@ -66,6 +74,9 @@ func (n *network) send(from *process, to, key string, deliver func(*process)) {
 		wait := sim.duration(key, 50*time.Microsecond, 900*time.Microsecond)
 		if !local {
 			wait = sim.delay(key, time.Millisecond, 3*time.Second)
+		}
+		if late := n.late[to]; late.until.After(time.Now()) {
+			wait = late.by
 		}
 		sim.after(n.resumeDelay(from.name, wait), key, func() { n.deliver(to, key, deliver) })
 	}

@@ -35,6 +35,7 @@ type Step struct {
 //	2s freeze NODE DURATION           the node's process is paused
 //	2s cut NODE DURATION              the network between the node and the others is cut
 //	2s stick NODE DURATION            the node's disk accepts no writes
+//	2s late NODE DURATION             what is sent to the node in the next 3 s arrives DURATION later
 //	2s depose                         another node is elected leader
 //
 // NODE is a node's name, @KEY for the node where that job is running, or "leader".
@@ -73,7 +74,7 @@ var events = map[string]struct {
 	timed bool
 }{
 	"enqueue": {3, true}, "cancel": {1, false}, "part": {1, false}, "bring": {2, false}, "crash": {2, true},
-	"freeze": {2, true}, "cut": {2, true}, "stick": {2, true}, "depose": {0, false},
+	"freeze": {2, true}, "cut": {2, true}, "stick": {2, true}, "late": {2, true}, "depose": {0, false},
 }
 
 // addStep parses a line with a time and an event.
@@ -162,6 +163,8 @@ func (sim *simulation) injectNamed(event string, n *node, lasts time.Duration) {
 		sim.freeze(n, lasts)
 	case "stick":
 		sim.stick(n, lasts)
+	case "late":
+		sim.net.late[n.name] = lateness{until: time.Now().Add(3 * time.Second), by: lasts}
 	case "cut":
 		for _, other := range sim.nodes {
 			if other != n {

@@ -99,7 +99,7 @@ func Run(p Plan) Report {
 	sim.report.Plan = p
 	sim.ctx, sim.cancel = context.WithCancel(context.Background())
 	sim.checker = newChecker(sim)
-	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
+	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, late: map[string]lateness{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
 	sim.lanes, sim.history, sim.raft = newLanes(sim), &historyStreams{sim: sim}, &raft{sim: sim}
 	for i := range members {
 		n := &node{sim: sim, name: nodeName(i)}
