@@ -33,6 +33,7 @@ type jobRun struct {
 	ended         bool
 	detachedUntil time.Time // until when its worker continues without a connection; zero: it is connected
 	adopted       bool      // its worker has brought it from another node, and uses no capacity of this one
+	left          bool      // its worker has taken it to another node, of which this one knows only by a recall
 }
 
 const runnerName = "rr"
@@ -190,7 +191,10 @@ func (e *executor) Stop(recall job.Recall) {
 	}
 	sim.after(wait, key, func() {
 		r := sim.checker.runs[runKey{id, n, e.id}]
-		if r == nil || r.ended || !e.up || recall.Outdated(r.MoveIndex) {
+		if r == nil || !e.up || recall.Outdated(r.MoveIndex) {
+			return
+		}
+		if r.left = false; r.ended {
 			return
 		}
 		o := job.Outcome{Job: id, N: n, Status: job.Lost, Started: true, Fault: &job.Fault{Message: strings.ToLower(string(reason)), Type: job.FaultLost}}
@@ -255,18 +259,30 @@ func (r *jobRun) lose(sim *simulation) {
 	r.detachedUntil = r.process.agent.WorkerLease(time.Now().Add(workerLease - sim.duration("last word "+r.key(), 0, 2*time.Second)))
 	sim.trace("worker of %s disconnected from %s", r.RequestID(), r.process.id)
 	sim.after(time.Until(r.detachedUntil), "stop alone "+r.key(), func() {
+		if r.left && sim.checker.runs[runKey{r.Job, r.N, r.process.id}] == r { // else it has come back
+			r.reportGone(sim)
+		}
 		if r.ended || r.detachedUntil.IsZero() {
 			return
 		}
 		r.ended = true
 		sim.trace("worker of %s stops, its lease has expired", r.RequestID())
-		if c := r.process.executors.byKind[r.Kind]; r.process.up { // the edge reports the loss at the same time
-			c.agent.Report(job.Outcome{Job: r.Job, N: r.N, Status: job.Lost, Started: true, Fault: &job.Fault{Message: "its worker is gone", Type: job.FaultLost}}, nil)
+		if r.process.up { // the edge reports the loss at the same time
+			r.reportGone(sim)
 			if !r.adopted {
-				c.release(r.Key, r.Worker, 1)
+				r.process.executors.byKind[r.Kind].release(r.Key, r.Worker, 1)
 			}
 		}
 	})
+}
+
+// reportGone has a node report that the job's worker has not returned in time.
+func (r *jobRun) reportGone(sim *simulation) {
+	if !r.process.up {
+		return
+	}
+	sim.trace("%s reports that the worker of %s is gone", r.process.id, r.RequestID())
+	r.process.agent.Report(job.Outcome{Job: r.Job, N: r.N, Status: job.Lost, Started: true, Fault: &job.Fault{Message: "its worker is gone", Type: job.FaultLost}}, nil)
 }
 
 func (r *jobRun) key() string { return fmt.Sprintf("%s %s", r.process.id, r.RequestID()) }
@@ -347,7 +363,7 @@ func (r *jobRun) adoptAt(sim *simulation, dst *process, index uint64) bool {
 		return false
 	}
 	sim.trace("%s continues at %s", r.RequestID(), dst.id)
-	r.ended = true
+	r.ended, r.left = true, r.process != dst
 	if r.process.up && !r.adopted {
 		r.process.executors.byKind[r.Kind].release(r.Key, r.Worker, 1)
 	}

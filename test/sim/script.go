@@ -38,7 +38,8 @@ type Step struct {
 //	2s late NODE DURATION             what is sent to the node in the next 3 s arrives DURATION later
 //	2s depose                         another node is elected leader
 //
-// NODE is a node's name, @KEY for the node where that job is running, or "leader".
+// NODE is a node's name, @KEY for the node where that job is running, >KEY for the one
+// to which "bring KEY away" would take it, or "leader".
 // Such a plan has no other faults, jobs or callers.
 func ParsePlan(text string) (Plan, error) {
 	p := Plan{MajorOnly: true, NoCallers: true, Lasts: map[job.ID]time.Duration{}}
@@ -182,6 +183,12 @@ func (sim *simulation) nodeByName(name string) *node {
 	if key, ok := strings.CutPrefix(name, "@"); ok {
 		if r := sim.mustFind(key); r != nil {
 			return r.process.node
+		}
+		return nil
+	}
+	if key, ok := strings.CutPrefix(name, ">"); ok {
+		if r := sim.mustFind(key); r != nil {
+			return sim.resumeTarget(r, "away")
 		}
 		return nil
 	}
