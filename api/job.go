@@ -10,7 +10,7 @@ import (
 // JobRequest names a job, or a page of a queue's jobs.
 type JobRequest struct {
 	ID    string `json:"id"`    // a UUID, "<queue>:<UUID>", "<queue>:<key>" or a key
-	Queue string `json:"queue"` // of a job that is named by its key; "" means the first queue with such a job
+	Queue string `json:"queue"` // of a job that is named by its key; "" means the only queue with such a job
 
 	// Of a page of jobs, in which Queue is required.
 	State    string `json:"state"`     // new, waiting, delayed, active, completed or failed

@@ -101,7 +101,7 @@ func (v *Viewer) catchUpWith(ctx context.Context, lane uint8) error {
 }
 
 // find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
-// key, of the given queue or else of the first queue with such a job.
+// key, of the given queue or else of the only queue with such a job.
 func (v *Viewer) find(text, queue string) (job.ID, error) {
 	if id, err := job.ParseID(text); err == nil {
 		return id, nil
@@ -123,10 +123,14 @@ func (v *Viewer) find(text, queue string) (job.ID, error) {
 				err = badKey
 				return
 			}
-			if owner, _ := l.Known(id); owner == q.Name {
-				found, err = id, nil
+			if owner, _ := l.Known(id); owner != q.Name {
+				continue
+			}
+			if other, _ := l.Known(found); other != "" {
+				err = &job.InvalidError{Reason: fmt.Sprintf("queues %s and %s have a job with the key %q; name the queue", other, q.Name, text)}
 				return
 			}
+			found, err = id, nil
 		}
 	})
 	return found, err

@@ -126,6 +126,11 @@ func lookups(t *testing.T, cl *clustertest.Cluster) {
 	if j := a.Job(t, other.String()); other == byKey || j.Queue != "found-too" {
 		t.Errorf("%s in another queue: %+v", other, j)
 	}
+	a.Job(t, byKey.String())
+	wantCode(t, a.API("job.show", map[string]any{"id": "order 7/é"}, nil), "400") // which of the two?
+	if err := a.API("job.show", map[string]any{"id": "order 7/é", "queue": "found"}, nil); err != nil {
+		t.Error(err)
+	}
 	// An id belongs to one queue.
 	wantCode(t, b.Request("yard.enqueue.elsewhere", `{"id":"`+own+`","params":{}}`, nil), "409")
 }
