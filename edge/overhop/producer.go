@@ -194,6 +194,9 @@ func (p *Producer) connect(attempt *dialAttempt) {
 		})
 	} else {
 		attempt.err = fmt.Errorf("node %s: %w", addr, err)
+		if p.ctx.Err() == nil {
+			p.Log.Warn("producer cannot connect", "addr", addr, "err", err)
+		}
 	}
 	p.mu.Unlock()
 	close(attempt.done)
