@@ -83,8 +83,6 @@ var mutants = []mutant{
 		{"ledger/dispatch.go", "if settlement.Node != \"\" && (settlement.Node != old.run.node || settlement.Incarnation != old.run.incarnation) {", "if settlement.Node != \"\" && settlement.Node == \"none\" {"}}},
 	{"a moved dispatch is lost because its new node was silent before", []edit{
 		{"scheduler/dispatches.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}},
-	{"a dispatch that has ended is moved", []edit{
-		{"ledger/dispatch.go", "if old == nil || old.n != c.N || old.state != job.Active {\n\t\treturn Result{Err: job.ErrLeaseLost}", "if old == nil || old.run == nil {\n\t\treturn Result{Err: job.ErrLeaseLost}"}}},
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}},
 	{"several batches of history are in flight", []edit{
