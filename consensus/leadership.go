@@ -77,6 +77,9 @@ func (n *Node) leadTerm(ctx context.Context, term uint64, changes <-chan raft.Ob
 		return
 	}
 	if ctx.Err() != nil {
+		if len(n.members()) == 1 { // there is no member to transfer it to
+			return
+		}
 		if err := n.transfer(""); err != nil {
 			n.log.Info("leadership transfer failed at shutdown", "err", err)
 		}
