@@ -136,11 +136,12 @@ type Rejection struct {
 	Reason   string
 }
 
-// Place assigns pending dispatches to workers. Placements that no longer apply
+// Place assigns pending dispatches to executors. Placements that no longer apply
 // are skipped; see [Result].
 type Place struct{ Placements []Placement }
 
-// Placement assigns the pending dispatch N of a waiting job to a worker.
+// Placement assigns the pending dispatch N of a waiting job to an executor: a worker
+// or a runner, named by its node and channel.
 type Placement struct {
 	Job         job.ID
 	N           uint32

@@ -35,7 +35,7 @@ func (c *Place) apply(l *Ledger) Result {
 	return Result{Placed: placed}
 }
 
-// place makes a waiting job active at the worker that a placement names. It
+// place makes a waiting job active at the executor that a placement names. It
 // returns false and changes nothing if the job's state, a pause or a limit no
 // longer permits that.
 func (d *dispatches) place(placement *Placement) bool {
@@ -208,7 +208,7 @@ func (c *MoveDispatch) apply(l *Ledger) Result {
 	return Result{State: job.Active}
 }
 
-// apply marks an active job, whose worker is then asked to stop, or ends any
+// apply marks an active job, whose executor is then asked to stop, or ends any
 // other unfinished job.
 func (c *CancelJob) apply(l *Ledger) Result {
 	old := l.jobs.byID[c.Job]

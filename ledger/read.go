@@ -103,7 +103,7 @@ func (qs *queues) Headroom(queue string) int {
 	return max(0, int(q.config.Limit)-q.counts[job.Active])
 }
 
-// ActiveDispatch is a dispatch that is notified: it is placed with a worker.
+// ActiveDispatch is a dispatch that is notified: it is placed with an executor.
 type ActiveDispatch struct {
 	WaitingJob
 	Node        string

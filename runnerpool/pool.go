@@ -15,7 +15,7 @@ import (
 // Executor is the node's agent as the pools see it. Its methods must not call
 // back into the pools.
 type Executor interface {
-	// Offer announces how many jobs a worker takes, as an absolute number. Free
+	// Offer announces how many jobs a runner takes, as an absolute number. Free
 	// 0 withdraws the offer.
 	Offer(o job.Offer)
 	// Report reports a dispatch's outcome, exactly once for each that was
@@ -148,7 +148,7 @@ func (p *Pools) drain() {
 func (p *Pools) Kind() job.Kind { return job.RRQ }
 
 // Start starts a dispatch and returns at once. It returns false, without
-// effect, if the worker is gone or has no free slot. It returns true for a
+// effect, if the runner is gone or has no free slot. It returns true for a
 // dispatch that is already running.
 func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 	p.mu.Lock()
