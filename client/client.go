@@ -160,8 +160,9 @@ func decode(raw overhop.Raw, v any) error {
 }
 
 // Wait blocks until the job has ended, and returns its result. The error is a
-// [*JobError] if the job failed, was cancelled or expired, and a [*Error] if the
-// cluster does not know the job. If ctx ends first, the job keeps running.
+// [*JobError] if the job failed for good, was cancelled, or was removed during the
+// wait. It is a [*Error] if the cluster does not know the job, or no longer: it keeps
+// ended jobs for a limited time. If ctx ends first, the job keeps running.
 func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 	end, err := c.producer.Wait(ctx, id)
 	if err != nil {
