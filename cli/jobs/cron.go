@@ -124,7 +124,7 @@ func cronAdd(env *command.Env) *cobra.Command {
 		Long: `Adds a cron entry, which makes a job for the queue at each time of the schedule.
 A schedule has six fields: second, minute, hour, day of month, month and day of
 week (SUN or 0 to SAT or 6); or five, without the second. It may also be @hourly,
-@daily, @weekly, @monthly, @yearly, or like "@every 90s".
+@daily, @weekly, @monthly, @yearly, or like "@every 90s" (whole seconds).
 
 When a time zone's clock is set forward, the times that do not exist are skipped;
 when it is set back, the times that occur twice count twice. Adding an identical

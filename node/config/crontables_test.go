@@ -74,6 +74,7 @@ func TestCronJobs_Invalid(t *testing.T) {
 		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 1 1 * 2027\"":    "year is",
 		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 L * ?\"":         "day of month is",
 		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 * * Sonntag\"":   "day of week is",
+		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"@every 1.7s\"\n":       "whole seconds",
 		good + "time_zone = \"Mars\"\n":                                                "time_zone",
 		good + "missed = \"all\"\n":                                                    "missed",
 		good + "queue_name = \"no good\"\n":                                            "queue",

@@ -98,10 +98,14 @@ func (c Schedule) After(t time.Time) time.Time {
 	return next.UTC()
 }
 
-// Check returns an error if a cron entry is invalid: its schedule cannot be parsed, or
-// its job cannot be enqueued. The error is a [*job.InvalidError] that names the field.
+// Check returns an error if a new cron entry is invalid: its schedule cannot be parsed or
+// has an interval that is not in whole seconds, or its job cannot be enqueued. The error is
+// a [*job.InvalidError] that names the field.
 func Check(c *ledger.Cron) error {
 	if _, err := Parse(c.Schedule, c.TimeZone); err != nil {
+		return err
+	}
+	if err := checkInterval(c.Schedule); err != nil {
 		return err
 	}
 	if err := job.ValidQueue(c.Name); err != nil {
@@ -123,6 +127,21 @@ func Check(c *ledger.Cron) error {
 		return &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
 	case spec.HasGuards():
 		return &job.InvalidError{Reason: "a cron entry's job has no unique, rate limit or debounce key; overlap \"skip\" keeps its jobs apart"}
+	}
+	return nil
+}
+
+// checkInterval returns an error if expression, which Parse accepts, is an @every with an
+// interval below a second or with a fraction of a second. Parse accepts these, rounded to
+// whole seconds of at least one, because earlier releases have stored such entries.
+func checkInterval(expression string) error {
+	fields := strings.Fields(expression)
+	if fields[0] != "@every" {
+		return nil
+	}
+	interval, err := time.ParseDuration(fields[1])
+	if err != nil || interval < time.Second || interval%time.Second != 0 {
+		return &job.InvalidError{Reason: fmt.Sprintf("schedule %q: the interval of @every must be whole seconds, 1s or more, such as 90s or 1h30m", expression)}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 func TestParse_Times(t *testing.T) {
@@ -72,6 +73,43 @@ func TestParse_Refuses(t *testing.T) {
 		var invalid *job.InvalidError
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%q in %q: error %v, want %q in it", tt.times, tt.zone, err, tt.says)
+		}
+	}
+}
+
+// New entries have intervals of whole seconds. Entries that earlier releases stored with
+// other intervals still run, rounded as before.
+func TestCheck_Intervals(t *testing.T) {
+	from := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		schedule string
+		valid    bool
+		interval time.Duration // between the ticks of a stored entry
+	}{
+		{"@every 1s", true, time.Second},
+		{"@every 1000ms", true, time.Second},
+		{" @every  1h30m ", true, 90 * time.Minute},
+		{"@every 1.5m", true, 90 * time.Second},
+		{"@hourly", true, time.Hour},
+		{"@every -5s", false, time.Second},
+		{"@every 0s", false, time.Second},
+		{"@every 1ms", false, time.Second},
+		{"@every 999ms", false, time.Second},
+		{"@every 1.7s", false, time.Second},
+		{"@every 1m0.5s", false, time.Minute},
+	} {
+		err := Check(&ledger.Cron{Name: "tick", Schedule: tt.schedule, Queue: "mail", Body: []byte(`{"function":"send"}`)})
+		var invalid *job.InvalidError
+		if tt.valid && err != nil {
+			t.Errorf("%q: %v", tt.schedule, err)
+		} else if !tt.valid && (!errors.As(err, &invalid) || !strings.Contains(err.Error(), "whole seconds, 1s or more")) {
+			t.Errorf("%q: error %v, want one about whole seconds", tt.schedule, err)
+		}
+		schedule, err := Parse(tt.schedule, "")
+		if err != nil {
+			t.Errorf("%q as stored: %v", tt.schedule, err)
+		} else if got := schedule.After(from).Sub(from); got != tt.interval {
+			t.Errorf("%q as stored: ticks every %v, want %v", tt.schedule, got, tt.interval)
 		}
 	}
 }
