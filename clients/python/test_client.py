@@ -3,7 +3,7 @@
 import os
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from fakenode import PATIENCE, FakeNode
 from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, STATUS, Client,
@@ -59,11 +59,12 @@ class Jobs(ClientCase):
         self.assertEqual(p, {"q": "q", "job_payload": None, "debounce_key": "d", "debounce_ms": 2000})
         future.result(PATIENCE)
 
-    def test_conflicting_options(self):
+    def test_invalid_options(self):
         for wrong, options in (
             ("key is empty", {"key": ""}),
             ("go together", {"rate_limit_key": "r"}), ("go together", {"debounce": 1}),
             ("more than 0", {"debounce_key": "d", "debounce": 0}),
+            ("0 seconds or more", {"delay": -1}), ("0 seconds or more", {"delay": timedelta(seconds=-0.5)}),
             ("does not go with", {"debounce_key": "d", "debounce": 1, "delay": 1}),
             ("does not go with", {"debounce_key": "d", "debounce": 1, "rate_limit_key": "r", "rate_limit": 1}),
         ):

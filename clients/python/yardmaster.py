@@ -1670,7 +1670,7 @@ class Client:
         With ``wait`` (True, or a number of seconds) this waits for the job and
         returns its result, as result() does. Raises OverhopError if the job is
         refused, CodecError if the payload cannot be encoded, and ValueError for
-        options that exclude each other.
+        options that exclude each other or are out of range.
         """
         if at is not None and delay is not None:
             raise ValueError("give at or delay, not both")
@@ -1679,6 +1679,8 @@ class Client:
         if debounce_key is not None and (at is not None or delay is not None or rate_limit_key is not None):
             raise ValueError("a debounced job starts when its window ends: debounce_key does not go with at, delay or rate_limit_key")
         if delay is not None:
+            if _seconds(delay) < 0:
+                raise ValueError(f"delay is {delay!r}, must be 0 seconds or more")
             at = datetime.now(timezone.utc) + timedelta(seconds=_seconds(delay))
         request: Dict[str, Any] = {
             "q": queue, "job_payload": _Encoded(encode(payload, MAX_DEPTH - 2)), "fn": fn,
