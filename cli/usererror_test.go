@@ -34,6 +34,19 @@ func TestUserErrors_NoRepetition(t *testing.T) {
 	}
 }
 
+// Joined errors are shown on one line.
+func TestUserErrors_OneLine(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(config, []byte("[nats.tls]\ncert_file = \"a.pem\"\n[cluster.tls]\ncert_file = \"b.pem\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unsetNodeVariables(t)
+	got := runLine(t, "", "node", "--config", config)
+	if got.code != 1 || strings.Count(got.err, "\n") != 1 || !strings.Contains(got.err, "nats.tls") || !strings.Contains(got.err, "; cluster.tls") {
+		t.Errorf("%d, %q", got.code, got.err)
+	}
+}
+
 // A misspelt variable is an error.
 func TestNode_Environment(t *testing.T) {
 	t.Setenv("YARD_NODE_NAM", "n1")

@@ -29,7 +29,8 @@ type condition struct {
 // text, which a test in internal/docs checks.
 func (t *tenure) conditions(now time.Time) (all []condition) {
 	add := func(topic, format string, args ...any) {
-		all = append(all, condition{topic, fmt.Sprintf(format, args...), t.operator.eventKind(topic)})
+		text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") // of joined errors
+		all = append(all, condition{topic, text, t.operator.eventKind(topic)})
 	}
 	if t.streams.problem == streamsBeingCreated {
 		add(topicStreams, streamsBeingCreated)

@@ -55,6 +55,10 @@ func TestReasons_StreamsMissing(t *testing.T) {
 		h.wantReason("")
 		h.lanes.set(func() { h.lanes.ensureErr = errors.New("YARD_DLQ: stream does not exist") })
 		h.waitReason("streams are not as they were made: YARD_DLQ: stream does not exist")
+		h.lanes.set(func() {
+			h.lanes.ensureErr = errors.Join(errors.New("YARD_JOBS_2: no leader"), errors.New("YARD_RESULTS: no leader"))
+		})
+		h.waitReason("streams are not as they were made: YARD_JOBS_2: no leader; YARD_RESULTS: no leader")
 		h.lanes.set(func() { h.lanes.ensureErr = nil })
 		h.until("it is there again", func() bool { return len(h.reasons()) == 0 })
 	})

@@ -97,6 +97,12 @@ func Explain(err error, target string, timeout time.Duration) error {
 	return New(err.Error(), "'yardmaster --help' lists the verbs")
 }
 
+// Line returns the text of err as one line. The errors that [errors.Join] has put on
+// lines of their own are separated by "; ".
+func Line(err error) string {
+	return strings.ReplaceAll(strings.TrimRight(err.Error(), "\n"), "\n", "; ")
+}
+
 // remedies are the remedies of refusals, by error code.
 var remedies = map[string]string{
 	api.CodeInvalid:     "correct it and try again",
