@@ -159,9 +159,12 @@ func enqueueBody(env *command.Env, c *cobra.Command, function []string, f *enque
 	return body, nil
 }
 
-// checkKey returns a usage error if the value of --id is too long for an idempotency
-// key.
+// checkKey returns a usage error if --id is given and its value is empty, or too long for
+// an idempotency key.
 func checkKey(c *cobra.Command, key string) error {
+	if key == "" && c.Flags().Changed("id") {
+		return usererror.Usage(c, "--id is empty: give a key, or omit it")
+	}
 	if len(key) > job.MaxKeyLen {
 		return usererror.Usage(c, "--id: %v", job.ErrKeyTooLong)
 	}
