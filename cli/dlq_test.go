@@ -109,6 +109,32 @@ func TestDLQ_Pages(t *testing.T) {
 	}
 }
 
+// Dead letters that are named and do not exist are an error, unless --limit left some out.
+func TestDLQ_Missing(t *testing.T) {
+	const id, other = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11"
+	reply := `{"items":[{"letter":1,"id":"` + id + `","result":"removed"}],"until":25}`
+	f := startFakeAPI(t, cannedReplies{
+		"yard.api.v1.dlq.remove": reply, "yard.api.v1.dlq.requeue": strings.Replace(reply, `"until"`, `"next":2,"until"`, 1),
+	})
+	for _, tt := range []struct {
+		line string
+		code int
+		want string
+	}{
+		{"dlq rm 1", 0, ""},
+		{"dlq rm 99 1 99 --dry-run", 1, "no such dead letter: 99; 'yardmaster dlq list' shows what there is\n"},
+		{"dlq rm 1 98 99 --json", 1, "no such dead letter: 98, 99; "},
+		{"dlq rm " + id, 0, ""},
+		{"dlq rm mail:" + other, 1, "no such dead letter: of job " + other},
+		{"dlq requeue 1 2 --limit 1", 0, ""},
+	} {
+		got := f.run(t, strings.Fields(tt.line)...)
+		if got.code != tt.code || !strings.Contains(got.err, tt.want) || strings.Contains(got.err, "no such") != (tt.code == 1) {
+			t.Errorf("%s: %+v", tt.line, got)
+		}
+	}
+}
+
 func TestDLQ_Requests(t *testing.T) {
 	f := fakeDLQ(t)
 	const id = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"

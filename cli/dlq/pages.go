@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // page is one page of the reply to a request for dead letters. An endpoint sets
@@ -169,14 +171,16 @@ func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 
 // changeDeadLetters requeues or removes the dead letters of p, and prints the result
 // of each as a list and their number by result as a note. It returns
-// [usererror.Failed] if one of them could not be changed. dryRun is whether p only
-// asks what would be done.
+// [usererror.Failed] if one of them could not be changed, and another error if one that
+// p names was not found. dryRun is whether p only asks what would be done.
 func changeDeadLetters(ctx context.Context, p pages, dryRun bool) error {
 	list := &command.List{Env: p.env, Head: "LETTER\tRESULT\tJOB\tQUEUE\tNOTE\n", Name: "items"}
 	results, failed := map[string]int{}, 0
-	_, err := p.each(ctx, func(part *page) error {
+	found := map[string]bool{} // by number and by job
+	moreLeft, err := p.each(ctx, func(part *page) error {
 		return command.WriteItems(list, part.Items, func(w io.Writer, r *api.DeadLetterResult) {
 			results[r.Result]++
+			found[fmt.Sprint(r.Number)], found[r.ID] = true, true
 			if r.Error != "" {
 				failed++
 			}
@@ -197,8 +201,34 @@ func changeDeadLetters(ctx context.Context, p pages, dryRun bool) error {
 		}
 		p.env.Note("%s%s", prefix, command.Counts(results))
 	}
+	if err == nil && !moreLeft {
+		err = p.missing(found)
+	}
 	if err == nil && failed > 0 {
 		return usererror.Failed
 	}
 	return err
+}
+
+// missing returns an error for the dead letters that p names and that are not in found,
+// or nil. A filter may have excluded them as well.
+func (p *pages) missing(found map[string]bool) error {
+	var missing []string
+	numbers, _ := p.request["letters"].([]uint64)
+	for _, number := range numbers {
+		if name := fmt.Sprint(number); !found[name] {
+			missing = append(missing, name)
+		}
+	}
+	jobs, _ := p.request["jobs"].([]job.ID)
+	for _, id := range jobs {
+		if name := id.String(); !found[name] {
+			missing = append(missing, "of job "+name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return usererror.New("no such dead letter: "+strings.Join(slices.Compact(missing), ", "), "'yardmaster dlq list' shows what there is")
 }
