@@ -287,6 +287,7 @@ func TestUsage(t *testing.T) {
 		{"health --for tea", `--for is "tea"`},
 		{"worker", "--queue is not given"},
 		{"worker --queue mail --credits 0", "--credits is 0"},
+		{"worker --queue mail --addr nonsense", `--addr is "nonsense": must be host:port`},
 		{"worker --queue mail --queue _b", `--queue: queue name "_b"`},
 		{"worker --queue mail -s 10.0.0.1:9876", "name the edges with --addr"},
 		{"node --edge-listen 9876", `--edge-listen is "9876": must be host:port`},

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,6 +65,12 @@ func (o *Options) validate() error {
 		return &OptionError{"handler-delay", "is negative"}
 	case o.FailRate < 0 || o.FailRate > 1:
 		return &OptionError{"fail-rate", fmt.Sprintf("is %g: must be 0 to 1", o.FailRate)}
+	}
+	for _, node := range o.Nodes {
+		_, port, err := net.SplitHostPort(node)
+		if number, portErr := strconv.ParseUint(port, 10, 16); err != nil || portErr != nil || number == 0 {
+			return &OptionError{"addr", fmt.Sprintf("is %q: must be host:port, such as 127.0.0.1:9876", node)}
+		}
 	}
 	seen := map[string]bool{}
 	for _, queue := range o.Queues {

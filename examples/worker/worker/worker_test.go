@@ -108,6 +108,7 @@ func TestRun_Options(t *testing.T) {
 	good := Options{Queues: []string{"q"}, Credits: 1}
 	for flag, spoil := range map[string]func(*Options){
 		"queue":         func(o *Options) { o.Queues = nil },
+		"addr":          func(o *Options) { o.Nodes = []string{"127.0.0.1:9876", "127.0.0.1:99999"} },
 		"credits":       func(o *Options) { o.Credits = 0 },
 		"handler-delay": func(o *Options) { o.Delay = -1 },
 		"fail-rate":     func(o *Options) { o.FailRate = 1.5 },
