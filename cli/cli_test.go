@@ -285,6 +285,8 @@ func TestUsage(t *testing.T) {
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
 		{"events --type bang", `--type is "bang": must be one of authority-acquired`},
 		{"health --for tea", `--for is "tea"`},
+		{"health --url localhost:4280", `--url is "localhost:4280": must begin with http:// or https://`},
+		{"health --url 127.0.0.1:4280", "must begin with http:// or https://"},
 		{"worker", "--queue is not given"},
 		{"worker --queue mail --credits 0", "--credits is 0"},
 		{"worker --queue mail --addr nonsense", `--addr is "nonsense": must be host:port`},

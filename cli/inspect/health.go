@@ -106,6 +106,9 @@ func requestHealth(ctx context.Context, env *command.Env, url, path string) (tex
 // status 200 or 503, which is the health as JSON. It returns an error for any other
 // response.
 func fetchHealth(ctx context.Context, env *command.Env, url, path string) ([]byte, error) {
+	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
+		return nil, usererror.Invalid(fmt.Sprintf("--url is %q: must begin with http:// or https://", url), "give it as http://127.0.0.1:4280")
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, nil)
 	if err != nil {
 		return nil, usererror.Invalid(fmt.Sprintf("--url is %q: %v", url, err), "give it as http://127.0.0.1:4280")
