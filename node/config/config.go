@@ -180,7 +180,7 @@ func Load(path string) (Config, error) {
 		if c.RRQ.Ignored = ignored; unknown != "" {
 			return Config{}, fmt.Errorf("config %s: %s; see docs/reference/config.md for the keys", path, unknown)
 		}
-		if err := checkTables(&meta); err != nil {
+		if err := cmp.Or(checkTables(&meta), checkDurations(&meta)); err != nil {
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
 		if err := c.RRQ.ValidateExplicit(func(runner, key string) bool { return meta.IsDefined("rrq", "runners", runner, key) }); err != nil {

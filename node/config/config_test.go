@@ -213,14 +213,18 @@ func TestFromEnvironment(t *testing.T) {
 	if s := c.Server; s.Token != "mellon" || *s.TLSEnabled || s.TLS.CertFile != "c.pem" || s.Advertise != "n7:9876" {
 		t.Errorf("%+v", s)
 	}
-	for name, value := range map[string]string{
-		"YARD_SERVER_PORT": "many", "YARD_SCHEDULER_RETRY_BASE": "3", "YARD_SCHEDULER_CREATE_QUEUES": "yes",
-		"YARD_SCHEDULER_MAX_ATTEMPTS": "1\nname = \"injected\"",
+	for _, wrong := range []struct{ name, value, says string }{
+		{"YARD_SERVER_PORT", "many", `="many": must be a whole number, such as 5`},
+		{"YARD_SERVER_PORT", "1.5", "must be a whole number"},
+		{"YARD_SCHEDULER_RETRY_BASE", "3", "must be a number with a unit, such as 30s"},
+		{"YARD_SCHEDULER_CREATE_QUEUES", "yes", "must be true or false"},
+		{"YARD_SCHEDULER_MAX_ATTEMPTS", "-1", "the number is out of range"},
+		{"YARD_SCHEDULER_MAX_ATTEMPTS", "1\nname = \"injected\"", "must be one line"},
 	} {
 		var c Config
-		err := applyEnvironment(&c, lookup(map[string]string{name: value}))
-		if err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s=%q: %v", name, value, err)
+		err := applyEnvironment(&c, lookup(map[string]string{wrong.name: wrong.value}))
+		if err == nil || !strings.HasPrefix(err.Error(), "environment variable "+wrong.name) || !strings.Contains(err.Error(), wrong.says) {
+			t.Errorf("%s=%q: %v", wrong.name, wrong.value, err)
 		}
 	}
 }

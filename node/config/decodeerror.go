@@ -35,6 +35,9 @@ var expectedValues = map[string]string{
 	"boolean": "true or false", "slice": `a list, such as ["a", "b"]`, "map": "a table", "table": "a table",
 }
 
+// expectedDuration describes the values that a key with a duration accepts.
+const expectedDuration = `text with a unit, such as "30s"`
+
 // decodeError returns err, an error of the TOML decoder about a value of the wrong type,
 // with TOML's names of types in place of Go's. It returns any other error as it is. meta
 // has the keys that were read before the error.
@@ -64,12 +67,23 @@ func decodeError(err error, meta *toml.MetaData) error {
 		problem = name + " is a list with "
 		remedy = "a list whose values are each " + remedy
 	case typeOf(reflect.TypeFor[Config](), key) == reflect.TypeFor[time.Duration]():
-		remedy = `text with a unit, such as "30s"`
+		remedy = expectedDuration
 	}
 	if tomlTypes[foundType] == "" || remedy == "" {
 		return err
 	}
 	return fmt.Errorf("%s%s%s; must be %s", line, problem, tomlTypes[foundType], remedy)
+}
+
+// checkDurations returns an error for a duration that is given as a number, which the
+// decoder takes as nanoseconds.
+func checkDurations(meta *toml.MetaData) error {
+	for _, k := range meta.Keys() {
+		if meta.Type(k...) == "Integer" && typeOf(reflect.TypeFor[Config](), k) == reflect.TypeFor[time.Duration]() {
+			return fmt.Errorf("%s is a whole number; must be %s", k, expectedDuration)
+		}
+	}
+	return nil
 }
 
 // checkTables returns an error for a key that must be a table and is something else:

@@ -18,6 +18,7 @@ func TestLoad_WrongTypes(t *testing.T) {
 		"[rrq.runners.a]\nenv = \"A=b\"":                  `rrq.runners.a.env is not a table; it must be one`,
 		"[rrq.runners]\na = \"x\"":                        `rrq.runners.a is text; must be a table`,
 		"[scheduler]\ndefault_timeout = 1.5":              `scheduler.default_timeout is a number with a fraction; must be text with a unit, such as "30s"`,
+		"[scheduler]\ndefault_timeout = 5":                `scheduler.default_timeout is a whole number; must be text with a unit, such as "30s"`,
 		"[scheduler]\nmax_attempts = -1":                  `(last key "scheduler.max_attempts"): -1 is out of range`,
 		"[http]\nlisten = 4280":                           `http.listen is a whole number; must be text in quotes`,
 		"[cluster]\nmembers = [\"n1\"]":                   `cluster.members is a list with text; must be a list whose values are each a table`,

@@ -73,10 +73,29 @@ func applyEnvironment(c *Config, lookup func(string) (string, bool)) error {
 			value = fmt.Sprintf("%q", text) // a duration is a string in TOML
 		}
 		if _, err := toml.Decode("["+v.table+"]\n"+v.key+" = "+value, c); err != nil {
-			return fmt.Errorf("environment variable %s=%q: %w", v.name, text, err)
+			if strings.Contains(err.Error(), "out of range") {
+				return fmt.Errorf("environment variable %s=%q: the number is out of range", v.name, text)
+			}
+			return fmt.Errorf("environment variable %s=%q: must be %s", v.name, text, expectedText(v.field.Type()))
 		}
 	}
 	return nil
+}
+
+// expectedText describes the values that a variable accepts for a field of type t.
+func expectedText(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		return "a number with a unit, such as 30s"
+	case t.Kind() == reflect.Bool:
+		return expectedValues["boolean"]
+	case t.Kind() == reflect.Float64:
+		return expectedValues["float"]
+	}
+	return expectedValues["integer"]
 }
 
 // secretKeys are variables whose value may be read from a file, because a variable
