@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe/Berlin","queue":"reports",
@@ -59,6 +60,13 @@ func TestCron(t *testing.T) {
 	} else {
 		sameJSON(t, strings.TrimPrefix(asked[0], "add "), `{"name":"nightly","schedule":"0 0 3 * * *","queue":"reports",
 			"job":{"function":"build","params":{"n":12345678901234567890}},"time_zone":"Europe/Berlin","missed":"skip","overlap":"allow","replace":false}`)
+	}
+	exists := startFakeAPI(t, cannedReplies{
+		"yard.api.v1.cron.add": &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("cron entry %q: %v", "nightly", ledger.ErrCronExists)},
+	})
+	got = exists.run(t, "cron", "add", "nightly", "@daily", "reports", "build")
+	if want := "yardmaster: a different cron entry \"nightly\" exists; replace it with --replace\n"; got.code != 1 || got.err != want {
+		t.Errorf("%+v, want %q", got, want)
 	}
 	for _, tt := range []struct {
 		line string

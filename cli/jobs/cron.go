@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -12,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 
 	"github.com/spf13/cobra"
 )
@@ -154,10 +156,14 @@ entry again changes nothing.`,
 		if err := spec.Validate(); err != nil {
 			return usererror.Usage(c, "%v", err)
 		}
-		return command.Request(c.Context(), env, api.Subject("cron-add"), map[string]any{
+		err = command.Request(c.Context(), env, api.Subject("cron-add"), map[string]any{
 			"name": args[0], "schedule": args[1], "queue": args[2], "job": spec,
 			"time_zone": zone, "missed": missed, "overlap": overlap, "replace": replace,
 		}, cronTable)
+		if refused := connect.Refused(err); refused != nil && strings.Contains(refused.Text, ledger.ErrCronExists.Error()) {
+			return usererror.New(fmt.Sprintf("a different cron entry %q exists", args[0]), "replace it with --replace")
+		}
+		return err
 	}
 	return c
 }
