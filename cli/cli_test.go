@@ -221,8 +221,8 @@ func TestAPIErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{"job retry x", 1, "job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
-		{"job rm x", 1, "job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
+		{"job retry x", 1, "job x: job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
+		{"job rm x", 1, "job x: job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
 		{"cluster transfer --to n9", 1, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
 		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},
 		{"health", 1, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},

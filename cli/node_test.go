@@ -70,7 +70,7 @@ func TestAgainstNode(t *testing.T) {
 		return strings.TrimSpace(got.out)
 	}
 	must(0, []string{"mail", "running", "4"}, "queue", "add", "mail", "--limit", "4")
-	must(1, []string{"queue exists already"}, "queue", "add", "mail")
+	must(1, []string{"queue mail: queue exists already"}, "queue", "add", "mail")
 	background(t, "worker", "--addr", edge, "--queue", "mail", "--credits", "2")
 
 	must(0, []string{"completed", `{"n":12345678901234567}`}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1", "--wait")
@@ -91,7 +91,7 @@ func TestAgainstNode(t *testing.T) {
 	must(0, []string{"waiting"}, "job", "retry", later)
 	must(1, []string{"job does not exist"}, "job", "show", "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10")
 	must(0, []string{"paused"}, "queue", "pause", "mail")
-	must(1, []string{"queue is paused already"}, "queue", "pause", "mail")
+	must(1, []string{"queue mail: queue is paused already"}, "queue", "pause", "mail")
 	must(0, []string{"running"}, "queue", "resume", "mail")
 	must(0, []string{"solo", "leader", "YARD_JOBS_0", "v1.2.3"}, "status")
 	must(0, []string{"authority=owner=solo", "readiness=ready"}, "snapshot")

@@ -29,14 +29,14 @@ lists the reason codes for programs that read --json.`,
 
 // queueExplain returns the verb 'queue explain'.
 func queueExplain(env *command.Env) *cobra.Command {
-	return command.Query(env, &cobra.Command{
+	return queueQuery(env, "explain", &cobra.Command{
 		Use:   "explain <queue>",
 		Short: "Explain why a queue's jobs do or do not run",
 		Long: `Explains in one sentence whether the jobs of a queue run and, if not, why; then
 shows the number of jobs by state, the running and the next jobs, and the workers
 and runners of each node.`,
 		Example: `  yardmaster queue explain mail`,
-	}, queueExplainTable, func(args []string) (string, any) { return api.Subject("queue-explain"), named(args) })
+	}, queueExplainTable)
 }
 
 // explainTable shows why a job does not run or how it ended: the verdict in one

@@ -65,10 +65,22 @@ func jobRequests(jobs []string, queue string) []map[string]any {
 func requestEach[T any](ctx context.Context, env *command.Env, endpoint string, requests []map[string]any, table func(io.Writer, *T)) error {
 	for _, request := range requests {
 		if err := command.Request(ctx, env, api.Subject(endpoint), request, table); err != nil {
-			return err
+			return refusedFor(fmt.Sprint("job ", request["id"]), err)
 		}
 	}
 	return nil
+}
+
+// refusedFor returns err, beginning with subject if err is a refusal that depends on the
+// subject's state or says that there is none.
+func refusedFor(subject string, err error) error {
+	refused := connect.Refused(err, api.CodeNotFound, api.CodeConflict)
+	if refused == nil {
+		return err
+	}
+	named := *refused
+	named.Text = subject + ": " + refused.Text
+	return &named
 }
 
 // jobShow returns the verb 'job show'.

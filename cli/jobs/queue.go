@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -44,11 +45,27 @@ func queueList(env *command.Env) *cobra.Command {
 // queueVerb returns a verb that takes one queue, sends the request of the same name and
 // shows the queue.
 func queueVerb(env *command.Env, verb, short string) *cobra.Command {
-	return command.Query(env, &cobra.Command{
+	return queueQuery(env, verb, &cobra.Command{
 		Use:     verb + " <queue>",
 		Short:   short,
 		Example: "  yardmaster queue " + verb + " mail",
-	}, queueTable, func(args []string) (string, any) { return api.Subject("queue-" + verb), named(args) })
+	}, queueTable)
+}
+
+// queueQuery turns c into a verb that sends a request about the queue that is its
+// argument and prints the reply by table, and returns c. endpoint is the last part of the
+// endpoint's name.
+func queueQuery[T any](env *command.Env, endpoint string, c *cobra.Command, table func(io.Writer, *T)) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return requestQueue(c.Context(), env, endpoint, named(args), table)
+	}
+	return env.WithJSON(c)
+}
+
+// requestQueue sends a request about one queue and prints the reply by table.
+func requestQueue[T any](ctx context.Context, env *command.Env, endpoint string, request map[string]any, table func(io.Writer, *T)) error {
+	err := command.Request(ctx, env, api.Subject("queue-"+endpoint), request, table)
+	return refusedFor(fmt.Sprint("queue ", request["name"]), err)
 }
 
 // named returns the body of a request about the queue or cron entry that is the
@@ -57,7 +74,7 @@ func named(args []string) map[string]any { return map[string]any{"name": args[0]
 
 // queueRemove returns the verb 'queue rm'.
 func queueRemove(env *command.Env) *cobra.Command {
-	return command.Query(env, &cobra.Command{
+	return queueQuery(env, "remove", &cobra.Command{
 		Use:     "rm <queue>",
 		Aliases: []string{"remove", "del", "delete"},
 		Short:   "Remove a queue whose jobs have all ended, and those jobs",
@@ -65,8 +82,7 @@ func queueRemove(env *command.Env) *cobra.Command {
 Its completed and failed jobs are removed from the ledger, with their results; dead
 letters and history stay.`,
 		Example: "  yardmaster queue rm mail",
-	}, func(w io.Writer, q *api.Removed) { fmt.Fprintf(w, "%s\tremoved, with its ended jobs\n", q.Name) },
-		func(args []string) (string, any) { return api.Subject("queue-remove"), named(args) })
+	}, func(w io.Writer, q *api.Removed) { fmt.Fprintf(w, "%s\tremoved, with its ended jobs\n", q.Name) })
 }
 
 // queueAdd returns the verb 'queue add'.
@@ -88,7 +104,7 @@ func queueAdd(env *command.Env) *cobra.Command {
 				}
 				request["concurrency_limit"] = limit
 			}
-			return command.Request(c.Context(), env, api.Subject("queue-add"), request, queueTable)
+			return requestQueue(c.Context(), env, "add", request, queueTable)
 		},
 	})
 	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
