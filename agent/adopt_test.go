@@ -40,6 +40,30 @@ func TestAdopt_TracksDispatch(t *testing.T) {
 	})
 }
 
+// TestAdopt_AfterEarlierLoss checks that a node whose report of a loss is not settled does
+// not claim to have the dispatch when that comes back, and that reports tell which stay
+// they are of.
+func TestAdopt_AfterEarlierLoss(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
+		b.Assign(batch(1, assignment(1)))
+		b.transport.set(func() { b.transport.down = true })
+		lost := job.Outcome{Job: job.ID{1}, N: 1, Status: job.Lost, Started: true}
+		b.Report(lost, nil)
+		back := movedAssignment(1)
+		back.MoveIndex = 20
+		wantEqual(t, "asked for", b.Assign(batch(2, back)), []job.Answer{job.NoCapacity})
+		b.transport.set(func() { b.transport.down = false })
+		advance(2 * time.Second)
+		wantEqual(t, "adopted once the loss is settled", b.Adopt(back), true)
+		b.Report(lost, nil)
+		advance(2 * time.Second)
+		got := b.transport.outcomes()
+		if len(got) != 2 || got[0].MoveIndex != 0 || got[1].MoveIndex != 20 {
+			t.Errorf("outcomes %+v, want one of the first stay and one of that since entry 20", got)
+		}
+	})
+}
+
 func TestAdopt_StopsWithTheLease(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *harness) {
 		b.target.onStop = func(id job.ID, n uint32, _ job.RecallReason) {

@@ -111,12 +111,15 @@ func (m *recentKeys) has(k job.DispatchID) bool {
 }
 
 // seen reports whether an assignment needs no action, because its dispatch is live or
-// was settled here. Whether a dispatch that has moved here (Started is set) was
-// settled here before does not matter.
+// was settled here. A dispatch that has moved here (Started is set) may have been here
+// before: it does not matter that it was settled then, or that its loss is to be reported.
 func (t *dispatchTable) seen(asg *job.Assignment) bool {
 	k := asg.DispatchID()
-	_, live := t.live[k]
-	return live || asg.Started.IsZero() && t.settled.has(k)
+	d := t.live[k]
+	if !asg.Started.IsZero() {
+		return d != nil && d.phase != ending
+	}
+	return d != nil || t.settled.has(k)
 }
 
 // markRefused remembers an assignment that was refused, unless it is of a dispatch

@@ -31,6 +31,7 @@ func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 	}
 	isFirst := d.phase != ending
 	if isFirst {
+		outcome.MoveIndex = d.moveIndex
 		d.pending = &pendingOutcome{outcome: outcome}
 		a.table.markEnding(d)
 		a.signalChanged()

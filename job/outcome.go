@@ -63,6 +63,7 @@ type Outcome struct {
 	RetryAfter *time.Duration // requested by the worker; the policy limits it
 	Final      bool           // the worker ruled out another attempt
 	Started    bool           // the worker acknowledged it, or the runner received it
+	MoveIndex  uint64         // index of the entry that moved it to the reporting node; 0: it started there; set by the agent
 }
 
 // DispatchID returns which dispatch ended.

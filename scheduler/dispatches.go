@@ -27,6 +27,13 @@ type dispatch struct {
 	previous           []string         // nodes that must release it, because its worker may have come from there
 	previousRecalledAt time.Time        // when recallPrevious last sent recalls
 	movedAt            time.Time        // when it last moved to another node; zero: never
+	movedBy            uint64           // index of the entry of that move; 0: not known, or it has not moved
+}
+
+// predates reports whether an outcome is of an earlier stay of d at the node that reports
+// it. The ledger could not tell: the worker may have come back to that node.
+func (d *dispatch) predates(o *job.Outcome) bool {
+	return !d.movedAt.IsZero() && (o.MoveIndex == 0 || o.MoveIndex < d.movedBy)
 }
 
 // dispatches are the running dispatches: assigned to nodes, and not settled yet. It
@@ -275,7 +282,7 @@ func (ds *dispatches) followMove(c *ledger.MoveDispatch, index uint64) {
 		}
 		d.node, d.incarnation, d.firstBatch, d.confirmed = c.Node, c.Incarnation, 0, false
 		d.sentAt, d.resendingSince, d.recalledAt = now, time.Time{}, time.Time{}
-		a.MoveIndex = index
+		d.movedBy, a.MoveIndex = index, index
 		ds.loop.ledger.View(func(l *ledger.Ledger) {
 			if view, ok := l.Dispatch(c.Job, c.N); ok {
 				a.Started = view.Started

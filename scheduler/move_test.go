@@ -76,7 +76,7 @@ func TestMove_LostOnlyAtCurrentNode(t *testing.T) {
 		n2.do(func() {
 			for k, r := range n2.running {
 				delete(n2.running, k)
-				n2.outcomes = append(n2.outcomes, job.Outcome{Job: r.Job, N: r.N, Status: job.Lost, Started: true})
+				n2.outcomes = append(n2.outcomes, job.Outcome{Job: r.Job, N: r.N, Status: job.Lost, Started: true, MoveIndex: 1 << 32})
 			}
 			n2.fleet.count(&a, -1)
 		})
@@ -150,6 +150,41 @@ func TestMove_WhileNodeTimesOut(t *testing.T) {
 		n1.do(func() { n1.silent = false; clear(n1.running); n1.work = worksFor(time.Second) })
 		n1.offer(job.Overhop, "mail", "w1", 1)
 		h.until("it ran again", func() bool { return h.state(a.Job) == job.Completed })
+	})
+}
+
+// TestMove_IgnoresEarlierStay checks that a loss of which a node reports after the
+// dispatch has come back to it counts only if it is of the present stay.
+func TestMove_IgnoresEarlierStay(t *testing.T) {
+	runMove(t, func(h *harness, n1, n2 *fakeNode, a job.Assignment) {
+		n1.do(func() { n1.silent = true })
+		n2.moveHere(a)
+		h.move(a)
+		n2.do(func() { clear(n2.running) })
+		if r := h.propose(&ledger.MoveDispatch{Job: a.Job, N: a.N, Node: "n1", Incarnation: 1, Channel: "overhop/w1"}); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		var back uint64
+		h.raft.View(func(l *ledger.Ledger) { back = l.Index() })
+		report := func(moveIndex uint64) {
+			n1.do(func() {
+				n1.silent = false
+				n1.outcomes = append(n1.outcomes, job.Outcome{Job: a.Job, N: a.N, Status: job.Lost, Started: true, MoveIndex: moveIndex})
+			})
+			h.advance(time.Second)
+		}
+		for _, earlier := range []uint64{0, back - 1} {
+			if report(earlier); h.state(a.Job) != job.Active {
+				t.Fatalf("a loss before entry %d, of a stay since entry %d, ended the job", back, earlier)
+			}
+		}
+		n1.do(func() {
+			clear(n1.running)
+			n1.fleet.count(&a, -1)
+		})
+		if report(back); h.state(a.Job) == job.Active {
+			t.Error("a loss of the present stay did not count")
+		}
 	})
 }
 

@@ -131,6 +131,7 @@ func (ds *dispatches) end(k job.DispatchID, o job.Outcome) {
 	if d := ds.running[k]; d != nil {
 		d.settling = true
 		e.node, e.incarnation = d.node, d.incarnation
+		e.outcome.MoveIndex = d.assignment.MoveIndex
 	}
 	ds.addOutcome(e)
 }
@@ -199,6 +200,10 @@ func (ds *dispatches) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
 	delete(ds.running, k)
 }
 
+// earlierStay stands for the node of an outcome of an earlier stay, see predates. No node
+// has this name.
+const earlierStay = "-"
+
 // settlementOf returns the settlement of an outcome by the retry policy. The ledger
 // ignores the settlement if the dispatch is no longer current.
 func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time.Time) ledger.Settlement {
@@ -218,6 +223,9 @@ func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time
 	case job.Lost, job.Declined, job.Interrupted:
 		// Counts only if the dispatch is still on that node: it may have moved.
 		s.Node, s.Incarnation = e.node, e.incarnation
+		if d := ds.running[o.DispatchID()]; d != nil && d.predates(o) {
+			s.Node = earlierStay
+		}
 		if active.Recalled != "" { // it was recalled, and has stopped
 			s.Fault = &job.Fault{Message: verdict.Reason, Type: job.FaultCancelled}
 		}

@@ -36,7 +36,7 @@ type Step struct {
 //	2s cut NODE DURATION              the network between the node and the others is cut
 //	2s stick NODE DURATION            the node's disk accepts no writes
 //	2s late NODE DURATION             what is sent to the node in the next 3 s arrives DURATION later
-//	2s depose                         another node is elected leader
+//	2s depose NODE                    another node is elected leader, if the node leads
 //
 // NODE is a node's name, @KEY for the node where that job is running, >KEY for the one
 // to which "bring KEY away" would take it, or "leader".
@@ -75,7 +75,7 @@ var events = map[string]struct {
 	timed bool
 }{
 	"enqueue": {3, true}, "cancel": {1, false}, "part": {1, false}, "bring": {2, false}, "crash": {2, true},
-	"freeze": {2, true}, "cut": {2, true}, "stick": {2, true}, "late": {2, true}, "depose": {0, false},
+	"freeze": {2, true}, "cut": {2, true}, "stick": {2, true}, "late": {2, true}, "depose": {1, false},
 }
 
 // addStep parses a line with a time and an event.
@@ -145,7 +145,7 @@ func (sim *simulation) step(s Step) {
 			sim.bring(r, sim.resumeTarget(r, s.args[1]).process, func() {})
 		}
 	case "depose":
-		if leader := sim.raft.leader; leader != nil {
+		if leader := sim.raft.leader; leader != nil && leader.node == sim.nodeByName(s.args[0]) {
 			sim.raft.elect(leader)
 		}
 	default:
