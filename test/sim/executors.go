@@ -33,7 +33,7 @@ type jobRun struct {
 	ended         bool
 	detachedUntil time.Time // until when its worker continues without a connection; zero: it is connected
 	adopted       bool      // its worker has brought it from another node, and uses no capacity of this one
-	left          bool      // its worker has taken it to another node, of which this one knows only by a recall
+	left          bool      // its worker has taken it to another node, and no recall has told this one
 }
 
 const runnerName = "rr"
@@ -194,7 +194,8 @@ func (e *executor) Stop(recall job.Recall) {
 		if r == nil || !e.up || recall.Outdated(r.MoveIndex) {
 			return
 		}
-		if r.left = false; r.ended {
+		r.left = false
+		if r.ended {
 			return
 		}
 		o := job.Outcome{Job: id, N: n, Status: job.Lost, Started: true, Fault: &job.Fault{Message: strings.ToLower(string(reason)), Type: job.FaultLost}}
@@ -267,16 +268,15 @@ func (r *jobRun) lose(sim *simulation) {
 		}
 		r.ended = true
 		sim.trace("worker of %s stops, its lease has expired", r.RequestID())
-		if r.process.up { // the edge reports the loss at the same time
-			r.reportGone(sim)
-			if !r.adopted {
-				r.process.executors.byKind[r.Kind].release(r.Key, r.Worker, 1)
-			}
+		r.reportGone(sim) // the edge does so at the same time
+		if r.process.up && !r.adopted {
+			r.process.executors.byKind[r.Kind].release(r.Key, r.Worker, 1)
 		}
 	})
 }
 
-// reportGone has a node report that the job's worker has not returned in time.
+// reportGone has the job's node, if it is up, report that the job's worker has not
+// returned in time.
 func (r *jobRun) reportGone(sim *simulation) {
 	if !r.process.up {
 		return

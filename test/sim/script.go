@@ -180,17 +180,15 @@ func (sim *simulation) injectNamed(event string, n *node, lasts time.Duration) {
 // nodeByName returns the node that NODE in a plan refers to. Without such a node it
 // fails the run and returns nil.
 func (sim *simulation) nodeByName(name string) *node {
-	if key, ok := strings.CutPrefix(name, "@"); ok {
-		if r := sim.mustFind(key); r != nil {
+	if place := name[0]; place == '@' || place == '>' {
+		switch r := sim.mustFind(name[1:]); {
+		case r == nil:
+			return nil
+		case place == '@':
 			return r.process.node
-		}
-		return nil
-	}
-	if key, ok := strings.CutPrefix(name, ">"); ok {
-		if r := sim.mustFind(key); r != nil {
+		default:
 			return sim.resumeTarget(r, "away")
 		}
-		return nil
 	}
 	if leader := sim.raft.leader; name == "leader" && leader != nil {
 		return leader.node
