@@ -39,8 +39,8 @@ python:
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3; } >/dev/null 2>&1; $(PYTHON_WORKS); } || \
 	  echo 'could not: its tests are skipped; to run them install python3 (Debian: apt-get install python3)'
 
-# Two clusters at once under the detector keep two processors from everything else: no
-# authority keeps its lease.
+# Under the detector, two clusters at once are too slow on two processors: no authority
+# renews its lease in time.
 race: build ## run all tests under the race detector (needs a C compiler)
 	@command -v gcc >/dev/null || command -v cc >/dev/null || { \
 	  echo 'the race detector needs a C compiler; trying to install one'; \

@@ -40,9 +40,9 @@ func TestAdopt_TracksDispatch(t *testing.T) {
 	})
 }
 
-// TestAdopt_AfterEarlierLoss checks that a node whose report of a loss is not settled does
-// not claim to have the dispatch when that comes back, and that reports tell which stay
-// they are of.
+// TestAdopt_AfterEarlierLoss checks the case that a dispatch comes back to a node whose
+// report of its loss is not settled: the node does not answer that it has the dispatch,
+// and each report names the move that it follows.
 func TestAdopt_AfterEarlierLoss(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *harness) {
 		b.Assign(batch(1, assignment(1)))

@@ -27,7 +27,7 @@ type dispatch struct {
 	previous           []string         // nodes that must release it, because its worker may have come from there
 	previousRecalledAt time.Time        // when recallPrevious last sent recalls
 	movedAt            time.Time        // when it last moved to another node; zero: never
-	movedBy            uint64           // index of the entry of that move; 0: not known, or it has not moved
+	movedBy            uint64           // index of that move's entry, which assignment.MoveIndex may exceed; 0: not known, or it has not moved
 }
 
 // predates reports whether an outcome is of an earlier stay of d at the node that reports
