@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -83,8 +82,7 @@ func (v *streamVerifier) await(ctx context.Context) {
 // stream.
 const (
 	reclaimInterval = 30 * time.Second
-	reclaimMinSize  = 64 << 20  // bytes that are worth a purge
-	blobSlack       = time.Hour // how much older than its job, by the members' clocks, a blob may be
+	reclaimMinSize  = 64 << 20 // bytes that are worth a purge
 )
 
 // reclaimer removes what no job needs from lanes and blobs, and keeps the state that
@@ -149,33 +147,4 @@ func (r *reclaimer) lane(ctx context.Context, number uint8, info LaneInfo, neede
 		return nil
 	}
 	return r.lanes.Purge(ctx, number, needed)
-}
-
-// blobs purges the hours before the oldest job that the ledger keeps: a blob's name
-// begins with the hour it was stored in, and a job's body and results are stored
-// after the job was accepted or moments before. Records that are not ingested yet
-// are not in the ledger. Therefore all records that were in the lanes at the last
-// step must be ingested, and blobs stored since that step are kept.
-func (r *reclaimer) blobs(ctx context.Context, copied *ledger.Ledger) error {
-	if r.laneEnds == nil {
-		return nil
-	}
-	for i, lane := range copied.Lanes() {
-		if lane.Cursor < r.laneEnds[i] {
-			return nil
-		}
-	}
-	before := r.seenAt
-	if oldest := copied.OldestKept(); !oldest.IsZero() && oldest.Before(before) {
-		before = oldest
-	}
-	before = before.Add(-blobSlack).Truncate(time.Hour)
-	if !before.After(r.blobsPurgedBefore) {
-		return nil
-	}
-	if err := r.lanes.PurgeBlobs(ctx, before); err != nil {
-		return fmt.Errorf("before %s: %w", before.UTC().Format(time.RFC3339), err)
-	}
-	r.blobsPurgedBefore = before
-	return nil
 }
