@@ -26,7 +26,8 @@ const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seco
 {"lane":1,"stream":"YARD_JOBS_1","leader":"","first":1,"last":7,"cursor":7,"lag":0}],
 "backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"held_keys":17,"outbox_bytes":2048,"stale_outcomes":1,
 "nodes":[{"name":"n1","beat_ago_ms":310,"offers":2,"room":16,"running":2}],
-"pools":[{"runner":"demo","managed":true,"size":2,"up":1,"slots":4,"in_flight":1,"reason":"exit status 3"}],
+"pools":[{"runner":"demo","managed":true,"size":2,"up":1,"slots":4,"in_flight":1,"reason":"exit status 3"},
+{"runner":"far","managed":false,"size":1,"up":1,"slots":2,"in_flight":0}],
 "workers":{"connections":3,"registered":2,"subscriptions":2},
 "readiness":{"ready":false,"accepting":true,"dispatching":false,"reasons":["runner demo: exit status 3","node n3 is silent"]}}`
 

@@ -72,7 +72,8 @@ type Config struct {
 	BaseRetryDelay float64 `toml:"base_retry_delay_seconds"`
 	MaxRetryDelay  float64 `toml:"max_retry_delay_seconds"`
 	// ConnectTimeoutMS is how long a process may take from its start until it
-	// listens, in milliseconds; 0 or less: 15000.
+	// listens, and how long an external runner may be away until it is reported as
+	// stalled, in milliseconds; 0 or less: 15000.
 	ConnectTimeoutMS int64 `toml:"runner_connect_timeout_ms"`
 	// TermGrace is the time between SIGTERM and SIGKILL, in seconds; default 5.
 	// 0 sends both at once.

@@ -207,6 +207,20 @@ func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
 	return d.outcome(job.Lost, &job.Fault{Message: "the node's lease ended", Type: job.FaultLost}) // job.RecallLease
 }
 
+// unreachedOutcome returns the outcome of a dispatch whose runner could not be
+// reached because of err. No handler has seen the job, so the attempt is given back.
+// It counts as a loss only with a managed process, which is replaced at once: an
+// external runner may be away for long, and a job must outlast that.
+func (d *dispatch) unreachedOutcome(err error) job.Outcome {
+	status := job.Lost
+	if d.w.proc == nil {
+		status = job.Declined
+	} else if d.w.exitsWithin(exitDelay) {
+		return d.unstartedOutcome(status, d.lostOutcome().Fault)
+	}
+	return d.unstartedOutcome(status, &job.Fault{Message: "runner " + d.w.name + " cannot be reached: " + err.Error(), Type: job.FaultLost})
+}
+
 // lostOutcome returns the outcome of a dispatch whose process has ended.
 func (d *dispatch) lostOutcome() job.Outcome {
 	return d.outcome(job.Lost, &job.Fault{Message: "runner " + d.w.name + " ended: " + d.w.proc.exitStatus, Type: job.FaultLost})

@@ -122,18 +122,50 @@ func (m *member) runProcess(ctx context.Context) error {
 	return newWorker(m, proc, addr, port).serve(ctx)
 }
 
-// runExternal is runProcess for an external runner.
+// runExternal offers an external runner from when it accepts connections until it no
+// longer does. The error is why it no longer does.
 func (m *member) runExternal(ctx context.Context) error {
 	addr := net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(m.cfg.TCPPort))
-	limit, cancel := context.WithTimeout(ctx, m.pools.connectTimeout())
-	defer cancel()
-	if err := awaitConnectable(limit, addr, nil); err != nil {
-		return fmt.Errorf("external runner at %s: %w", addr, err)
+	if err := m.awaitExternal(ctx, addr); err != nil {
+		return err
 	}
 	m.log.Info("external runner is up", "addr", addr)
-	m.endCrashLoop()
 	defer m.startTrial()()
-	return newWorker(m, nil, addr, m.cfg.TCPPort).serve(ctx)
+	if err := newWorker(m, nil, addr, m.cfg.TCPPort).serve(ctx); err != nil {
+		return fmt.Errorf("external runner at %s %w", addr, err)
+	}
+	return nil
+}
+
+// awaitExternal tries to connect to an external runner until that succeeds or ctx
+// ends, whose error it returns. A runner that is away for the connect timeout is
+// reported as stalled.
+func (m *member) awaitExternal(ctx context.Context, addr string) error {
+	start := time.Now()
+	for pause := minPollInterval; ; pause = min(2*pause, probeInterval) {
+		err := tryConnect(ctx, addr)
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("external runner at %s does not accept connections: %w", addr, err)
+		m.setDown(err.Error())
+		if time.Since(start) >= m.pools.connectTimeout() {
+			m.reportStalled(err)
+		}
+		if err := backoff.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// tryConnect connects to addr and closes the connection without sending anything.
+func tryConnect(ctx context.Context, addr string) error {
+	d := net.Dialer{Timeout: dialTimeout}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // spawn starts the member's process and returns it with its port.
@@ -195,15 +227,13 @@ func (m *member) awaitListener(ctx context.Context, proc *process, addr string, 
 }
 
 // awaitConnectable tries to connect to addr until it succeeds, the process has
-// ended, or ctx ends. It sends nothing on the connection. ended is closed when
-// the process has ended; nil: it is never known to.
+// ended, which closes ended, or ctx ends.
 func awaitConnectable(ctx context.Context, addr string, ended <-chan struct{}) error {
-	var d net.Dialer
 	lastErr := errors.New("no answer")
 	for pause := minPollInterval; ; pause = min(2*pause, maxPollInterval) {
-		conn, err := d.DialContext(ctx, "tcp", addr)
+		err := tryConnect(ctx, addr)
 		if err == nil {
-			return conn.Close()
+			return nil
 		}
 		if ctx.Err() == nil {
 			lastErr = err
@@ -268,8 +298,9 @@ func (m *member) setDown(reason string) {
 	m.pid, m.worker, m.reason = 0, nil, reason
 }
 
-// reportStalled stops offering a member whose processes fail repeatedly, the
-// last one because of err, and reports it once until it has recovered.
+// reportStalled reports, once until it has recovered, a member whose processes fail
+// repeatedly, the last one because of err, or whose external runner is away. Processes
+// that fail are no longer offered.
 func (m *member) reportStalled(err error) {
 	reason := job.StalledCrashLoop
 	switch {
@@ -285,11 +316,12 @@ func (m *member) reportStalled(err error) {
 	if reason == job.StalledCrashLoop {
 		m.reason = fmt.Sprintf("crash loop, %d exits within %s; last: %v; see the node's log for its output", crashLoopExits, crashLoopWindow, err)
 	}
-	if !m.crashLooping {
+	isNew := !m.stalled.Swap(true)
+	if isNew || m.pools.cfg.Management == Managed && !m.crashLooping {
 		m.log.Error("runner is failing, no jobs are offered to it", "reason", reason, "err", err)
 	}
-	m.crashLooping = true
-	if !m.stalled.Swap(true) {
+	m.crashLooping = m.pools.cfg.Management == Managed
+	if isNew {
 		m.stalledChannel = job.Channel(job.RRQ, workerName(m.runner, m.port))
 		m.pools.executor.Stalled(m.stalledChannel, reason)
 	}

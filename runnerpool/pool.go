@@ -241,6 +241,9 @@ func (p *Pools) removeWorker(w *worker) (cause error) {
 	w.retired = true
 	delete(p.workers, w.name)
 	w.m.worker = nil
+	if w.replaceErr != nil {
+		w.m.reason = w.replaceErr.Error()
+	}
 	p.offer(w)
 	return w.replaceErr
 }

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	dialTimeout     = 5 * time.Second        // to connect to a process that listens
+	dialTimeout     = 5 * time.Second        // to connect to a runner that listens
+	probeInterval   = time.Second            // between checks of an idle external runner
 	cancelTimeout   = 500 * time.Millisecond // to deliver a cancel frame
 	exitDelay       = 200 * time.Millisecond // between the end of a process's sockets and the end of the process
 	finalAnswerWait = 50 * time.Millisecond  // for an answer that the process wrote before it ended
@@ -27,21 +28,44 @@ type slot struct {
 }
 
 // run runs the dispatches that the worker's slots are given until the worker is closed.
-// Those that are then still waiting end as lost, because the process has ended.
-func (s *slot) run() {
+// Those that are then still waiting are given back, because the runner is gone. With
+// probes, it checks an external runner while the slot is idle; a busy slot needs no
+// check, because its connection breaks with the runner. ctx ends a check.
+func (s *slot) run(ctx context.Context, probes bool) {
 	defer s.closeConn()
+	var probe <-chan time.Time
+	if probes {
+		ticker := time.NewTicker(probeInterval)
+		defer ticker.Stop()
+		probe = ticker.C
+	}
 	for {
 		select {
 		case d := <-s.w.work:
 			s.w.m.pools.finish(d, s.execute(d))
+		case <-probe:
+			s.probe(ctx)
 		case <-s.w.closed:
 			select {
 			case d := <-s.w.work:
-				s.w.m.pools.finish(d, d.unstartedOutcome(job.Lost, d.lostOutcome().Fault))
+				s.w.m.pools.finish(d, d.unreachedOutcome(errors.New("it was replaced")))
 			default:
 				return
 			}
 		}
+	}
+}
+
+// probe stops offering an external runner that does not accept connections. It
+// opens a connection only if the slot has none: a runner that serves one
+// connection at a time would never accept another.
+func (s *slot) probe(ctx context.Context) {
+	if s.conn != nil && s.conn.Idle() {
+		return
+	}
+	s.closeConn()
+	if err := tryConnect(ctx, s.w.addr); err != nil && ctx.Err() == nil {
+		s.w.replace(fmt.Errorf("does not accept connections: %w", err))
 	}
 }
 
@@ -67,7 +91,8 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 		return d.unstartedOutcome(job.Error, fault)
 	}
 	if err := s.connect(); err != nil {
-		return s.connectFailed(d, err)
+		s.w.replace(fmt.Errorf("does not accept connections: %w", err))
+		return d.unreachedOutcome(err)
 	}
 	waitUntil := d.deadline.Add(deadlineSlack)
 	responseBy := time.Now().Add(seconds(s.w.m.cfg.ResponseTimeout))
@@ -149,21 +174,11 @@ func (s *slot) closeConn() {
 	}
 }
 
-// connectFailed returns the outcome of a dispatch that got no connection. A
-// process that does not accept connections is replaced.
-func (s *slot) connectFailed(d *dispatch, err error) job.Outcome {
-	if s.w.exitsWithin(exitDelay) {
-		return d.unstartedOutcome(job.Lost, d.lostOutcome().Fault)
-	}
-	s.w.replace(fmt.Errorf("does not accept connections: %w", err))
-	return d.transportOutcome(err)
-}
-
 // connFailed returns the outcome of a dispatch whose connection failed with err. It
 // first waits for exitDelay, because the sockets of an exiting process close a moment
 // before its exit is noticed. After a malformed answer the handler has ended; without
 // any answer, only the end of the process proves that it has, so connFailed replaces
-// the process.
+// the process. An external runner is checked, because it may be gone.
 func (s *slot) connFailed(d *dispatch, err error) job.Outcome {
 	if s.w.exitsWithin(exitDelay) {
 		s.closeConn()
@@ -173,6 +188,9 @@ func (s *slot) connFailed(d *dispatch, err error) job.Outcome {
 	s.closeConn()
 	if d.sent && !isBadAnswer(err) {
 		s.w.killFor(d, fmt.Errorf("no answer to a request: %w", err))
+	}
+	if s.w.proc == nil {
+		s.probe(context.Background())
 	}
 	return d.transportOutcome(err)
 }

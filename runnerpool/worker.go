@@ -64,9 +64,10 @@ func workerName(runner string, port int) string { return fmt.Sprintf("%s/%d", ru
 // ended. The error is why the process was replaced, or its exit status.
 func (w *worker) serve(ctx context.Context) error {
 	var slots sync.WaitGroup
-	for range w.free {
+	for i := range w.free {
 		s := &slot{w: w}
-		slots.Go(s.run)
+		probes := w.proc == nil && i == 0
+		slots.Go(func() { s.run(ctx, probes) })
 	}
 	w.m.pools.addWorker(w)
 	select {

@@ -113,6 +113,11 @@ func poolTable(w io.Writer, s *api.Status) {
 	for _, p := range s.Pools {
 		fmt.Fprintf(w, "%s\t%d of %d\t%d\t%d\t%s\n", p.Runner, p.Up, p.Size, p.InFlight, p.Slots, command.OrDash(p.Reason))
 	}
+	for _, p := range s.Pools {
+		if !p.Managed {
+			fmt.Fprintf(w, "\n%s is external: this node cannot end a handler that ignores its cancel, even when the node's lease ends.\n", p.Runner)
+		}
+	}
 }
 
 func readiness(s *api.Status) string {
