@@ -94,7 +94,7 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 	if old.flags&cancelling != 0 {
 		verdict, reason = job.NextDead, job.ReasonCancelled
 	}
-	d.emitDispatch(old, DispatchFailed, reason)
+	d.emitFailure(old, reason, failedRun.failure.kind)
 	if verdict == job.NextDead {
 		d.fail(old, &next, reason, settlement.Fault)
 	} else {
@@ -159,7 +159,7 @@ func (d *dispatches) enqueue(old, next *storedJob) {
 	next.state = job.Waiting
 	next.n++
 	d.store(old, next)
-	d.emitDispatch(next, DispatchQueued, target(next))
+	d.emitDispatch(next, DispatchQueued, next.function)
 }
 
 // promote makes delayed jobs waiting that are due, at most maxPromotions at a
@@ -235,7 +235,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		reason, fault.Type = c.Reason, c.Type
 	}
 	if old.state == job.Waiting {
-		l.emitUnstartedFailure(old, reason)
+		l.emitUnstartedFailure(old, reason, fault.Type)
 	}
 	if old.run != nil {
 		lastRun := *old.run
@@ -255,7 +255,7 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 	case stored.state == job.Active:
 		return Result{Err: job.ErrNotRemovable, State: stored.state}
 	case stored.state == job.Waiting:
-		l.emitUnstartedFailure(stored, job.ReasonRemoved)
+		l.emitUnstartedFailure(stored, job.ReasonRemoved, "")
 	}
 	l.drop(stored)
 	return Result{State: stored.state}

@@ -71,14 +71,14 @@ type Event struct {
 	Kind  EventKind
 	N     uint32 // number of a job's dispatch; 0: not about one
 	Job   job.ID // the job of the dispatch
-	A, B  string // the kind's first two fields, in the contract's order; B of an event about a job is its queue
+	A, B  string // the kind's first two fields, in the contract's order; of an event about a job, B is the queue, and A of DispatchQueued the function
 	Extra *Extra // further fields, which only some events have
 }
 
 // Extra holds fields that only some events have.
 type Extra struct {
 	Request  string          // id of an external dispatch
-	C        string          // the kind's third field
+	C        string          // the kind's third field; of a job's DispatchFailed the type of the error
 	Metadata json.RawMessage // of an external dispatch
 	Cursor   *string         // of a replay request
 }
@@ -103,7 +103,8 @@ func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 // AppendLine appends the event as one line of history: the contract's form,
 // followed by its number and time. Events about a job's dispatch that is queued
 // for a runner or has ended also get the job's queue; DispatchNotified does
-// not, because the next line is about the same job and has it.
+// not, because the next line is about the same job and has it. DispatchQueued
+// gets the job's function, and DispatchFailed the type of the error.
 func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
@@ -137,11 +138,38 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	b = strconv.AppendUint(append(b, `,"seq":`...), number, 10)
 	b = append(b, `,"at":"`...)
 	b = append(at.UTC().AppendFormat(b, timeFormat), '"')
-	queuedForRunner := e.Kind == DispatchQueued && e.A != e.B
-	if e.N > 0 && (queuedForRunner || e.Kind == DispatchDelivered || e.Kind == DispatchFailed) {
-		b = appendString(append(b, `,"queue":`...), e.B)
+	if e.N > 0 {
+		b = e.appendJob(b)
 	}
 	return append(b, '}')
+}
+
+// appendJob appends what a line of history about a job's dispatch has beside the
+// contract's fields: its queue, its function and the type of its error.
+func (e *Event) appendJob(b []byte) []byte {
+	queuedForRunner := e.Kind == DispatchQueued && e.target() != e.B
+	if queuedForRunner || e.Kind == DispatchDelivered || e.Kind == DispatchFailed {
+		b = appendString(append(b, `,"queue":`...), e.B)
+	}
+	if e.Kind == DispatchQueued && e.A != "" {
+		b = appendString(append(b, `,"function":`...), e.A)
+	}
+	if e.Kind == DispatchFailed && e.Extra != nil && e.Extra.C != "" {
+		b = appendString(append(b, `,"error_type":`...), e.Extra.C)
+	}
+	return b
+}
+
+// target returns the field target of a DispatchQueued: for a job its runner, if its
+// function names one, or else its queue.
+func (e *Event) target() string {
+	if e.N == 0 {
+		return e.A
+	}
+	if runner, _ := job.SplitFunction(e.A); runner != "" {
+		return job.Channel(job.RRQ, runner)
+	}
+	return e.B
 }
 
 // appendRequest appends the field request_id if the event is about a dispatch:
@@ -174,6 +202,8 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 		case e.Kind == WorkerAssigned && i == 1:
 			b = append(append(b, '"'), e.B...)
 			b = append(e.Job.Append(append(b, ':')), '"')
+		case e.Kind == DispatchQueued:
+			b = appendString(b, e.target())
 		case i == 0:
 			b = appendString(b, e.A)
 		case i == 1:

@@ -33,6 +33,8 @@ var contractEvents = []struct {
 		`{"event":"DispatchFailed","request_id":"req-1","reason":"timeout"}`},
 	{Event{Kind: DispatchFailed, A: "a \"b\"\n<c> ü \xff", B: "mail", Job: job.ID{15: 1}, N: 3},
 		`{"event":"DispatchFailed","request_id":"00000000-0000-0000-0000-000000000001#3","reason":"a \"b\"\n<c> ü \ufffd"}`},
+	{Event{Kind: DispatchQueued, A: "py#send", B: "mail", Job: job.ID{15: 1}, N: 3},
+		`{"event":"DispatchQueued","request_id":"00000000-0000-0000-0000-000000000001#3","target":"rrq/py"}`},
 	{Event{Kind: ReplayRequested, Extra: &Extra{Cursor: new("cursor-1")}},
 		`{"event":"ReplayRequested","cursor":"cursor-1"}`},
 	{Event{Kind: ReplayRequested}, `{"event":"ReplayRequested","cursor":null}`},
@@ -76,8 +78,12 @@ func TestEvent_Line(t *testing.T) {
 	for _, c := range contractEvents {
 		line := c.event.AppendLine([]byte("before\n"), 42, at)
 		want := "before\n" + strings.TrimSuffix(c.json, "}") + `,"seq":42,"at":"2026-03-19T01:00:00.123Z"`
-		if c.event.Kind == DispatchFailed && c.event.N > 0 {
+		switch {
+		case c.event.N == 0:
+		case c.event.Kind == DispatchFailed:
 			want += `,"queue":"mail"`
+		case c.event.Kind == DispatchQueued:
+			want += `,"queue":"mail","function":"py#send"`
 		}
 		want += "}\n"
 		if string(line) != want {
@@ -93,12 +99,12 @@ func TestEvent_Line(t *testing.T) {
 // for DispatchNotified, and that this adds less than a tenth to the lines of a job.
 func TestEvent_LinesNameTheirQueue(t *testing.T) {
 	const queue = "thumbnails"
-	for _, c := range []struct{ target, channel string }{
-		{queue, "overhop/0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"}, {"rrq/python", "rrq/python/9001"},
+	for _, c := range []struct{ function, channel string }{
+		{"", "overhop/0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"}, {"python#", "rrq/python/9001"},
 	} {
 		plain, bytesMore := 0, 0
 		for _, e := range []Event{
-			{Kind: DispatchQueued, A: c.target, B: queue}, {Kind: DispatchNotified, A: c.channel, B: queue},
+			{Kind: DispatchQueued, A: c.function, B: queue}, {Kind: DispatchNotified, A: c.channel, B: queue},
 			{Kind: WorkerAssigned, A: c.channel, B: queue}, {Kind: DispatchDelivered, B: queue},
 		} {
 			e.Job, e.N = job.ID{1, 2, 3}, 1
@@ -108,14 +114,49 @@ func TestEvent_LinesNameTheirQueue(t *testing.T) {
 			}
 			plain += len(line)
 			if i := strings.Index(line, `,"queue":`); i > 0 {
-				bytesMore += len(line) - i - len("}\n")
+				bytesMore += len(`,"queue":"` + queue + `"`)
 			}
 		}
 		plain -= bytesMore
-		t.Logf("%s: %d bytes per job, and %d for queues", c.target, plain, bytesMore)
+		t.Logf("%s: %d bytes per job, and %d for queues", c.channel, plain, bytesMore)
 		if 10*bytesMore > plain {
-			t.Errorf("%s: queues take %d bytes beside %d", c.target, bytesMore, plain)
+			t.Errorf("%s: queues take %d bytes beside %d", c.channel, bytesMore, plain)
 		}
+	}
+}
+
+// TestEvent_LinesNameFunctionAndError checks that the history of a job has its function
+// and the type of an error, also after the ledger was encoded, and that the
+// contract's form of the events has neither.
+func TestEvent_LinesNameFunctionAndError(t *testing.T) {
+	l, stamp := ledgerWithAuthority(t)
+	ingest, place, settle := ingestBatch(0, 1, "")
+	ingest.Jobs[0].Function = "send"
+	s := &settle.Settlements[0]
+	s.Next, s.Reason, s.Fault = job.NextDead, "error: no route", &job.Fault{Message: "no route", Type: "SMTPError"}
+	for _, r := range l.Apply(stamp, []Command{ingest, place, settle}) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	l, err := Decode(bytes.NewReader(encoded(t, l.Copy())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	l.EventsAfter(0, func(number uint64, at time.Time, e *Event) bool {
+		if form := string(e.JSON()); strings.Contains(form, "function") || strings.Contains(form, "error_type") {
+			t.Errorf("the contract has no such field: %s", form)
+		}
+		if e.Kind == DispatchQueued || e.Kind == DispatchFailed {
+			_, more, _ := strings.Cut(string(e.AppendLine(nil, number, at)), `,"at":`)
+			lines = append(lines, e.Kind.String()+more[strings.Index(more, ","):])
+		}
+		return true
+	})
+	want := []string{"DispatchQueued,\"function\":\"send\"}\n", "DispatchFailed,\"queue\":\"mail\",\"error_type\":\"SMTPError\"}\n"}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -227,7 +227,7 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 	next := in.newStoredJob(j, old.queue)
 	next.id, next.accepted, next.n, next.state = old.id, old.accepted, old.n, job.Delayed
 	if old.state == job.Waiting {
-		in.emitUnstartedFailure(old, reasonDebounced)
+		in.emitUnstartedFailure(old, reasonDebounced, "")
 	}
 	in.store(old, next)
 	in.release(next.id, false)
@@ -250,8 +250,8 @@ func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 		id:    job.RecordID(identity, j.Position.Seq, j.Accepted),
 		queue: &queue{name: j.Queue}, function: j.Function, n: 1,
 	}
-	in.emitDispatch(refused, DispatchQueued, target(refused))
-	in.emitUnstartedFailure(refused, reasonRateLimited)
+	in.emitDispatch(refused, DispatchQueued, refused.function)
+	in.emitUnstartedFailure(refused, reasonRateLimited, "")
 }
 
 // HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].

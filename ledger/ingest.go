@@ -185,15 +185,6 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
 	return stored
 }
 
-// target returns where a job's dispatch may run, as written in its event: a
-// runner's channel or the queue.
-func target(stored *storedJob) string {
-	if runner, _ := job.SplitFunction(stored.function); runner != "" {
-		return job.Channel(job.RRQ, runner)
-	}
-	return stored.queue.name
-}
-
 // reject stores a failed job for a record that does not describe a valid job,
 // and adds a dead letter. A job of an unknown queue is stored in the system
 // queue. An id that is known already is ignored.
@@ -214,8 +205,8 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 	in.store(nil, stored)
 
 	reason := "rejected: " + rejection.Reason
-	in.emitDispatch(stored, DispatchQueued, q.name)
-	in.emitUnstartedFailure(stored, reason)
+	in.emitDispatch(stored, DispatchQueued, "")
+	in.emitUnstartedFailure(stored, reason, fault.Type)
 	letter := in.addDeadLetter(stored, reason, fault)
 	if job.ValidQueue(rejection.Queue) == nil {
 		letter.Queue = strings.Clone(rejection.Queue) // as written by its producer

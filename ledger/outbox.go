@@ -133,11 +133,21 @@ func (o *outbox) emitDispatch(stored *storedJob, kind EventKind, detail string) 
 	o.emit(Event{Kind: kind, Job: stored.id, N: stored.n, A: detail, B: stored.queue.name})
 }
 
+// emitFailure emits the failure of the last dispatch of a job. errorType is the type of
+// its error, or "".
+func (o *outbox) emitFailure(stored *storedJob, reason, errorType string) {
+	e := Event{Kind: DispatchFailed, Job: stored.id, N: stored.n, A: reason, B: stored.queue.name}
+	if errorType != "" {
+		e.Extra = &Extra{C: errorType}
+	}
+	o.emit(e)
+}
+
 // emitUnstartedFailure emits the events of a dispatch that ends before it was
 // placed, in the contract's order.
-func (o *outbox) emitUnstartedFailure(stored *storedJob, reason string) {
+func (o *outbox) emitUnstartedFailure(stored *storedJob, reason, errorType string) {
 	o.emitDispatch(stored, DispatchNotified, "none")
-	o.emitDispatch(stored, DispatchFailed, reason)
+	o.emitFailure(stored, reason, errorType)
 }
 
 // cost returns the size with which an event is counted, in bytes. Names shared
