@@ -12,7 +12,7 @@ import (
 
 const jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10" // in the history
 
-// history is eight lines of a stream of events.
+// history is ten lines of a stream of events.
 //
 //go:embed inspect/testdata/history.jsonl
 var history string
@@ -31,13 +31,19 @@ func TestEvents(t *testing.T) {
 	if got := f.run(t, "events", "--since", "0"); got.code != 0 || got.out != "" {
 		t.Fatalf("no events yet: %+v", got)
 	}
-	batch := streams.Batch{Subject: subjects.History, First: 1, Count: 8, Body: []byte(history)}
+	batch := streams.Batch{Subject: subjects.History, First: 1, Count: 10, Body: []byte(history)}
 	stored := make(chan error, 1)
 	f.c.Writer.AppendAsync(subjects.StreamEvents, batch, 0, func(_ uint64, err error) { stored <- err })
 	if err := <-stored; err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "events.txt", f.run(t, "events", "--since", "0").out)
+	golden(t, "events.txt", f.run(t, "events", "--since", "0", "--all").out)
+	if got := f.run(t, "events", "--since", "0"); strings.Count(got.out, "\n") != 8 || strings.Contains(got.out, "heartbeat") {
+		t.Errorf("without --all: %+v", got)
+	}
+	if got := f.run(t, "events", "--type", "heartbeat"); got.code != 2 || !strings.Contains(got.err, "run-heartbeat, run-blocked-on-user") {
+		t.Errorf("an unknown type: %+v", got)
+	}
 	got := f.run(t, "events", "--since", "0", "--type", "Dispatch_Failed", "--json")
 	if got.code != 0 || strings.Count(got.out, "\n") != 1 {
 		t.Errorf("one event as JSON: %+v", got)

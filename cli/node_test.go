@@ -97,7 +97,7 @@ func TestAgainstNode(t *testing.T) {
 	must(0, []string{"authority=owner=solo", "readiness=ready"}, "snapshot")
 	must(0, []string{"DispatchQueued", `"target": "anna"`}, "exec", `{"command":"QueueDispatch","request_id":"r1","target":"anna"}`)
 	must(1, []string{"dispatch error: invalid transition for r1: pending -> delivered"}, "exec", `{"command":"MarkDelivered","request_id":"r1"}`)
-	must(0, []string{"DispatchFailed", "failed on request"}, "events", "--type", "dispatch-failed", "--queue", "mail")
+	must(0, []string{"dispatch-failed ", "failed on request"}, "events", "--type", "dispatch-failed", "--queue", "mail")
 	testFollow(t, f)
 }
 

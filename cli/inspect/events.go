@@ -36,6 +36,8 @@ type eventLine struct {
 	Worker   string          `json:"worker"`
 	Task     string          `json:"task_id"`
 	Recovery string          `json:"recovery"`
+	Function string          `json:"function"`
+	Error    string          `json:"error_type"`
 	Cursor   *string         `json:"cursor"`
 	Metadata json.RawMessage `json:"metadata"`
 	Number   uint64          `json:"seq"`
@@ -49,6 +51,7 @@ type eventLine struct {
 type eventFilter struct {
 	since time.Time
 	event string // name in the form of plainName; "" means all
+	idle  bool   // with event "": also those of idleEvents
 	queue string // "" means all
 	job   string // as given, after findJob the id; "" means all
 }
@@ -65,7 +68,9 @@ func Events(env *command.Env) *cobra.Command {
 		Short: "Show past events, and with --follow new ones",
 		Long: `Shows the yard's history, oldest event first, for the last ten minutes or for the
 time of --since. With --follow it continues with new events, and starts now unless
---since is given. With --json each event is one line, as in the stream YARD_EVENTS.
+--since is given. The authority's heartbeats and renewals, every three seconds, are
+left out unless --all or --type is given. With --json each event is one line, as in
+the stream YARD_EVENTS, with the names of the runtime contract.
 A job is named by its id, by "<queue>:<id>" or "<queue>:<key>", or, with --queue,
 by its key. A job that is no longer in the ledger is named by its id only.`,
 		Example: `  yardmaster events --since 1h --type dispatch-failed
@@ -74,6 +79,7 @@ by its key. A job that is no longer in the ledger is named by its id only.`,
 	flags := c.Flags()
 	flags.BoolVarP(&follow, "follow", "f", false, "continue with new events until interrupted")
 	flags.DurationVar(&since, "since", 10*time.Minute, "start this `time` ago; 0 starts with the oldest event kept")
+	flags.BoolVarP(&f.idle, "all", "a", false, "also heartbeats and renewals of the authority")
 	flags.StringVar(&f.event, "type", "", "only events of this `type`, such as dispatch-queued")
 	flags.StringVarP(&f.queue, "queue", "q", "", "only events of this `queue`'s jobs")
 	flags.StringVar(&f.job, "job", "", "only events of this `job`")
@@ -100,13 +106,34 @@ func plainName(event string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", ".", "", "_", "").Replace(event))
 }
 
+// idleEvents are what a yard without work reports all the time.
+var idleEvents = []string{ledger.RunHeartbeat.String(), ledger.AuthorityRenewed.String()}
+
+// typeNames holds the names of all events in one style, in lower case with hyphens.
+var typeNames = func() []string {
+	names := ledger.EventNames()
+	for i, name := range names {
+		names[i] = strings.NewReplacer(".", "-", "_", "-").Replace(name)
+	}
+	return names
+}()
+
+// typeName returns the name in typeNames of an event, or event itself if there is none:
+// it may be one of a newer build.
+func typeName(event string) string {
+	plain := plainName(event)
+	if i := slices.IndexFunc(typeNames, func(name string) bool { return plainName(name) == plain }); i >= 0 {
+		return typeNames[i]
+	}
+	return event
+}
+
 // check returns a usage error if the filter names an unknown type of event or an invalid
 // queue. It replaces f.event by the form of the name that matches compares.
 func (f *eventFilter) check(c *cobra.Command) error {
 	if f.event != "" {
-		isEvent := slices.ContainsFunc(ledger.EventNames(), func(name string) bool { return plainName(name) == plainName(f.event) })
-		if !isEvent {
-			return usererror.Usage(c, "--type is %q: must be one of %s", f.event, strings.Join(ledger.EventNames(), ", "))
+		if !slices.Contains(typeNames, typeName(f.event)) {
+			return usererror.Usage(c, "--type is %q: must be one of %s", f.event, strings.Join(typeNames, ", "))
 		}
 		f.event = plainName(f.event)
 	}
@@ -220,14 +247,16 @@ func (e *eventLine) findJob() {
 	}
 }
 
-// matches reports whether f selects e: it is not too old, and of the event type, job and
-// queue that f names.
+// matches reports whether f selects e: it is not too old, of the event type, job and queue
+// that f names, and not hidden.
 func (f *eventFilter) matches(e *eventLine) bool {
 	isTooOld := e.At.Before(f.since.Truncate(time.Millisecond)) // events have times in milliseconds
 	switch {
 	case isTooOld:
 		return false
 	case f.event != "" && plainName(e.Event) != f.event:
+		return false
+	case f.event == "" && !f.idle && slices.Contains(idleEvents, e.Event):
 		return false
 	case f.job != "" && e.jobID != f.job:
 		return false
@@ -240,8 +269,8 @@ func (f *eventFilter) matches(e *eventLine) bool {
 func (e *eventLine) write(w io.Writer) error {
 	var rest strings.Builder
 	for _, field := range []struct{ name, value string }{
-		{"owner", e.Owner}, {"phase", e.Phase}, {"target", e.Target}, {"channel", e.Channel}, {"worker", e.Worker},
-		{"reason", e.Reason}, {"recovery", e.Recovery}, {"lease_id", e.LeaseID}, {"leased_until", e.Until},
+		{"owner", e.Owner}, {"phase", e.Phase}, {"target", e.Target}, {"function", e.Function}, {"channel", e.Channel},
+		{"worker", e.Worker}, {"error_type", e.Error}, {"reason", e.Reason}, {"recovery", e.Recovery}, {"lease_id", e.LeaseID}, {"leased_until", e.Until},
 	} {
 		if field.value != "" {
 			fmt.Fprintf(&rest, " %s=%s", field.name, field.value)
@@ -253,6 +282,6 @@ func (e *eventLine) write(w io.Writer) error {
 	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
 		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", command.TimeText(&e.At), e.Number, e.Event, command.Sanitize(command.OrDash(cmp.Or(e.Request, e.Task))+rest.String()))
+	_, err := fmt.Fprintf(w, "%s  %-8d %-21s %s\n", command.TimeText(&e.At), e.Number, typeName(e.Event), command.Sanitize(command.OrDash(cmp.Or(e.Request, e.Task))+rest.String()))
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 const jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10" // in the history
 
-// history is eight lines of a stream of events.
+// history is ten lines of a stream of events.
 //
 //go:embed testdata/history.jsonl
 var history string
@@ -22,7 +22,9 @@ func TestEventFilter(t *testing.T) {
 		f    eventFilter
 		want []uint64
 	}{
-		{"all", eventFilter{}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"default", eventFilter{}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"all", eventFilter{idle: true}, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+		{"idle type", eventFilter{event: plainName("run-heartbeat")}, []uint64{10}},
 		{"since", eventFilter{since: time.Date(2026, 1, 2, 3, 4, 9, 0, time.UTC)}, []uint64{6, 7, 8}},
 		{"type", eventFilter{event: "dispatchqueued"}, []uint64{2, 3, 7}},
 		{"dotted type", eventFilter{event: plainName("worker.assigned")}, []uint64{5}},
