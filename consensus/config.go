@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -38,7 +39,7 @@ const (
 	writeDeadline    = 5 * time.Second        // for one write to the log
 	maxAppendEntries = 32                     // log entries in one message
 	maxEntryBytes    = 1 << 20                // of the largest entry; proposers should stay well below it
-	trailingLogs     = 1024                   // entries that stay in the log before a snapshot, for followers that lag slightly
+	trailingBytes    = 128 << 20              // of the entries that stay in the log before a snapshot: more than half a minute at full load, for followers that lag
 )
 
 // Config configures the Raft group.
@@ -46,7 +47,8 @@ type Config struct {
 	Dir string // the node's data directory; Raft's files are in Dir/raft
 
 	// SnapshotBytes is the size of applied entries after which a snapshot is
-	// taken; 0 means 64 MiB.
+	// taken if the last one is not larger than half of it: see snapshotTrigger.
+	// 0 means 64 MiB.
 	SnapshotBytes int64
 
 	// OnFatal is called when a write missed its deadline while another one
@@ -59,7 +61,7 @@ type Config struct {
 	// Only tests set the following fields. 0 means the constant of the same name,
 	// and nil the store on the disk.
 	heartbeatTimeout, writeDeadline time.Duration
-	trailingLogs                    uint64
+	trailingBytes                   int64
 	wrapStore                       func(rawStore) rawStore
 }
 
@@ -68,7 +70,7 @@ func (c Config) withDefaults() Config {
 	c.SnapshotBytes = cmp.Or(c.SnapshotBytes, 64<<20)
 	c.heartbeatTimeout = cmp.Or(c.heartbeatTimeout, heartbeatTimeout)
 	c.writeDeadline = cmp.Or(c.writeDeadline, writeDeadline)
-	c.trailingLogs = cmp.Or(c.trailingLogs, trailingLogs)
+	c.trailingBytes = cmp.Or(c.trailingBytes, trailingBytes)
 	if c.OnFatal == nil {
 		c.OnFatal = func(err error) { panic(err) }
 	}
@@ -86,10 +88,8 @@ func (c Config) raft(id *Identity, log *raftLog) *raft.Config {
 	conf.HeartbeatTimeout, conf.LeaderLeaseTimeout = c.heartbeatTimeout, c.heartbeatTimeout/2
 	conf.ElectionTimeout, conf.CommitTimeout = electionTimeout, commitTimeout
 	conf.MaxAppendEntries, conf.BatchApplyCh = maxAppendEntries, true
-	conf.TrailingLogs = c.trailingLogs
-	// Snapshots are taken by bytes, see snapshotLoop; this limits a log of many
-	// tiny entries.
-	conf.SnapshotThreshold, conf.SnapshotInterval = 64<<10, time.Minute
+	// Snapshots are taken by bytes, see snapshotLoop, which also sets TrailingLogs.
+	conf.SnapshotThreshold = math.MaxUint64
 	conf.ShutdownOnRemove = false
 	conf.NoLegacyTelemetry = true
 	conf.Logger = log

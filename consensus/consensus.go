@@ -126,9 +126,12 @@ func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.Stab
 func (n *Node) snapshotLoop() {
 	for {
 		select {
-		case <-n.fsm.snapshotDue:
+		case <-n.fsm.snapshots.due:
 		case <-n.done:
 			return
+		}
+		if err := n.limitTrailingLogs(); err != nil {
+			n.log.Warn("number of log entries kept before a snapshot not changed", "err", err)
 		}
 		started := time.Now()
 		err := n.raft.Snapshot().Error()
@@ -139,6 +142,14 @@ func (n *Node) snapshotLoop() {
 			n.log.Warn("snapshot failed", "err", err)
 		}
 	}
+}
+
+// limitTrailingLogs sets how many entries Raft keeps in the log before the next snapshot.
+// A follower that lacks more of them is sent the snapshot.
+func (n *Node) limitTrailingLogs() error {
+	conf := n.raft.ReloadableConfig()
+	conf.TrailingLogs = n.fsm.trailingEntries(n.cfg.trailingBytes)
+	return n.raft.ReloadConfig(conf)
 }
 
 // Close stops this member immediately. It does not transfer the leadership

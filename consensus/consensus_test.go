@@ -235,7 +235,7 @@ func TestSingleNode_RestartKeepsLedger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := Config{Dir: dir, heartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: 2 << 10, trailingLogs: 1}
+		cfg := Config{Dir: dir, heartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: 2 << 10, trailingBytes: 1}
 		store, err := OpenStore(cfg, id, discardLog)
 		if err != nil {
 			t.Fatal(err)

@@ -36,5 +36,7 @@
 //   - A data directory that was emptied is refused before Raft starts (package
 //     peers), and one that lost only Raft's files is refused here.
 //   - Raft limits its log by the number of entries, but our entries are batches:
-//     snapshots are therefore taken after a number of bytes.
+//     snapshots are therefore taken after a number of bytes, which grows with the
+//     ledger, and a number of bytes stays in the log after one
+//     (snapshottrigger.go).
 package consensus

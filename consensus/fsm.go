@@ -18,15 +18,13 @@ import (
 // fsm connects Raft, which calls it from one goroutine, with the replica.
 type fsm struct {
 	*Replica
-	log           *slog.Logger
-	snapshotBytes int64         // size of applied entries after which a snapshot is due
-	onFatal       func(error)   // ends the process when an entry cannot be applied
-	snapshotDue   chan struct{} // signals that a snapshot is due
-	appliedBytes  int64         // since the last snapshot; guarded by mu
+	log       *slog.Logger
+	onFatal   func(error)     // ends the process when an entry cannot be applied
+	snapshots snapshotTrigger // guarded by mu, except for its channel
 }
 
 func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
-	return &fsm{Replica: newReplica(), snapshotBytes: snapshotBytes, onFatal: onFatal, snapshotDue: make(chan struct{}, 1), log: log}
+	return &fsm{Replica: newReplica(), onFatal: onFatal, snapshots: newSnapshotTrigger(snapshotBytes), log: log}
 }
 
 // Apply applies one committed entry and returns a [*ledger.Commit]. An entry that
@@ -47,12 +45,7 @@ func (f *fsm) Apply(entry *raft.Log) any {
 	if slices.ContainsFunc(p.Commands, func(c ledger.Command) bool { return c.Kind() == ledger.KindCheckConsistency }) {
 		f.offerCheck(f.ledger.Copy())
 	}
-	if f.appliedBytes += int64(len(entry.Data)); f.appliedBytes >= f.snapshotBytes {
-		select {
-		case f.snapshotDue <- struct{}{}:
-		default:
-		}
-	}
+	f.snapshots.applied(len(entry.Data))
 	return &ledger.Commit{Index: entry.Index, Results: results}
 }
 
@@ -61,44 +54,55 @@ func (f *fsm) Apply(entry *raft.Log) any {
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.resetSnapshotDue()
-	return snapshot{f.ledger.Copy()}, nil
+	f.snapshots.reset()
+	return snapshot{f, f.ledger.Copy()}, nil
 }
 
-// resetSnapshotDue resets the bytes since the last snapshot and clears snapshotDue,
-// which entries applied between that signal and the snapshot have set again.
-// The caller must hold mu. Raft calls Apply, Snapshot and Restore from one
-// goroutine, so no later signal can be for entries that the snapshot covers.
-func (f *fsm) resetSnapshotDue() {
-	f.appliedBytes = 0
-	select {
-	case <-f.snapshotDue:
-	default:
-	}
+// setSnapshotSize sets the size of the newest snapshot, on which depends when the next
+// one is due.
+func (f *fsm) setSnapshotSize(size int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.snapshots.setLimit(size)
+}
+
+// trailingEntries returns how many of the last entries have a size of about so many
+// bytes.
+func (f *fsm) trailingEntries(bytes int64) uint64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.snapshots.entriesIn(bytes)
 }
 
 // Restore replaces the ledger by that of a snapshot.
 func (f *fsm) Restore(r io.ReadCloser) error {
 	defer r.Close()
-	l, err := readSnapshot(r)
+	counted := &countingReader{r: r}
+	l, err := readSnapshot(counted)
 	if err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ledger = l
-	f.resetSnapshotDue()
+	f.snapshots.reset()
+	f.snapshots.setLimit(counted.n)
 	f.advance(l.Index())
 	return nil
 }
 
 // snapshot is a copy of the ledger that is being written to disk.
-type snapshot struct{ ledger *ledger.Ledger }
+type snapshot struct {
+	fsm    *fsm
+	ledger *ledger.Ledger
+}
 
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeSnapshot(sink, s.ledger); err != nil {
+	counted := &countingWriter{w: sink}
+	if err := writeSnapshot(counted, s.ledger); err != nil {
 		return errors.Join(fmt.Errorf("write snapshot: %w", err), sink.Cancel())
 	}
+	s.fsm.setSnapshotSize(counted.n)
 	return sink.Close()
 }
 
@@ -146,6 +150,30 @@ func readSnapshot(r io.Reader) (*ledger.Ledger, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// countingWriter counts the bytes that are written to w.
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// countingReader counts the bytes that are read from r.
+type countingReader struct {
+	r io.Reader
+	n int64
+}
+
+func (c *countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	return n, err
 }
 
 // chunkWriter writes each Write as one chunk, or as several if it is too long for one.

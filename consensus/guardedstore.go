@@ -69,6 +69,11 @@ func newGuardedStore(s rawStore, w *watermarks, deadline time.Duration, onFatal 
 	return &guardedStore{rawStore: s, watermarks: w, deadline: deadline, onFatal: onFatal, writing: make(chan struct{}, 1)}
 }
 
+// IsMonotonic returns true, so that Raft empties the log when it has installed a snapshot
+// from the leader. Otherwise entries from before the snapshot would stay, with a gap
+// after them, which is indistinguishable from lost entries.
+func (g *guardedStore) IsMonotonic() bool { return true }
+
 // GetLog reads an entry and checks it, so that a damaged entry is neither
 // applied nor sent.
 func (g *guardedStore) GetLog(index uint64, out *raft.Log) error {
@@ -97,8 +102,29 @@ func (g *guardedStore) StoreLogs(entries []*raft.Log) error {
 		func() error { return g.rawStore.DeleteRange(first, last) })
 }
 
-// DeleteRange removes the entries min to max at either end of the log.
+// deleteBatch is the number of entries that one write removes from the beginning of the
+// log. Appended entries wait for one such write, not for the removal of a whole log.
+const deleteBatch = 4096
+
+// DeleteRange removes the entries min to max at either end of the log. It removes those
+// at the beginning in several writes, in order.
 func (g *guardedStore) DeleteRange(min, max uint64) error {
+	first, err := g.rawStore.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if min <= first {
+		for ; max-min >= deleteBatch; min += deleteBatch {
+			if err := g.truncate(min, min+deleteBatch-1); err != nil {
+				return err
+			}
+		}
+	}
+	return g.truncate(min, max)
+}
+
+// truncate removes the entries min to max in one write.
+func (g *guardedStore) truncate(min, max uint64) error {
 	return g.write("truncate", func() error { return g.rawStore.DeleteRange(min, max) }, nil)
 }
 

@@ -146,6 +146,9 @@ func (s *Store) verify() (last uint64, err error) {
 	if err := errors.Join(err, err2); err != nil {
 		return 0, &DamagedError{What: logFile, Err: err}
 	}
+	if first, end, err = s.dropReplaced(first, end, last); err != nil {
+		return 0, err
+	}
 	if first > last+1 {
 		return 0, &DamagedError{What: "the snapshot before the log", Err: fmt.Errorf("the log begins with entry %d, but the newest snapshot is of entry %d", first, last)}
 	}
@@ -153,6 +156,24 @@ func (s *Store) verify() (last uint64, err error) {
 		return 0, &DamagedError{What: logFile, Err: err}
 	}
 	return max(last, end), nil
+}
+
+// dropReplaced removes entries from before a snapshot that this member was sent, which
+// Raft had no time to remove: the log, from first to end, does not have the snapshot's
+// own entry then. It returns the first and last index of the log that remains.
+func (s *Store) dropReplaced(first, end, snapshot uint64) (newFirst, newEnd uint64, err error) {
+	if end == 0 || first > snapshot {
+		return first, end, nil
+	}
+	if err := s.bolt.GetLog(snapshot, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
+		return first, end, nil // verifyEntries reports any other error
+	}
+	if err := s.bolt.DeleteRange(first, snapshot); err != nil {
+		return 0, 0, fmt.Errorf("remove log entries that a snapshot has replaced: %w", err)
+	}
+	newFirst, err = s.bolt.FirstIndex()
+	newEnd, err2 := s.bolt.LastIndex()
+	return newFirst, newEnd, errors.Join(err, err2)
 }
 
 // verifyEntries checks the entries first to end of the log.

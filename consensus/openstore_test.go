@@ -57,7 +57,7 @@ func editFile(t *testing.T, file string, edit func([]byte) []byte) {
 // a member that the test is to stop and damage.
 func startDamaged(t *testing.T) (c *testCluster, down string) {
 	c = newTestCluster(t, "n1", "n2", "n3")
-	c.configure = func(c *Config) { c.SnapshotBytes, c.trailingLogs = 4<<10, 8 }
+	c.configure = func(c *Config) { c.SnapshotBytes, c.trailingBytes = 4<<10, 1<<10 }
 	c.start(c.names()...)
 	last := c.addQueues("a", "b", "c")
 	down = "n1"
@@ -127,6 +127,62 @@ func TestOpenStore_DetectsDamage(t *testing.T) {
 	}
 	c.addQueues("others-continue")
 	c.start(down) // undamaged
+}
+
+// TestStore_DropsReplacedEntries checks the log of a member whose process ended after it
+// had received a snapshot and before it had emptied its log, with and without entries
+// after the snapshot.
+func TestStore_DropsReplacedEntries(t *testing.T) {
+	const snapshotIndex = 50
+	for _, c := range []struct {
+		what        string
+		log         [][2]uint64 // first and last index of its parts
+		first, last uint64      // of the log that remains
+		end         uint64      // last index with the snapshot
+	}{
+		{"no log", nil, 0, 0, 50},
+		{"all from before", [][2]uint64{{1, 10}}, 0, 0, 50},
+		{"a gap", [][2]uint64{{1, 10}, {51, 60}}, 51, 60, 60},
+		{"begins after it", [][2]uint64{{51, 60}}, 51, 60, 60},
+		{"includes it", [][2]uint64{{40, 60}}, 40, 60, 60},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			dir := t.TempDir()
+			bolt, err := openBolt(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer bolt.Close()
+			snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, retainSnapshots, newRaftLog(discardLog))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sink, err := snaps.Create(1, snapshotIndex, 1, raft.Configuration{}, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sink.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range c.log {
+				for i := part[0]; i <= part[1]; i++ {
+					if err := bolt.StoreLog(command(t, i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			s := &Store{dir: dir, bolt: bolt, snaps: snaps}
+			end, err := s.verify()
+			first, err1 := bolt.FirstIndex()
+			last, err2 := bolt.LastIndex()
+			if err := errors.Join(err, err1, err2); err != nil {
+				t.Fatal(err)
+			}
+			if first != c.first || last != c.last || end != c.end {
+				t.Errorf("the log is %d to %d, and ends with the snapshot at %d; want %d to %d and %d", first, last, end, c.first, c.last, c.end)
+			}
+		})
+	}
 }
 
 // TestOpenStore_DetectsOlderCopy checks that an older copy of Raft's file, or of the

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,8 +23,9 @@ import (
 // signals that they send are for bytes that the snapshot covers.
 func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 	entry := command(t, 1)
-	size := int64(len(entry.Data))
-	f := newFSM(10*size, func(err error) { panic(err) }, discardLog)
+	f := newFSM(10*int64(len(entry.Data)+entryOverhead), func(err error) { panic(err) }, discardLog)
+	f.snapshots.spread = func() float64 { return 0 }
+	f.snapshots.setLimit(0)
 	index, snapshots := uint64(0), 0
 	apply := func() {
 		index++
@@ -31,7 +34,7 @@ func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 	for range 100 {
 		apply()
 		select {
-		case <-f.snapshotDue:
+		case <-f.snapshots.due:
 		default:
 			continue
 		}
@@ -51,7 +54,7 @@ func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 // counts as one for the entries that were applied before it.
 func TestFSM_NoSnapshotIsDueAfterRestore(t *testing.T) {
 	entry := command(t, 1)
-	f := newFSM(int64(len(entry.Data)), func(err error) { panic(err) }, discardLog)
+	f := newFSM(1, func(err error) { panic(err) }, discardLog)
 	f.Apply(entry)
 	var sent bytes.Buffer
 	if err := writeSnapshot(&sent, f.ledger); err != nil {
@@ -61,14 +64,14 @@ func TestFSM_NoSnapshotIsDueAfterRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-f.snapshotDue:
+	case <-f.snapshots.due:
 		t.Error("a snapshot is due after a restore")
 	default:
 	}
 }
 
-// TestSingle_OneSnapshotPerLimit fills the log twice with a quarter more bytes than
-// make a snapshot due. The entries are submitted together, so that some are applied
+// TestSingle_OneSnapshotPerLimit fills the log twice with more bytes than make a snapshot
+// due, and less than make two. The entries are submitted together, so that some are applied
 // while Raft prepares the snapshot.
 func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 	dir := t.TempDir()
@@ -83,7 +86,7 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	const entries = 400 // enough to make a snapshot due
-	cfg := Config{Dir: dir, heartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: int64(entries * len(entry))}
+	cfg := Config{Dir: dir, heartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: int64(entries * (len(entry) + entryOverhead))}
 	store, err := OpenStore(cfg, id, discardLog)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +99,7 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 	for range 2 {
 		before, _ := n.Applied()
 		var pending []func(context.Context) (ledger.Commit, error)
-		for range entries * 5 / 4 {
+		for range entries * 7 / 4 { // the limit is up to half higher
 			one, err := n.Submit(p)
 			if err != nil {
 				t.Fatal(err)
@@ -119,5 +122,156 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 	taken := slices.DeleteFunc(logged.Messages(slog.LevelInfo), func(m string) bool { return m != "snapshot taken" })
 	if len(taken) > 2 {
 		t.Errorf("%d snapshots were taken, want 2", len(taken))
+	}
+}
+
+// TestSnapshotTrigger_FollowsSize checks that more must be applied before the next
+// snapshot the larger the last one was, within bounds, and that members which have
+// applied the same do not take snapshots at the same time.
+func TestSnapshotTrigger_FollowsSize(t *testing.T) {
+	for _, c := range []struct {
+		last   int64 // size of the last snapshot
+		spread float64
+		want   int64
+	}{
+		{0, 0, 64 << 20},
+		{32 << 20, 0, 64 << 20},
+		{100 << 20, 0, 200 << 20},
+		{100 << 20, 0.5, 250 << 20},
+		{10 << 30, 0, 1 << 30},
+		{10 << 30, 0.99, 1<<30 + 99<<29/100},
+	} {
+		trigger := newSnapshotTrigger(64 << 20)
+		trigger.spread = func() float64 { return c.spread }
+		trigger.setLimit(c.last)
+		const size = 64<<10 - entryOverhead
+		applied := int64(0)
+		for len(trigger.due) == 0 {
+			trigger.applied(size)
+			applied += 64 << 10
+		}
+		if applied < c.want || applied >= c.want+64<<10 {
+			t.Errorf("after a snapshot of %d bytes and spread %v, the next is due after %d bytes, want %d", c.last, c.spread, applied, c.want)
+		}
+	}
+	limits := map[int64]bool{}
+	for range 10 {
+		trigger := newSnapshotTrigger(64 << 20)
+		limits[trigger.limit] = true
+	}
+	if len(limits) < 2 {
+		t.Error("all members have the same limit")
+	}
+}
+
+// TestSnapshotTrigger_SetBySnapshots checks that a node counts from the size of the
+// snapshot that it took, and from that of one that it restored.
+func TestSnapshotTrigger_SetBySnapshots(t *testing.T) {
+	from, to := newFSM(1, nil, discardLog), newFSM(1, nil, discardLog)
+	names := []ledger.Command{}
+	for i := range 1000 {
+		names = append(names, &ledger.AddQueue{ID: [16]byte{1}, Name: fmt.Sprint("queue-", i)})
+	}
+	lead := &ledger.Lead{Owner: "n1", Until: time.Unix(100, 0)}
+	for i, p := range []ledger.Proposal{{At: time.Unix(1, 0), Commands: []ledger.Command{lead}}, {At: time.Unix(1, 0), Epoch: 1, Commands: names}} {
+		raw, err := encodeEntry(&p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from.Apply(&raft.Log{Index: uint64(i + 1), Term: 1, Type: raft.LogCommand, Data: raw})
+	}
+	store := raft.NewInmemSnapshotStore()
+	sink, err := store.Create(1, 2, 1, raft.Configuration{}, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := from.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := snap.Persist(sink); err != nil {
+		t.Fatal(err)
+	}
+	meta, body, err := store.Open(sink.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Restore(body); err != nil {
+		t.Fatal(err)
+	}
+	for what, f := range map[string]*fsm{"taken": from, "restored": to} {
+		if min := snapshotFactor * meta.Size; f.snapshots.limit < min || f.snapshots.limit > 2*min {
+			t.Errorf("after a snapshot of %d bytes was %s, the next is due after %d", meta.Size, what, f.snapshots.limit)
+		}
+	}
+}
+
+// TestSnapshotTrigger_EntriesIn checks that the log keeps as many bytes of large entries
+// as of small ones.
+func TestSnapshotTrigger_EntriesIn(t *testing.T) {
+	for _, size := range []int{100, 4 << 10, 64 << 10} {
+		trigger := newSnapshotTrigger(1 << 30)
+		for range 1000 {
+			trigger.applied(size)
+		}
+		kept := int64(trigger.entriesIn(32<<20)) * int64(size+entryOverhead)
+		if kept > 32<<20 || kept < 31<<20 {
+			t.Errorf("entries of %d bytes: %d bytes are kept, want 32 MiB", size, kept)
+		}
+		trigger.reset() // a snapshot that follows at once keeps as much
+		if again := int64(trigger.entriesIn(32<<20)) * int64(size+entryOverhead); again != kept {
+			t.Errorf("entries of %d bytes: %d bytes are kept after a snapshot, want %d", size, again, kept)
+		}
+	}
+}
+
+// TestThreeNodes_LaggingFollower checks that a follower which lacks less
+// than the log keeps gets only the log, although the others have taken snapshots, and
+// that one which lacks more restarts on the snapshot that it was sent.
+func TestThreeNodes_LaggingFollower(t *testing.T) {
+	for _, c := range []struct {
+		what     string
+		trailing int64
+		snapshot bool
+	}{
+		{"trailing log is enough", 1 << 20, false},
+		{"needs a snapshot", 1 << 10, true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			cluster := newTestCluster(t, "n1", "n2", "n3")
+			cluster.configure = func(cfg *Config) { cfg.SnapshotBytes, cfg.trailingBytes = 32<<10, c.trailing }
+			cluster.start(cluster.names()...)
+			cluster.addQueues("first")
+			down := "n1"
+			if cluster.leader().id.Node == down {
+				down = "n2"
+			}
+			cluster.kill(down)
+			leader := cluster.leader()
+			last := cluster.addQueues("while-away")
+			eventually(t, "a snapshot and more entries", func() (bool, any) {
+				last = cluster.addQueues(strings.Repeat("q", 100))
+				snaps, err := leader.store.snaps.List()
+				return len(snaps) > 1 && last.Index > snaps[0].Index, err
+			})
+			for range 2 { // with what it was sent, it can start again
+				cluster.start(down)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				if err := cluster.nodes[down].WaitApplied(ctx, last.Index); err != nil {
+					t.Fatal(err)
+				}
+				cancel()
+				last = cluster.addQueues("more")
+				if err := cluster.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
+					t.Fatal(err)
+				}
+				first, err := cluster.nodes[down].guarded.FirstIndex()
+				if received := first > 1; err != nil || received != c.snapshot {
+					t.Errorf("received a snapshot: %v, want %v (%v)", received, c.snapshot, err)
+				}
+				cluster.kill(down)
+			}
+		})
 	}
 }

@@ -104,7 +104,8 @@ type Raft struct {
 	// this member's raft address.
 	Listen string `toml:"listen"`
 	// SnapshotBytes is the size of committed entries after which the node takes a
-	// snapshot of the ledger and truncates the log; at least 64 KiB. Default 64 MiB.
+	// snapshot of the ledger and truncates the log, if twice the size of the last
+	// snapshot is not more; at least 64 KiB. Default 64 MiB.
 	SnapshotBytes int64 `toml:"snapshot_bytes"`
 }
 
