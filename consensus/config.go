@@ -81,11 +81,13 @@ func (c Config) withDefaults() Config {
 }
 
 // raft returns the configuration of the Raft library for the member id. A leader
-// without contact to a quorum steps down after half of its heartbeat timeout.
+// without contact to a quorum steps down after the time after which its followers elect
+// another one: any earlier would depose leaders of a machine that is only busy, and what
+// a leader decides in the meantime is fenced by its term and its epoch.
 func (c Config) raft(id *Identity, log *raftLog) *raft.Config {
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(id.ServerID())
-	conf.HeartbeatTimeout, conf.LeaderLeaseTimeout = c.heartbeatTimeout, c.heartbeatTimeout/2
+	conf.HeartbeatTimeout, conf.LeaderLeaseTimeout = c.heartbeatTimeout, c.heartbeatTimeout
 	conf.ElectionTimeout, conf.CommitTimeout = electionTimeout, commitTimeout
 	conf.MaxAppendEntries, conf.BatchApplyCh = maxAppendEntries, true
 	// Snapshots are taken by bytes, see snapshotLoop, which also sets TrailingLogs.

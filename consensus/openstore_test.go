@@ -242,6 +242,42 @@ func TestOpenStore_DetectsOlderCopy(t *testing.T) {
 
 // TestWatermarks_Verify checks that a vote that the store has lost is detected, and
 // that one that the watermarks do not have yet is accepted.
+// TestWatermarks_SlowDisk checks that a slow write of the watermarks does not block the
+// heartbeats of a leader, which record in them what the followers have.
+func TestWatermarks_SlowDisk(t *testing.T) {
+	w, err := loadWatermarks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writing, written := make(chan struct{}), make(chan struct{})
+	w.write = func(string, []byte) error {
+		close(writing)
+		<-written
+		return nil
+	}
+	w.recordPeer("n2", 1)
+	saved := make(chan error)
+	go func() { saved <- w.save() }()
+	<-writing
+	recorded := make(chan struct{})
+	go func() {
+		w.recordPeer("n2", 2)
+		close(recorded)
+	}()
+	select {
+	case <-recorded:
+	case <-time.After(5 * time.Second):
+		t.Error("recording waits for the disk")
+	}
+	close(written)
+	if err := <-saved; err != nil {
+		t.Fatal(err)
+	}
+	if w.peerIndex("n2") != 2 || !strings.Contains(w.saved, `"n2":1`) {
+		t.Errorf("index %d, saved %s", w.peerIndex("n2"), w.saved)
+	}
+}
+
 func TestWatermarks_Verify(t *testing.T) {
 	dir := t.TempDir()
 	m, err := loadWatermarks(dir)

@@ -28,11 +28,14 @@ const watermarkFile = "marks.json"
 // They are written after the store, so after a crash they may be behind it, but
 // never ahead of it.
 type watermarks struct {
-	path string
+	path  string
+	write func(path string, content []byte) error // durable.WriteFile, except in tests
 
-	mu    sync.Mutex
+	saveMu sync.Mutex // held while the file is written
+	saved  string     // content of the file; guarded by saveMu
+
+	mu    sync.Mutex // never held while the file is written: a slow disk must not delay heartbeats
 	state hardState
-	saved string // content of the file
 }
 
 // hardState is the content of the file.
@@ -53,7 +56,7 @@ type watermarkRecord struct {
 
 // loadWatermarks reads the watermarks in dir. Without a file they are zero.
 func loadWatermarks(dir string) (*watermarks, error) {
-	w := &watermarks{path: filepath.Join(dir, watermarkFile)}
+	w := &watermarks{path: filepath.Join(dir, watermarkFile), write: durable.WriteFile}
 	raw, err := os.ReadFile(w.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -74,9 +77,11 @@ func loadWatermarks(dir string) (*watermarks, error) {
 
 // save writes the watermarks if they have changed.
 func (w *watermarks) save() error {
+	w.saveMu.Lock()
+	defer w.saveMu.Unlock()
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	body, err := json.Marshal(w.state)
+	w.mu.Unlock()
 	if err != nil || string(body) == w.saved {
 		return err
 	}
@@ -84,7 +89,7 @@ func (w *watermarks) save() error {
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(w.path, raw); err != nil {
+	if err := w.write(w.path, raw); err != nil {
 		return fmt.Errorf("write watermarks: %w", err)
 	}
 	w.saved = string(body)
