@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -45,39 +44,14 @@ func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 		return
 	}
 
-	truncateFault(pending.outcome.Fault) // without mu: only this call uses a new outcome until it is enqueued
+	if fault := pending.outcome.Fault; fault != nil {
+		fault.Cut() // without mu: only this call uses a new outcome until it is enqueued
+	}
 	if outcome.Blob == nil && len(outcome.Result.Data) > job.MaxInlineResult {
 		a.results.add(pending)
 		return
 	}
 	a.reporter.enqueue(pending)
-}
-
-// truncateFault shortens f, which may be nil, to [job.MaxInlineFault] bytes. It keeps or
-// drops all details, because they are JSON, which cannot be cut.
-func truncateFault(f *job.Fault) {
-	if f == nil {
-		return
-	}
-	f.Type, f.Code = truncate(f.Type, job.MaxFaultNameLen), truncate(f.Code, job.MaxFaultNameLen)
-	budget := job.MaxInlineFault - len(f.Type) - len(f.Code)
-	if len(f.Details) > budget/2 {
-		f.Details = nil
-	}
-	f.Message = truncate(f.Message, budget-len(f.Details))
-}
-
-// truncate shortens a text to at most n bytes, between two characters, and marks it.
-func truncate(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	const suffix = " (cut)"
-	end := n - len(suffix)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + suffix
 }
 
 // settle handles the acknowledgement of a report with the outcomes in batch: it removes
@@ -173,6 +147,6 @@ func (s *resultStore) fail(pending *pendingOutcome, reason string) {
 	s.log.Error("large result dropped", "job", outcome.Job.String(), "bytes", len(outcome.Result.Data), "reason", reason)
 	outcome.Status, outcome.Final, outcome.Result = job.Error, true, job.Value{}
 	outcome.Fault = &job.Fault{Message: "The result could not be stored: " + reason, Type: job.FaultNotStored}
-	truncateFault(outcome.Fault)
+	outcome.Fault.Cut()
 	s.stored(pending)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
@@ -149,8 +150,8 @@ func TestReport_LargeResultsAndFaults(t *testing.T) {
 		} else if !bytes.Equal(b.transport.blobs[result.Blob.Name], large) {
 			t.Errorf("blob %q does not contain the result", result.Blob.Name)
 		}
-		if f := fault.Fault; f == nil || len(f.Message) > job.MaxInlineFault || !utf8.ValidString(f.Message) || f.Details != nil || len(f.Message) < 4000 {
-			t.Errorf("fault of %d bytes", len(fault.Fault.Message))
+		if f := fault.Fault; f == nil || len(f.Message)+len(f.Details) > job.MaxInlineFault || !utf8.ValidString(f.Message) || !json.Valid(f.Details) || len(f.Message) < 2000 {
+			t.Errorf("fault has a message of %d bytes and details %s", len(fault.Fault.Message), fault.Fault.Details)
 		}
 	})
 }

@@ -170,7 +170,9 @@ func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 	}
 	result := Result{Attempts: int(end.Attempts), Omitted: end.Omitted, raw: end.Result}
 	if fault := end.Fault; fault != nil {
-		return result, &JobError{ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts}
+		return result, &JobError{
+			ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts, details: fault.Details,
+		}
 	}
 	return result, nil
 }
@@ -230,7 +232,14 @@ type JobError struct {
 	Code     string // the handler's own, if it gave one
 	Message  string
 	Attempts int
+
+	details overhop.Raw
 }
+
+// DecodeDetails stores the handler's details of the error in v, a non-nil pointer. Without
+// details it does nothing. Of details above 512 bytes, only the beginning is here, as text;
+// the dead letter has up to 4 KiB.
+func (e *JobError) DecodeDetails(v any) error { return decode(e.details, v) }
 
 func (e *JobError) Error() string {
 	return fmt.Sprintf("job %s failed after %d attempts: %s", e.ID, e.Attempts, cmp.Or(e.Message, e.Type))

@@ -87,7 +87,7 @@ func TestClient(t *testing.T) {
 		return a.Number, nil
 	})
 	w.Handle("mail", "broken", func(context.Context, *client.Attempt) (any, error) {
-		return nil, client.Permanent(fmt.Errorf("no such user"))
+		return nil, client.Permanent(client.Coded(fmt.Errorf("no such user"), "NO_USER", mail{"ann", 7}))
 	})
 	w.Handle("mail", "silent", func(context.Context, *client.Attempt) (any, error) { return nil, nil })
 	work(t, w)
@@ -125,8 +125,12 @@ func TestClient(t *testing.T) {
 	t.Run("permanent failure", func(t *testing.T) {
 		_, err := c.Wait(t.Context(), enqueue(t, c, client.Job{Queue: "mail", Function: "broken"}))
 		var failed *client.JobError
-		if !errors.As(err, &failed) || failed.Message != "no such user" || failed.Attempts != 1 {
-			t.Errorf("error is %v", err)
+		if !errors.As(err, &failed) || failed.Message != "no such user" || failed.Code != "NO_USER" || failed.Attempts != 1 {
+			t.Fatalf("error is %v", err)
+		}
+		var details mail
+		if err := failed.DecodeDetails(&details); err != nil || details != (mail{"ann", 7}) {
+			t.Errorf("details are %+v, %v", details, err)
 		}
 	})
 	t.Run("no result", func(t *testing.T) {

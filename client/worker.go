@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,11 +56,21 @@ func Permanent(err error) error { return &failure{err: err, final: true} }
 // RetryAfter wraps an error so that the next attempt starts after d.
 func RetryAfter(err error, d time.Duration) error { return &failure{err: err, retryAfter: &d} }
 
-// failure is a handler's error and what is to happen to the job.
+// Coded wraps an error so that the job's error has a code and details for programs. The
+// details are encoded like a result; nil means none. It may be combined with [Permanent]
+// or [RetryAfter].
+func Coded(err error, code string, details any) error {
+	return &failure{err: err, code: code, details: details}
+}
+
+// failure is a handler's error, what is to happen to the job, and what describes the error
+// to programs.
 type failure struct {
 	err        error
 	final      bool           // no further attempt
 	retryAfter *time.Duration // nil: the retry policy decides
+	code       string
+	details    any
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -166,12 +177,29 @@ func newAttempt(q *overhop.Quest) *Attempt {
 	}
 }
 
-// protocolError converts an error from [Permanent] or [RetryAfter] to the
-// protocol's, and returns any other error unchanged.
+// protocolError converts an error from [Permanent], [RetryAfter] and [Coded], of which the
+// outermost counts, to the protocol's, and returns any other error unchanged. Details that
+// cannot be encoded are replaced by the reason.
 func protocolError(err error) error {
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		return err
 	}
-	return &overhop.FailError{Message: err.Error(), Final: f.final, RetryAfter: f.retryAfter}
+	sent := &overhop.FailError{Message: err.Error()}
+	for ; ok; f, ok = errors.AsType[*failure](f.err) {
+		sent.Final = sent.Final || f.final
+		sent.Code = cmp.Or(sent.Code, f.code)
+		if sent.RetryAfter == nil {
+			sent.RetryAfter = f.retryAfter
+		}
+		if f.details == nil || sent.Details != nil {
+			continue
+		}
+		details, err := overhop.Marshal(f.details)
+		if err != nil {
+			details, _ = overhop.Marshal("details cannot be encoded: " + err.Error())
+		}
+		sent.Details = details
+	}
+	return sent
 }

@@ -80,7 +80,7 @@ func (c *conn) pushJobEnd(ctx context.Context, queue string, id job.ID) {
 	}
 	c.pushFields(overhop.TJobEnd, queriesOf(c).omitToFit(overhop.Fields{
 		"jid": jid(view.Queue, view.ID), "status": view.State.String(), "attempts": view.Attempts,
-		"result": valueOf(view.Result, recordDepth), "error": faultOf(view.Fault),
+		"result": valueOf(view.Result, recordDepth), "error": faultOf(&view),
 	}, "result", "error"))
 }
 

@@ -51,7 +51,7 @@ func (c *conn) startNack(request overhop.Envelope) error {
 	})
 	outcome := job.Outcome{Status: job.Declined, RetryAfter: &nack.Delay}
 	if nack.Reason != "" {
-		outcome.Fault = &job.Fault{Message: truncate(nack.Reason, job.MaxInlineFault/2)}
+		outcome.Fault = &job.Fault{Message: nack.Reason}
 	}
 	ds.endLocked(d, outcome)
 	return nil

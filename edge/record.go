@@ -20,7 +20,7 @@ func (q queries) jobFields(view *job.View) overhop.Fields {
 		"runtime": q.runtimeFields(view),
 		// The fields from here on are extensions.
 		"priority": int64(view.Priority), "timeout_ms": orNil(view.Timeout.Milliseconds()),
-		"result": valueOf(view.Result, recordDepth), "error": faultOf(view.Fault),
+		"result": valueOf(view.Result, recordDepth), "error": faultOf(view),
 		"started_at": orNil(view.Started), "completed_at": orNil(view.Ended),
 		"worker_id": orNil(strings.TrimPrefix(view.Worker, "overhop/")), "node": orNil(view.Node),
 	}
@@ -112,9 +112,11 @@ func valueOf(stored job.Value, levels int) any {
 	return overhop.Raw(converted)
 }
 
-// faultOf returns the description of a failure, or nil if there is none.
-func faultOf(fault *job.Fault) any {
-	if fault == nil {
+// faultOf returns why the job or its last attempt failed, or nil. It says nothing of a job
+// that runs or has completed, whose earlier failure is in the record's runtime only.
+func faultOf(view *job.View) any {
+	fault := view.Fault
+	if fault == nil || view.State == job.Active || view.State == job.Completed {
 		return nil
 	}
 	shown := overhop.Fields{"message": fault.Message}

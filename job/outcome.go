@@ -1,9 +1,6 @@
 package job
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // Status is how a dispatch ended, or why it never started.
 type Status uint8
@@ -33,25 +30,6 @@ type Value struct {
 	Data    []byte // nil: no value
 }
 
-// Fault describes why an attempt failed.
-type Fault struct {
-	Message string          `json:"message"`
-	Type    string          `json:"type,omitempty"`
-	Code    string          `json:"code,omitempty"`
-	Details json.RawMessage `json:"details,omitempty"`
-}
-
-// Fault types that the system itself sets or interprets.
-const (
-	HandlerNotFound = "handler_not_found" // final
-	FaultCancelled  = "cancelled"
-	FaultTimeout    = "timeout"
-	FaultLost       = "lost"
-	FaultInvalid    = "invalid"           // the job cannot be run as it is; final
-	FaultNotStored  = "result_not_stored" // the job ran, but its result could not be stored; final
-	FaultRejected   = "rejected"          // the record never became a job
-)
-
 // Outcome is how one dispatch of a job ended.
 type Outcome struct {
 	Job        ID
@@ -69,9 +47,5 @@ type Outcome struct {
 // DispatchID returns which dispatch ended.
 func (o *Outcome) DispatchID() DispatchID { return DispatchID{o.Job, o.N} }
 
-// Limits of what an Outcome carries inline, in bytes.
-const (
-	MaxInlineResult = 1 << 10
-	MaxInlineFault  = 4 << 10
-	MaxFaultNameLen = 256 // a fault's type or code
-)
+// MaxInlineResult is the largest result that an Outcome carries, in bytes.
+const MaxInlineResult = 1 << 10

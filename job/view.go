@@ -27,7 +27,7 @@ type View struct {
 	Result        Value
 	ResultTTL     time.Duration // 0: shown as long as it is stored
 	ResultGone    bool          // there was a result, which is no longer stored or shown
-	Fault         *Fault        // of the last attempt that failed, without code and details; nil: none failed
+	Fault         *Fault        // of the last attempt that failed, possibly cut; nil: none failed
 	Position      Position
 	Progress      *Progress // nil: the job is not running, or its node was not asked
 }

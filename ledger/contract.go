@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -125,8 +126,8 @@ func ParseCommand(line []byte) (Command, error) {
 		}
 		return readCommand(fields, command.kind, command.required)
 	}
-	if short := truncate(tag, maxEchoedName); short != tag {
-		tag = short + "…"
+	if len(tag) > maxEchoedName {
+		tag = strings.ToValidUTF8(tag[:maxEchoedName], "") + "…"
 	}
 	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
 }

@@ -165,9 +165,10 @@ func (c *codec) record(stored *storedJob, shared *jobs) {
 		run.executor = shared.internExecutor(*executor)
 	}
 	if optional(c, &run.failure) {
-		c.fields(&run.failure.reason, (*name)(&run.failure.kind))
+		f := run.failure
+		c.fields(&f.reason, (*name)(&f.kind), (*name)(&f.code), &f.details)
 		if c.decoding() {
-			run.failure.kind = shared.intern(run.failure.kind)
+			f.kind, f.code = shared.intern(f.kind), shared.intern(f.code)
 		}
 	}
 }

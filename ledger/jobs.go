@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tidwall/btree"
 
@@ -63,14 +62,17 @@ type run struct {
 
 // failure is the part of a fault that the ledger keeps with a job; all of it is
 // in the dead letter.
-type failure struct{ reason, kind string }
+type failure struct {
+	reason, kind, code string // kind is the fault's type
+	details            []byte // JSON; nil: none
+}
 
-// failure returns the shortened form of a reason and a fault. kind is the
-// fault's type.
+// failure returns the shortened form of a reason and a fault, which may be nil.
 func (j *jobs) failure(reason string, fault *job.Fault) *failure {
-	f := &failure{reason: truncate(reason, maxReason)}
+	f := &failure{reason: strings.Clone(job.CutText(reason, maxReason))}
 	if fault != nil {
-		f.kind = j.intern(truncate(fault.Type, maxReason))
+		f.kind, f.code = j.intern(job.CutText(fault.Type, job.MaxFaultNameLen)), j.intern(job.CutText(fault.Code, job.MaxFaultNameLen))
+		f.details = bytes.Clone(job.CutJSON(fault.Details, maxDetails))
 	}
 	return f
 }
@@ -292,17 +294,9 @@ func (j *jobs) internExecutor(e executor) *executor {
 	return &e
 }
 
-// maxReason is how many bytes of a reason the ledger keeps with a job. The
-// event and the dead letter have all of it.
-const maxReason = 256
-
-// truncate shortens text to at most limit bytes without splitting a character.
-func truncate(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return strings.Clone(text[:limit])
-}
+// maxReason and maxDetails are how many bytes of a reason and of a fault's details the
+// ledger keeps with a job. The event has all of the reason, the dead letter of both.
+const (
+	maxReason  = 256
+	maxDetails = 512
+)

@@ -3,8 +3,10 @@ package ledger
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -199,6 +201,39 @@ func TestLedger_TruncatesReasons(t *testing.T) {
 	}
 	if letter := l.DeadLettersAfter(0)[0]; letter.Reason != long {
 		t.Errorf("reason in the dead letter: %q", letter.Reason)
+	}
+}
+
+// A job has the code and the details of its last failure, between two attempts and at its
+// end, also after a restart. Details that are too long are replaced by their beginning.
+func TestLedger_KeepsFaults(t *testing.T) {
+	l, stamp := ledgerWithAuthority(t)
+	f, p, s := ingestBatch(0, 2, "")
+	long := json.RawMessage(`"` + strings.Repeat("d", 3000) + `"`)
+	s.Settlements[0] = Settlement{
+		Job: jobID(0), N: 1, Next: job.NextRetry, At: stamp.At.Add(time.Hour), Reason: "busy",
+		Fault: &job.Fault{Message: "busy", Type: "smtp", Code: "451", Details: json.RawMessage(`{"wait":1.50}`)},
+	}
+	s.Settlements[1] = Settlement{
+		Job: jobID(1), N: 1, Next: job.NextDead, Reason: "no", Fault: &job.Fault{Message: "no", Code: "550", Details: long},
+	}
+	l.Apply(stamp, []Command{f, p, s})
+	restored, err := Decode(bytes.NewReader(encoded(t, l)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ledger := range []*Ledger{l, restored} {
+		retried, _, _ := ledger.Find(jobID(0))
+		if want := s.Settlements[0].Fault; retried.Fault == nil || !reflect.DeepEqual(retried.Fault, want) {
+			t.Errorf("between two attempts the error is %+v", retried.Fault)
+		}
+		failed, _, _ := ledger.Find(jobID(1))
+		if fault := failed.Fault; fault.Code != "550" || len(fault.Details) > maxDetails || !strings.HasPrefix(string(fault.Details), `{"cut":true,"bytes":3002,"start":"\"ddd`) {
+			t.Errorf("the error of the failed job is %+v with details %s", fault, fault.Details)
+		}
+	}
+	if letter := l.DeadLettersAfter(0)[0]; string(letter.Fault.Details) != string(long) {
+		t.Errorf("details in the dead letter: %s", letter.Fault.Details)
 	}
 }
 

@@ -209,8 +209,9 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	if run := r.run; run != nil {
 		view.Node, view.Worker = run.node, run.channel
 		if run.failure != nil {
-			view.Reason = run.failure.reason
-			view.Fault = &job.Fault{Message: view.Reason, Type: run.failure.kind}
+			f := run.failure
+			view.Reason = f.reason
+			view.Fault = &job.Fault{Message: f.reason, Type: f.kind, Code: f.code, Details: f.details}
 		}
 		if run.started > 0 {
 			view.Started = time.Unix(0, run.started).UTC()

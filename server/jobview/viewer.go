@@ -161,9 +161,6 @@ func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error)
 	if !ok {
 		return view, ref, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
 	}
-	if view.State != job.Failed {
-		view.Fault = nil // the error of an earlier attempt is in Reason only
-	}
 	return view, ref, nil
 }
 

@@ -1,0 +1,59 @@
+package job
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// A fault that is too long keeps the beginning of its message and of its details, and says
+// that they were cut.
+func TestFault_Cut(t *testing.T) {
+	longText := strings.Repeat(`ä"\`+"\n", 4000)
+	longDetails, err := json.MarshalIndent(map[string]string{"stack": longText}, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name             string
+		message, details string
+		cutMessage       bool
+		cutDetails       bool
+	}{
+		{name: "short", message: "m", details: `{"a":1.50}`},
+		{name: "details use what the message leaves", message: "m", details: `"` + strings.Repeat("d", MaxInlineFault-200) + `"`},
+		{name: "long message", message: longText, cutMessage: true},
+		{name: "long details", message: "m", details: string(longDetails), cutDetails: true},
+		{name: "both", message: longText, details: string(longDetails), cutMessage: true, cutDetails: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := Fault{Message: c.message, Type: "t", Code: "c", Details: json.RawMessage(c.details)}
+			f.Cut()
+			if n := len(f.Message) + len(f.Type) + len(f.Code) + len(f.Details); n > MaxInlineFault {
+				t.Errorf("%d bytes remain", n)
+			}
+			if c.cutMessage != strings.HasSuffix(f.Message, " (cut)") || !c.cutMessage && f.Message != c.message || !utf8.ValidString(f.Message) {
+				t.Errorf("message is %q", f.Message)
+			}
+			if !c.cutDetails {
+				if string(f.Details) != c.details {
+					t.Errorf("details are %s", f.Details)
+				}
+				return
+			}
+			var cut struct {
+				Cut   bool
+				Bytes int
+				Start string
+			}
+			if err := json.Unmarshal(f.Details, &cut); err != nil || !cut.Cut || cut.Bytes != len(c.details) {
+				t.Fatalf("details are %s, %v", f.Details, err)
+			}
+			start := strings.NewReplacer("\n", " ", "\t", " ").Replace(c.details[:len(cut.Start)])
+			if cut.Start != start || len(f.Details) < MaxInlineFault/2-600 {
+				t.Errorf("details of %d bytes begin %q", len(f.Details), cut.Start)
+			}
+		})
+	}
+}
