@@ -82,7 +82,7 @@ func TestAgainstNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(1, []string{"\tduplicate\n", "\taccepted\n", "3\t-\trefused: priority is -1", "1 accepted, 1 already known, 1 refused"}, "enqueue", "mail", "--bulk", lines)
-	later := must(0, nil, "enqueue", "mail", "echo", "--in", "1h")
+	later := must(0, nil, "enqueue", "mail", "echo", "--in", "1d")
 	// An accepted job is on disk, and in the ledger a moment later.
 	await(t, f, later, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"delayed", later}, "job", "list", "mail", "--state", "delayed")

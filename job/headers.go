@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
-	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Headers are the message headers in which a producer may give what it does not
 // give in the body. The body takes precedence.
 type Headers struct {
-	Delay       string // a Go duration such as "30s"; same as delay_ms in the body
+	Delay       string // a duration such as "30s" or "1d"; same as delay_ms in the body
 	Traceparent string // W3C Trace Context, added to trace_context
 	Tracestate  string // likewise
 }
@@ -45,9 +46,9 @@ func (s *Spec) ApplyHeaders(h Headers) (added bool, err error) {
 		return false, nil
 	}
 	if h.Delay != "" && !s.Deferred() {
-		delay, err := time.ParseDuration(h.Delay)
+		delay, err := duration.Parse(h.Delay)
 		if err != nil || delay < 0 {
-			return false, invalid("header Yard-Delay is %q: must be a time from now like 30s, 250ms or 1h30m", h.Delay)
+			return false, invalid("header Yard-Delay is %q: must be a time from now like 30s, 1h30m or 1d", h.Delay)
 		}
 		s.DelayMS, added = new(delay.Milliseconds()), true
 	}

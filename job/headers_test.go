@@ -20,6 +20,7 @@ func TestMergeHeaders(t *testing.T) {
 	}{
 		{"none", `{ "function" : "f" }`, Headers{}, `{ "function" : "f" }`, ""},
 		{"delay", `{"function":"f"}`, Headers{Delay: "1.5s"}, `{"function":"f","delay_ms":1500}`, ""},
+		{"delay in days", `{"function":"f"}`, Headers{Delay: "1d12h"}, `{"function":"f","delay_ms":129600000}`, ""},
 		{"delay of the body", `{"function":"f","delay_ms":7}`, Headers{Delay: "30s"}, `{"function":"f","delay_ms":7}`, ""},
 		{"run_at of the body", `{"function":"f","run_at":"2026-03-19T02:00:00Z"}`, Headers{Delay: "30s"}, `{"function":"f","run_at":"2026-03-19T02:00:00Z"}`, ""},
 		{"delay without a unit", `{"function":"f"}`, Headers{Delay: "30"}, `{"function":"f"}`, `header Yard-Delay is "30": must be`},

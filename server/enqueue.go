@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
@@ -192,7 +193,7 @@ func callTimeout(c *api.CallRequest, header string) (time.Duration, error) {
 	if header == "" {
 		return defaultWait, nil
 	}
-	wait, err := time.ParseDuration(header)
+	wait, err := duration.Parse(header)
 	if err != nil || wait < time.Millisecond || wait > maxWait {
 		return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", subjects.HeaderWait, header, maxWait)}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // endpoint is a validated route.
@@ -137,7 +138,7 @@ func (e *endpoint) parameter(name string, values []string) (key string, value js
 			return k.key, text, nil
 		}
 		if k := findField(e.keys, name+"_ms"); k != nil {
-			d, err := time.ParseDuration(values[0])
+			d, err := duration.Parse(values[0])
 			if err != nil || d < time.Millisecond || len(values) > 1 {
 				return "", nil, badRequest("parameter %s is %q; must be one duration, such as 30s", name, strings.Join(values, ", "))
 			}

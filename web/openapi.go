@@ -71,7 +71,7 @@ func (e *endpoint) operation() schema {
 		parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s})
 	}
 	for _, name := range strings.Fields(e.Query) {
-		parameters = append(parameters, schema{"name": name, "in": "query", "schema": duration()})
+		parameters = append(parameters, schema{"name": name, "in": "query", "schema": durationSchema()})
 	}
 	operation := schema{
 		"operationId": e.Name, "summary": e.Summary,
@@ -105,7 +105,7 @@ func (e *endpoint) operation() schema {
 		}
 		p := schema{"name": k.key, "in": "query", "schema": schemaOf(k.kind, false)}
 		if name, ok := strings.CutSuffix(k.key, "_ms"); ok {
-			p["name"], p["schema"] = name, duration()
+			p["name"], p["schema"] = name, durationSchema()
 		}
 		if slices.Contains(strings.Fields(e.Required), k.key) {
 			p["required"] = true
@@ -140,9 +140,9 @@ func shapeSchema(shape *api.Shape) schema {
 // content returns the content of a body with the schema s.
 func content(s schema) schema { return schema{"application/json": schema{"schema": s}} }
 
-// duration returns the schema of a parameter that is a duration.
-func duration() schema {
-	return schema{"type": "string", "description": "a duration, such as 30s"}
+// durationSchema returns the schema of a parameter that is a duration.
+func durationSchema() schema {
+	return schema{"type": "string", "description": "a duration, such as 30s or 1d"}
 }
 
 // probeOperation returns the operation of a health check, which needs no token.

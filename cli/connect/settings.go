@@ -13,8 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/pflag"
 )
@@ -48,11 +50,11 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.flags.tls.CA, "tlsca", "", "`file` with the trusted CA certificates (NATS_CA)")
 	flags.StringVar(&s.flags.tls.Cert, "tlscert", "", "`file` with the client certificate (NATS_CERT)")
 	flags.StringVar(&s.flags.tls.Key, "tlskey", "", "`file` with its private key (NATS_KEY)")
-	timeout, err := time.ParseDuration(s.Getenv("NATS_TIMEOUT"))
+	timeout, err := duration.Parse(s.Getenv("NATS_TIMEOUT"))
 	if err != nil || timeout <= 0 { // an invalid value must not make every verb fail
 		timeout = defaultTimeout
 	}
-	flags.DurationVar(&s.Timeout, "timeout", timeout, "longest `time` to wait for a reply (NATS_TIMEOUT)")
+	durationflag.Var(flags, &s.Timeout, "timeout", timeout, "longest `time` to wait for a reply (NATS_TIMEOUT)")
 }
 
 // Dial connects to the node that the flags, the environment or a context names, and

@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -42,8 +43,8 @@ func (s *selection) addFilters(c *cobra.Command) *cobra.Command {
 	flags.StringVarP(&s.queue, "queue", "q", "", "only jobs of this `queue`")
 	flags.StringVar(&s.function, "function", "", "only jobs that call this `function`")
 	flags.StringVar(&s.err, "error", "", "only jobs with this `error`: its type, its code or a part of its text")
-	flags.DurationVar(&s.older, "older-than", 0, "only jobs that failed longer ago than this `time`")
-	flags.DurationVar(&s.newer, "newer-than", 0, "only jobs that failed no longer ago than this `time`")
+	durationflag.Var(flags, &s.older, "older-than", 0, "only jobs that failed longer ago than this `time`")
+	durationflag.Var(flags, &s.newer, "newer-than", 0, "only jobs that failed no longer ago than this `time`")
 	return c
 }
 

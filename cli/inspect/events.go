@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -78,7 +79,7 @@ by its key. A job that is no longer in the ledger is named by its id only.`,
 	})
 	flags := c.Flags()
 	flags.BoolVarP(&follow, "follow", "f", false, "continue with new events until interrupted")
-	flags.DurationVar(&since, "since", 10*time.Minute, "start this `time` ago; 0 starts with the oldest event kept")
+	durationflag.Var(flags, &since, "since", 10*time.Minute, "start this `time` ago; 0 starts with the oldest event kept")
 	flags.BoolVarP(&f.idle, "all", "a", false, "also heartbeats and renewals of the authority")
 	flags.StringVar(&f.event, "type", "", "only events of this `type`, such as dispatch-queued")
 	flags.StringVarP(&f.queue, "queue", "q", "", "only events of this `queue`'s jobs")

@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -139,8 +140,8 @@ entry again changes nothing.`,
 	flags.StringVar(&f.payload, "payload-file", "", "`file` with one MessagePack value instead of params; - for standard input")
 	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9; 9 starts first")
 	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts of each job (default set by the yard)")
-	flags.DurationVar(&f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
-	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
+	durationflag.Var(flags, &f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
+	durationflag.Var(flags, &f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
 	flags.StringVar(&zone, "zone", "", "IANA time `zone` of the schedule (default UTC)")
 	flags.StringVar(&missed, "missed", "skip", "what to do about times missed while there was no authority: skip, or `once` to make one job for all of them")
 	flags.StringVar(&overlap, "overlap", "allow", "what to do if the previous job has not ended: `allow` another one, or skip")

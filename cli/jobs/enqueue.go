@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -78,13 +79,13 @@ times NATS_TIMEOUT), which makes no second job.`,
 	flags.StringVar(&f.id, "id", "", "idempotency `key`: a UUID or any text up to 128 bytes")
 	flags.StringVar(&f.params, "params", "", "JSON object given to the handler: `json`, @file, or - for standard input")
 	flags.StringVar(&f.payload, "payload-file", "", "`file` with one MessagePack value instead of params; - for standard input")
-	flags.DurationVar(&f.in, "in", 0, "start no earlier than this `time` after the job is stored")
+	durationflag.Var(flags, &f.in, "in", 0, "start no earlier than this `time` after the job is stored")
 	flags.StringVar(&f.at, "at", "", "start no earlier than this `time`, in RFC 3339 format")
 	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9; 9 starts first")
 	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts (default set by the yard)")
-	flags.DurationVar(&f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
-	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
-	flags.DurationVar(&f.resultTTL, "result-ttl", 0, "`time` to keep the result after the job has ended (default as long as the job)")
+	durationflag.Var(flags, &f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
+	durationflag.Var(flags, &f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
+	durationflag.Var(flags, &f.resultTTL, "result-ttl", 0, "`time` to keep the result after the job has ended (default as long as the job)")
 	flags.StringArrayVar(&f.trace, "trace", nil, "`name=value` of the trace context, passed to the worker or runner; may be repeated")
 	f.guards.add(c)
 	f.wait.add(c, "the job")
@@ -224,7 +225,7 @@ func (f *enqueueFlags) setStart(spec *job.Spec, c *cobra.Command) error {
 	case hasIn && hasAt:
 		return usererror.Usage(c, "--in and --at exclude each other")
 	case hasIn && (f.in < 0 || f.in > job.MaxDuration):
-		return usererror.Usage(c, "--in is %s: must be 0 to %dh", f.in, int(job.MaxDuration.Hours()))
+		return usererror.Usage(c, "--in is %s: must be 0 to %dd", f.in, job.MaxDuration/(24*time.Hour))
 	case hasIn:
 		spec.DelayMS = new(f.in.Milliseconds())
 	case hasAt:
@@ -308,11 +309,11 @@ type guard struct {
 func (f *guardFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.unique.key, "unique-key", "", "make no second job with this `key`; show the id of the first")
-	flags.DurationVar(&f.unique.held, "unique-ttl", 0, "`time` the job holds the unique key, at least until it is due (default 6h)")
+	durationflag.Var(flags, &f.unique.held, "unique-ttl", 0, "`time` the job holds the unique key, at least until it is due (default 6h)")
 	flags.StringVar(&f.rateLimit.key, "rate-limit-key", "", "make no job while another job holds this `key`")
-	flags.DurationVar(&f.rateLimit.held, "rate-limit", 0, "`time` the job holds the rate limit key")
+	durationflag.Var(flags, &f.rateLimit.held, "rate-limit", 0, "`time` the job holds the rate limit key")
 	flags.StringVar(&f.debounce.key, "debounce-key", "", "replace a job with this `key` that has not started")
-	flags.DurationVar(&f.debounce.held, "debounce", 0, "`time` to wait for a newer job with the debounce key before this one starts")
+	durationflag.Var(flags, &f.debounce.held, "debounce", 0, "`time` to wait for a newer job with the debounce key before this one starts")
 }
 
 // setOn sets the keys that the flags of c name, and how long the job holds them, on
@@ -335,7 +336,7 @@ func (f *guardFlags) setOn(spec *job.Spec, c *cobra.Command) error {
 		case given(g.keyFlag) && !given(g.timeFlag) && g.keyFlag != "unique-key":
 			return usererror.Usage(c, "--%s requires --%s", g.keyFlag, g.timeFlag)
 		case given(g.timeFlag) && (held < time.Millisecond || held > job.MaxGuardTTL):
-			return usererror.Usage(c, "--%s is %s: must be 1ms to %dh", g.timeFlag, held, int(job.MaxGuardTTL.Hours()))
+			return usererror.Usage(c, "--%s is %s: must be 1ms to %dd", g.timeFlag, held, job.MaxGuardTTL/(24*time.Hour))
 		}
 		if given(g.keyFlag) {
 			*g.key = &g.guard.key

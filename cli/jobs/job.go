@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -119,7 +120,7 @@ exits with 1, and the job continues.`,
 			return await(c.Context(), env, waitRequest{id: args[0], queue: queue, limit: limit})
 		},
 	}), &queue)
-	c.Flags().DurationVar(&limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")
+	durationflag.Var(c.Flags(), &limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -25,7 +26,7 @@ type waitFlags struct {
 // add adds the flags to c. jobName names the job in their help.
 func (f *waitFlags) add(c *cobra.Command, jobName string) {
 	c.Flags().BoolVar(&f.given, "wait", false, "wait until "+jobName+" has ended; exit with 1 if it failed")
-	c.Flags().DurationVar(&f.limit, "for", 0, "longest `time` to wait with --wait; then exit with 1 (default no limit)")
+	durationflag.Var(c.Flags(), &f.limit, "for", 0, "longest `time` to wait with --wait; then exit with 1 (default no limit)")
 }
 
 // check returns a usage error if --for is given without --wait or is not positive.

@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
@@ -35,7 +36,7 @@ resume' or a restart of the node ends the drain.`,
   yardmaster node drain n2 --limit 30m && ssh n2 systemctl stop yardmaster`,
 		RunE: func(c *cobra.Command, names []string) error { return drain(c.Context(), env, names[0], limit, noWait) },
 	})
-	c.Flags().DurationVar(&limit, "limit", 10*time.Minute, "longest `time` to wait until nothing is left")
+	durationflag.Var(c.Flags(), &limit, "limit", 10*time.Minute, "longest `time` to wait until nothing is left")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "start the drain, show what is left, and do not wait")
 	return c
 }

@@ -25,7 +25,7 @@ var layers = map[string]struct {
 	imports []string
 	reason  string
 }{
-	"job":                 {nil, "the domain types depend on nothing"},
+	"job":                 {[]string{"internal/duration"}, "the domain types depend on nothing, except on how durations are written"},
 	"ledger":              {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
 	"api":                 {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
 	"consensus":           {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
@@ -55,23 +55,24 @@ var layers = map[string]struct {
 	"node":                {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "internal"}, "node connects all subsystems, imports nothing above them and contains no feature"},
 	"internal":            {nil, "internal packages are shared by all layers and depend on none"},
 
-	"scheduler/cronspec": {[]string{"job", "ledger"}, "cron entries are checked without a scheduler"},
+	"scheduler/cronspec": {[]string{"job", "ledger", "internal/duration"}, "cron entries are checked without a scheduler"},
 	"scheduler/waitlist": {[]string{"job", "ledger"}, "merging lists is an algorithm without state"},
 	"scheduler/outbox":   {[]string{"job", "ledger", "api", "internal"}, "publishing is a part of the scheduler that does not know the others"},
 	"node/config":        {[]string{"job", "ledger", "api", "cluster", "scheduler", "edge", "runnerpool", "health", "internal"}, "the configuration has the types of the parts that it configures, and starts none of them"},
 	"server/worker":      {[]string{"job", "ledger", "api", "server", "cluster", "edge", "internal"}, "implements the interface that edge declares"},
-	"server/httproutes":  {[]string{"api", "server", "cluster", "web"}, "makes routes of package web of the endpoints"},
+	"server/httproutes":  {[]string{"api", "server", "cluster", "web", "internal/duration"}, "makes routes of package web of the endpoints"},
 	"server/boards":      {[]string{"job", "ledger", "api", "board", "cluster", "consensus", "scheduler", "health"}, "defines the content of the boards, which shows the other parts of a node"},
 	"health/metrics":     {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "health", "web", "internal"}, "reads what the other parts of a node have counted; node passes the parts"},
 	"agent/observe":      {[]string{"job", "agent", "edge", "runnerpool", "tracing", "web"}, "wraps the agent and its targets for each other, to measure and trace what passes"},
 
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
-	"cli/statedir":  {[]string{"ledger"}, "a state directory is used without a yard"},
-	"cli/usererror": {[]string{"job", "ledger", "api", "cluster"}, "explains the errors of requests; it knows no verb"},
-	"cli/connect":   {[]string{"api", "cluster", "cli/usererror"}, "connects to a yard; it knows no verb"},
-	"cli/command":   {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
-	"cli":           {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
+	"cli/statedir":     {[]string{"ledger"}, "a state directory is used without a yard"},
+	"cli/usererror":    {[]string{"job", "ledger", "api", "cluster"}, "explains the errors of requests; it knows no verb"},
+	"cli/connect":      {[]string{"api", "cluster", "cli/usererror", "cli/durationflag", "internal/duration"}, "connects to a yard; it knows no verb"},
+	"cli/durationflag": {[]string{"internal/duration"}, "adds flags; it knows no verb"},
+	"cli/command":      {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
+	"cli":              {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
 	"test/testnet":    {[]string{"internal"}, "finds addresses for tests of any layer"},
 	"test/fakeledger": {[]string{"ledger"}, "applies commands without a Raft group, for tests of what reads the ledger"},
 	"internal/procs":  {[]string{"api", "cluster", "internal"}, "starts nodes as processes and asks for their status"},
@@ -125,7 +126,7 @@ var dependencies = map[string]struct {
 // clock, use random numbers, or block. The files of a protocol package that handle
 // connections are exempt; they are listed.
 var pure = map[string][]string{
-	"job": nil, "ledger": nil, "api": nil, "cluster/wire": nil,
+	"job": nil, "ledger": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil,
 	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "activejob.go", "workerconn.go", "producer.go", "worker.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }

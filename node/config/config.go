@@ -171,17 +171,18 @@ type Scheduler struct {
 // precedence, sets the defaults and validates the result.
 func Load(path string) (Config, error) {
 	var c Config
+	var meta toml.MetaData
 	c.Server.Port = edge.DefaultPort // distinguishes an explicit 0 from an absent key
 	if path != "" {
-		meta, err := toml.DecodeFile(path, &c)
-		if err != nil {
-			return Config{}, fmt.Errorf("config %s: %w", path, decodeError(err, &meta))
+		var err error
+		if meta, err = decodeFile(path, &c); err != nil {
+			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
 		unknown, ignored := unknownKeys(meta.Undecoded())
 		if c.RRQ.Ignored = ignored; unknown != "" {
 			return Config{}, fmt.Errorf("config %s: %s; see docs/reference/config.md for the keys", path, unknown)
 		}
-		if err := cmp.Or(checkTables(&meta), checkDurations(&meta)); err != nil {
+		if err := checkTables(&meta); err != nil {
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
 		if err := c.RRQ.ValidateExplicit(func(runner, key string) bool { return meta.IsDefined("rrq", "runners", runner, key) }); err != nil {
@@ -193,6 +194,13 @@ func Load(path string) (Config, error) {
 	}
 	c.RRQ.Ignored = append(c.RRQ.Ignored, retiredVariables(os.LookupEnv)...)
 	if err := applyEnvironment(&c, os.LookupEnv); err != nil {
+		return Config{}, err
+	}
+	err := c.checkZeroes(func(v variable) bool {
+		_, isSet := os.LookupEnv(v.name)
+		return isSet || meta.IsDefined(v.table, v.key)
+	})
+	if err != nil {
 		return Config{}, err
 	}
 	if c.Server.Port == 0 {
@@ -329,6 +337,20 @@ func (n Node) validate() error {
 		return fmt.Errorf("node.log_format is %q; must be text or json", n.LogFormat)
 	}
 	return nil
+}
+
+// checkZeroes returns an error for a key of [scheduler] that is given as 0. isGiven
+// reports whether a key is in the file or the environment: the defaults replace a 0
+// that is not.
+func (c *Config) checkZeroes(isGiven func(v variable) bool) error {
+	completed := c.WithDefaults()
+	fields := completed.variables()
+	for i, v := range c.variables() {
+		if v.table == "scheduler" && v.field.IsZero() && isGiven(v) {
+			fields[i].field.SetZero()
+		}
+	}
+	return completed.Scheduler.validate()
 }
 
 // validate checks the ranges of all keys. The delays of retries must be in order.

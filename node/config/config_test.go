@@ -216,7 +216,7 @@ func TestFromEnvironment(t *testing.T) {
 	for _, wrong := range []struct{ name, value, says string }{
 		{"YARD_SERVER_PORT", "many", `="many": must be a whole number, such as 5`},
 		{"YARD_SERVER_PORT", "1.5", "must be a whole number"},
-		{"YARD_SCHEDULER_RETRY_BASE", "3", "must be a number with a unit, such as 30s"},
+		{"YARD_SCHEDULER_RETRY_BASE", "3", "must be a number with a unit, such as 30s or 1d"},
 		{"YARD_SCHEDULER_CREATE_QUEUES", "yes", "must be true or false"},
 		{"YARD_SCHEDULER_MAX_ATTEMPTS", "-1", "the number is out of range"},
 		{"YARD_SCHEDULER_MAX_ATTEMPTS", "1\nname = \"injected\"", "must be one line"},

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // typeMismatch matches the decoder's error about a value of the wrong type: the line,
@@ -36,7 +39,82 @@ var expectedValues = map[string]string{
 }
 
 // expectedDuration describes the values that a key with a duration accepts.
-const expectedDuration = `text with a unit, such as "30s"`
+const expectedDuration = `text with a unit, such as "30s" or "1d"`
+
+// decodeFile decodes the TOML file at path into c. A duration may be in days, which the
+// decoder does not know.
+func decodeFile(path string, c *Config) (toml.MetaData, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return toml.MetaData{}, err
+	}
+	return decode(string(text), c)
+}
+
+// decode is like [decodeFile] for the content of a file.
+func decode(text string, c *Config) (toml.MetaData, error) {
+	var tables map[string]any
+	if meta, err := toml.Decode(text, &tables); err != nil {
+		return meta, decodeError(err, &meta)
+	}
+	hasDays, err := convertDurations(tables, nil)
+	if err != nil {
+		return toml.MetaData{}, err
+	}
+	if hasDays {
+		converted, err := toml.Marshal(tables)
+		if err != nil {
+			return toml.MetaData{}, err
+		}
+		text = string(converted)
+	}
+	meta, err := toml.Decode(text, c)
+	if err != nil {
+		err = decodeError(err, &meta)
+		if hasDays { // the line is that of the converted text
+			err = errors.New(lineNumber.ReplaceAllString(err.Error(), ""))
+		}
+	}
+	return meta, err
+}
+
+// lineNumber matches where a message says in which line the problem is.
+var lineNumber = regexp.MustCompile(`^line \d+: |^line \d+ `)
+
+// convertDurations replaces the durations in value, the value of key in a decoded file,
+// that have days by the same durations in hours, which the decoder of the Config
+// understands, and reports whether it has replaced any. It returns an error for what is
+// not a duration where the Config has one; other types are left to the decoder.
+func convertDurations(value any, key toml.Key) (hasDays bool, err error) {
+	table, isTable := value.(map[string]any)
+	if !isTable {
+		return false, nil
+	}
+	for name, value := range table {
+		key := append(slices.Clip(key), name)
+		if typeOf(reflect.TypeFor[Config](), key) != reflect.TypeFor[time.Duration]() {
+			converted, err := convertDurations(value, key)
+			if err != nil {
+				return false, err
+			}
+			hasDays = hasDays || converted
+			continue
+		}
+		switch value := value.(type) {
+		case int64: // the decoder would take it as nanoseconds
+			return false, fmt.Errorf("%s is a whole number; must be %s", key, expectedDuration)
+		case string:
+			d, err := duration.Parse(value)
+			if err != nil {
+				return false, fmt.Errorf("%s is %w", key, err)
+			}
+			if strings.Contains(value, "d") {
+				table[name], hasDays = d.String(), true
+			}
+		}
+	}
+	return hasDays, nil
+}
 
 // decodeError returns err, an error of the TOML decoder about a value of the wrong type,
 // with TOML's names of types in place of Go's. It returns any other error as it is. meta
@@ -73,17 +151,6 @@ func decodeError(err error, meta *toml.MetaData) error {
 		return err
 	}
 	return fmt.Errorf("%s%s%s; must be %s", line, problem, tomlTypes[foundType], remedy)
-}
-
-// checkDurations returns an error for a duration that is given as a number, which the
-// decoder takes as nanoseconds.
-func checkDurations(meta *toml.MetaData) error {
-	for _, k := range meta.Keys() {
-		if meta.Type(k...) == "Integer" && typeOf(reflect.TypeFor[Config](), k) == reflect.TypeFor[time.Duration]() {
-			return fmt.Errorf("%s is a whole number; must be %s", k, expectedDuration)
-		}
-	}
-	return nil
 }
 
 // checkTables returns an error for a key that must be a table and is something else:

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/BurntSushi/toml"
 )
 
 // envPrefix is the prefix of environment variables that override the file:
@@ -72,7 +70,7 @@ func applyEnvironment(c *Config, lookup func(string) (string, bool)) error {
 		if v.field.Type() == reflect.TypeFor[time.Duration]() {
 			value = fmt.Sprintf("%q", text) // a duration is a string in TOML
 		}
-		if _, err := toml.Decode("["+v.table+"]\n"+v.key+" = "+value, c); err != nil {
+		if _, err := decode("["+v.table+"]\n"+v.key+" = "+value, c); err != nil {
 			if strings.Contains(err.Error(), "out of range") {
 				return fmt.Errorf("environment variable %s=%q: the number is out of range", v.name, text)
 			}
@@ -89,7 +87,7 @@ func expectedText(t reflect.Type) string {
 	}
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
-		return "a number with a unit, such as 30s"
+		return "a number with a unit, such as 30s or 1d"
 	case t.Kind() == reflect.Bool:
 		return expectedValues["boolean"]
 	case t.Kind() == reflect.Float64:

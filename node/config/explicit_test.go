@@ -3,6 +3,7 @@ package config
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // An explicit 0 does not count as a missing key.
@@ -15,6 +16,72 @@ func TestLoad_ExplicitZeroes(t *testing.T) {
 	}
 	if _, err := load(t, "[rrq.runners.a]\ncmd = [\"x\"]"); err != nil {
 		t.Errorf("missing keys: %v", err)
+	}
+}
+
+// A key of [scheduler] that is given as 0 is out of range, in the file and in the
+// environment.
+func TestLoad_SchedulerZeroes(t *testing.T) {
+	for _, key := range []struct{ name, zero, says string }{
+		{"max_attempts", "0", "scheduler.max_attempts is 0; must be 1 to 1000"},
+		{"default_timeout", "0s", "scheduler.default_timeout is 0s; must be 1s to"},
+		{"retry_base", "0d", "scheduler.retry_base is 0s; must be 1ms to"},
+		{"retry_max", "0s", "scheduler.retry_max is 0s; must be 5s to"},
+		{"prove_every", "0s", "scheduler.prove_every is 0s; must be 1s to"},
+	} {
+		t.Run(key.name, func(t *testing.T) {
+			value := key.zero
+			if key.name != "max_attempts" {
+				value = `"` + value + `"`
+			}
+			if _, err := load(t, "[scheduler]\n"+key.name+" = "+value); err == nil || !strings.Contains(err.Error(), key.says) {
+				t.Errorf("file: %v does not say %q", err, key.says)
+			}
+			t.Setenv(variableName("scheduler."+key.name), key.zero)
+			if _, err := load(t, ""); err == nil || !strings.Contains(err.Error(), key.says) {
+				t.Errorf("environment: %v does not say %q", err, key.says)
+			}
+		})
+	}
+}
+
+// A duration may have days, whatever else is in the file.
+func TestLoad_Days(t *testing.T) {
+	const text = `
+[scheduler]
+default_timeout = "1d"
+retry_max = "1d12h"
+[limits]
+idle_timeout = "2d"
+[rrq.runners.python]
+cmd = ["python3", "1d"]
+[rrq.runners.python.env]
+lease = "1d"
+`
+	c, err := load(t, text+threeMembers+"[node]\nname = \"n2\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Scheduler.DefaultTimeout != 24*time.Hour || c.Scheduler.RetryMax != 36*time.Hour || c.Limits.IdleTimeout != 48*time.Hour {
+		t.Errorf("%+v %+v", c.Scheduler, c.Limits)
+	}
+	if runner := c.RRQ.Runners["python"]; runner.Cmd[1] != "1d" || runner.Env["lease"] != "1d" || len(c.Cluster.Members) != 3 {
+		t.Errorf("%+v %+v", runner, c.Cluster.Members)
+	}
+	t.Setenv("YARD_SCHEDULER_DEFAULT_TIMEOUT", "3d")
+	if c, err := load(t, text); err != nil || c.Scheduler.DefaultTimeout != 72*time.Hour {
+		t.Errorf("environment: %v, %v", c.Scheduler.DefaultTimeout, err)
+	}
+	for wrong, says := range map[string]string{
+		"[scheduler]\nretry_max = \"10\"":                                 `scheduler.retry_max is "10" has no unit`,
+		"[scheduler]\nretry_max = \"1 day\"":                              `scheduler.retry_max is "1 day" is not a duration`,
+		"[scheduler]\nretry_max = \"1d\"\ndefault_timeout = true":         `node.toml: scheduler.default_timeout is a boolean`,
+		"[scheduler]\nretry_max = \"1d\"\n[node]\nnam = \"n\"":            `node.nam`,
+		"[scheduler]\nretry_max = \"1d\"\n[node]\nname = \"a\nb\"\nx = 1": `line 4`,
+	} {
+		if _, err := load(t, wrong); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v does not say %q", wrong, err, says)
+		}
 	}
 }
 

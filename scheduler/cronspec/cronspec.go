@@ -11,6 +11,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -58,6 +59,11 @@ func Parse(expression, zone string) (Schedule, error) {
 		}
 		if reason := invalidField(fields); reason != "" {
 			return invalid(reason)
+		}
+	}
+	if fields[0] == "@every" && len(fields) == 2 {
+		if interval, err := duration.Parse(fields[1]); err == nil { // the parser has no days
+			fields[1] = interval.String()
 		}
 	}
 	schedule, err := parser.Parse(strings.Join(fields, " "))
@@ -139,9 +145,9 @@ func checkInterval(expression string) error {
 	if fields[0] != "@every" {
 		return nil
 	}
-	interval, err := time.ParseDuration(fields[1])
+	interval, err := duration.Parse(fields[1])
 	if err != nil || interval < time.Second || interval%time.Second != 0 {
-		return &job.InvalidError{Reason: fmt.Sprintf("schedule %q: the interval of @every must be whole seconds, 1s or more, such as 90s or 1h30m", expression)}
+		return &job.InvalidError{Reason: fmt.Sprintf("schedule %q: the interval of @every must be whole seconds, 1s or more, such as 90s, 1h30m or 1d", expression)}
 	}
 	return nil
 }

@@ -90,6 +90,7 @@ func TestCheck_Intervals(t *testing.T) {
 		{"@every 1000ms", true, time.Second},
 		{" @every  1h30m ", true, 90 * time.Minute},
 		{"@every 1.5m", true, 90 * time.Second},
+		{"@every 1d12h", true, 36 * time.Hour},
 		{"@hourly", true, time.Hour},
 		{"@every -5s", false, time.Second},
 		{"@every 0s", false, time.Second},

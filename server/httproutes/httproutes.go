@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -76,7 +77,7 @@ func enqueueAndWait(handle func(context.Context, *web.Request) ([]byte, error), 
 		if text == "" {
 			return handle(ctx, req)
 		}
-		wait, err := time.ParseDuration(text)
+		wait, err := duration.Parse(text)
 		if err != nil || wait < time.Millisecond {
 			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
 		}
