@@ -14,6 +14,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seconds":3725,"http":"127.0.0.1:4282",
@@ -400,5 +402,33 @@ func TestExec_StdoutClosed(t *testing.T) {
 	code = Run(t.Context(), []string{"snapshot", "--state-dir", dir}, Streams{Out: &shown, Err: &errs}, Program{})
 	if code != 0 || !strings.Contains(shown.String(), "backlog=pending=1 ") {
 		t.Errorf("code %d with %q", code, shown.String())
+	}
+}
+
+// Every flag for a duration takes days, and refuses a number without a unit, except
+// those of the example worker, which are its own.
+func TestDurationFlags(t *testing.T) {
+	flags := 0
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" || c.Name() == "worker" {
+				return
+			}
+			flags++
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h0m0s" {
+				t.Errorf("%s --%s 1d12h: %v, %v", c.CommandPath(), f.Name, f.Value, err)
+			}
+			if err := f.Value.Set("300"); err == nil || !strings.Contains(err.Error(), "has no unit") {
+				t.Errorf("%s --%s 300: %v", c.CommandPath(), f.Name, err)
+			}
+		})
+		for _, verb := range c.Commands() {
+			visit(verb)
+		}
+	}
+	visit(testRoot())
+	if flags < 10 {
+		t.Errorf("only %d flags for durations found", flags)
 	}
 }
