@@ -118,8 +118,12 @@ type RunnerConfig struct {
 	// MaxInFlight is the number of requests that a process runs at once, 1 to
 	// 64; default 1.
 	MaxInFlight int `toml:"max_in_flight"`
-	// Env is added to the environment of the node.
+	// Env is added to what a process inherits of the node's environment.
 	Env map[string]string `toml:"env"`
+	// InheritEnv lists further variables of the node's environment that a process
+	// inherits; "X*" stands for all names that begin with X. Default: none but the
+	// usual ones, which hold no credentials of the yard.
+	InheritEnv []string `toml:"inherit_env"`
 	// Cwd is the working directory; "": the node's.
 	Cwd string `toml:"cwd"`
 	// TCPHost is the host of an external runner. Managed processes always

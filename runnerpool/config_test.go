@@ -100,6 +100,7 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"rrq.runners.r.tcp_port":                  runner(func(r *RunnerConfig) { r.TCPPort, r.PoolSize = 65535, 2 }),
 		"rrq.runners.r.response_timeout_seconds":  runner(func(r *RunnerConfig) { r.ResponseTimeout = math.Inf(1) }),
 		"rrq.runners.r.socket_via":                runner(func(r *RunnerConfig) { r.SocketVia = "fd" }),
+		"rrq.runners.r.inherit_env":               runner(func(r *RunnerConfig) { r.InheritEnv = []string{"A", "*B"} }),
 		"rrq.runners.r.cancel_grace_seconds":      runner(func(r *RunnerConfig) { r.CancelGrace = ptr(-1) }),
 		"rrq.runners.r.connections":               runner(func(r *RunnerConfig) { r.Connections = "none" }),
 		"rrq.runners.s.tcp_port":                  func(c *Config) { c.Runners["s"] = RunnerConfig{Cmd: []string{"x"}, TCPPort: 9001, PoolSize: 1} },

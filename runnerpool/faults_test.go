@@ -3,6 +3,7 @@ package runnerpool
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -94,16 +95,30 @@ func TestFaults_Attempts(t *testing.T) {
 	}
 }
 
-// A runner does not inherit the node's secrets, or the variables of a node that
-// is itself a runner; it gets what is configured.
+// A runner inherits the usual variables and those that are configured, and no others: not
+// the credentials of the node, nor the variables of a node that is itself a runner.
 func TestEnvironmentOfRunners(t *testing.T) {
-	for _, name := range withheldEnv {
-		t.Setenv(name, "the node's own")
+	own := map[string]string{
+		"LC_ALL": "C", "PYTHONPATH": "/srv", "RRQ_RUNNER_SETTINGS": "app:settings", "HTTPS_PROXY": "proxy:1",
+		"NATS_PASSWORD": "hidden", "NATS_NKEY": "hidden", "YARD_TEST_PLAIN": "hidden", "AWS_REGION": "eu", "AWS_SECRET": "hidden", "DATABASE_URL": "db",
 	}
-	t.Setenv("YARD_TEST_PLAIN", "handed on")
-	for _, via := range []string{SocketBoth, SocketArg} {
-		r := RunnerConfig{Cmd: []string{"x", "--tcp-socket", "127.0.0.1:1", "--tcp-socket={socket}", "-s", "a={socket}"}, SocketVia: via,
-			Env: map[string]string{"OWN": "1", "YARD_SERVER_TOKEN": "given", socketEnv: "127.0.0.1:2", markerEnv: "none"}}
+	for _, name := range withheldEnv {
+		own[name] = "hidden"
+	}
+	for name, value := range own {
+		t.Setenv(name, value)
+	}
+	for _, test := range []struct {
+		via     string
+		inherit []string
+		want    map[string]string
+	}{
+		{SocketBoth, nil, map[string]string{"AWS_REGION": "", "DATABASE_URL": "", socketEnv: "127.0.0.1:9"}},
+		{SocketArg, []string{"DATABASE_URL", "AWS_R*", "YARD_*"}, map[string]string{"AWS_REGION": "eu", "DATABASE_URL": "db", "YARD_TEST_PLAIN": "hidden"}},
+	} {
+		r := RunnerConfig{Cmd: []string{"x", "--tcp-socket", "127.0.0.1:1", "--tcp-socket={socket}", "-s", "a={socket}"}, SocketVia: test.via,
+			InheritEnv: test.inherit,
+			Env:        map[string]string{"OWN": "1", "YARD_SERVER_TOKEN": "given", socketEnv: "127.0.0.1:2", markerEnv: "none"}}
 		cmd := command(&r, "127.0.0.1:9", markerEnv+"=m/1")
 		if got := strings.Join(cmd.Args, " "); got != "x --tcp-socket 127.0.0.1:9 --tcp-socket=127.0.0.1:9 -s a=127.0.0.1:9" {
 			t.Errorf("arguments are %s", got)
@@ -116,13 +131,19 @@ func TestEnvironmentOfRunners(t *testing.T) {
 			}
 			env[name] = value
 		}
-		want := map[string]string{"OWN": "1", "YARD_SERVER_TOKEN": "given", "YARD_CLUSTER_SECRET": "", markerEnv: "m/1", "YARD_TEST_PLAIN": "handed on", socketEnv: "127.0.0.1:9"}
-		if via == SocketArg {
-			want[socketEnv] = ""
+		want := map[string]string{"OWN": "1", "YARD_SERVER_TOKEN": "given", markerEnv: "m/1", "PATH": os.Getenv("PATH")}
+		for name, value := range own {
+			if value == "hidden" {
+				value = ""
+			}
+			if _, given := want[name]; !given {
+				want[name] = value
+			}
 		}
+		maps.Copy(want, test.want)
 		for name, value := range want {
 			if env[name] != value {
-				t.Errorf("%s: %s is %q, want %q", via, name, env[name], value)
+				t.Errorf("%s: %s is %q, want %q", test.via, name, env[name], value)
 			}
 		}
 	}

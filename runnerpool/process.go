@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -217,11 +216,6 @@ func (s spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
-// withheldEnv are variables of the node's environment that runners do not
-// inherit: the socket and marker of a node that is itself a runner, and the
-// yard's secrets.
-var withheldEnv = []string{socketEnv, markerEnv, "YARD_CLUSTER_SECRET", "YARD_SERVER_TOKEN", "YARD_HTTP_TOKEN"}
-
 // command returns the command of a member's process, with its socket address
 // exactly once in the arguments and in the environment, as configured.
 // Processes that it forks inherit marker in their environment.
@@ -233,7 +227,7 @@ func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = r.Cwd
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); !slices.Contains(withheldEnv, name) {
+		if name, _, _ := strings.Cut(v, "="); r.inherits(name) {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}

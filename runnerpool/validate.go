@@ -147,6 +147,11 @@ func (c *Config) validateRunner(name string, r RunnerConfig, ports map[int]strin
 	case r.Connections != ConnReuse && r.Connections != ConnPerRequest:
 		return keyError(key+"connections", r.Connections, `use "reuse" or "per_request"`)
 	}
+	for _, pattern := range r.InheritEnv {
+		if !isEnvPattern(pattern) {
+			return keyError(key+"inherit_env", pattern, `list names of variables, or their beginnings followed by "*"`)
+		}
+	}
 	if c.Management == External {
 		return validateExternal(key, r)
 	}
