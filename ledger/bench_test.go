@@ -194,3 +194,22 @@ func heap() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// BenchmarkCopy_Queues measures copies of a ledger with as many queues as it may have,
+// each with jobs.
+func BenchmarkCopy_Queues(b *testing.B) {
+	l, stamp := ledgerWithAuthority(b)
+	for i := range MaxQueues - 1 {
+		f, p, s := ingestBatch(i*3, 3, "")
+		for k := range f.Jobs {
+			f.Jobs[k].Queue = fmt.Sprint("queue-", i)
+		}
+		f.Jobs[1].RunAt = scriptStart.Add(time.Hour)
+		p.Placements, s.Settlements = p.Placements[:1], s.Settlements[:1] // one job has ended, one is delayed, one waits
+		stamp.Index++
+		l.Apply(stamp, []Command{f, p, s, &MarkPublished{Events: l.LastEvent()}})
+	}
+	for b.Loop() {
+		l.Copy()
+	}
+}

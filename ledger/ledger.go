@@ -19,7 +19,7 @@ type Stamp struct {
 
 // Result is the answer to one command.
 type Result struct {
-	Err      error      // why it was refused; nothing has changed
+	Err      error      // why it was refused; nothing has changed, except after ErrQueueRemoving
 	Event    *Event     // contract commands: the event that answers it
 	Ingested []Ingested // Ingest: one per job
 	Placed   []bool     // Place: one per placement

@@ -47,28 +47,32 @@ func (q *queues) get(name string) *queue {
 // queues and waitlists.
 func (q *queues) copy() queues {
 	var c queues
+	copies := make([]queue, q.byName.Len()) // one allocation, because there may be many queues
+	next := 0
 	for name, original := range q.byName.Scan {
-		c.byName.Set(name, original.copy())
+		original.copyTo(&copies[next])
+		c.byName.Load(name, &copies[next])
+		next++
 	}
 	return c
 }
 
-// copy returns a copy of the queue that shares the trees and leaves out empty
-// waitlists.
-func (q *queue) copy() *queue {
-	c := *q
+// copyTo sets c to a copy of the queue that shares the trees and leaves out empty
+// waitlists and lists.
+func (q *queue) copyTo(c *queue) {
+	*c = *q
 	c.waitlists = btree.Map[string, *waitlist]{}
 	for class, original := range q.waitlists.Scan {
 		if original.jobs.Len() > 0 {
-			c.waitlists.Set(class, &waitlist{queue: &c, class: class, jobs: original.jobs.Copy()})
+			c.waitlists.Set(class, &waitlist{queue: c, class: class, jobs: original.jobs.Copy()})
 		}
 	}
 	for state, list := range q.lists {
-		if list != nil {
+		c.lists[state] = nil
+		if list != nil && list.Len() > 0 {
 			c.lists[state] = list.Copy()
 		}
 	}
-	return &c
 }
 
 // key returns the key of the waitlist in jobs.waitlists.
@@ -109,8 +113,17 @@ func (c *AddQueue) apply(l *Ledger) Result {
 	return l.queues.add(c.Name, c.ID, c.Config).result()
 }
 
-// apply removes the queue and forgets its finished jobs. It refuses a queue with
-// unfinished jobs.
+// ErrQueueRemoving is returned for a queue with more finished jobs than one entry
+// forgets: the command has forgotten maxRemoved of them, and must be repeated.
+var ErrQueueRemoving = errors.New("the queue's finished jobs are being forgotten; repeat the command to remove the queue")
+
+// maxRemoved is how many finished jobs of a queue that is being removed are forgotten per
+// entry, about four milliseconds' worth: while an entry is applied, nothing is read.
+const maxRemoved = 5000
+
+// apply removes the queue and forgets its finished jobs, if they are not more than
+// maxRemoved: else it forgets so many and returns ErrQueueRemoving. It refuses a queue
+// with unfinished jobs.
 func (c *RemoveQueue) apply(l *Ledger) Result {
 	q, err := l.userQueue(c.Name)
 	if err != nil {
@@ -119,10 +132,15 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 	if q.counts[job.Waiting]+q.counts[job.Delayed]+q.counts[job.Active] > 0 {
 		return Result{Err: job.ErrQueueNotEmpty}
 	}
+	removed := 0
 	for _, state := range [...]job.State{job.Completed, job.Failed} {
 		finished := q.list(state)
 		for oldest, ok := finished.Min(); ok; oldest, ok = finished.Min() {
+			if removed == maxRemoved {
+				return Result{Err: ErrQueueRemoving}
+			}
 			l.drop(oldest.job)
+			removed++
 		}
 	}
 	l.queues.byName.Delete(c.Name)

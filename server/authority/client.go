@@ -64,10 +64,13 @@ type Result struct {
 	Code  string          `json:"code,omitempty"`  // key of the error in sharedErrors
 }
 
+// codeQueueRemoving is the code in sharedErrors of a command that has to be repeated.
+const codeQueueRemoving = "queue_removing"
+
 // sharedErrors are the errors that keep their identity between nodes, by code.
 var sharedErrors = map[string]error{
 	"queue_not_found": job.ErrQueueNotFound, "queue_exists": job.ErrQueueExists,
-	"too_many_queues": job.ErrTooManyQueues, "queue_not_empty": job.ErrQueueNotEmpty,
+	"too_many_queues": job.ErrTooManyQueues, "queue_not_empty": job.ErrQueueNotEmpty, codeQueueRemoving: ledger.ErrQueueRemoving,
 	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueNotPaused, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
@@ -82,7 +85,7 @@ const KeysFullDelay = 10 * time.Second
 
 // retryDelays has the errors that pass without intervention, with the time after which a
 // retry makes sense.
-var retryDelays = map[error]time.Duration{ledger.ErrRestoring: time.Second, ledger.ErrRunnersFull: KeysFullDelay}
+var retryDelays = map[error]time.Duration{ledger.ErrRestoring: time.Second, ledger.ErrRunnersFull: KeysFullDelay, ledger.ErrQueueRemoving: time.Second}
 
 // RejectedError is the reason why the ledger rejected a command.
 type RejectedError struct {
@@ -108,7 +111,8 @@ func sharedErrorCode(err error) string {
 // passes a [*job.UnavailableError]. A [*job.UnavailableError] without a result means
 // that no authority took the command within CommandTimeout, or that its outcome is
 // unknown. A command that was sent to an authority which has been superseded is sent to
-// the next one, if it is idempotent.
+// the next one, if it is idempotent. Propose repeats the removal of a queue until the
+// queue is removed.
 func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, error) {
 	if err := ledger.Check(command); err != nil {
 		return Result{}, &job.InvalidError{Reason: err.Error()}
@@ -120,6 +124,8 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 		result, err := c.tryPropose(ctx, command)
 		repeatable := NotProposed(err) || errors.Is(err, errSuperseded) && idempotent(command)
 		switch {
+		case err == nil && result.Code == codeQueueRemoving && ctx.Err() == nil:
+			continue
 		case err == nil && result.Error != "":
 			err := rejection(&result)
 			return result, err

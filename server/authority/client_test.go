@@ -46,6 +46,26 @@ func TestProposer_RejectedForNow(t *testing.T) {
 	}
 }
 
+// removing is an authority that removes a queue in several steps.
+type removing struct{ steps *int }
+
+func (r removing) Request(context.Context, string, string, []byte) ([]byte, error) {
+	if *r.steps++; *r.steps < 4 {
+		return json.Marshal(Result{Error: ledger.ErrQueueRemoving.Error(), Code: sharedErrorCode(ledger.ErrQueueRemoving)})
+	}
+	return json.Marshal(Result{Index: 1})
+}
+
+// A queue with many finished jobs is removed in steps, which the caller does not see.
+func TestProposer_RemovesQueueInSteps(t *testing.T) {
+	steps := 0
+	c := &Client{Node: "n1", Raft: idleRaft{}, Watch: NewWatch(), Fleet: removing{&steps}}
+	c.Watch.Set("another", 1)
+	if _, err := c.Propose(t.Context(), &ledger.RemoveQueue{Name: "mail"}); err != nil || steps != 4 {
+		t.Errorf("after %d steps: %v", steps, err)
+	}
+}
+
 // A command that was committed but not applied here in time is not answered as if it had
 // failed.
 func TestNotAppliedError(t *testing.T) {
