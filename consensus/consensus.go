@@ -259,12 +259,9 @@ func (s Status) Voters() (names []string) {
 // Status returns the node's present status. It only reads counters and does not
 // block.
 func (n *Node) Status() Status {
-	n.mu.RLock()
-	applied := n.index
-	n.mu.RUnlock()
 	s := Status{
 		State: strings.ToLower(n.raft.State().String()), Leader: n.leader(), Term: n.raft.CurrentTerm(),
-		Applied: applied, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(), Members: n.members(),
+		Applied: n.index.Load(), Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(), Members: n.members(),
 	}
 	if s.State != "leader" {
 		s.Contact = -1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -13,10 +14,12 @@ type Replica struct {
 	checks chan *ledger.Ledger // the newest copy whose hash is to be checked
 	done   chan struct{}       // closed when no more entries will be applied
 
-	mu     sync.RWMutex
+	mu     sync.RWMutex // held for reading by View, and while an entry is applied
 	ledger *ledger.Ledger
-	index  uint64        // of the last applied entry
-	next   chan struct{} // closed when the next entry is applied; nil: not waited for
+
+	index  atomic.Uint64 // of the last applied entry
+	nextMu sync.Mutex
+	next   chan struct{} // closed when the next entry is applied; nil: not waited for; guarded by nextMu
 }
 
 func newReplica() *Replica {
@@ -44,9 +47,11 @@ func (r *Replica) Copy() *ledger.Ledger {
 func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
 
 // advance sets the last applied index and wakes the waiters. The caller must
-// hold mu.
+// hold mu, so that a woken waiter sees the entry.
 func (r *Replica) advance(index uint64) {
-	r.index = index
+	r.nextMu.Lock()
+	defer r.nextMu.Unlock()
+	r.index.Store(index)
 	if r.next != nil {
 		close(r.next)
 		r.next = nil
@@ -54,20 +59,21 @@ func (r *Replica) advance(index uint64) {
 }
 
 // Applied returns the index of the last entry that this node applied, and a
-// channel that closes when the next one is applied.
+// channel that closes when the next one is applied. It does not wait for an entry that
+// is being applied.
 func (r *Replica) Applied() (index uint64, changed <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.nextMu.Lock()
+	defer r.nextMu.Unlock()
 	if r.next == nil {
 		r.next = make(chan struct{})
 	}
-	return r.index, r.next
+	return r.index.Load(), r.next
 }
 
 // WaitApplied blocks until the entry at index is applied on this node. It
 // returns an error if ctx ends or the node closes first.
 func (r *Replica) WaitApplied(ctx context.Context, index uint64) error {
-	for {
+	for r.index.Load() < index {
 		now, changed := r.Applied()
 		if now >= index {
 			return nil
@@ -80,6 +86,7 @@ func (r *Replica) WaitApplied(ctx context.Context, index uint64) error {
 			return ErrClosed
 		}
 	}
+	return nil
 }
 
 // offerCheck sends a copy of the ledger to the consistency checker, replacing
