@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -102,7 +102,7 @@ func (c *Check) check(ctx context.Context, l *ledger.Ledger) error {
 	}
 	c.reportDiverged(ctx, r.own, members)
 	text := fmt.Sprintf("this node's ledger is not the yard's at entry %d: its hash begins with %s, the majority's with %s", r.own.Index, shortHash(r.own.Hash), shortHash(comparison.majority))
-	if err := os.WriteFile(divergedFile(c.cfg.Dir), []byte(text+"\n"), 0o600); err != nil {
+	if err := durable.WriteFile(divergedFile(c.cfg.Dir), []byte(text+"\n")); err != nil {
 		c.log.Error("data directory not marked as diverged", "err", err)
 	}
 	return &DivergedError{text, c.cfg.Advice}
