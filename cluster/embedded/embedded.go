@@ -20,9 +20,11 @@ import (
 
 // Accounts and internal users of the embedded server.
 const (
-	AccountYard    = "YARD"     // all streams, the nodes, and operators if there are no users
+	AccountYard    = "YARD"     // all streams, and operators if there are no users
+	accountNodes   = "NODES"    // messages between nodes, which no client can reach
 	accountClients = "CLIENTS"  // users with a role
 	userInternal   = "internal" // this node's own connections; in-process only
+	userNode       = "node"     // of the account of the nodes; in-process only
 	userSystem     = "system"   // of the system account; in-process only
 	userOperator   = "operator" // every client, if there are no users
 )
@@ -154,7 +156,7 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 		}
 	}
 	line("  pool_size: 3")
-	line("  accounts: [%s]", AccountYard)
+	line("  accounts: [%s, %s]", AccountYard, accountNodes)
 	line("  ping_interval: %q", routePingInterval)
 	line("  ping_max: 2")
 	line("  write_deadline: %q", writeDeadline)
@@ -182,6 +184,7 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	line("accounts {")
 	line("  \"$SYS\" { users: [ { user: %s, password: %q, allowed_connection_types: [\"IN_PROCESS\"] } ] }", userSystem, password)
+	line("  %s { users: [ { user: %s, password: %q, allowed_connection_types: [\"IN_PROCESS\"] } ] }", accountNodes, userNode, password)
 	line("  %s {", AccountYard)
 	line("    jetstream: enabled")
 	line("    users: [")

@@ -1,8 +1,10 @@
 // Package embedded runs the NATS server of a node and the node's own connections to it:
 // its configuration, accounts, users and TLS, its log, and requests and their replies.
 //
-// Without configured users there is one account, YARD. The node's connections are
-// in-process and unrestricted. A client without a user name is an operator: it may read
+// Without configured users clients have one account, YARD, where the streams are. The
+// node's connections are in-process and unrestricted. Messages between nodes have an
+// account of their own, NODES: in a client's account JetStream would send them what a
+// client has stored, if the client names their subject as that of the reply. A client without a user name is an operator: it may read
 // everything, enqueue and send requests, but may neither change the yard's streams nor
 // publish on the subjects that nodes use among themselves. The server checks the permission
 // to publish after it has mapped the subject, so permissions name mapped subjects. Users
@@ -39,7 +41,7 @@ type Server struct {
 	peerList  atomic.Pointer[[]Peer] // the members, sorted by name
 
 	// One connection per kind of traffic, so that a slow consumer of one kind does
-	// not delay the others.
+	// not delay the others. Fleet is in the account of the nodes.
 	Ingest, Reads, History, Fleet, API, Boards *Inbox
 
 	System *Inbox // system account; nil if the node runs alone
@@ -79,7 +81,7 @@ func (l *Server) connect(password string) error {
 	}
 	kinds := []traffic{
 		{"ingest", &l.Ingest, userInternal}, {"reads", &l.Reads, userInternal}, {"history", &l.History, userInternal},
-		{"fleet", &l.Fleet, userInternal}, {"api", &l.API, userInternal}, {"boards", &l.Boards, userInternal},
+		{"fleet", &l.Fleet, userNode}, {"api", &l.API, userInternal}, {"boards", &l.Boards, userInternal},
 	}
 	if l.Config.Clustered() {
 		kinds = append(kinds, traffic{"system", &l.System, userSystem})

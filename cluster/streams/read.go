@@ -225,13 +225,24 @@ func (r *Reader) load(ctx context.Context, stream string, req getRequest) (store
 // parseStored converts a message of a direct read or of a lane's tail, which carry
 // the stored message's properties in headers.
 func parseStored(m *nats.Msg) (storedMsg, error) {
-	seq, err := strconv.ParseUint(m.Header.Get(subjects.HeaderSequence), 10, 64)
+	seq, err := strconv.ParseUint(serverHeader(m, subjects.HeaderSequence), 10, 64)
 	if err != nil {
 		return storedMsg{}, fmt.Errorf("stored message without a sequence header: %w", err)
 	}
-	at, err := time.Parse(time.RFC3339Nano, m.Header.Get(subjects.HeaderTime))
+	at, err := time.Parse(time.RFC3339Nano, serverHeader(m, subjects.HeaderTime))
 	if err != nil {
 		return storedMsg{}, fmt.Errorf("stored message %d without a time header: %w", seq, err)
 	}
-	return storedMsg{subject: m.Header.Get(subjects.HeaderSubject), seq: seq, time: at, header: m.Header, data: m.Data}, nil
+	return storedMsg{subject: serverHeader(m, subjects.HeaderSubject), seq: seq, time: at, header: m.Header, data: m.Data}, nil
+}
+
+// serverHeader returns the value that the server has given a header: the last one,
+// because it appends to the headers with which a client stored the message. It returns ""
+// without the header.
+func serverHeader(m *nats.Msg, name string) string {
+	values := m.Header[name]
+	if len(values) == 0 {
+		return ""
+	}
+	return values[len(values)-1]
 }

@@ -197,11 +197,18 @@ func (r *Reader) LoadRecordBody(ctx context.Context, body []byte) ([]byte, error
 // Tail calls fn for each directly published record when it is stored. Records may
 // be missed, and must then be read from their lane. Tail returns when ctx has
 // ended and fn's last call has returned.
+//
+// A client cannot publish to the tail, but it can name it as the subject for the reply
+// to a request, and JetStream then sends what the client has stored in a stream of its
+// own. Such messages are ignored: see isRepublished.
 func (r *Reader) Tail(ctx context.Context, fn func(job.Record)) error {
 	sub, err := r.local.Reads.Conn.Subscribe(subjects.Tail+".>", func(m *nats.Msg) {
-		lane, _, _, ok := subjects.ParseLaneSubject(m.Subject)
+		lane, kind, queue, ok := subjects.ParseLaneSubject(m.Subject)
+		if !ok || !isRepublished(m, lane, kind, queue) {
+			return
+		}
 		s, err := parseStored(m)
-		if !ok || err != nil {
+		if err != nil {
 			return
 		}
 		s.subject = m.Subject
@@ -212,6 +219,14 @@ func (r *Reader) Tail(ctx context.Context, fn func(job.Record)) error {
 	}
 	<-ctx.Done()
 	return embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, sub)
+}
+
+// isRepublished reports whether m is a message of the lane's stream with the subject of
+// this kind and queue. Only the server sets the headers that say so, except in what a
+// consumer delivers, which has a reply subject.
+func isRepublished(m *nats.Msg, lane uint8, kind, queue string) bool {
+	return m.Reply == "" && serverHeader(m, subjects.HeaderStream) == subjects.LaneStream(lane) &&
+		serverHeader(m, subjects.HeaderSubject) == subjects.LaneSubject(lane, kind, queue)
 }
 
 // Purge removes the lane's records below seq. It never removes the last record: a

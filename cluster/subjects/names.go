@@ -100,10 +100,10 @@ const (
 
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until a retry makes sense
 
+	HeaderStream     = "Nats-Stream"
 	HeaderSubject    = "Nats-Subject"
 	HeaderSequence   = "Nats-Sequence"
 	HeaderTime       = "Nats-Time-Stamp"
-	headerStream     = "Nats-Stream"
 	HeaderStatus     = "Status"
 	HeaderExpectLast = "Nats-Expected-Last-Sequence"
 	HeaderExpectName = "Nats-Expected-Stream"
