@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -26,8 +27,15 @@ var levels = map[hclog.Level]slog.Level{
 	hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError,
 }
 
+// firstElection is Raft's warning before an election. If it names no last leader, the
+// group has just started.
+const firstElection = "heartbeat timeout reached, starting election"
+
 // Log logs a message. Arguments that hclog would format are formatted first.
 func (r *raftLog) Log(level hclog.Level, msg string, args ...any) {
+	if i := slices.Index(args, any("last-leader-id")); msg == firstElection && i >= 0 && i+1 < len(args) && fmt.Sprint(args[i+1]) == "" {
+		level = hclog.Info
+	}
 	for i, arg := range args {
 		if format, ok := arg.(hclog.Format); ok && len(format) > 0 {
 			args[i] = fmt.Sprintf(fmt.Sprint(format[0]), format[1:]...)

@@ -311,7 +311,7 @@ func (w *worker) handleLog(ctx context.Context, message overhop.Log) (overhop.Ra
 
 	for _, line := range message.Lines[:accepted] {
 		text := truncate(line.Text, maxLine)
-		w.deliveries.log.Info("job log line", "job", entry.Job, "dispatch", entry.N,
+		w.deliveries.log.Debug("job log line", "job", entry.Job, "dispatch", entry.N,
 			slog.Group("line", "at", line.At, "level", line.Level, "text", text))
 		entry.At = time.Now().UTC()
 		if at, err := time.Parse(time.RFC3339, line.At); err == nil {

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 	"github.com/yardmaster-dev/yardmaster/test/wirescript"
 )
 
@@ -87,7 +89,9 @@ func playScript(t *testing.T, s *wirescript.Script) ([]wirescript.Exchange, erro
 	c := newSchedulingCluster()
 	r := &harness{t: t, cluster: c.memCluster, ln: newPipeListener(), served: make(chan error, 1)}
 	var err error
-	if r.server, err = New(cfg, c, c, slog.New(slog.DiscardHandler)); err != nil {
+	var log *slog.Logger
+	log, r.log = testlog.NewRecorder(t)
+	if r.server, err = New(cfg, c, c, log); err != nil {
 		return nil, err
 	}
 	c.server, r.server.lifetimes = r.server, lifetimes
@@ -102,6 +106,9 @@ func playScript(t *testing.T, s *wirescript.Script) ([]wirescript.Exchange, erro
 	r.stop()
 	if served := <-r.served; err == nil && served != nil {
 		err = fmt.Errorf("serve: %w", served)
+	}
+	if slices.Contains(r.log.Messages(slog.LevelInfo), "job log line") { // workers would fill the node's log
+		t.Error("lines of a job's log are in the node's log at level info")
 	}
 	return shown, err
 }

@@ -52,12 +52,12 @@ func (l *serverLog) Warnf(format string, v ...any) {
 			close(l.Damaged)
 		})
 	}
-	l.write(level(slog.LevelWarn, format), "nats server warning", format, v)
+	l.write(slog.LevelWarn, "nats server warning", format, v)
 }
 
 // Errorf logs an error of the server.
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.write(level(slog.LevelError, format), "nats server error", format, v)
+	l.write(slog.LevelError, "nats server error", format, v)
 }
 
 // snapshotDamaged is part of the server's log line about a Raft snapshot that
@@ -71,8 +71,9 @@ var connPrefix = regexp.MustCompile(`^\S+ - [a-z]id:\d+ - `)
 // write logs a message of the server, which is format with the arguments v. Messages
 // about connections are throttled, because any client can cause them as often as it
 // likes.
-func (l *serverLog) write(level slog.Level, message, format string, v []any) {
-	attrs := []any{"server_log", formatLine(format, v)}
+func (l *serverLog) write(usual slog.Level, message, format string, v []any) {
+	text := formatLine(format, v)
+	attrs := []any{"server_log", text}
 	if prefix := connPrefix.FindString(format); prefix != "" {
 		throttle, _ := l.throttles.LoadOrStore(strings.TrimPrefix(format, prefix), &logthrottle.Throttle{})
 		count, ok := throttle.(*logthrottle.Throttle).Allow(time.Now())
@@ -81,7 +82,7 @@ func (l *serverLog) write(level slog.Level, message, format string, v []any) {
 		}
 		attrs = append(attrs, "count", count)
 	}
-	l.log.Log(context.Background(), level, message, attrs...)
+	l.log.Log(context.Background(), level(usual, text), message, attrs...)
 }
 
 // expectedPrefixes are the beginnings of warnings and errors that are logged at
@@ -91,12 +92,18 @@ var expectedPrefixes = []string{
 	"Error trying to connect to route", "Waiting for routing to be established", "Plaintext passwords detected",
 	"JetStream has not established contact with a meta leader", "Metalayer blocking snapshot",
 	"TLS certificate chain and hostname of solicited routes will not be verified", // configureTLS verifies them
+	"Falling behind in health check", "Health check OK",                           // a health check while an entry is being applied
 }
 
-// level returns the level of a message of the server: debug for a format with one of
-// expectedPrefixes, otherwise usual.
-func level(usual slog.Level, format string) slog.Level {
-	if slices.ContainsFunc(expectedPrefixes, func(prefix string) bool { return strings.HasPrefix(format, prefix) }) {
+// raftPrefix matches the beginning of a message about a Raft group.
+var raftPrefix = regexp.MustCompile(`^RAFT \[[^]]*\] `)
+
+// level returns the level of a message of the server: debug for one that begins with one
+// of expectedPrefixes, otherwise usual. It compares the text, because the server passes
+// some messages formatted.
+func level(usual slog.Level, text string) slog.Level {
+	text = strings.TrimPrefix(text, raftPrefix.FindString(text))
+	if slices.ContainsFunc(expectedPrefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) }) {
 		return slog.LevelDebug
 	}
 	return usual

@@ -43,3 +43,21 @@ func TestServerLog_Throttled(t *testing.T) {
 		}
 	}
 }
+
+// TestServerLog_Expected checks that what the server reports while a yard forms is not a
+// warning, whether the server formats it itself or not.
+func TestServerLog_Expected(t *testing.T) {
+	var out bytes.Buffer
+	l := newServerLog(slog.New(slog.NewTextHandler(&out, nil)))
+	l.Warnf("%s", "JetStream has not established contact with a meta leader")
+	l.Warnf("Waiting for routing to be established...")
+	l.Warnf("RAFT [yrzKKRBu - _meta_] Falling behind in health check, commit %d != applied %d", 4, 3)
+	l.Errorf("Error trying to connect to route (attempt %d): %v", 1, "refused")
+	if out.Len() > 0 {
+		t.Errorf("logged %s", &out)
+	}
+	l.Warnf("%s", "RAFT [yrzKKRBu - _meta_] Error storing entries: Falling behind in health check")
+	if !strings.Contains(out.String(), "WARN") {
+		t.Errorf("another warning is logged as %s", &out)
+	}
+}
