@@ -143,8 +143,17 @@ func (d DispatchID) Compare(o DispatchID) int {
 	return cmp.Or(bytes.Compare(d.Job[:], o.Job[:]), cmp.Compare(d.N, o.N))
 }
 
+// UUID returns an id for protocols that require a UUID: the UUIDv5 of the dispatch's
+// [RequestID] in the namespace of keys.
+func (d DispatchID) UUID() ID {
+	h := sha1.New()
+	h.Write(namespace[:])
+	h.Write([]byte(RequestID(d.Job, d.N))) // differs from every KeyID: it has no zero byte
+	return ID(h.Sum(nil)[:16]).withVersion(5)
+}
+
 // RequestID returns the name of one dispatch of a job: "<job uuid>#<n>". It is
-// the request_id of the runtime contract and of the RRQ wire protocol.
+// the request_id of the runtime contract.
 func RequestID(id ID, n uint32) string {
 	b := id.Append(make([]byte, 0, 48))
 	b = append(b, '#')

@@ -90,6 +90,22 @@ func TestParseID(t *testing.T) {
 	}
 }
 
+// The vectors were computed with Python's uuid.uuid5 from the text of the request id.
+func TestDispatchID_UUID(t *testing.T) {
+	id, err := ParseID("0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d, want := range map[DispatchID]string{
+		{id, 2}:                "9717c7f5-fea1-5263-8c7e-cf14eb8af7c7",
+		{ID{}, math.MaxUint32}: "88dc3342-0918-5bec-8e9d-ba44571d1cbe",
+	} {
+		if got := d.UUID().String(); got != want {
+			t.Errorf("%s has the UUID %s, want %s", RequestID(d.Job, d.N), got, want)
+		}
+	}
+}
+
 func TestRequestID_RoundTrip(t *testing.T) {
 	id := RecordID("L0", 1, time.Unix(1, 0))
 	for _, n := range []uint32{1, 9, 10, 1234567890, math.MaxUint32} {

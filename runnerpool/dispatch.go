@@ -20,6 +20,7 @@ type dispatch struct {
 	job.Assignment
 	spec     job.Spec
 	w        *worker
+	uuid     string // the request_id that the runner receives
 	timeout  time.Duration
 	deadline time.Time // as sent to the runner
 	stuck    bool      // its handler did not stop, only the end of the process stops it; guarded by Pools.mu
@@ -41,7 +42,10 @@ func newDispatch(a job.Assignment, spec job.Spec, w *worker, defaultTimeout time
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	return &dispatch{Assignment: a, spec: spec, w: w, timeout: timeout, deadline: time.Now().Add(timeout)}
+	return &dispatch{
+		Assignment: a, spec: spec, w: w, uuid: a.DispatchID().UUID().String(),
+		timeout: timeout, deadline: time.Now().Add(timeout),
+	}
 }
 
 // recall makes the slot end the dispatch, and interrupts its wait. After the
@@ -114,7 +118,7 @@ func (d *dispatch) request(workerID string) (rrq.Request, *job.Fault) {
 	}
 	id := d.Job.String()
 	return rrq.Request{
-		RequestID: d.RequestID(),
+		RequestID: d.uuid,
 		JobID:     id,
 		Function:  handler,
 		Params:    d.spec.Params,
@@ -128,6 +132,7 @@ func (d *dispatch) request(workerID string) (rrq.Request, *job.Fault) {
 			Correlation: correlate(d.w.m.pools.correlations, d.spec.Params, d.spec.Trace),
 			WorkerID:    workerID,
 			Fence:       d.Fence,
+			DispatchID:  d.RequestID(),
 		},
 	}, nil
 }

@@ -61,12 +61,16 @@ func TestContextOfRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, port, _ := strings.Cut(a.Worker, "/")
-	if c.JobID != a.Job.String() || c.Attempt != 3 || c.QueueName != "q" || c.Fence != 1<<60 ||
+	if c.JobID != a.Job.String() || c.Attempt != 3 || c.QueueName != "q" || c.Fence != 1<<60 || c.DispatchID != a.RequestID() ||
 		c.Trace["traceparent"] != "t" || c.WorkerID != "yard_n_"+port || !c.EnqueueTime.Equal(a.Accepted.Truncate(time.Microsecond)) {
 		t.Errorf("context is %+v", c)
 	}
 	if d := c.Deadline.Sub(begin); d < 10*time.Second-time.Millisecond || d > 11*time.Second {
 		t.Errorf("deadline is in %s, want 10s", d)
+	}
+	req, _ := newDispatch(a, spec, newWorker(y.members[0], nil, "", 1), time.Second).request("")
+	if req.RequestID != a.DispatchID().UUID().String() {
+		t.Errorf("request_id is %s, want a UUID", req.RequestID)
 	}
 }
 

@@ -68,10 +68,17 @@ func TestDoc_ListsTimesAndLimits(t *testing.T) {
 	if !slices.Equal(rows, want) {
 		t.Errorf("the page lists\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
 	}
+	_, text, _ := strings.Cut(docText(t), `"dispatch_id": "`)
+	text, _, _ = strings.Cut(text, `"`)
+	id, n, ok := job.ParseRequestID(text)
+	if !ok {
+		t.Fatalf("the example's dispatch is %q", text)
+	}
 	for _, text := range []string{
 		fmt.Sprintf("for that it has %d ms more", deadlineSlack.Milliseconds()),
 		fmt.Sprintf("| %d ms for an answer |", halfCloseWait.Milliseconds()),
 		fmt.Sprintf("A record of more than %d bytes", job.MaxInlineBody),
+		fmt.Sprintf("%q: %q", "request_id", job.DispatchID{Job: id, N: n}.UUID()),
 	} {
 		if !strings.Contains(docText(t), text) {
 			t.Errorf("the page lacks %q", text)

@@ -23,8 +23,14 @@ type jobLog struct {
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	running []job.LogLine // of running dispatches, without text
-	ended   []job.LogLine // of dispatches that have ended, newest last
+	running []loggedDispatch
+	ended   []loggedDispatch // newest last
+}
+
+// loggedDispatch is a dispatch to which lines can be assigned.
+type loggedDispatch struct {
+	job.LogLine        // without text
+	uuid        string // as in its request
 }
 
 // maxEnded is the number of ended dispatches to which lines can still be
@@ -35,14 +41,14 @@ const maxEnded = 32
 func (l *jobLog) begin(d *dispatch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.running = append(l.running, job.LogLine{Job: d.Job, N: d.N, Attempt: d.Attempt, Worker: d.Worker})
+	l.running = append(l.running, loggedDispatch{job.LogLine{Job: d.Job, N: d.N, Attempt: d.Attempt, Worker: d.Worker}, d.uuid})
 }
 
 // end registers d, which begin has registered, as ended.
 func (l *jobLog) end(d *dispatch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.running, func(line job.LogLine) bool { return line.Job == d.Job && line.N == d.N })
+	i := slices.IndexFunc(l.running, func(o loggedDispatch) bool { return o.uuid == d.uuid })
 	if len(l.ended) == maxEnded {
 		l.ended = slices.Delete(l.ended, 0, 1)
 	}
@@ -67,7 +73,7 @@ func (l *jobLog) attribute(record map[string]json.RawMessage) (entry job.LogLine
 		}
 	}
 	if l.single && len(l.running) == 1 {
-		return l.running[0], true
+		return l.running[0].LogLine, true
 	}
 	return entry, false
 }
@@ -81,10 +87,10 @@ func (l *jobLog) byID(record map[string]json.RawMessage) (entry job.LogLine, fou
 		if id == "" {
 			continue
 		}
-		for _, list := range [...][]job.LogLine{l.running, l.ended} {
-			for _, line := range slices.Backward(list) {
-				if id == line.Job.String() || key == "request_id" && id == job.RequestID(line.Job, line.N) {
-					return line, true
+		for _, list := range [...][]loggedDispatch{l.running, l.ended} {
+			for _, d := range slices.Backward(list) {
+				if id == d.Job.String() || key == "request_id" && id == d.uuid {
+					return d.LogLine, true
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -117,8 +118,10 @@ func TestJobLog_LinesBeforeCrash(t *testing.T) {
 // job the latest. A line that names an older one belongs to no job.
 func TestJobLog_LateLines(t *testing.T) {
 	v := &jobLog{}
-	first, second := &dispatch{}, &dispatch{}
-	first.N, second.N = 1, 2
+	newDispatch := func(id job.ID, n uint32) *dispatch {
+		return newDispatch(job.Assignment{Job: id, N: n}, job.Spec{}, nil, time.Second)
+	}
+	first, second := newDispatch(job.ID{}, 1), newDispatch(job.ID{}, 2)
 	v.begin(first)
 	v.end(first)
 	v.begin(second)
@@ -135,16 +138,15 @@ func TestJobLog_LateLines(t *testing.T) {
 	if n := find(`{"job_id":"` + id + `"}`); n != 2 {
 		t.Errorf("by its job the line is of dispatch %d", n)
 	}
-	if n := find(`{"request_id":"` + id + `#1"}`); n != 1 {
+	if n := find(`{"request_id":"` + first.uuid + `"}`); n != 1 {
 		t.Errorf("by its request the line is of dispatch %d", n)
 	}
 	for n := range maxEnded {
-		d := &dispatch{}
-		d.Job[0], d.N = 1, uint32(n+1)
+		d := newDispatch(job.ID{1}, uint32(n+1))
 		v.begin(d)
 		v.end(d)
 	}
-	if n := find(`{"request_id":"` + id + `#1"}`); n != 0 || len(v.ended) != maxEnded {
+	if n := find(`{"request_id":"` + first.uuid + `"}`); n != 0 || len(v.ended) != maxEnded {
 		t.Errorf("after %d others the line is of dispatch %d", len(v.ended), n)
 	}
 }

@@ -288,7 +288,7 @@ func (s *slot) sendCancel(d *dispatch) bool {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()
-	err := rrq.SendCancel(ctx, s.w.addr, &rrq.Cancel{JobID: d.Job.String(), RequestID: d.RequestID()})
+	err := rrq.SendCancel(ctx, s.w.addr, &rrq.Cancel{JobID: d.Job.String(), RequestID: d.uuid})
 	if err != nil && !s.w.hasExited() {
 		s.w.m.log.Warn("cancel not delivered", "request", d.RequestID(), "err", err)
 	}

@@ -74,6 +74,7 @@ class Job:
         self.attempt = context["attempt"]                   # from 1
         self.queue = context.get("queue_name")
         self.fence = context.get("fence", 0)                # increases with every run of any job
+        self.dispatch_id = context.get("dispatch_id") or ""  # this run in the history of the yard
         self.trace = context.get("trace_context") or {}     # the producer's trace headers
         self.correlation = context.get("correlation_context") or {}
         self.deadline = _time(context.get("deadline"))      # datetime or None
@@ -384,7 +385,7 @@ def retry(job):
 
 @handler("crash")
 def crash(job):
-    times, dispatch = param(job, "times", int, 0), job.request_id.partition("#")[2]
+    times, dispatch = param(job, "times", int, 0), job.dispatch_id.partition("#")[2]
     if times and dispatch.isdigit() and int(dispatch) > times:
         return job.params
     os._exit(param(job, "code", int, 1))
@@ -417,12 +418,12 @@ def witness(job):
         return
     file = os.open(os.environ["YARD_WITNESS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     try:
-        os.write(file, f"{job.request_id} {job.id} {job.attempt} {job.fence}\n".encode())
+        os.write(file, f"{job.dispatch_id} {job.id} {job.attempt} {job.fence}\n".encode())
         os.fsync(file)
         try:
             yield
         finally:
-            os.write(file, f"end {job.request_id}\n".encode())
+            os.write(file, f"end {job.dispatch_id}\n".encode())
     finally:
         os.close(file)
 

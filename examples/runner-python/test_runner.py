@@ -24,7 +24,7 @@ def frame(kind, payload):
 
 def request(function, params=None, n=1, context=None, **more):
     return frame("request", {"protocol_version": "2", "request_id": f"j#{n}", "job_id": "j", "function_name": function,
-                             "params": params or {}, "context": {"attempt": n, "queue_name": "q", **(context or {})}, **more})
+                             "params": params or {}, "context": {"attempt": n, "queue_name": "q", "dispatch_id": f"j#{n}", **(context or {})}, **more})
 
 
 def soon(**delta):

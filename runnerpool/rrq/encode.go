@@ -56,6 +56,7 @@ func appendContext(b []byte, c *Context) []byte {
 	b = appendOptional(b, `,"worker_id":`, c.WorkerID)
 	b = append(b, `,"fence":`...)
 	b = strconv.AppendUint(b, c.Fence, 10)
+	b = appendOptional(b, `,"dispatch_id":`, c.DispatchID)
 	return append(b, '}')
 }
 

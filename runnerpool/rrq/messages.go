@@ -50,6 +50,9 @@ type Context struct {
 	// a database that refuses stale writes. It is an extension of the protocol;
 	// other runners ignore it.
 	Fence uint64 `json:"fence"`
+	// DispatchID is the request's id in the yard's history, "<job id>#<number>". It
+	// is an extension, too. "": none.
+	DispatchID string `json:"dispatch_id"`
 }
 
 // Statuses of an outcome.

@@ -20,7 +20,7 @@ func TestAppendRequest(t *testing.T) {
 		RequestID: "r#1", JobID: "j", Function: `say "hi"`,
 		Params: json.RawMessage(` {"big":9007199254740993,"f":1.50,"u":"é"}`),
 		Context: Context{
-			JobID: "j", Attempt: 2, QueueName: "mail", WorkerID: "yard_a_9000", Fence: 1<<63 + 1,
+			JobID: "j", Attempt: 2, QueueName: "mail", WorkerID: "yard_a_9000", Fence: 1<<63 + 1, DispatchID: "j#3",
 			EnqueueTime: time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.FixedZone("", 3600)),
 			Deadline:    time.Date(2026, 1, 2, 3, 9, 5, 0, time.UTC),
 			Trace:       map[string]string{"tracestate": "b", "traceparent": "a"},
@@ -34,11 +34,11 @@ func TestAppendRequest(t *testing.T) {
 		{"full", full, `{"type":"request","payload":{"protocol_version":"2","request_id":"r#1","job_id":"j","function_name":"say \"hi\"",` +
 			`"params":{"big":9007199254740993,"f":1.50,"u":"é"},"context":{"job_id":"j","attempt":2,"enqueue_time":"2026-01-02T02:04:05.123456Z",` +
 			`"queue_name":"mail","deadline":"2026-01-02T03:09:05Z","trace_context":{"traceparent":"a","tracestate":"b"},` +
-			`"correlation_context":null,"worker_id":"yard_a_9000","fence":9223372036854775809}}}`},
+			`"correlation_context":null,"worker_id":"yard_a_9000","fence":9223372036854775809,"dispatch_id":"j#3"}}}`},
 		{"bare", Request{RequestID: "r", JobID: "j", Function: "h", Context: Context{EnqueueTime: time.Unix(0, 0)}},
 			`{"type":"request","payload":{"protocol_version":"2","request_id":"r","job_id":"j","function_name":"h","params":{},` +
 				`"context":{"job_id":"","attempt":0,"enqueue_time":"1970-01-01T00:00:00Z","queue_name":"","deadline":null,` +
-				`"trace_context":null,"correlation_context":null,"worker_id":null,"fence":0}}}`},
+				`"trace_context":null,"correlation_context":null,"worker_id":null,"fence":0,"dispatch_id":null}}}`},
 	} {
 		b, err := appendRequest(nil, &test.r)
 		if err != nil {

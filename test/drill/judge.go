@@ -313,10 +313,10 @@ func parseWitness(line string) (run check.Run, id job.ID, ended bool, err error)
 	case isJID: // the example worker: "<queue>:<job> <attempt> <fence>"
 		run.Queue = queue
 		id, err = job.ParseID(text)
-	case !ended: // a runner: "<request id> <job> <attempt>", then "end <request id>"
+	case !ended: // a runner: "<dispatch id> <job> <attempt>", then "end <dispatch id>"
 		var valid bool
 		if id, _, valid = job.ParseRequestID(words[0]); !valid {
-			err = errors.New("it has no request id")
+			err = errors.New("it has no dispatch id")
 		}
 	}
 	return run, id, ended, err

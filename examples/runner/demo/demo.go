@@ -5,9 +5,9 @@
 // program, and used by the demo and the drills. If the environment variable
 // YARD_WITNESS names a file, each handler begins by appending a line to it,
 //
-//	<request id> <job id> <attempt> <fence>
+//	<dispatch id> <job id> <attempt> <fence>
 //
-// and syncing it to disk, and ends by appending "end <request id>". The file is
+// and syncing it to disk, and ends by appending "end <dispatch id>". The file is
 // a record of what was run that does not depend on the yard.
 package demo
 

@@ -73,8 +73,9 @@ func startRunner(t *testing.T, language string) *rrq.Conn {
 
 func do(t *testing.T, c *rrq.Conn, function, params string, attempt uint32) rrq.Outcome {
 	t.Helper()
-	r := rrq.Request{RequestID: fmt.Sprintf("j#%d", attempt), JobID: "j", Function: function, Params: []byte(params),
-		Context: rrq.Context{Attempt: attempt, EnqueueTime: time.Now(), Fence: 77}}
+	id := fmt.Sprintf("j#%d", attempt)
+	r := rrq.Request{RequestID: id, JobID: "j", Function: function, Params: []byte(params),
+		Context: rrq.Context{Attempt: attempt, EnqueueTime: time.Now(), Fence: 77, DispatchID: id}}
 	o, err := c.Do(t.Context(), &r)
 	if err != nil {
 		t.Fatalf("%s: %v", function, err)

@@ -100,7 +100,7 @@ func crash(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	if fault := params(r, &p); fault != nil {
 		return failed(*fault)
 	}
-	_, dispatch, _ := strings.Cut(r.RequestID, "#")
+	_, dispatch, _ := strings.Cut(r.Context.DispatchID, "#")
 	if n, err := strconv.ParseUint(dispatch, 10, 32); err == nil && p.Times > 0 && n > p.Times {
 		return echo(ctx, r)
 	}

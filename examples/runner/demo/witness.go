@@ -31,7 +31,7 @@ func (w *witness) write(r *rrq.Request) error {
 	if w.file == nil {
 		return nil
 	}
-	line := fmt.Appendf(nil, "%s %s %d %d\n", r.RequestID, r.JobID, r.Context.Attempt, r.Context.Fence)
+	line := fmt.Appendf(nil, "%s %s %d %d\n", r.Context.DispatchID, r.JobID, r.Context.Attempt, r.Context.Fence)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, err := w.file.Write(line); err != nil {
@@ -51,7 +51,7 @@ func (w *witness) end(r *rrq.Request) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, _ = fmt.Fprintf(w.file, "end %s\n", r.RequestID)
+	_, _ = fmt.Fprintf(w.file, "end %s\n", r.Context.DispatchID)
 }
 
 func (w *witness) close() error {

@@ -28,6 +28,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Main listens on the socket named by the environment and serves until the
@@ -119,9 +121,9 @@ func (r *runner) run(q *request) []byte {
 	}}
 	if h := handlers[q.FunctionName]; h != nil {
 		release := r.lockJob(q)
-		r.writeWitness("%s %s %d", q.RequestID, q.JobID, q.Context.Attempt)
+		r.writeWitness("%s %s %d", q.Context.DispatchID, q.JobID, q.Context.Attempt)
 		o = h(ctx, q)
-		r.writeWitness("end %s", q.RequestID)
+		r.writeWitness("end %s", q.Context.DispatchID)
 		release()
 	}
 	r.mu.Lock()
@@ -188,6 +190,7 @@ type jobContext struct {
 	Deadline     *string           `json:"deadline"`
 	TraceContext map[string]string `json:"trace_context"`
 	WorkerID     *string           `json:"worker_id"`
+	DispatchID   string            `json:"dispatch_id"` // an extension, only for the witness and for crash
 }
 
 type cancelRequest struct {
@@ -270,8 +273,10 @@ func (q *request) check() error {
 	switch {
 	case q.ProtocolVersion != "2":
 		return fmt.Errorf("version %q", q.ProtocolVersion)
-	case q.RequestID == "" || q.JobID == "" || q.FunctionName == "":
-		return errors.New("request without id, job or function")
+	case uuid.Validate(q.RequestID) != nil || uuid.Validate(q.JobID) != nil:
+		return fmt.Errorf("request %q of job %q: both must be UUIDs", q.RequestID, q.JobID)
+	case q.FunctionName == "":
+		return errors.New("request without function")
 	case len(q.Params) == 0 || q.Params[0] != '{':
 		return errors.New("params are not an object")
 	case c.JobID != q.JobID:
@@ -357,7 +362,7 @@ func retry(_ context.Context, q *request) outcome {
 // dispatches of the job.
 func crash(ctx context.Context, q *request) outcome {
 	p := q.parseParams()
-	_, text, _ := strings.Cut(q.RequestID, "#")
+	_, text, _ := strings.Cut(q.Context.DispatchID, "#")
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && p.Times > 0 && n > p.Times {
 		return echo(ctx, q)
 	}
