@@ -20,6 +20,7 @@ const (
 // Values of [RunnerConfig].SocketVia: how a process is passed its socket
 // address.
 const (
+	SocketAuto = "auto" // both; if the process then exits before it listens, env
 	SocketBoth = "both" // environment and argument
 	SocketEnv  = "env"
 	SocketArg  = "arg"
@@ -138,8 +139,8 @@ type RunnerConfig struct {
 	// ResponseTimeout is the time, in seconds, after which a request without an
 	// answer is a failed attempt, even before its deadline; 0: no limit.
 	ResponseTimeout float64 `toml:"response_timeout_seconds"`
-	// SocketVia is how the process is passed its socket address: "both", "env"
-	// or "arg"; default both.
+	// SocketVia is how the process is passed its socket address: "auto", "both",
+	// "env" or "arg"; default auto.
 	SocketVia string `toml:"socket_via"`
 	// CancelGrace is how long a cancelled handler may take to answer, in
 	// seconds; default 1.
@@ -261,7 +262,7 @@ func (r RunnerConfig) withDefaults(management string) RunnerConfig {
 	} else {
 		r.PoolSize = 1
 	}
-	r.SocketVia = cmp.Or(r.SocketVia, SocketBoth)
+	r.SocketVia = cmp.Or(r.SocketVia, SocketAuto)
 	r.CancelGrace = cmp.Or(r.CancelGrace, new(1.0)) // seconds
 	r.Connections = cmp.Or(r.Connections, ConnReuse)
 	return r

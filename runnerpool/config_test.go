@@ -51,7 +51,7 @@ pool_size = 1
 	}
 	c := file.RRQ.withDefaults()
 	py, ts := c.Runners["py"], c.Runners["ts"]
-	if c.DefaultRunnerName() != "py" || *c.TermGrace != 0 || *c.ShutdownGrace != 10 || py.MaxInFlight != 10 || py.SocketVia != SocketBoth ||
+	if c.DefaultRunnerName() != "py" || *c.TermGrace != 0 || *c.ShutdownGrace != 10 || py.MaxInFlight != 10 || py.SocketVia != SocketAuto ||
 		ts.TCPHost != "127.0.0.1" || ts.MaxInFlight != 1 || *ts.CancelGrace != 1 {
 		t.Errorf("config is %+v", c)
 	}

@@ -116,10 +116,10 @@ func TestEnvironmentOfRunners(t *testing.T) {
 		{SocketBoth, nil, map[string]string{"AWS_REGION": "", "DATABASE_URL": "", socketEnv: "127.0.0.1:9"}},
 		{SocketArg, []string{"DATABASE_URL", "AWS_R*", "YARD_*"}, map[string]string{"AWS_REGION": "eu", "DATABASE_URL": "db", "YARD_TEST_PLAIN": "hidden"}},
 	} {
-		r := RunnerConfig{Cmd: []string{"x", "--tcp-socket", "127.0.0.1:1", "--tcp-socket={socket}", "-s", "a={socket}"}, SocketVia: test.via,
+		r := RunnerConfig{Cmd: []string{"x", "--tcp-socket", "127.0.0.1:1", "--tcp-socket={socket}", "-s", "a={socket}"},
 			InheritEnv: test.inherit,
 			Env:        map[string]string{"OWN": "1", "YARD_SERVER_TOKEN": "given", socketEnv: "127.0.0.1:2", markerEnv: "none"}}
-		cmd := command(&r, "127.0.0.1:9", markerEnv+"=m/1")
+		cmd := command(&r, test.via, "127.0.0.1:9", markerEnv+"=m/1")
 		if got := strings.Join(cmd.Args, " "); got != "x --tcp-socket 127.0.0.1:9 --tcp-socket=127.0.0.1:9 -s a=127.0.0.1:9" {
 			t.Errorf("arguments are %s", got)
 		}

@@ -63,6 +63,13 @@ func runFakeRunner(mode, socket string) {
 	case "crash-before-bind":
 		fmt.Fprintln(os.Stderr, "no configuration")
 		os.Exit(3)
+	case "strict": // refuses arguments
+		if len(os.Args) > 1 {
+			fmt.Fprintln(os.Stderr, "unrecognized arguments:", os.Args[1:])
+			os.Exit(2)
+		}
+	case "arg-only":
+		socket = socketOf(os.Args, "")
 	case "never-binds":
 		blockForever()
 	case "daemon": // the listener is a process outside of its group

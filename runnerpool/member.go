@@ -103,29 +103,28 @@ func (m *member) runProcess(ctx context.Context) error {
 	if m.pools.cfg.Management == External {
 		return m.runExternal(ctx)
 	}
-	proc, port, err := m.spawn(ctx)
+	proc, port, err := m.start(ctx)
 	if err != nil {
 		return err
 	}
 	defer m.cleanUp(proc)
-	addr := net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(port))
-	if err := m.awaitListener(ctx, proc, addr, port); err != nil {
-		return err
-	}
 	if m.isCrashLooping() {
 		if err := m.awaitProbation(ctx, proc); err != nil {
 			return err
 		}
 	}
+	addr := m.addr(port)
 	m.log.Info("runner is up", "addr", addr, "pid", proc.pid)
 	defer m.startTrial()()
 	return newWorker(m, proc, addr, port).serve(ctx)
 }
 
+func (m *member) addr(port int) string { return net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(port)) }
+
 // runExternal offers an external runner from when it accepts connections until it no
 // longer does. The error is why it no longer does.
 func (m *member) runExternal(ctx context.Context) error {
-	addr := net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(m.cfg.TCPPort))
+	addr := m.addr(m.cfg.TCPPort)
 	if err := m.awaitExternal(ctx, addr); err != nil {
 		return err
 	}
@@ -168,8 +167,49 @@ func tryConnect(ctx context.Context, addr string) error {
 	return conn.Close()
 }
 
-// spawn starts the member's process and returns it with its port.
-func (m *member) spawn(ctx context.Context) (*process, int, error) {
+// errEarlyExit means that a process exited before it listened.
+var errEarlyExit = errors.New("exited before it listened")
+
+// start starts the member's process and returns it with its port once it listens.
+// With [SocketAuto], a process that exits early is started again without the socket
+// argument, which it may have refused. What works is kept for the next process.
+func (m *member) start(ctx context.Context) (proc *process, port int, err error) {
+	via := m.cfg.SocketVia
+	if via == SocketAuto {
+		via = SocketBoth
+	}
+	proc, port, err = m.startVia(ctx, via)
+	_, fixed := withSocket(m.cfg.Cmd, "") // the command itself has a place for the address
+	if m.cfg.SocketVia == SocketAuto && !fixed && errors.Is(err, errEarlyExit) {
+		m.log.Warn("runner exited before it listened, starting it without "+socketArg, "err", err)
+		first := err
+		via = SocketEnv
+		if proc, port, err = m.startVia(ctx, via); err != nil && err.Error() != first.Error() {
+			err = fmt.Errorf("%w; without %s: %w", first, socketArg, err)
+		}
+	}
+	if err == nil {
+		m.cfg.SocketVia = via
+	}
+	return proc, port, err
+}
+
+// startVia is start for one way of passing the socket address.
+func (m *member) startVia(ctx context.Context, via string) (*process, int, error) {
+	proc, port, err := m.spawn(ctx, via)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := m.awaitListener(ctx, proc, m.addr(port), port); err != nil {
+		m.cleanUp(proc)
+		return nil, 0, err
+	}
+	return proc, port, nil
+}
+
+// spawn starts the member's process and returns it with its port. The process is
+// passed its socket address by via.
+func (m *member) spawn(ctx context.Context, via string) (*process, int, error) {
 	port, err := m.claimPort(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -177,9 +217,8 @@ func (m *member) spawn(ctx context.Context) (*process, int, error) {
 	m.pools.mu.Lock()
 	m.port = port
 	m.pools.mu.Unlock()
-	addr := net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(port))
 	marker := m.pools.groups.newMarker()
-	cmd := command(&m.cfg, addr, marker)
+	cmd := command(&m.cfg, via, m.addr(port), marker)
 	startCmd := func(cmd *exec.Cmd) error { return m.pools.spawner.start(ctx, cmd) }
 	proc, err := startProcess(cmd, startCmd, &jobLog{
 		runner: m.runner, single: m.cfg.MaxInFlight == 1, emit: m.pools.executor.Log, log: m.log.With("port", port),
@@ -221,7 +260,7 @@ func (m *member) awaitListener(ctx context.Context, proc *process, addr string, 
 		err = checkListener(port, proc.pid)
 	}
 	if err != nil && proc.hasExited() {
-		return fmt.Errorf("exited before it listened: %s", proc.exitStatus)
+		return fmt.Errorf("%w: %s", errEarlyExit, proc.exitStatus)
 	}
 	return err
 }

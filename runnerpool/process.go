@@ -217,11 +217,11 @@ func (s spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 }
 
 // command returns the command of a member's process, with its socket address
-// exactly once in the arguments and in the environment, as configured.
+// at most once in the arguments and in the environment, as via demands.
 // Processes that it forks inherit marker in their environment.
-func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
+func command(r *RunnerConfig, via, addr, marker string) *exec.Cmd {
 	args, given := withSocket(r.Cmd, addr)
-	if !given && r.SocketVia != SocketEnv {
+	if !given && via != SocketEnv {
 		args = append(args, socketArg, addr)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
@@ -236,7 +236,7 @@ func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}
 	}
-	if r.SocketVia != SocketArg {
+	if via != SocketArg {
 		cmd.Env = append(cmd.Env, socketEnv+"="+addr)
 	}
 	cmd.Env = append(cmd.Env, marker)

@@ -285,3 +285,40 @@ func TestSocketHandOverAndOutput(t *testing.T) {
 		}
 	}
 }
+
+// A runner that refuses the socket argument is started again without it, at once. What
+// works is remembered. A runner that fails for another reason is not misjudged.
+func TestSocketHandOver_Auto(t *testing.T) {
+	for _, test := range []struct {
+		mode, remembered string
+		warnings         int
+	}{
+		{"good", SocketBoth, 0},
+		{"arg-only", SocketBoth, 0},
+		{"strict", SocketEnv, 1},
+	} {
+		t.Run(test.mode, func(t *testing.T) {
+			log := &buffer{}
+			y := runHarness(t, testConfig(test.mode, nil), slog.New(slog.NewTextHandler(log, nil)))
+			y.expect(y.run("echo", nil), job.Success, true, "")
+			if s := y.Status()[0].Members[0]; s.Restarts != 0 {
+				t.Errorf("it counts as a restart: %+v", s)
+			}
+			y.run("crash", nil)
+			y.expect(y.run("echo", nil), job.Success, true, "")
+			if n := strings.Count(log.String(), "starting it without --tcp-socket"); n != test.warnings {
+				t.Errorf("started %d times without the argument, want %d:\n%s", n, test.warnings, log.String())
+			}
+			y.close()
+			if got := y.members[0].cfg.SocketVia; got != test.remembered {
+				t.Errorf("remembered %q, want %q", got, test.remembered)
+			}
+		})
+	}
+	y := startHarness(t, testConfig("crash-before-bind", nil))
+	y.awaitReason("exited before it listened: exit status 3")
+	y.close()
+	if got := y.members[0].cfg.SocketVia; got != SocketAuto {
+		t.Errorf("a runner that never listened is remembered as %q", got)
+	}
+}

@@ -142,8 +142,8 @@ func (c *Config) validateRunner(name string, r RunnerConfig, ports map[int]strin
 		return keyError(key+"response_timeout_seconds", r.ResponseTimeout, "give seconds, 0 or more")
 	case !validSeconds(*r.CancelGrace):
 		return keyError(key+"cancel_grace_seconds", *r.CancelGrace, "give seconds, 0 or more")
-	case r.SocketVia != SocketBoth && r.SocketVia != SocketEnv && r.SocketVia != SocketArg:
-		return keyError(key+"socket_via", r.SocketVia, `use "both", "env" or "arg"`)
+	case !slices.Contains([]string{SocketAuto, SocketBoth, SocketEnv, SocketArg}, r.SocketVia):
+		return keyError(key+"socket_via", r.SocketVia, `use "auto", "both", "env" or "arg"`)
 	case r.Connections != ConnReuse && r.Connections != ConnPerRequest:
 		return keyError(key+"connections", r.Connections, `use "reuse" or "per_request"`)
 	}
