@@ -118,3 +118,20 @@ func TestDoc_RunnerExample(t *testing.T) {
 		t.Errorf("the runner was restarted: %+v", s)
 	}
 }
+
+// The command in the README of the example runner succeeds with the file as it is.
+func TestDoc_ExampleReadme(t *testing.T) {
+	text, err := os.ReadFile("../examples/runner-python/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile(`(?m)^yardmaster enqueue \S+ (\S+) --params '(.*)' --wait$`).FindSubmatch(text)
+	if command == nil {
+		t.Fatal("the README has no command")
+	}
+	y := startHarness(t, testConfig("", func(c *RunnerConfig) {
+		c.Cmd = []string{program(t, "python3"), "../examples/runner-python/runner.py"}
+		c.Env = map[string]string{nodeMode: ""}
+	}))
+	y.expect(y.askParams(string(command[1]), string(command[2]), nil), job.Success, true, "")
+}
