@@ -68,8 +68,8 @@ type Job struct {
 	// "runner#handler" for a handler of an RRQ runner.
 	Function string
 	// Params are the handler's input. Structs travel as maps, with the names of
-	// their json tags; integers are exact and []byte is binary. The wire has no
-	// fractions: send one as a string, or as an integer of a smaller unit.
+	// their json tags; integers are exact and []byte is binary. Params with a fraction,
+	// or an integer beyond int64, must be a struct or map and have no []byte.
 	Params any
 	// Key makes the enqueue idempotent: up to 128 bytes, unique in the queue.
 	Key string
@@ -131,6 +131,9 @@ func (j *Job) request() (overhop.Enqueue, error) {
 		payload, err := overhop.Marshal(j.Params)
 		if err != nil {
 			return invalid("Params: %w", err)
+		}
+		if payload.HasNumber() && payload.Kind() != overhop.KindMap {
+			return invalid("Params have fractions, or integers beyond int64, outside a struct or map")
 		}
 		request.Payload = payload
 	}

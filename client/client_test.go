@@ -17,6 +17,9 @@ import (
 type mail struct {
 	To    string `json:"to"`
 	Count int64  `json:"count"`
+
+	Price float64 `json:"price"`
+	Big   uint64  `json:"big"`
 }
 
 // connect returns a client of a cluster of one node.
@@ -75,7 +78,7 @@ func TestClient(t *testing.T) {
 		if err := a.Progress(ctx, 50, nil); err != nil {
 			return nil, err
 		}
-		return mail{To: strings.ToUpper(m.To), Count: m.Count + 1}, a.Log(ctx, "sent to "+m.To)
+		return mail{To: strings.ToUpper(m.To), Count: m.Count + 1, Price: m.Price, Big: m.Big}, a.Log(ctx, "sent to "+m.To)
 	})
 	w.Handle("mail", "flaky", func(_ context.Context, a *client.Attempt) (any, error) {
 		mu.Lock()
@@ -87,20 +90,20 @@ func TestClient(t *testing.T) {
 		return a.Number, nil
 	})
 	w.Handle("mail", "broken", func(context.Context, *client.Attempt) (any, error) {
-		return nil, client.Permanent(client.Coded(fmt.Errorf("no such user"), "NO_USER", mail{"ann", 7}))
+		return nil, client.Permanent(client.Coded(fmt.Errorf("no such user"), "NO_USER", mail{To: "ann", Price: 0.5}))
 	})
 	w.Handle("mail", "silent", func(context.Context, *client.Attempt) (any, error) { return nil, nil })
 	work(t, w)
 
 	t.Run("result", func(t *testing.T) {
 		const large = 1<<53 + 1 // a float64 would lose the last bit
-		id := enqueue(t, c, client.Job{Queue: "mail", Function: "send", Params: mail{"ann", large}})
+		id := enqueue(t, c, client.Job{Queue: "mail", Function: "send", Params: mail{To: "ann", Count: large, Price: 19.99, Big: 1<<64 - 1}})
 		result, err := c.Wait(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var m mail
-		if err := result.Decode(&m); err != nil || m != (mail{"ANN", large + 1}) {
+		if err := result.Decode(&m); err != nil || m != (mail{"ANN", large + 1, 19.99, 1<<64 - 1}) {
 			t.Errorf("result is %+v, %v", m, err)
 		}
 		if result.Attempts != 1 {
@@ -129,7 +132,7 @@ func TestClient(t *testing.T) {
 			t.Fatalf("error is %v", err)
 		}
 		var details mail
-		if err := failed.DecodeDetails(&details); err != nil || details != (mail{"ann", 7}) {
+		if err := failed.DecodeDetails(&details); err != nil || details != (mail{To: "ann", Price: 0.5}) {
 			t.Errorf("details are %+v, %v", details, err)
 		}
 	})

@@ -78,10 +78,12 @@ func (c *conn) pushJobEnd(ctx context.Context, queue string, id job.ID) {
 		}
 		return
 	}
-	c.pushFields(overhop.TJobEnd, queriesOf(c).omitToFit(overhop.Fields{
-		"jid": jid(view.Queue, view.ID), "status": view.State.String(), "attempts": view.Attempts,
-		"result": valueOf(view.Result, recordDepth), "error": faultOf(&view),
-	}, "result", "error"))
+	q := queriesOf(c)
+	end := overhop.Fields{
+		"jid": jid(view.Queue, view.ID), "status": view.State.String(), "attempts": view.Attempts, "error": q.faultOf(&view),
+	}
+	q.setValue(end, "result", view.Result, recordDepth)
+	c.pushFields(overhop.TJobEnd, q.omitToFit(end, "result", "error"))
 }
 
 // envelopeOverhead is the most that an envelope takes around its payload, in
@@ -98,11 +100,14 @@ func (q queries) omitToFit(record overhop.Fields, names ...string) overhop.Field
 		if len(record.Raw()) <= q.server.cfg.Wire.MaxEnvelope-envelopeOverhead {
 			break
 		}
-		if record[name] == nil {
+		asJSON := name + overhop.JSONSuffix
+		if record[name] == nil && record[asJSON] == nil {
 			continue
 		}
+		delete(record, asJSON)
 		if fault, ok := record["error"].(overhop.Fields); ok && name == "error" {
 			delete(fault, "details")
+			delete(fault, "details"+overhop.JSONSuffix)
 			name = "error.details"
 		} else {
 			record[name] = nil

@@ -139,7 +139,7 @@ func (c *conn) step(request overhop.Envelope) error {
 		return err
 	case overhop.ActionHi:
 		c.out.reply(func(b []byte) []byte {
-			return overhop.AppendHi(b, request.RID, c.delivery(), c.server.cfg.Node, c.server.cfg.Wire.MaxEnvelope)
+			return overhop.AppendHi(b, request.RID, c.session.Hello, c.server.cfg.Node, c.server.cfg.Wire.MaxEnvelope)
 		})
 	case overhop.ActionRegister:
 		c.register(request.RID)

@@ -85,7 +85,7 @@ func parsed[Part, Message any](
 }
 
 func workerOf(c *conn) *worker                          { return &c.worker }
-func queriesOf(c *conn) queries                         { return queries{c.cluster, c.server} }
+func queriesOf(c *conn) queries                         { return queries{c.cluster, c.server, c.session.Hello.JSON} }
 func unparsed(payload overhop.Raw) (overhop.Raw, error) { return payload, nil }
 
 // onUserQueue returns a respond function for a request that names a queue. It

@@ -127,6 +127,10 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 	if !request.At.IsZero() {
 		spec.RunAt = &request.At
 	}
+	if request.PayloadJSON != nil {
+		spec.Params = slices.Clone(request.PayloadJSON)
+		return spec, spec.Validate()
+	}
 	switch params := mapParams(request.Payload); {
 	case params != nil && len(params) <= job.MaxBody/2:
 		spec.Params = params

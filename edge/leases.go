@@ -274,10 +274,10 @@ const maxProgress = 4 << 10
 // handleProgress keeps what the worker reports about a job in place of its last
 // report, and extends the job's lease.
 func (w *worker) handleProgress(ctx context.Context, message overhop.Progress) (overhop.Raw, error) {
-	if len(message.Data) > maxProgress {
+	if len(message.Data)+len(message.DataJSON) > maxProgress {
 		return nil, tooLarge(overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes", maxProgress)
 	}
-	data := jobValue(message.Data)
+	data := jobValue(message.Data, message.DataJSON)
 	d, err := w.lockRunning(ctx, message.LeaseRef) // returns with deliveries.mu held
 	if err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ func (c *conn) startDone(request overhop.Envelope) error {
 	if err != nil {
 		return err
 	}
-	outcome := job.Outcome{Status: job.Success, Started: true, Result: jobValue(done.Result)}
+	outcome := job.Outcome{Status: job.Success, Started: true, Result: jobValue(done.Result, done.ResultJSON)}
 	c.settleDispatch(request.RID, done.LeaseRef, done.Credits, func(*dispatch) job.Outcome { return outcome })
 	return nil
 }
@@ -86,7 +86,9 @@ func (c *conn) startFail(request overhop.Envelope) error {
 		return err
 	}
 	fault := &job.Fault{Message: fail.Message, Type: fail.Type, Code: fail.Code}
-	if len(fail.Details) > 0 {
+	if fail.DetailsJSON != nil {
+		fault.Details = slices.Clone(fail.DetailsJSON)
+	} else if len(fail.Details) > 0 {
 		release := acquireConversion(fail.Details)
 		fault.Details = overhop.AppendLossyJSON(nil, fail.Details)
 		release()
@@ -180,18 +182,21 @@ func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte 
 	return b
 }
 
-// jobValue returns a result, or the data of a progress, as it is stored: as JSON
-// if JSON represents it exactly, else as MessagePack.
-func jobValue(received overhop.Raw) job.Value {
+// jobValue returns a result, or the data of a progress, as it is stored: as JSON if it was
+// received as text or JSON represents it exactly, else as MessagePack.
+func jobValue(received overhop.Raw, text []byte) job.Value {
+	if text != nil {
+		return job.Value{Data: slices.Clone(text)}
+	}
 	if received.IsNil() {
 		return job.Value{}
 	}
 	defer acquireConversion(received)()
-	text, err := overhop.AppendJSON(nil, received)
+	converted, err := overhop.AppendJSON(nil, received)
 	if err != nil { // the value contains binary
 		return job.Value{Msgpack: true, Data: slices.Clone(received)}
 	}
-	return job.Value{Data: text}
+	return job.Value{Data: converted}
 }
 
 // startGoodbye handles the request of a worker that leaves. It withdraws the

@@ -15,6 +15,7 @@ import (
 type queries struct {
 	cluster Session
 	server  *Server
+	json    bool // the client takes values of users as JSON
 }
 
 func (q queries) handleQueue(ctx context.Context, name string) (overhop.Raw, error) {

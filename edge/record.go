@@ -14,16 +14,18 @@ func (q queries) jobFields(view *job.View) overhop.Fields {
 	runAt := cmp.Or(view.RunAt, view.Created)
 	record := overhop.Fields{
 		"uuid": view.ID.String(), "jid": jid(view.Queue, view.ID), "queue_name": view.Queue,
-		"status": view.State.String(), "payload": payloadOf(view),
+		"status":     view.State.String(),
 		"created_at": view.Created, "execution_start_at": runAt,
 		"max_attempts": orNil(int64(view.MaxAttempts)), "retry_interval_ms": orNil(view.RetryInterval.Milliseconds()),
 		"runtime": q.runtimeFields(view),
 		// The fields from here on are extensions.
 		"priority": int64(view.Priority), "timeout_ms": orNil(view.Timeout.Milliseconds()),
-		"result": valueOf(view.Result, recordDepth), "error": faultOf(view),
+		"error":      q.faultOf(view),
 		"started_at": orNil(view.Started), "completed_at": orNil(view.Ended),
 		"worker_id": orNil(strings.TrimPrefix(view.Worker, "overhop/")), "node": orNil(view.Node),
 	}
+	q.setValue(record, "payload", payloadOf(view), recordDepth)
+	q.setValue(record, "result", view.Result, recordDepth)
 	if view.Function != "" {
 		record["fn"] = view.Function
 	}
@@ -64,8 +66,8 @@ func (q queries) runtimeFields(view *job.View) overhop.Fields {
 	if progress.Percent != nil {
 		report["percent"] = *progress.Percent
 	}
-	if data := valueOf(progress.Data, progressDepth); data != nil {
-		report["data"] = data
+	if len(progress.Data.Data) > 0 {
+		q.setValue(report, "data", progress.Data, progressDepth)
 	}
 	if len(report) > 0 {
 		runtime["progress"] = report
@@ -81,15 +83,26 @@ const (
 	progressDepth = recordDepth - 2
 )
 
-// payloadOf returns the job's body: params as a map, any other value unchanged.
-func payloadOf(view *job.View) any {
-	if view.Spec == nil {
-		return nil
+// payloadOf returns the job's body: params as JSON, any other value as MessagePack.
+func payloadOf(view *job.View) job.Value {
+	switch {
+	case view.Spec == nil:
+		return job.Value{}
+	case len(view.Spec.Params) > 0:
+		return job.Value{Data: view.Spec.Params}
 	}
-	if len(view.Spec.Params) > 0 {
-		return valueOf(job.Value{Data: view.Spec.Params}, recordDepth)
+	return job.Value{Data: view.Spec.Payload, Msgpack: true}
+}
+
+// setValue sets the field called key of a message to a stored value: to what [valueOf]
+// returns, or, if the client takes JSON and that is how the value is stored, under the
+// key's name for it.
+func (q queries) setValue(message overhop.Fields, key string, stored job.Value, levels int) {
+	if q.json && !stored.Msgpack && len(stored.Data) > 0 && overhop.JSONFits(stored.Data, levels) {
+		message[key+overhop.JSONSuffix] = stored.Data
+		return
 	}
-	return valueOf(job.Value{Data: view.Spec.Payload, Msgpack: true}, recordDepth)
+	message[key] = valueOf(stored, levels)
 }
 
 // valueOf returns a stored value for a message to the client, or nil if there is
@@ -114,7 +127,7 @@ func valueOf(stored job.Value, levels int) any {
 
 // faultOf returns why the job or its last attempt failed, or nil. It says nothing of a job
 // that runs or has completed, whose earlier failure is in the record's runtime only.
-func faultOf(view *job.View) any {
+func (q queries) faultOf(view *job.View) any {
 	fault := view.Fault
 	if fault == nil || view.State == job.Active || view.State == job.Completed {
 		return nil
@@ -127,7 +140,7 @@ func faultOf(view *job.View) any {
 		shown["code"] = fault.Code
 	}
 	if len(fault.Details) > 0 && json.Valid(fault.Details) {
-		shown["details"] = valueOf(job.Value{Data: fault.Details}, recordDepth)
+		q.setValue(shown, "details", job.Value{Data: fault.Details}, recordDepth)
 	}
 	return shown
 }

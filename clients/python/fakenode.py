@@ -62,7 +62,7 @@ class NodeConnection:
     def register(self, token):
         """Answer HELLO and REGISTER; report whether the client's token was right. None accepts any."""
         rid, self.hello = self.expect(HELLO)
-        self.send(HI, rid, {"ext": ["delivery/1"], "node": "fake"})
+        self.send(HI, rid, {"ext": ["delivery/1"], "caps": self.hello.get("caps", []), "node": "fake"})
         rid, _ = self.expect(REGISTER)
         if token is not None and self.hello.get("token") != token:
             self.refuse(rid, "UNAUTHORIZED")

@@ -1,5 +1,6 @@
 """Tests of Client with a node that closes connections, is unavailable, drains and refuses."""
 
+import math
 import os
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -79,13 +80,35 @@ class Jobs(ClientCase):
         with self.assertRaises(OverhopError) as refused:
             future.result(PATIENCE)
         self.assertEqual(refused.exception.code, "QUEUE_NOT_FOUND")
-        for bad in (1.5, "x" * (9 << 20)):
+        for bad in (1.5, {"a": 1.5, "b": b""}, {"a": float("nan")}, {"a": {1: 1.5}}, {"a": [1.5, "\ud800"]}, "x" * (9 << 20)):
             with self.assertRaises(CodecError):
                 self.client.enqueue("q", bad)
         with self.assertRaisesRegex(ValueError, "not both"):
             self.client.enqueue("q", at="2030-01-01T00:00:00Z", delay=1)
         with self.assertRaisesRegex(ValueError, "zone"):
             self.client.enqueue("q", at=datetime(2030, 1, 1))
+
+    def test_floats_and_large_ints(self):
+        future = self.submit(self.client.enqueue, "q", {"price": 19.99, "big": 2**64, "b": (True, None, "ä")}, wait=True)
+        connection = self.node.accept()
+        self.assertEqual(connection.hello["caps"], ["json"])
+        request = connection.answer(ENQUEUE, {"jid": JID})
+        self.assertNotIn("job_payload", request)
+        self.assertEqual(request["job_payload_json"].decode(), '{"b":[true,null,"ä"],"big":18446744073709551616,"price":19.99}')
+        connection.answer(AWAIT, {"pending": True})
+        connection.push(JOBEND, {"jid": JID, "status": "completed", "attempts": 1, "error": None,
+                                 "result_json": b'{"price":0.1,"big":18446744073709551617,"huge":1' + b"0" * 5000 + b"}"})
+        result = future.result(PATIENCE)
+        self.assertIn(result.pop("huge"), (math.inf, 10**5000))  # Python may limit the digits of an int
+        self.assertEqual(result, {"price": 0.1, "big": 2**64 + 1})
+
+    def test_failure_with_json_details(self):
+        future = self.submit(self.client.result, JID, timeout=PATIENCE)
+        self.node.accept().answer(AWAIT, {"jid": JID, "status": "failed", "runtime": {"attempts_so_far": 2}, "result": None,
+                                          "error": {"message": "no", "code": "E1", "details_json": b'{"after":1.5}'}})
+        with self.assertRaises(JobFailed) as failed:
+            future.result(PATIENCE)
+        self.assertEqual(failed.exception.error, {"message": "no", "code": "E1", "details": {"after": 1.5}})
 
     def test_payload_too_large_for_all_nodes(self):
         future = self.submit(self.client.enqueue, "q", b"x" * 100_000)

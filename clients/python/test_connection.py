@@ -41,7 +41,7 @@ class TLS(unittest.TestCase):
         received = []
 
         def call(i):
-            received.append(client.jobs(sent[i], "completed")[0])
+            received.append(client.jobs(sent[i], "completed")[0]["jid"])
         threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
         for t in threads:
             t.start()
@@ -49,7 +49,7 @@ class TLS(unittest.TestCase):
         # Each answer is as large as its request, and is written while the client sends the next request.
         for _ in threads:
             rid, p = connection.expect(LSJOB)
-            connection.send_ok(rid, {"jobs": [p["q"]]})
+            connection.send_ok(rid, {"jobs": [{"jid": p["q"]}]})
         for t in threads:
             t.join(PATIENCE)
         self.assertEqual(sorted(received), sorted(sent))

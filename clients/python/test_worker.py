@@ -65,6 +65,28 @@ class Outcomes(WorkerCase):
         p = connection.answer(DONE, {"status": "completed"})
         self.assertEqual((p["tok"], p["result"], p["credits"]), (token, {"n": 7, "fence": 7}, 1))
 
+    def test_floats(self):
+        def handler(job):
+            job.progress(50, data=0.25)
+            if job.payload["price"] > 1:
+                raise Fail("too much", details=0.5)
+            return {"price": job.payload["price"] / 2}
+        self.start(handler)
+        connection = self.accept_subscriber()
+        for price, end, key, value in ((0.5, DONE, "result_json", b'{"price":0.25}'), (1.5, FAIL, "details_json", b"0.5")):
+            connection.push_quest(SID, int(price) + 1, job_payload_json=b'{"price":%.1f}' % price)
+            connection.answer(ACK)
+            self.assertEqual(connection.answer(PROGRESS)["data_json"], b"0.25")
+            p = connection.answer(end, {"status": "completed"})
+            self.assertEqual(p.get("error", p)[key], value)
+
+    def test_async_handler_is_refused(self):
+        worker = Worker()
+        with self.assertRaisesRegex(TypeError, r"handler send of queue 'mail' is async.*asyncio\.run\(send\(job\)\)"):
+            @worker.job("mail")
+            async def send(job):
+                return None
+
     def test_failures(self):
         def handler(job):
             if job.payload == 1:
@@ -74,7 +96,7 @@ class Outcomes(WorkerCase):
             if job.payload == 3:
                 raise Fail("never", code="GONE", details={"a": 1})
             if job.payload == 4:
-                return 1.5
+                return [1.5, b""]
             if job.payload == 5:
                 raise SystemExit(3)
             return b"x" * (9 << 20)

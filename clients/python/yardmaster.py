@@ -18,16 +18,21 @@ A producer enqueues them:
 
 Both connect to any one of the nodes and switch to another if it fails. A
 worker keeps its jobs when it switches, because a job belongs to a worker by its
-token and not by its connection. Overhop carries None, bool, int (signed, 64
-bits), str, bytes, list and dict with str keys. It has no floats: encoding one
-raises CodecError.
+token and not by its connection.
+
+Payloads, results, progress data and details of errors consist of None, bool, int,
+float, str, bytes, list and dict with str keys. A value with a float, or an int
+beyond signed 64 bits, travels as JSON: it cannot have bytes, too, and as a payload
+it must be a dict.
 """
 
 from __future__ import annotations
 
 import collections
 import heapq
+import inspect
 import itertools
+import json
 import logging
 import math
 import os
@@ -62,6 +67,7 @@ OK, ERR, HI, IDENT, PONG = range(101, 106)
 QUEST, RECALL, CREDITS, DRAIN, BYE, JOBEND = range(140, 146)
 
 DELIVERY = "delivery/1"  # name of the protocol extension, in HELLO and HI
+CAPABILITY_JSON = "json"  # values of users as JSON, in HELLO and HI
 PUSH_RID = "0"           # request id of a push: a message that answers no request
 MAX_DEPTH = 128          # nesting of lists and dicts, including the payload's own dict
 MAX_FRAME = 8 << 20      # bytes; limit of a node that announces none
@@ -146,6 +152,10 @@ class _Encoded(bytes):
     """A value that is already encoded; the encoder copies it unchanged."""
 
 
+class _OnlyJSON(CodecError):
+    """A number that MessagePack, as used in Overhop, does not carry, and JSON does."""
+
+
 def encode(value: Any, levels: int = MAX_DEPTH) -> bytes:
     """Encode a value as MessagePack, with sorted keys and the shortest lengths.
 
@@ -186,7 +196,7 @@ def _encode_value(out: bytearray, value: Any, levels: int) -> None:
         for item in items:
             _encode_value(out, item, levels - 1)
     elif isinstance(value, float):
-        raise CodecError(f"Overhop has no floats: send {value!r} as text or as a scaled int")
+        raise _OnlyJSON(f"Overhop's MessagePack has no floats such as {value!r}")
     else:
         raise CodecError(f"Overhop does not carry a {type(value).__name__}; send None, bool, int, str, bytes, list or dict")
 
@@ -249,7 +259,7 @@ def _encode_int(out: bytearray, value: int) -> None:
         if low <= value < high:
             out += struct.pack(form, code, value)
             return
-    raise CodecError(f"int {value} does not fit into signed 64 bits")
+    raise _OnlyJSON(f"int {value} does not fit into signed 64 bits")
 
 
 def decode(data: Union[bytes, bytearray, memoryview], levels: int = MAX_DEPTH) -> Any:
@@ -354,6 +364,66 @@ def _decode_dict(data: memoryview, offset: int, length: int, levels: int) -> Tup
         key, offset = _decode_value(data, offset, levels)
         pairs[key], offset = _decode_value(data, offset, levels - 1)
     return pairs, offset
+
+
+def _user_value(name: str, value: Any, levels: int) -> Dict[str, bytes]:
+    """Return the field ``name`` of a message, which holds a value of the user.
+
+    It is MessagePack, or, if the value has numbers that only JSON carries, JSON
+    under the name with "_json". ``levels`` is how deep lists and dicts may be
+    nested. Raises CodecError if neither can carry the value.
+    """
+    try:
+        return {name: _Encoded(encode(value, levels))}
+    except _OnlyJSON:
+        _check_json(value, levels)
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+            return {name + "_json": text.encode("utf-8")}
+        except (TypeError, ValueError) as e:  # such as nan, or text that is not UTF-8
+            raise CodecError(f"value cannot be sent as JSON: {e}") from None
+
+
+def _check_json(value: Any, levels: int) -> None:
+    """Raise CodecError for what json.dumps changes silently, and for bytes and deep nesting."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise CodecError("a value with floats or large ints is sent as JSON, which has no bytes: send one of them as text")
+    if not isinstance(value, (list, tuple, dict)):
+        return
+    if levels == 0:
+        raise CodecError("value is nested too deep")
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise CodecError(f"keys of a dict must be str, not {type(key).__name__}")
+    for item in (value.values() if isinstance(value, dict) else value):
+        _check_json(item, levels - 1)
+
+
+def _read_json(message: Dict[str, Any], *names: str) -> None:
+    """Replace each field of a message that is present as JSON by its value, under its own name."""
+    for name in names:
+        text = message.pop(name + "_json", None)
+        if text is not None:
+            message[name] = json.loads(text, parse_int=_parse_int)
+
+
+def _parse_int(digits: str) -> Union[int, float]:
+    try:
+        return int(digits)
+    except ValueError:  # Python limits the number of digits
+        return float(digits)
+
+
+def _read_record(record: Dict[str, Any]) -> Dict[str, Any]:
+    """Replace the JSON in a job's record, or in a JOBEND, by its values, and return it."""
+    _read_json(record, "payload", "result")
+    if isinstance(record.get("error"), dict):
+        _read_json(record["error"], "details")
+    progress = (record.get("runtime") or {}).get("progress")
+    if isinstance(progress, dict):
+        _read_json(progress, "data")
+    return record
 
 
 def frame(t: int, rid: str, p: Union[Dict[str, Any], _Encoded]) -> bytes:
@@ -519,7 +589,8 @@ class _Settings:
     def __init__(self, name: Optional[str], tls: Optional[ssl.SSLContext], token: Optional[str]) -> None:
         self.tls = tls
         self.hello: Dict[str, Any] = {
-            "client": "yardmaster-python", "ext": [DELIVERY], "name": name or f"{socket.gethostname()}-{os.getpid()}",
+            "client": "yardmaster-python", "ext": [DELIVERY], "caps": [CAPABILITY_JSON],
+            "name": name or f"{socket.gethostname()}-{os.getpid()}",
         }
         if token is not None:
             self.hello["token"] = token
@@ -554,6 +625,7 @@ class _Connection:
         self.node, self._settings = node, settings
         self.node_name = ""         # announced by the node; "" until registered
         self.max_frame = MAX_FRAME  # bytes, announced by the node
+        self._takes_json = False    # the node has CAPABILITY_JSON
         self.ready = threading.Event()  # set once the connection is registered, or has failed
         self._on_connected, self._on_push, self._on_disconnected = on_connected, on_push, on_disconnected
         self._request_ids = itertools.count(1)
@@ -583,6 +655,8 @@ class _Connection:
         caller's if the connection has already ended. Raises CodecError if the
         payload cannot be encoded or is larger than the node accepts.
         """
+        if not self._takes_json and isinstance(payload, dict) and any(key.endswith("_json") for key in payload):
+            raise CodecError(f"{self.node} takes no floats and no ints beyond 64 bits")
         request_id = str(next(self._request_ids))
         request = frame(message_type, request_id, payload)
         if len(request) - 4 > self.max_frame:
@@ -676,6 +750,7 @@ class _Connection:
             if DELIVERY not in (hi.get("ext") or ()):
                 raise OverhopError("NOT_IMPLEMENTED", f"{self.node} does not support {DELIVERY}")
             self.node_name = str(hi.get("node") or "")
+            self._takes_json = CAPABILITY_JSON in (hi.get("caps") or ())
             self.max_frame = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
             self._handshake(sock, REGISTER, {}, OK)
             sock.setblocking(False)
@@ -826,6 +901,7 @@ class Job:
     """
 
     def __init__(self, worker: "Worker", quest: Dict[str, Any]) -> None:
+        _read_json(quest, "job_payload")
         self._worker, self._token = worker, bytes(quest["tok"])
         self.id: str = quest["jid"]  # "<queue>:<uuid>"
         self.queue: str = quest["q"]
@@ -870,7 +946,8 @@ class Job:
         self.check()
         if percent is not None and (isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100):
             raise ValueError(f"percent is {percent!r}, must be an int from 0 to 100")
-        self._worker._post(self._worker._set_progress, self, self._message(percent=percent, data=data))
+        value = {} if data is None else _user_value("data", data, MAX_DEPTH - 2)
+        self._worker._post(self._worker._set_progress, self, self._message(percent=percent, **value))
 
     def log(self, message: str, level: str = "info") -> None:
         """Add a line to the job's log on its node, which keeps 1000 lines of 2048 characters.
@@ -985,12 +1062,17 @@ class Worker:
         The handler's return value is the job's result. An exception fails the
         attempt, and the yard's retry policy decides about another; Retry and
         Fail override the policy. Raises ValueError if the function has a handler
-        already, or if ``concurrency`` is below 1.
+        already, or if ``concurrency`` is below 1, and TypeError for an async
+        handler, which would have to be run by asyncio.run in one that is not.
         """
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency of {queue!r} is {concurrency}, must be 1 or more")
 
         def add(handler: Handler) -> Handler:
+            if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):
+                name = getattr(handler, "__name__", repr(handler))
+                raise TypeError(f"handler {name} of queue {queue!r} is async, and handlers run in threads: "
+                                f"register a function that returns asyncio.run({name}(job))")
             subscription = self._subscriptions.setdefault(queue, _Subscription(queue, concurrency or self._concurrency))
             if fn in subscription.handlers:
                 raise ValueError(f"queue {queue!r} has a handler for {fn or 'any function'} already")
@@ -1421,7 +1503,7 @@ class Worker:
             trace = "".join(traceback.format_exception(type(e), e, e.__traceback__))
             return _fail_message(str(e), type(e).__name__, details={"traceback": trace[-1500:]})
         try:
-            return DONE, {"result": _Encoded(encode(result, MAX_DEPTH - 2))}
+            return DONE, _user_value("result", result, MAX_DEPTH - 2)
         except (CodecError, RecursionError) as e:
             return _fail_message(f"result: {e}", "bad_result", final=True)
 
@@ -1446,7 +1528,7 @@ class Worker:
         if connection is None or job._outcome is None:
             return
         message_type, payload = job._outcome
-        if job._outcome_losses >= 5 and len(payload.get("result", b"")) > 1 << 16:
+        if job._outcome_losses >= 5 and len(payload.get("result", payload.get("result_json", b""))) > 1 << 16:
             message_type, payload = job._outcome = _fail_message(
                 "no node accepts a result of this size", "result_too_large", final=True)
         payload = {**payload, "jid": job.id, "tok": job._token}
@@ -1572,11 +1654,12 @@ def _fail_message(message: str, error_type: str, code: Optional[str] = None, det
         error["code"] = _valid_utf8(str(code))[:200]
     if details is not None:
         try:
-            error["details"] = _Encoded(encode(details, MAX_DEPTH - 3))
+            field: Dict[str, Any] = _user_value("details", details, MAX_DEPTH - 3)
         except (CodecError, RecursionError):
-            error["details"] = _valid_utf8(repr(details))[:1500]
-        if len(error["details"]) > _MAX_DETAILS_SIZE:
-            error["details"] = f"omitted: {len(error['details'])} bytes, more than the limit of {_MAX_DETAILS_SIZE}"
+            field = {"details": _valid_utf8(repr(details))[:1500]}
+        size = len(next(iter(field.values())))
+        error.update(field if size <= _MAX_DETAILS_SIZE else {
+            "details": f"omitted: {size} bytes, more than the limit of {_MAX_DETAILS_SIZE}"})
     payload: Dict[str, Any] = {"error": _Encoded(encode(error, MAX_DEPTH - 2)), "retry": not final}
     if after is not None:
         payload["retry_after_ms"] = _milliseconds(after)
@@ -1683,7 +1766,7 @@ class Client:
                 raise ValueError(f"delay is {delay!r}, must be 0 seconds or more")
             at = datetime.now(timezone.utc) + timedelta(seconds=_seconds(delay))
         request: Dict[str, Any] = {
-            "q": queue, "job_payload": _Encoded(encode(payload, MAX_DEPTH - 2)), "fn": fn,
+            "q": queue, **_user_value("job_payload", payload, MAX_DEPTH - 2), "fn": fn,
             "scheduled_at": None if at is None else _format_time(at), "max_attempts": max_attempts,
             "retry_interval_ms": _optional_milliseconds(retry_interval),
             "timeout_ms": _optional_milliseconds(timeout), "priority": priority,
@@ -1692,6 +1775,8 @@ class Client:
             "rate_limit_key": rate_limit_key, "rate_limit_ms": _window("rate_limit", rate_limit_key, rate_limit),
             "debounce_key": debounce_key, "debounce_ms": _window("debounce", debounce_key, debounce), "trace": trace,
         }
+        if "job_payload_json" in request and not isinstance(payload, dict):
+            raise CodecError("a payload with floats or ints beyond 64 bits must be a dict")
         jid = self._call(ENQUEUE, {name: value for name, value in request.items() if value is not None})["jid"]
         if wait is False:
             return jid
@@ -1707,7 +1792,7 @@ class Client:
         unknown after some seconds: a job accepted just now may be unknown to
         other nodes at first.
         """
-        end = self._await(jid, math.inf if timeout is None else timeout)
+        end = _read_record(self._await(jid, math.inf if timeout is None else timeout))
         omitted = end.get("omitted") or ()  # fields that do not fit into a frame
         if end.get("status") == "completed":
             if "result" in omitted:
@@ -1719,7 +1804,7 @@ class Client:
 
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
         """Return a job's record, or None if the connected node does not know the job (yet)."""
-        return self._call(JOB, {"jid": jid}) or None
+        return _read_record(self._call(JOB, {"jid": jid})) or None
 
     def cancel(self, jid: str, reason: Optional[str] = None) -> str:
         """Cancel a job and return its status: "active" while its handler has yet to stop."""
@@ -1744,7 +1829,7 @@ class Client:
         request: Dict[str, Any] = {"q": queue, "status": status, "page": page}
         if page_size is not None:
             request["page_size"] = page_size
-        return list(self._call(LSJOB, request)["jobs"])
+        return [_read_record(record) for record in self._call(LSJOB, request)["jobs"]]
 
     # -- queues
 
@@ -1842,7 +1927,7 @@ class Client:
                 losses += 1
                 if self._closed:
                     raise
-                if losses >= 5 and len(payload.get("job_payload", b"")) > 1 << 16:
+                if losses >= 5 and len(payload.get("job_payload", payload.get("job_payload_json", b""))) > 1 << 16:
                     raise ConnectionLost(f"{e}; no node accepts this message, it may be too large for them") from e
             except TimeoutError as e:
                 if attempts:

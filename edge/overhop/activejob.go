@@ -354,7 +354,11 @@ func (q *Quest) Progress(ctx context.Context, percent int, data any) error {
 	if err != nil {
 		return fmt.Errorf("progress data: %w", err)
 	}
-	return q.send(ctx, TProgress, Fields{"percent": min(max(percent, 0), 100), "data": value})
+	return q.send(ctx, TProgress, func(c *Client) Fields {
+		p := Fields{"percent": min(max(percent, 0), 100)}
+		c.setUserValue(p, "data", value)
+		return p
+	})
 }
 
 // Log adds lines to the job's log. ctx must be the handler's context. Log
@@ -365,14 +369,14 @@ func (q *Quest) Log(ctx context.Context, lines ...string) error {
 	for i, line := range lines {
 		entries[i] = Fields{"at": now.UTC().Format(time.RFC3339Nano), "msg": strings.ToValidUTF8(line, "\uFFFD")}
 	}
-	return q.send(ctx, TLog, Fields{"lines": entries})
+	return q.send(ctx, TLog, func(*Client) Fields { return Fields{"lines": entries} })
 }
 
 // send sends a message about the job whose handler has the context ctx, and
 // waits for the answer. The message is not repeated if the connection is lost.
 // If the answer means that the lease is lost, send stops the handler and
 // returns a [*StopError].
-func (q *Quest) send(ctx context.Context, t int64, payload Fields) error {
+func (q *Quest) send(ctx context.Context, t int64, fields func(*Client) Fields) error {
 	job, ok := ctx.Value(activeJobKey{}).(*activeJob)
 	if !ok {
 		return errors.New("the context is not that of a Worker's handler")
@@ -386,6 +390,7 @@ func (q *Quest) send(ctx context.Context, t int64, payload Fields) error {
 	if conn == nil {
 		return nil
 	}
+	payload := fields(conn.client)
 	payload["jid"], payload["tok"] = job.quest.JID, job.quest.Token[:]
 	_, err := conn.client.Call(ctx, t, payload.Raw())
 	switch code := ErrorCode(err); {

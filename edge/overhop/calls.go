@@ -34,19 +34,38 @@ func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err erro
 
 // Enqueue submits a job and returns its id once the job is accepted.
 func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
-	return c.callForText(ctx, TEnqueue, e.append(nil), "jid")
+	return c.callForText(ctx, TEnqueue, e.append(nil, c), "jid")
 }
 
 // GoEnqueue submits a job without waiting. done is called as described at
 // [Client.Go]. The jobs of one client are accepted in the order of the calls.
 func (c *Client) GoEnqueue(e Enqueue, done func(jid string, err error)) {
-	c.Go(TEnqueue, e.append, func(ok Raw, err error) { done(ok.getText("jid"), err) })
+	c.Go(TEnqueue, func(b []byte) []byte { return e.append(b, c) }, func(ok Raw, err error) { done(ok.getText("jid"), err) })
 }
 
-// append appends the payload of the ENQUEUE to b, without the fields that are
+// userValue returns the field in which a value, which may be empty, is sent under the given
+// key. A value that has a number is sent as JSON, if the node takes that. Else it cannot be
+// sent.
+func (c *Client) userValue(key string, value Raw) (field string, sent Raw) {
+	if c.takesJSON && value.HasNumber() {
+		if text, err := AppendJSON(nil, value); err == nil { // else it contains binary, too
+			return key + JSONSuffix, AppendBin(nil, text)
+		}
+	}
+	return key, value.orNil()
+}
+
+// setUserValue sets the field of a value in p.
+func (c *Client) setUserValue(p Fields, key string, value Raw) {
+	field, sent := c.userValue(key, value)
+	p[field] = sent
+}
+
+// append appends the payload of the ENQUEUE over c to b, without the fields that are
 // not set. A negative number counts as not set.
-func (e *Enqueue) append(b []byte) []byte {
-	p := Fields{"q": e.Queue, "job_payload": e.Payload.orNil()}
+func (e *Enqueue) append(b []byte, c *Client) []byte {
+	p := Fields{"q": e.Queue}
+	c.setUserValue(p, "job_payload", e.Payload)
 	if !e.At.IsZero() {
 		p["scheduled_at"] = e.At
 	}
@@ -104,7 +123,8 @@ func (c *Client) Done(q *Quest, result Raw, credits uint32, done func(Raw, error
 			b = AppendMap(b, 3)
 		}
 		b = AppendStr(AppendStr(b, "jid"), q.JID)
-		b = append(AppendStr(b, "result"), result.orNil()...)
+		field, sent := c.userValue("result", result)
+		b = append(AppendStr(b, field), sent...)
 		return AppendBin(AppendStr(b, "tok"), q.Token[:])
 	}, done)
 }
@@ -116,7 +136,7 @@ func (c *Client) Fail(q *Quest, f Fail, done func(Raw, error)) {
 	setUnlessZero(reason, "type", f.Type)
 	setUnlessZero(reason, "code", f.Code)
 	if len(f.Details) > 0 {
-		reason["details"] = f.Details
+		c.setUserValue(reason, "details", f.Details)
 	}
 	p := Fields{"jid": q.JID, "tok": q.Token[:], "error": reason, "retry": f.Retry}
 	if f.RetryAfter != nil {

@@ -23,7 +23,7 @@ func TestEnqueue_RoundTrip(t *testing.T) {
 		{Queue: "jobs", Payload: Nil, UniqueKey: new("")},
 		{Queue: "jobs", Payload: Nil, Debounce: new(int64(-1))},
 	} {
-		got, err := ParseEnqueue(want.append(nil), true)
+		got, err := ParseEnqueue(want.append(nil, new(Client)), true)
 		if err != nil {
 			t.Errorf("%+v: %v", want, err)
 		} else if diff := cmp.Diff(want, got); diff != "" {

@@ -48,6 +48,8 @@ type Client struct {
 	wid  string
 	node string
 
+	takesJSON bool // the node has [CapJSON]
+
 	requests pipeline
 	running  atomic.Bool // Run is active and will end the pending requests
 }
@@ -80,7 +82,7 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 // handshake sends HELLO and REGISTER, and waits for both answers. It stores the
 // node's name, the worker's id and the frame limit.
 func (c *Client) handshake() error {
-	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}}
+	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON}}
 	setUnlessZero(hello, "name", c.opts.Name)
 	setUnlessZero(hello, "token", c.opts.Token)
 	hi, err := c.roundTrip(THello, hello.Raw(), THi)
@@ -88,6 +90,10 @@ func (c *Client) handshake() error {
 		return err
 	}
 	c.node = hi.getText("node")
+	for capability := range hi.Get("caps").Items() {
+		name, _ := capability.Str()
+		c.takesJSON = c.takesJSON || name == CapJSON
+	}
 	c.requests.maxFrame = frameLimit(hi)
 	c.in.SetLimit(c.requests.maxFrame)
 	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)

@@ -1,6 +1,7 @@
 package overhop
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -55,9 +56,10 @@ const (
 	KindBin
 	KindArray
 	KindMap
+	KindNumber // a JSON number that is no int; never in a frame, see [FromJSON]
 )
 
-var kindNames = [...]string{"nothing", "nil", "bool", "int", "string", "binary", "array", "map"}
+var kindNames = [...]string{"nothing", "nil", "bool", "int", "string", "binary", "array", "map", "number"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -68,8 +70,11 @@ func (k Kind) String() string { return kindNames[k] }
 func Check(b []byte) error { return CheckDepth(b, MaxDepth) }
 
 // CheckDepth is like [Check], with levels in place of [MaxDepth].
-func CheckDepth(b []byte, levels int) error {
-	c := checker{b: b}
+func CheckDepth(b []byte, levels int) error { return check(b, levels, false) }
+
+// check is CheckDepth for a value that may contain numbers if numbers is set.
+func check(b []byte, levels int, numbers bool) error {
+	c := checker{b: b, numbers: numbers}
 	if err := c.value(levels); err != nil {
 		return err
 	}
@@ -80,8 +85,9 @@ func CheckDepth(b []byte, levels int) error {
 }
 
 type checker struct {
-	b  []byte
-	at int
+	b       []byte
+	at      int
+	numbers bool // numbers are allowed
 }
 
 func (c *checker) fail(reason string) error { return &CodecError{Offset: c.at, Reason: reason} }
@@ -90,13 +96,13 @@ func (c *checker) fail(reason string) error { return &CodecError{Offset: c.at, R
 // Arrays and maps in it may be nested up to levels deep.
 func (c *checker) value(levels int) error {
 	h, ok := readHeader(c.b[c.at:])
-	if !ok {
+	if !ok || h.kind == KindNumber && !c.numbers {
 		return c.headerError()
 	}
 	switch h.kind {
 	case KindArray, KindMap:
 		return c.container(h, levels)
-	case KindStr, KindBin:
+	case KindStr, KindBin, KindNumber:
 		body := c.b[c.at+h.size:]
 		if uint64(len(body)) < h.n {
 			return c.fail("cut off")
@@ -202,7 +208,8 @@ var wideHeaders = [32]struct {
 	0xc0 - 0xc0: {kind: KindNil},
 	0xc2 - 0xc0: {kind: KindBool}, 0xc3 - 0xc0: {kind: KindBool},
 	0xc4 - 0xc0: {kind: KindBin, bytes: 1}, 0xc5 - 0xc0: {kind: KindBin, bytes: 2}, 0xc6 - 0xc0: {kind: KindBin, bytes: 4},
-	0xcc - 0xc0: {kind: KindInt, bytes: 1}, 0xcd - 0xc0: {kind: KindInt, bytes: 2},
+	numberCode - 0xc0: {kind: KindNumber, bytes: 2},
+	0xcc - 0xc0:       {kind: KindInt, bytes: 1}, 0xcd - 0xc0: {kind: KindInt, bytes: 2},
 	0xce - 0xc0: {kind: KindInt, bytes: 4}, 0xcf - 0xc0: {kind: KindInt, bytes: 8},
 	0xd0 - 0xc0: {kind: KindInt, bytes: 1, signed: true}, 0xd1 - 0xc0: {kind: KindInt, bytes: 2, signed: true},
 	0xd2 - 0xc0: {kind: KindInt, bytes: 4, signed: true}, 0xd3 - 0xc0: {kind: KindInt, bytes: 8, signed: true},
@@ -233,6 +240,8 @@ func readWideHeader(first byte, rest []byte) (h header, ok bool) {
 
 	h = header{kind: wide.kind, size: 1 + wide.bytes}
 	switch {
+	case h.kind == KindNumber:
+		h.n, h.size = number, h.size+1 // the type of the extension
 	case h.kind == KindBool:
 		h.v = int64(first & 1)
 	case h.kind != KindInt:
@@ -349,7 +358,7 @@ func skip(r Raw, at int) (end int) {
 		h, _ := readHeader(r[at:])
 		at += h.size
 		switch h.kind {
-		case KindStr, KindBin:
+		case KindStr, KindBin, KindNumber:
 			at += int(h.n)
 		case KindArray:
 			remaining += int(h.n)
@@ -390,17 +399,24 @@ func (r Raw) pick(found []Raw, keys ...string) {
 
 // HasBinary reports whether r is or contains binary, which JSON cannot
 // represent.
-func (r Raw) HasBinary() bool {
+func (r Raw) HasBinary() bool { return r.has(KindBin) }
+
+// HasNumber reports whether r is or contains a number, which only JSON can represent.
+func (r Raw) HasNumber() bool { return bytes.IndexByte(r, numberCode) >= 0 && r.has(KindNumber) }
+
+// has reports whether r is or contains a scalar of the given kind.
+func (r Raw) has(kind Kind) bool {
 	for at := 0; at < len(r); {
 		h, ok := readHeader(r[at:])
-		if h.kind == KindBin {
+		if h.kind == kind {
 			return true
 		}
 		if !ok {
 			return false
 		}
 		at += h.size
-		if h.kind == KindStr {
+		switch h.kind {
+		case KindStr, KindBin, KindNumber:
 			at += int(h.n)
 		}
 	}

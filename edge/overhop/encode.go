@@ -70,6 +70,20 @@ func AppendBin(b, v []byte) []byte {
 	return append(b, v...)
 }
 
+// numberCode begins a number: an extension value of type 0 that holds the digits, as JSON
+// writes them.
+const numberCode = 0xc8
+
+// maxNumberLen is the greatest number of bytes in a number.
+const maxNumberLen = math.MaxUint16
+
+// appendNumber appends a number that is not an integer in the range of int64, as written
+// in JSON.
+func appendNumber(b, digits []byte) []byte {
+	b = binary.BigEndian.AppendUint16(append(b, numberCode), uint16(len(digits)))
+	return append(append(b, 0), digits...)
+}
+
 // AppendArray appends the header of an array. n values must follow.
 func AppendArray(b []byte, n int) []byte { return appendHeader(b, 0x90, 0xdc, n) }
 

@@ -118,11 +118,15 @@ func AppendFields(b []byte, t int64, rid string, p Fields) (whole []byte, size i
 // AppendHi appends the answer to HELLO. It is empty unless the client offered
 // the delivery extension. limit is the largest frame payload that the node
 // accepts, in bytes.
-func AppendHi(b []byte, rid string, delivery bool, node string, limit int) []byte {
-	if !delivery {
+func AppendHi(b []byte, rid string, hello Hello, node string, limit int) []byte {
+	if !hello.Delivery {
 		return AppendMessage(b, THi, rid, EmptyMap)
 	}
-	b, _ = AppendFields(b, THi, rid, Fields{"ext": []string{Delivery}, "max_envelope_size_bytes": limit, "node": node})
+	hi := Fields{"ext": []string{Delivery}, "max_envelope_size_bytes": limit, "node": node}
+	if hello.JSON {
+		hi["caps"] = []string{CapJSON}
+	}
+	b, _ = AppendFields(b, THi, rid, hi)
 	return b
 }
 

@@ -31,7 +31,7 @@ func exampleAnswer(e overhop.Envelope) []byte {
 	answer := overhop.Fields{}
 	switch e.T {
 	case overhop.THello:
-		return overhop.AppendHi(nil, e.RID, true, "n1", overhop.DefaultFrameLimit)
+		return overhop.AppendHi(nil, e.RID, overhop.Hello{Delivery: true}, "n1", overhop.DefaultFrameLimit)
 	case overhop.TRegister:
 		answer["wid"] = "w"
 	case overhop.TSubscribe:

@@ -9,6 +9,14 @@ import (
 // Delivery is the name of the delivery extension in HELLO and HI.
 const Delivery = "delivery/1"
 
+// CapJSON is the capability, in HELLO and HI, of taking values of users as JSON: a value
+// that the yard has as JSON comes as binary under its key with [JSONSuffix] in place of
+// the key itself. So fractions and integers of any size arrive as they were sent.
+const (
+	CapJSON    = "json"
+	JSONSuffix = "_json"
+)
+
 // Requests of the delivery extension.
 const (
 	TAck        = 40
@@ -123,14 +131,17 @@ func ParseBeat(payload Raw) (Beat, error) {
 // Progress is the payload of PROGRESS, which reports how far a job has come.
 type Progress struct {
 	LeaseRef
-	Percent *int64 // 0 to 100; nil: none
-	Data    Raw    // refers to the frame; empty: none
+	Percent  *int64 // 0 to 100; nil: none
+	Data     Raw    // refers to the frame; empty: none
+	DataJSON []byte // in place of Data; nil: none
 }
 
 // ParseProgress parses a PROGRESS. The error is a [*Violation].
 func ParseProgress(p Raw) (Progress, error) {
-	r := newExtensionReader(p, "jid", "tok", "percent", "data")
-	g := Progress{LeaseRef: r.leaseRef(), Data: r.raw("data"), Percent: r.optCount("percent", 0, 100)}
+	r := newExtensionReader(p, "jid", "tok", "percent", "data", "data_json")
+	g := Progress{
+		LeaseRef: r.leaseRef(), Data: r.raw("data"), DataJSON: r.jsonOf("data"), Percent: r.optCount("percent", 0, 100),
+	}
 	return g, r.err
 }
 
@@ -170,14 +181,15 @@ func ParseLog(payload Raw) (Log, error) {
 // Done is the payload of DONE, which ends a dispatch successfully.
 type Done struct {
 	LeaseRef
-	Result  Raw    // refers to the frame; empty: none
-	Credits uint32 // added to the queue's subscription
+	Result     Raw    // refers to the frame; empty: none
+	ResultJSON []byte // in place of Result; nil: none
+	Credits    uint32 // added to the queue's subscription
 }
 
 // ParseDone parses a DONE. The error is a [*Violation].
 func ParseDone(p Raw) (Done, error) {
-	r := newExtensionReader(p, "jid", "tok", "result", "credits")
-	d := Done{LeaseRef: r.leaseRef(), Result: r.optional("result"), Credits: r.addedCredits()}
+	r := newExtensionReader(p, "jid", "tok", "result", "result_json", "credits")
+	d := Done{LeaseRef: r.leaseRef(), Result: r.optional("result"), ResultJSON: r.jsonOf("result"), Credits: r.addedCredits()}
 	return d, r.err
 }
 
@@ -186,6 +198,7 @@ type Fail struct {
 	LeaseRef
 	Message, Type, Code string
 	Details             Raw            // refers to the frame; empty: none
+	DetailsJSON         []byte         // in place of Details; nil: none
 	Retry               bool           // another attempt may follow; default true
 	RetryAfter          *time.Duration // nil: the server decides
 	Credits             uint32         // added to the queue's subscription
@@ -195,9 +208,9 @@ type Fail struct {
 func ParseFail(payload Raw) (Fail, error) {
 	r := newExtensionReader(payload, "jid", "tok", "error", "retry", "retry_after_ms", "credits")
 	fail := Fail{LeaseRef: r.leaseRef(), Retry: r.optBool("retry", true), Credits: r.addedCredits()}
-	reason := r.nested(r.container("error", KindMap, "a map"), "error.", "message", "type", "code", "details")
+	reason := r.nested(r.container("error", KindMap, "a map"), "error.", "message", "type", "code", "details", "details_json")
 	fail.Message, fail.Type, fail.Code = reason.str("message"), reason.optStr("type"), reason.optStr("code")
-	fail.Details = reason.optional("details")
+	fail.Details, fail.DetailsJSON = reason.optional("details"), reason.jsonOf("details")
 	r.err = reason.err
 	if ms := r.optCount("retry_after_ms", 0, maxInt); ms != nil {
 		fail.RetryAfter = new(milliseconds(*ms))
@@ -276,6 +289,7 @@ type Quest struct {
 	MaxAttempts uint32         // 0: the yard's default, nil in the message
 	Payload     Raw            // decoded by [Unmarshal]; empty: nil, unless Params is set
 	Params      []byte         // JSON, sent as the payload by AppendQuest; not set by ParseQuest
+	JSON        bool           // the worker takes Params as JSON; not set by ParseQuest
 	Created     time.Time      // when the job was accepted
 	RunAt       time.Time      // when it was due
 	AckBy       time.Time      // deadline of ACK or NACK
@@ -313,7 +327,7 @@ func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
 		out = AppendStr(AppendStr(out, "fn"), q.Function)
 	}
 	out = AppendStr(AppendStr(out, "jid"), q.JID)
-	out, err := q.appendPayload(AppendStr(out, "job_payload"))
+	out, err := q.appendPayload(out)
 	if err != nil {
 		return b, err
 	}
@@ -338,10 +352,18 @@ func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
 // envelope and the message's own map.
 const payloadDepth = MaxDepth - 2
 
-// appendPayload appends the job's payload, or its params converted from JSON, or nil
-// if it has neither. If they cannot be sent it returns an error that is
-// [ErrNotSendable].
+// appendPayload appends the key and the value of the job's payload, or of its params, which
+// are converted from JSON unless the worker takes that, or nil if it has neither. If they
+// cannot be sent it returns an error that is [ErrNotSendable].
 func (q *Quest) appendPayload(b []byte) ([]byte, error) {
+	const key = "job_payload"
+	if q.JSON && len(q.Params) > 0 && len(q.Payload) == 0 {
+		if !JSONFits(q.Params, payloadDepth) {
+			return b, fmt.Errorf("%w: JSON is nested more than %d deep", ErrNotSendable, payloadDepth)
+		}
+		return AppendBin(AppendStr(b, key+JSONSuffix), q.Params), nil
+	}
+	b = AppendStr(b, key)
 	switch {
 	case len(q.Payload) > 0:
 		if err := CheckDepth(q.Payload, payloadDepth); err != nil {
@@ -371,7 +393,7 @@ func appendCountOrNil(b []byte, n uint32) []byte {
 // ParseQuest parses the payload of a QUEST into a value that does not refer to
 // the frame. The error is a [*Violation].
 func ParseQuest(payload Raw) (Quest, error) {
-	r := newFieldReader(payload, "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "created_at",
+	r := newFieldReader(payload, "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "job_payload_json", "created_at",
 		"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace")
 	q := Quest{
 		Lease: milliseconds(r.optInt("lease_ms", 1, maxInt, 6000)), Beat: milliseconds(r.optInt("beat_ms", 1, maxInt, 2000)),
@@ -384,6 +406,9 @@ func ParseQuest(payload Raw) (Quest, error) {
 	q.Created, q.RunAt = r.optTime("created_at"), r.optTime("execution_start_at")
 	q.AckBy, q.LeaseUntil, q.Deadline = r.optTime("ack_by"), r.optTime("lease_until"), r.optTime("deadline")
 	q.Trace = r.optStrings("trace")
+	if text := r.jsonOf("job_payload"); text != nil && r.err == nil {
+		q.Payload, _ = FromJSON(text) // jsonOf has returned its error
+	}
 	if token := r.bin("tok"); len(token) == TokenLen {
 		q.Token = [TokenLen]byte(token)
 	} else {

@@ -119,7 +119,7 @@ func (n *fakeNode) defaultAnswer(e Envelope) {
 	n.countCredits(e)
 	switch e.T {
 	case THello:
-		n.send(AppendHi(nil, e.RID, true, n.addr, DefaultFrameLimit))
+		n.send(AppendHi(nil, e.RID, Hello{Delivery: true}, n.addr, DefaultFrameLimit))
 	case TRegister:
 		n.ok(e, Fields{"wid": "w"})
 	case TPing:

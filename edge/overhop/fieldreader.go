@@ -1,10 +1,12 @@
 package overhop
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -21,7 +23,7 @@ type fieldReader struct {
 }
 
 // maxFields is the largest number of fields of a message.
-const maxFields = 19
+const maxFields = 20
 
 // newFieldReader returns a reader of the named fields of p, which it finds in one
 // pass. Only these can be read. The compiler inlines the functions that make a
@@ -127,6 +129,30 @@ func (r *fieldReader) uuid(name string) string {
 		r.mismatch(name, "a UUID", r.raw(name))
 	}
 	return id.String()
+}
+
+// jsonOf returns the JSON that a client sends in place of the field called name, in place:
+// as binary, under the name with [JSONSuffix]. It returns nil if the client sends none.
+func (r *fieldReader) jsonOf(name string) []byte {
+	name += JSONSuffix
+	if r.isAbsent(name) {
+		return nil
+	}
+	text := r.bin(name)
+	if !json.Valid(text) || !utf8.Valid(text) || !JSONFits(text, payloadDepth) {
+		r.fail("%s%s must be JSON in UTF-8, nested at most %d deep", r.within, name, payloadDepth)
+	}
+	return text
+}
+
+// userValue returns a copy of a field's value, or of the JSON in its place. It is empty if
+// the field is missing, or nil.
+func (r *fieldReader) userValue(name string) Raw {
+	if text, ok := r.raw(name + JSONSuffix).Bin(); ok {
+		value, _ := FromJSON(text)
+		return value
+	}
+	return slices.Clone(r.optional(name))
 }
 
 // container returns an array or a map, as kind says. kindName is used in errors.

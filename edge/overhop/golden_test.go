@@ -236,8 +236,8 @@ func TestGoldenFrames_Encode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, got := range map[string][]byte{
-		"hi":              AppendHi(nil, "1", false, "", 0),
-		"hi-delivery":     AppendHi(nil, "1", true, "n1", DefaultFrameLimit),
+		"hi":              AppendHi(nil, "1", Hello{}, "", 0),
+		"hi-delivery":     AppendHi(nil, "1", Hello{Delivery: true}, "n1", DefaultFrameLimit),
 		"ident":           AppendIdent(nil, 2*time.Second, now),
 		"pong":            AppendPong(nil, "p", now),
 		"ok":              AppendOK(nil, "r", EmptyMap),

@@ -67,6 +67,9 @@ func (w *jsonWriter) value(at int) (end int) {
 	case KindStr:
 		w.out = appendJSONText(w.out, w.src[at:at+int(h.n)])
 		at += int(h.n)
+	case KindNumber:
+		w.out = append(w.out, w.src[at:at+int(h.n)]...)
+		at += int(h.n)
 	case KindBin:
 		w.out = append(w.out, '"')
 		w.out = base64.StdEncoding.AppendEncode(w.out, w.src[at:at+int(h.n)])
@@ -213,7 +216,18 @@ func appendJSONText(b, text []byte) []byte {
 // become U+FFFD. If text is not JSON or is nested deeper than levels,
 // AppendFromJSON returns an error that is [ErrNotSendable], and an unchanged b.
 func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
-	r := jsonReader{out: b, src: text}
+	return appendFromJSON(b, text, levels, false)
+}
+
+// FromJSON returns one JSON value for [Unmarshal]. Unlike with [AppendFromJSON], numbers
+// that are not integers in the range of int64 remain numbers, so it may not be sent in a
+// frame as it is.
+func FromJSON(text []byte) (Raw, error) { return appendFromJSON(nil, text, payloadDepth, true) }
+
+// appendFromJSON is AppendFromJSON. With keepNumbers, numbers that are not integers in the
+// range of int64 do not become text.
+func appendFromJSON(b, text []byte, levels int, keepNumbers bool) ([]byte, error) {
+	r := jsonReader{out: b, src: text, keepNumbers: keepNumbers}
 	err := r.value(levels)
 	r.next() // skips white space at the end
 	if err == nil && r.at < len(text) {
@@ -225,11 +239,36 @@ func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
 	return r.out, nil
 }
 
+// JSONFits reports whether arrays and objects in text, which is valid JSON, are nested at
+// most levels deep.
+func JSONFits(text []byte, levels int) bool {
+	depth := 0
+	inText := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c == '{' || c == '[':
+			if depth++; depth > levels {
+				return false
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return true
+}
+
 // jsonReader converts JSON to MessagePack.
 type jsonReader struct {
 	out []byte // the MessagePack
 	src []byte // the JSON
 	at  int    // offset in src of what is read next
+
+	keepNumbers bool // see appendFromJSON
 }
 
 func (r *jsonReader) fail(reason string) error {
@@ -370,7 +409,7 @@ func (r *jsonReader) text() error {
 }
 
 // number converts the number at the current offset: to an integer if it is one
-// in the range of int64, else to its text.
+// in the range of int64, else to its text or to a number.
 func (r *jsonReader) number() error {
 	end := r.at
 	for end < len(r.src) && strings.IndexByte("+-.0123456789eE", r.src[end]) >= 0 {
@@ -382,8 +421,12 @@ func (r *jsonReader) number() error {
 	}
 	if integer, err := strconv.ParseInt(string(digits), 10, 64); err == nil {
 		r.out = AppendInt(r.out, integer)
-	} else {
+	} else if !r.keepNumbers {
 		r.out = AppendStr(r.out, digits)
+	} else if len(digits) <= maxNumberLen {
+		r.out = appendNumber(r.out, digits)
+	} else {
+		return r.fail("has a number that is too long")
 	}
 	r.at = end
 	return nil

@@ -3,10 +3,12 @@ package overhop
 import (
 	"cmp"
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -35,23 +37,29 @@ func (e *ValueError) Error() string {
 //     with unnamed embedded structs merged into the outer struct;
 //   - time.Time as RFC 3339 text in UTC, other [encoding.TextMarshaler]s as
 //     their text;
+//   - floats, integers above int64 and [json.Number] as numbers;
 //   - pointers and interfaces as the value they hold, nil as nil; a [Raw]
 //     unchanged.
 //
-// The protocol has no floats: they are an error, as is every other type. Send a
-// fraction as text, or as an integer of a smaller unit. The error is a
-// [*ValueError].
+// The protocol's MessagePack has no numbers besides integers, so a [Client] sends a
+// value that contains one as JSON, which cannot contain binary. Every other type, and
+// floats that are not finite, are errors. The error is a [*ValueError].
 func Marshal(v any) (Raw, error) {
 	m := marshaler{}
 	if err := m.value(reflect.ValueOf(v), payloadDepth); err != nil {
 		return nil, err
+	}
+	if m.numberAt != nil && Raw(m.out).HasBinary() {
+		m.valuePath = m.numberAt
+		return nil, m.fail("the value has binary, and this number can only be sent as JSON, which has none; send one of them as text")
 	}
 	return m.out, nil
 }
 
 type marshaler struct {
 	valuePath
-	out []byte
+	out      []byte
+	numberAt valuePath // of a number; nil: there is none
 }
 
 // valuePath is the position of the value that is being converted, such as
@@ -67,6 +75,8 @@ var (
 	rawType  = reflect.TypeFor[Raw]()
 	timeType = reflect.TypeFor[time.Time]()
 	textType = reflect.TypeFor[encoding.TextMarshaler]()
+
+	jsonNumberType = reflect.TypeFor[json.Number]()
 )
 
 // value appends v, in which containers may be nested up to levels deep.
@@ -110,8 +120,11 @@ func (m *marshaler) nestedTooDeep() error {
 // raw appends a value that is encoded already, nil if it is empty.
 func (m *marshaler) raw(encoded Raw, levels int) error {
 	encoded = encoded.orNil()
-	if err := CheckDepth(encoded, levels); err != nil {
+	if err := check(encoded, levels, true); err != nil {
 		return m.fail("%v", err)
+	}
+	if encoded.HasNumber() {
+		m.noteNumber()
 	}
 	m.out = append(m.out, encoded...)
 	return nil
@@ -125,23 +138,54 @@ func (m *marshaler) text(s string) error {
 	return nil
 }
 
-// scalar appends a bool, a string or an integer. The protocol has no other
-// scalar types.
+// number appends a number that is written as JSON writes it.
+func (m *marshaler) number(digits string) error {
+	if len(digits) > maxNumberLen || !json.Valid([]byte(digits)) || strings.IndexByte("-0123456789", digits[0]) < 0 {
+		return m.fail("%.40q is not a number", digits)
+	}
+	if integer, err := strconv.ParseInt(digits, 10, 64); err == nil {
+		m.out = AppendInt(m.out, integer)
+		return nil
+	}
+	m.noteNumber()
+	m.out = appendNumber(m.out, []byte(digits))
+	return nil
+}
+
+// noteNumber records that there is a number at the path.
+func (m *marshaler) noteNumber() {
+	m.numberAt = append(make(valuePath, 0, len(m.valuePath)), m.valuePath...)
+}
+
+// float appends a float of the given size in bits, an integral one as an integer if int64
+// has it.
+func (m *marshaler) float(f float64, bits int) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return m.fail("%v cannot be sent", f)
+	}
+	format := byte('f')
+	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) { // as encoding/json
+		format = 'e'
+	}
+	return m.number(strconv.FormatFloat(f, format, -1, bits))
+}
+
+// scalar appends a bool, a string or a number.
 func (m *marshaler) scalar(v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.Bool:
 		m.out = AppendBool(m.out, v.Bool())
 	case reflect.String:
+		if v.Type() == jsonNumberType {
+			return m.number(v.String())
+		}
 		return m.text(v.String())
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		m.out = AppendInt(m.out, v.Int())
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
-		if v.Uint() > math.MaxInt64 {
-			return m.fail("%d is beyond int64, the wire's largest integer; send it as text", v.Uint())
-		}
-		m.out = AppendInt(m.out, int64(v.Uint()))
+		return m.number(strconv.FormatUint(v.Uint(), 10))
 	case reflect.Float32, reflect.Float64:
-		return m.fail("the wire has no floats; send %v as text, or as an integer of a smaller unit", v.Float())
+		return m.float(v.Float(), v.Type().Bits())
 	default:
 		return m.fail("a %s cannot be sent", v.Type())
 	}

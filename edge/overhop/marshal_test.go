@@ -2,6 +2,7 @@ package overhop
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"math"
 	"reflect"
@@ -90,8 +91,9 @@ func TestMarshal_Errors(t *testing.T) {
 	var self pointers
 	self = &self
 	for want, v := range map[string]any{
-		"value at [1].price: the wire has no floats":   []any{1, map[string]any{"price": 0.5}},
-		"value at N: 9223372036854775808 is beyond":    struct{ N uint64 }{1 << 63},
+		"value at [1].price: NaN cannot be sent":       []any{1, map[string]any{"price": math.NaN()}},
+		"value at N: the value has binary":             struct{ B, N any }{[]byte{1}, 0.5},
+		`value: "0x10" is not a number`:                json.Number("0x10"),
 		"value: text is not UTF-8":                     "\xff",
 		"value at a: a chan int cannot be sent":        map[string]any{"a": make(chan int)},
 		"map keys must be text or integers, not bool":  map[bool]int{true: 1},
@@ -104,6 +106,52 @@ func TestMarshal_Errors(t *testing.T) {
 		if !errors.As(err, &value) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%T: %v, want %q", v, err, want)
 		}
+	}
+}
+
+// Numbers that MessagePack has no type for are the same after their way as JSON.
+func TestMarshal_Numbers(t *testing.T) {
+	type numbers struct {
+		Price  float64
+		Small  float32
+		Whole  float64
+		Big    uint64
+		Exact  json.Number
+		Count  json.Number
+		Plain  any
+		Beyond any
+		List   []any
+	}
+	sent := numbers{
+		Price: 19.99, Small: 0.1, Whole: 3, Big: math.MaxUint64, Exact: "1.50", Count: "7", Plain: 2.5,
+		Beyond: json.Number("18446744073709551616"), List: []any{int64(1), 1e-7, "0.5"},
+	}
+	encoded, err := Marshal(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !encoded.HasNumber() || Check(encoded) == nil {
+		t.Error("numbers would be sent as MessagePack")
+	}
+	text, err := AppendJSON(nil, encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"Beyond":18446744073709551616,"Big":18446744073709551615,"Count":7,"Exact":1.50,"List":[1,1e-07,"0.5"],` +
+		`"Plain":2.5,"Price":19.99,"Small":0.1,"Whole":3}`
+	if string(text) != want {
+		t.Errorf("as JSON:\n%s, want\n%s", text, want)
+	}
+	received, err := FromJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got numbers
+	if err := Unmarshal(received, &got); err != nil || !reflect.DeepEqual(got, sent) {
+		t.Errorf("received %+v, %v, want %+v", got, err, sent)
+	}
+	if whole, err := Marshal(map[string]any{"n": 3.0}); err != nil || whole.HasNumber() {
+		t.Errorf("a float that is an integer is %x, %v", whole, err)
 	}
 }
 
@@ -148,6 +196,9 @@ func TestUnmarshal_Errors(t *testing.T) {
 		{AppendInt(nil, -1), new(uint), "-1 does not fit into a uint"},
 		{AppendStr(nil, "1"), new(int), "string does not fit into a int"},
 		{AppendStr(nil, "x"), new(float64), `"x" is not a number`},
+		{appendNumber(nil, []byte("0.5")), new(int), "0.5 does not fit into a int"},
+		{appendNumber(nil, []byte("18446744073709551615")), new(uint32), "18446744073709551615 does not fit into a uint32"},
+		{appendNumber(nil, []byte("0.5")), new(string), "0.5 does not fit into a string"},
 		{AppendStr(nil, "x"), new([]byte), "string does not fit into a []uint8"},
 		{AppendStr(nil, "x"), new(time.Time), "parsing time"},
 		{AppendValue(nil, []any{1}), new([2]int), "1 items do not fit"},

@@ -69,6 +69,7 @@ const (
 // Hello describes a client, from its HELLO.
 type Hello struct {
 	Delivery bool   // the client offered the delivery extension
+	JSON     bool   // the client named [CapJSON], and offered the extension
 	Name     string // name of the client, for display; may be empty
 	Client   string // the client's software; may be empty
 }
@@ -76,11 +77,16 @@ type Hello struct {
 // parseHello parses a HELLO. It ignores fields of another type than expected,
 // because the protocol's draft gives the payload of HELLO no meaning.
 func parseHello(p Raw) Hello {
-	r := newExtensionReader(p, "ext", "name", "client")
+	r := newExtensionReader(p, "ext", "caps", "name", "client")
 	h := Hello{Name: r.optStr("name"), Client: r.optStr("client")}
 	for extension := range r.raw("ext").Items() {
 		if name, _ := extension.Text(); string(name) == Delivery {
 			h.Delivery = true
+		}
+	}
+	for capability := range r.raw("caps").Items() {
+		if name, _ := capability.Text(); string(name) == CapJSON {
+			h.JSON = h.Delivery
 		}
 	}
 	return h
@@ -168,6 +174,8 @@ type Enqueue struct {
 	MaxAttempts   int64     // 0: the yard's default
 	RetryInterval int64     // in milliseconds; 0: not set
 
+	PayloadJSON []byte // in place of Payload; nil: none
+
 	Function string            // "handler" or "runner#handler"
 	Key      string            // idempotency key: a job with the same queue and key is the same job; at most 128 bytes
 	Timeout  int64             // of one attempt, in milliseconds; 0: not set
@@ -189,7 +197,7 @@ type Enqueue struct {
 // ParseEnqueue parses the payload of an ENQUEUE. The fields of the delivery
 // extension are read only if delivery is set. The error is a [*Violation].
 func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
-	r := newFieldReader(payload, "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
+	r := newFieldReader(payload, "q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
 		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms",
 		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
 	e := Enqueue{
@@ -201,6 +209,7 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 	}
 	if delivery {
 		r.nilIsAbsent = true
+		e.PayloadJSON = r.jsonOf("job_payload")
 		e.Function, e.Key = r.optStr("fn"), r.optStr("key")
 		e.Timeout = r.optInt("timeout_ms", 1, maxInt, 0)
 		e.Priority = r.optCount("priority", 0, 9)

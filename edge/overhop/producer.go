@@ -65,7 +65,7 @@ func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err erro
 	if e.Key == "" {
 		e.Key = "auto-" + rand.Text() // not a UUID, which would be taken as the job's id and looked up first
 	}
-	ok, err := p.callRetrying(ctx, TEnqueue, e.append(nil))
+	ok, err := p.callRetrying(ctx, TEnqueue, func(c *Client) Raw { return e.append(nil, c) })
 	if err != nil {
 		return "", err
 	}
@@ -77,14 +77,14 @@ const maxTries = 3
 
 // callRetrying sends an idempotent request of message type t until a node has
 // answered it or ctx ends, and returns the answer's payload.
-func (p *Producer) callRetrying(ctx context.Context, t int64, payload Raw) (Raw, error) {
+func (p *Producer) callRetrying(ctx context.Context, t int64, payload func(*Client) Raw) (Raw, error) {
 	var lastRefusal *RemoteError // UNAVAILABLE; nil: none yet
 	for try := 1; ; try++ {
 		client, err := p.Client(ctx)
 		if err != nil {
 			return nil, addRefusal(err, lastRefusal)
 		}
-		ok, err := client.Call(ctx, t, payload)
+		ok, err := client.Call(ctx, t, payload(client))
 		refusal, refused := errors.AsType[*RemoteError](err)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -262,8 +262,8 @@ type Fault struct {
 // parseJobEnd parses a JOBEND, or the record of a job that has ended. It ignores
 // fields that have another type.
 func parseJobEnd(payload Raw) JobEnd {
-	r := newFieldReader(payload, "jid", "status", "result", "error", "attempts", "runtime", "omitted")
-	end := JobEnd{JID: r.str("jid"), Result: slices.Clone(r.optional("result"))}
+	r := newFieldReader(payload, "jid", "status", "result", "result_json", "error", "attempts", "runtime", "omitted")
+	end := JobEnd{JID: r.str("jid"), Result: r.userValue("result")}
 	end.Attempts, _ = r.raw("attempts").Int()
 	if r.isAbsent("attempts") {
 		end.Attempts, _ = r.raw("runtime").Get("attempts_so_far").Int()
@@ -273,10 +273,10 @@ func parseJobEnd(payload Raw) JobEnd {
 		end.Omitted = end.Omitted || string(name) == "result"
 	}
 	if r.str("status") != "completed" {
-		fault := newFieldReader(r.raw("error"), "message", "type", "code", "details")
+		fault := newFieldReader(r.raw("error"), "message", "type", "code", "details", "details_json")
 		end.Fault = &Fault{
 			Message: fault.str("message"), Type: fault.str("type"), Code: fault.str("code"),
-			Details: slices.Clone(fault.optional("details")),
+			Details: fault.userValue("details"),
 		}
 	}
 	return end

@@ -2,10 +2,12 @@ package overhop
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Unmarshal decodes r into the value that v, a non-nil pointer, points to. It
@@ -13,17 +15,18 @@ import (
 //
 // Keys that a struct does not have are ignored. A nil or empty r sets the
 // target to its zero value. An integer must fit into its target. A float
-// accepts an integer, or text that is a number, which is how jobs submitted as
-// JSON represent fractions. An interface value of type any receives nil, bool,
-// int64, string, []byte, []any or map[string]any. The result does not refer to
-// r. The error is a [*CodecError] or a [*ValueError].
+// accepts any number, or text that is one, which is how clients without JSON
+// represent fractions. An interface value of type any receives nil, bool,
+// int64, float64, string, []byte, []any or map[string]any, and a json.Number for
+// an integer beyond int64. The result does not refer to r. The error is a
+// [*CodecError] or a [*ValueError].
 func Unmarshal(r Raw, v any) error {
 	target := reflect.ValueOf(v)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return &ValueError{Reason: fmt.Sprintf("cannot be decoded into a %T, only into what a non-nil pointer points to", v)}
 	}
 	r = r.orNil()
-	if err := Check(r); err != nil {
+	if err := check(r, MaxDepth, true); err != nil {
 		return err
 	}
 	return new(unmarshaler).value(r, target.Elem())
@@ -83,6 +86,10 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 func (u *unmarshaler) scalar(r Raw, v reflect.Value) error {
 	n, isInt := r.Int()
 	switch {
+	case v.Type() == jsonNumberType && isInt:
+		v.SetString(strconv.FormatInt(n, 10))
+	case r.Kind() == KindNumber && !v.CanFloat():
+		return u.number(r, v)
 	case v.Kind() == reflect.Bool && r.Kind() == KindBool:
 		b, _ := r.Bool()
 		v.SetBool(b)
@@ -103,13 +110,42 @@ func (u *unmarshaler) scalar(r Raw, v reflect.Value) error {
 	return nil
 }
 
-// float decodes an integer, or text that is a number, into a float.
+// number decodes a number into v, which is not a float: into a json.Number, or, if it is an
+// integer, into an unsigned one.
+func (u *unmarshaler) number(r Raw, v reflect.Value) error {
+	digits, _ := r.digits()
+	if v.Type() == jsonNumberType {
+		v.SetString(digits)
+		return nil
+	}
+	if v.CanUint() {
+		if n, err := strconv.ParseUint(digits, 10, v.Type().Bits()); err == nil {
+			v.SetUint(n)
+			return nil
+		}
+	}
+	return u.fail("%s does not fit into a %s", digits, v.Type())
+}
+
+// digits returns a number as JSON writes it. ok is false if r is not a number.
+func (r Raw) digits() (digits string, ok bool) {
+	text, ok := r.body(KindNumber)
+	return string(text), ok
+}
+
+// isInteger reports whether a number is written without fraction and exponent.
+func isInteger(digits string) bool { return !strings.ContainsAny(digits, ".eE") }
+
+// float decodes a number, or text that is one, into a float.
 func (u *unmarshaler) float(r Raw, v reflect.Value) error {
 	if n, ok := r.Int(); ok {
 		v.SetFloat(float64(n))
 		return nil
 	}
-	text, ok := r.Str()
+	text, ok := r.digits()
+	if !ok {
+		text, ok = r.Str()
+	}
 	if !ok {
 		return u.mismatch(r, v)
 	}
@@ -249,6 +285,12 @@ func toGo(r Raw) any {
 	case KindInt:
 		n, _ := r.Int()
 		return n
+	case KindNumber:
+		digits, _ := r.digits()
+		if f, err := strconv.ParseFloat(digits, 64); err == nil && !isInteger(digits) {
+			return f
+		}
+		return json.Number(digits)
 	case KindStr:
 		s, _ := r.Str()
 		return s

@@ -19,6 +19,7 @@ ends the whole process.
 import argparse
 import contextlib
 import hashlib
+import inspect
 import ipaddress
 import json
 import logging
@@ -48,8 +49,11 @@ class Retry(Exception):
         self.after = after
 
 
-class Fail(Exception):
-    """Raised by a handler to fail its attempt with a type, code and details."""
+class AttemptFailed(Exception):
+    """Raised by a handler to fail its attempt with a type, code and details.
+
+    As after any other exception, the retry policy decides about another attempt.
+    """
 
     def __init__(self, message, type=None, code=None, details=None):
         super().__init__(message)
@@ -112,6 +116,9 @@ handlers = {}
 def handler(name):
     """Return a decorator that registers a handler under a name."""
     def register(function):
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"handler {name!r} is async, and handlers run in threads: "
+                            f"register a function that returns asyncio.run({function.__name__}(job))")
         if handlers.setdefault(name, function) is not function:
             raise ValueError(f"two handlers are named {name!r}")
         return function
@@ -134,7 +141,7 @@ def run(job, around=contextlib.nullcontext):
         return _error("Job execution timed out", "timeout", status="timeout")
     except Retry as retry:
         return {**_error(str(retry), status="retry"), "retry_after_seconds": retry.after}
-    except Fail as fail:
+    except AttemptFailed as fail:
         return _error(str(fail), fail.type, fail.code, fail.details)
     except BaseException as problem:  # also SystemExit, which would end this thread without a response
         log.exception("handler %s failed: request %s", job.function, job.request_id)
@@ -355,7 +362,7 @@ def param(job, name, kind, otherwise):
     if value is None:
         return otherwise
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise Fail(f"params of {job.function}: {name} is {value!r}", type="params")
+        raise AttemptFailed(f"params of {job.function}: {name} is {value!r}", type="params")
     return value
 
 
@@ -372,7 +379,7 @@ def sleep(job):
 
 @handler("fail")
 def fail(job):
-    raise Fail(param(job, "message", str, "failed as asked"), type="demo")
+    raise AttemptFailed(param(job, "message", str, "failed as asked"), type="demo")
 
 
 @handler("retry")
@@ -400,7 +407,7 @@ def hang(job):
 def big(job):
     size = param(job, "bytes", int, 0)
     if not 0 <= size <= 2 * MAX_FRAME:
-        raise Fail(f"bytes is {size}; must be 0 to {2 * MAX_FRAME}", type="params")
+        raise AttemptFailed(f"bytes is {size}; must be 0 to {2 * MAX_FRAME}", type="params")
     return "x" * size
 
 

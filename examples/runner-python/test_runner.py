@@ -166,6 +166,12 @@ class HandlerCase(unittest.TestCase):
         runner.handler("mine")(function)
         return runner.run(runner.Job({"request_id": "r", "job_id": "j", "function_name": "mine", "context": {"attempt": 1}}))
 
+    def test_async_handler_is_refused(self):
+        async def send(job):
+            return None
+        with self.assertRaisesRegex(TypeError, r"'mine' is async.*asyncio\.run\(send\(job\)\)"):
+            self.run_handler(send)
+
     def test_exceptions(self):
         def broken(job):
             raise KeyError("to")
@@ -174,7 +180,7 @@ class HandlerCase(unittest.TestCase):
             sys.exit(3)
 
         def detailed(job):
-            raise runner.Fail("no", code="E7", details=[1])
+            raise runner.AttemptFailed("no", code="E7", details=[1])
 
         def again(job):
             raise runner.Retry(2, "not yet")

@@ -164,7 +164,7 @@ func TestOverhopConn(t *testing.T) {
 		}
 		registered <- client
 	}()
-	s.write(overhop.AppendHi(nil, s.expect(overhop.THello).RID, true, "n1", overhop.DefaultFrameLimit))
+	s.write(overhop.AppendHi(nil, s.expect(overhop.THello).RID, overhop.Hello{Delivery: true}, "n1", overhop.DefaultFrameLimit))
 	wid, _ := overhop.AppendFields(nil, overhop.TOK, s.expect(overhop.TRegister).RID, overhop.Fields{"wid": "019aa000-0000-7000-8000-000000000001"})
 	s.write(wid)
 	d := overhopConn{<-registered}

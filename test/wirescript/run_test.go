@@ -28,7 +28,7 @@ func echo(nc net.Conn) {
 		}
 		answer := overhop.AppendOK(nil, e.RID, e.P)
 		if e.T == overhop.THello {
-			answer = overhop.AppendHi(nil, e.RID, len(e.P.Get("ext")) > 0, "n1", overhop.DefaultFrameLimit)
+			answer = overhop.AppendHi(nil, e.RID, overhop.Hello{Delivery: len(e.P.Get("ext")) > 0}, "n1", overhop.DefaultFrameLimit)
 		}
 		if _, err := nc.Write(answer); err != nil {
 			return
