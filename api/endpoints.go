@@ -177,6 +177,11 @@ var Endpoints = []Endpoint{
 	},
 
 	{
+		Name: "worker-list", Subject: "yard.api.v1.worker.list", Summary: "the connected workers and the runner processes, and what they run",
+		Pattern: "GET /v1/workers", Request: WorkerRequest{}, Accepts: "node queue worker", Reply: WorkerList{},
+	},
+
+	{
 		Name: "dlq-list", Subject: "yard.api.v1.dlq.list", Summary: "dead letters, oldest first",
 		Pattern: "GET /v1/dlq", Request: DeadLetterRequest{},
 		Accepts: "letters jobs queue function error failed_before failed_after from until limit", Reply: DeadLetterPage{},

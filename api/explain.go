@@ -135,7 +135,8 @@ type Subscribers struct {
 // Subscriber is one worker of a queue.
 type Subscriber struct {
 	Worker  string `json:"worker"`
-	Credits int    `json:"credits"` // jobs it would take now
-	Running int    `json:"running"` // jobs of all queues
+	Name    string `json:"name,omitempty"` // from HELLO
+	Credits int    `json:"credits"`        // jobs it would take now
+	Running int    `json:"running"`        // jobs of all queues
 	Stalled bool   `json:"stalled,omitempty"`
 }

@@ -53,6 +53,7 @@ type Records interface {
 // Workers knows this node's Overhop workers.
 type Workers interface {
 	Subscribers(queue string) api.Subscribers
+	Workers(request *api.WorkerRequest, limit int) (workers []api.Worker, more int)
 	Running(id job.ID, dispatch uint32) (job.Progress, bool)
 }
 
@@ -67,6 +68,7 @@ func New(cfg Config) *Diagnoser { return &Diagnoser{cfg} }
 const (
 	verbExplainPlacement = "explain_placement" // the request is a [scheduler.PlacementQuery], the reply a [scheduler.PlacementExplanation]
 	verbExecutors        = "executors"         // the request is an [executorsRequest], the reply an [api.NodeExecutors]
+	verbWorkers          = "workers"           // the request is an [api.WorkerRequest], the reply an [api.NodeWorkers]
 	verbRunningJob       = "running_job"       // the request is the id of a dispatch, the reply a [job.Progress]
 )
 
@@ -76,7 +78,8 @@ const queryTimeout = 400 * time.Millisecond
 // PeerHandlers returns the handlers of requests from other nodes, by verb.
 func (g *Diagnoser) PeerHandlers() map[string]func(context.Context, []byte) ([]byte, error) {
 	return map[string]func(context.Context, []byte) ([]byte, error){
-		verbExplainPlacement: serveJSON(g.cfg.Placement), verbExecutors: serveJSON(g.localExecutors), verbRunningJob: g.serveRunning,
+		verbExplainPlacement: serveJSON(g.cfg.Placement), verbExecutors: serveJSON(g.localExecutors),
+		verbWorkers: serveJSON(g.localWorkers), verbRunningJob: g.serveRunning,
 	}
 }
 

@@ -159,7 +159,7 @@ func (c *conn) register(rid string) {
 	c.server.mu.Unlock()
 
 	ds.mu.Lock()
-	w.id = uuid.NewString()
+	w.id, w.registered = uuid.NewString(), time.Now()
 	w.subs, w.byQueue = make(map[string]*subscription), make(map[string]*subscription)
 	w.jobs = make(map[*dispatch]struct{})
 	ds.workers[w.id] = w

@@ -121,7 +121,7 @@ func (s *Server) Subscribers(queue string) (all api.Subscribers) {
 			continue
 		}
 		subscriber := api.Subscriber{
-			Worker: w.id, Credits: sub.available(), Running: len(w.jobs), Stalled: sub.stalled || w.leaseExpired,
+			Worker: w.id, Name: w.name(), Credits: sub.available(), Running: len(w.jobs), Stalled: sub.stalled || w.leaseExpired,
 		}
 		all.Count++
 		all.Credits += subscriber.Credits

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -17,12 +18,13 @@ type worker struct {
 	conn       *conn
 	deliveries *deliveries
 
-	id       string // empty: not registered; constant afterwards
-	subs     map[string]*subscription
-	byQueue  map[string]*subscription
-	jobs     map[*dispatch]struct{} // dispatched to this worker and not settled
-	draining bool                   // GOODBYE was received: no more jobs
-	closed   bool
+	id         string    // empty: not registered; constant afterwards
+	registered time.Time // constant afterwards
+	subs       map[string]*subscription
+	byQueue    map[string]*subscription
+	jobs       map[*dispatch]struct{} // dispatched to this worker and not settled
+	draining   bool                   // GOODBYE was received: no more jobs
+	closed     bool
 
 	stallCount   int  // number of reasons to treat the worker as stalled
 	leaseExpired bool // one of them: a job's lease expired

@@ -83,6 +83,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		"cluster-rebuild":  handleRetired,
 		"ledger-hash":      server.JSONReply(n.hasher.Hash),
 		"queue-explain":    server.JSON(n.diagnoser.ExplainQueue),
+		"worker-list":      server.JSON(n.diagnoser.ListWorkers),
 	}
 	for _, h := range []interface {
 		Handlers() map[string]server.Handler

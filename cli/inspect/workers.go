@@ -1,0 +1,97 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+)
+
+// Workers returns the verb workers.
+func Workers(env *command.Env) *cobra.Command {
+	var request api.WorkerRequest
+	c := command.Query(env, &cobra.Command{
+		Use:   "workers",
+		Short: "List workers and runners, and what they run now",
+		Long: `Lists the connected Overhop workers and the processes of runners at all nodes, with
+the jobs that each runs now. A node that does not answer is named, with the number
+of jobs that the ledger has there.`,
+		Example: `  yardmaster workers
+  yardmaster workers --queue mail
+  yardmaster workers --worker mailer-7 --json`,
+	}, workersTable, func([]string) (string, any) { return api.Subject("worker-list"), request })
+	c.Flags().StringVar(&request.Node, "node", "", "only those at the `node` of this name")
+	c.Flags().StringVar(&request.Queue, "queue", "", "only workers of this `queue`")
+	c.Flags().StringVar(&request.Worker, "worker", "", "only the worker or runner of this `name` or id, with more of its jobs")
+	return c
+}
+
+// workersTable shows a line for each worker and each process, followed by one for each of
+// its jobs, and then what is not known.
+func workersTable(w io.Writer, list *api.WorkerList) {
+	now := time.Now()
+	count := 0
+	fmt.Fprint(w, "NODE\tKIND\tNAME\tWORKER\tADDRESS\tTAKES\tRUNNING\tSTATE\tSINCE\n")
+	for _, node := range list.Nodes {
+		for i := range node.Workers {
+			count++
+			worker := &node.Workers[i]
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", node.Node, worker.Kind, command.OrDash(command.Sanitize(worker.Name)),
+				command.OrDash(worker.Worker), command.OrDash(worker.Address), capacity(worker), worker.Running, workerState(worker),
+				command.TimeText(worker.Connected))
+			for _, j := range worker.Jobs {
+				fmt.Fprintf(w, "\t\t  %s\t%s\tattempt %d\t%s\t\tfor %s\t%s\n", command.OrDash(command.Sanitize(j.Function)), j.JID, j.Attempt, percentText(j.Percent),
+					now.Sub(j.Started).Truncate(time.Second), command.TimeText(&j.Started))
+			}
+			if hidden := worker.Running - len(worker.Jobs); hidden > 0 && len(worker.Jobs) > 0 {
+				fmt.Fprintf(w, "\t\t  and %d more\n", hidden)
+			}
+		}
+	}
+	fmt.Fprintf(w, "\n%d listed\n", count)
+	for _, node := range list.Nodes {
+		if node.Error != "" {
+			fmt.Fprintf(w, "%s does not answer (%s): by the ledger it runs %d jobs\n", node.Node, command.Sanitize(node.Error), node.Running)
+		}
+		if node.More > 0 {
+			fmt.Fprintf(w, "%s has %d more: use --queue or --worker\n", node.Node, node.More)
+		}
+	}
+}
+
+// capacity returns what a worker would take now, such as "mail 2, pdf 0".
+func capacity(w *api.Worker) string {
+	if w.Kind == "runner" {
+		return fmt.Sprintf("%d of %d", max(w.Slots-w.Running, 0), w.Slots)
+	}
+	queues := make([]string, len(w.Queues))
+	for i, q := range w.Queues {
+		queues[i] = fmt.Sprintf("%s %d", q.Queue, q.Credits)
+	}
+	return command.OrDash(strings.Join(queues, ", "))
+}
+
+// workerState returns whether a worker works.
+func workerState(w *api.Worker) string {
+	switch {
+	case w.Stalled:
+		return "stalled"
+	case w.Leaving:
+		return "leaving"
+	case w.Kind == "runner" && w.Worker == "":
+		return "down: " + command.Sanitize(w.Reason)
+	}
+	return "up"
+}
+
+func percentText(percent *int64) string {
+	if percent == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d %%", *percent)
+}

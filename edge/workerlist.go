@@ -1,0 +1,65 @@
+package edge
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// maxWorkerQueues is the number of a worker's subscriptions that are listed.
+const maxWorkerQueues = 10
+
+// maxHelloText is how many bytes of the texts in a client's HELLO are shown.
+const maxHelloText = 128
+
+// Workers returns the connected workers that match the request, without the jobs that they
+// run, by name: at most limit. more is the number of the others. A client without
+// subscriptions and jobs, such as a producer, is no worker.
+func (s *Server) Workers(request *api.WorkerRequest, limit int) (workers []api.Worker, more int) {
+	ds := s.deliveries
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	for _, w := range ds.workers {
+		if len(w.subs) == 0 && len(w.jobs) == 0 {
+			continue
+		}
+		isNamed := request.Worker == "" || request.Worker == w.name() || request.Worker == w.id || request.Worker == channel(w.id)
+		if isNamed && (request.Queue == "" || w.byQueue[request.Queue] != nil) {
+			workers = append(workers, w.describe(request.Queue))
+		}
+	}
+	slices.SortFunc(workers, func(a, b api.Worker) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Worker, b.Worker)) })
+	if more = len(workers) - limit; more > 0 {
+		return workers[:limit], more
+	}
+	return workers, 0
+}
+
+// name returns the name that the client gave in HELLO, cut to a length to show.
+func (w *worker) name() string { return job.CutText(w.conn.session.Hello.Name, maxHelloText) }
+
+// describe returns the worker as listed. Of its subscriptions, the one to the given queue
+// comes first. deliveries.mu is held.
+func (w *worker) describe(queue string) api.Worker {
+	listed := api.Worker{
+		Kind: "worker", Worker: channel(w.id), Name: w.name(), Client: job.CutText(w.conn.session.Hello.Client, maxHelloText),
+		Address: w.conn.netConn.RemoteAddr().String(), Connected: new(w.registered), Stalled: w.stallCount > 0,
+		Leaving: w.draining || w.deliveries.draining, Running: len(w.jobs),
+	}
+	for _, sub := range w.subs {
+		listed.Queues = append(listed.Queues, api.WorkerQueue{Queue: sub.queue, Credits: sub.available()})
+	}
+	slices.SortFunc(listed.Queues, func(a, b api.WorkerQueue) int {
+		if isFirst := a.Queue == queue; isFirst != (b.Queue == queue) {
+			if isFirst {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Queue, b.Queue)
+	})
+	listed.Queues = listed.Queues[:min(len(listed.Queues), maxWorkerQueues)]
+	return listed
+}
