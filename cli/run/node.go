@@ -223,8 +223,8 @@ yard, which does not count the attempt. It has the functions
   fail  {"final": true}   fail; with final, without another attempt
   retry {"times": n}      fail the first n attempts, then succeed
 
-and completes any other job without a result. Its source, examples/worker, is a
-starting point for your own worker.`,
+completes a job that names no function, and fails any other. Its source,
+examples/worker, is a starting point for your own worker.`,
 		Example: `  yardmaster worker --queue mail --credits 8
   yardmaster worker --queue mail --addr 10.0.0.1:9876 --addr 10.0.0.2:9876
   yardmaster worker --queue mail --addr yard.example.org:9876 --tls-ca ca.pem --token "$TOKEN"`,

@@ -14,8 +14,6 @@
 //     yard sends it to another worker. Make its effect idempotent, or let your
 //     database refuse a q.Fence lower than one it has seen for the same job.
 //   - When ctx ends, the job may already be running elsewhere: stop.
-//   - Numbers in the params that have a fraction, or more than 64 bits, arrive
-//     as decimal text ("0.5"), because Overhop has no floats.
 //   - An error means that the job may be retried; [overhop.FailError] gives
 //     more control.
 package worker

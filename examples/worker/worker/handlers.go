@@ -3,14 +3,17 @@ package worker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// handlers holds the handlers by the job's function. A job with another
-// function, or without one, succeeds without a result.
+// handlers holds the handlers by the job's function. A job without a function succeeds
+// without a result.
 var handlers = map[string]overhop.Handler{
 	"echo":  echo,
 	"sleep": sleep,
@@ -27,11 +30,14 @@ func (o *Options) handler() overhop.Handler {
 		if o.FailRate > 0 && rand.Float64() < o.FailRate {
 			return nil, &overhop.FailError{Message: "random failure", Type: "random"}
 		}
-		handle, ok := handlers[q.Function]
-		if !ok {
+		switch handle, ok := handlers[q.Function]; {
+		case ok:
+			return handle(ctx, q)
+		case q.Function == "":
 			return nil, nil
 		}
-		return handle(ctx, q)
+		return nil, &overhop.FailError{Type: "handler_not_found", Final: true, Message: fmt.Sprintf(
+			"the built-in worker has no function %q, only %s", q.Function, strings.Join(slices.Sorted(maps.Keys(handlers)), ", "))}
 	}
 }
 

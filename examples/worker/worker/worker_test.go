@@ -37,7 +37,7 @@ func TestHandlers(t *testing.T) {
 		final            bool
 	}{
 		{"", `{"a":1}`, 1, "", "", false},
-		{"unheard", `{"a":1}`, 1, "", "", false},
+		{"unheard", `{"a":1}`, 1, "", `no function "unheard", only echo, fail, retry, sleep`, true},
 		{"echo", `{"a":[1,"x"]}`, 1, `{"a":[1,"x"]}`, "", false},
 		{"sleep", `{"ms":3600000}`, 1, "", "", false},
 		{"sleep", `{"ms":-1}`, 1, "", "sleep needs", true},
