@@ -3,6 +3,7 @@ package overhop
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -149,6 +150,9 @@ func wrapTLS(ctx context.Context, nc net.Conn, addr string, config *tls.Config) 
 	conn := tls.Client(nc, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		nc.Close()
+		if _, isPlain := errors.AsType[tls.RecordHeaderError](err); isPlain {
+			err = fmt.Errorf("its port does not speak TLS: %w", err)
+		}
 		return nil, fmt.Errorf("TLS with node: %w", err)
 	}
 	return conn, nil

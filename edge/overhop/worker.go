@@ -73,11 +73,14 @@ type Worker struct {
 	// Dial opens a connection, below TLS if TLS is set. nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	queues   []*queueHandler
-	dialer   *nodeDialer
-	jobsCtx  context.Context // parent context of all handlers
-	handlers sync.WaitGroup  // running handlers
-	loops    sync.WaitGroup  // goroutines of connections
+	queues []*queueHandler
+	dialer *nodeDialer
+
+	failures      int             // attempts to connect since the worker was last subscribed
+	failureLogged time.Time       // when the last of them was logged; zero: none was
+	jobsCtx       context.Context // parent context of all handlers
+	handlers      sync.WaitGroup  // running handlers
+	loops         sync.WaitGroup  // goroutines of connections
 
 	mu       sync.Mutex
 	conn     *workerConn                   // the connection in use; nil: none
@@ -194,6 +197,7 @@ func (w *Worker) prepare() error {
 	w.running = make(map[[TokenLen]byte]*activeJob)
 	w.idle, w.setIdle = context.WithCancel(context.Background())
 	w.stopping, w.released = false, false
+	w.failures, w.failureLogged = 0, time.Time{}
 	return nil
 }
 
@@ -215,12 +219,26 @@ func (w *Worker) keepConnected(ctx context.Context) error {
 			w.dialer.prefer(drain.reconnect)
 			continue
 		}
-		w.Log.Warn("worker disconnected", "err", err)
+		w.logDisconnected(err)
 		if backoff.Sleep(ctx, w.dialer.retryDelay()) != nil {
 			return nil
 		}
 	}
 }
+
+// logDisconnected logs why the worker has no connection: at once if it had one, and then at
+// most once per reconnectLogInterval, however many nodes it tries.
+func (w *Worker) logDisconnected(err error) {
+	w.failures++
+	if time.Since(w.failureLogged) < reconnectLogInterval {
+		return
+	}
+	w.Log.Warn("worker is not connected, retrying", "err", err, "attempts", w.failures)
+	w.failureLogged = time.Now()
+}
+
+// reconnectLogInterval is the interval at which a worker that reaches no node says so.
+const reconnectLogInterval = 30 * time.Second
 
 // useNode connects to the node at addr and blocks until the connection must not
 // be used any more. It returns the reason, never nil. After a permanent refusal
@@ -272,6 +290,7 @@ func (w *Worker) activate(wc *workerConn) error {
 			return fmt.Errorf("credit subscription to %q: %w", queue.name, err)
 		}
 	}
+	w.failures, w.failureLogged = 0, time.Time{}
 	w.Log.Info("worker is subscribed", "node", wc.client.Node(), "worker", wc.client.WID(), "queues", len(w.queues))
 	return nil
 }

@@ -1,10 +1,12 @@
 package overhop
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -335,4 +337,40 @@ func TestWorker_Queues(t *testing.T) {
 		stop()
 		<-ended
 	})
+}
+
+// A worker that reaches no node says so at once and then now and then, and what a port that
+// closes the connection may want.
+func TestWorker_LogsSeldomWithoutNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		dial func(context.Context, string) (net.Conn, error)
+		want string
+	}{
+		"nobody listens": {func(context.Context, string) (net.Conn, error) { return nil, errors.New("connection refused") }, "connection refused"},
+		"the port speaks TLS": {func(context.Context, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go func() {
+				server.Read(make([]byte, 4096)) // HELLO
+				server.Close()
+			}()
+			return client, nil
+		}, "if its port requires TLS, configure TLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				w := Worker{Nodes: []string{"n1", "n2"}, Dial: c.dial, Log: slog.New(slog.NewTextHandler(&out, nil))}
+				w.Handle("mail", 1, echoHandler)
+				ctx, cancel := context.WithTimeout(t.Context(), 65*time.Second)
+				defer cancel()
+				if err := w.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+				if len(lines) < 2 || len(lines) > 3 || !strings.Contains(lines[0], c.want) || !strings.Contains(lines[0], "attempts=1") {
+					t.Errorf("in 65 s it logs %d lines:\n%s", len(lines), out.String())
+				}
+			})
+		})
+	}
 }
