@@ -27,8 +27,9 @@ type Transport interface {
 	// LoadBody returns the body of the record at pos if it belongs to the job
 	// with the given id. An error that is [ErrBodyLost] is final.
 	LoadBody(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
-	// StoreBlob stores a large result under a name of letters, digits, '-', '_'.
-	StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error)
+	// StoreResult stores a large result under a name that contains the job's id. The
+	// error wraps [job.ErrTooLarge] if the yard never keeps a result of that size.
+	StoreResult(ctx context.Context, name string, data []byte) (job.Blob, error)
 }
 
 // ErrBodyLost is returned by Transport.LoadBody if the body cannot be read again: its

@@ -42,7 +42,8 @@ type fakeTransport struct {
 	loadErr          error
 	onLoad           func() // called before a body is returned
 	blobs            map[string][]byte
-	blobErr          int // number of StoreBlob calls that fail
+	blobErr          int   // number of StoreResult calls that fail
+	storeErr         error // of all StoreResult calls after those; nil: they succeed
 }
 
 func newFakeTransport() *fakeTransport {
@@ -149,12 +150,15 @@ func (b *fakeTransport) LoadBody(ctx context.Context, pos job.Position, _ job.ID
 	return body, nil
 }
 
-func (b *fakeTransport) StoreBlob(_ context.Context, name string, data []byte) (job.Blob, error) {
+func (b *fakeTransport) StoreResult(_ context.Context, name string, data []byte) (job.Blob, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.blobErr > 0 {
 		b.blobErr--
 		return job.Blob{}, errDown
+	}
+	if b.storeErr != nil {
+		return job.Blob{}, b.storeErr
 	}
 	b.blobs[name] = data
 	return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil

@@ -18,7 +18,7 @@ func (i instantTransport) AuthorityChanged() <-chan struct{} { return i.never }
 func (i instantTransport) LoadBody(context.Context, job.Position, job.ID) ([]byte, error) {
 	return nil, ErrBodyLost
 }
-func (i instantTransport) StoreBlob(context.Context, string, []byte) (b job.Blob, e error) { return }
+func (i instantTransport) StoreResult(context.Context, string, []byte) (b job.Blob, e error) { return }
 func (i instantTransport) Report(_ context.Context, _ string, r job.Report) (job.ReportAck, error) {
 	return job.ReportAck{Epoch: 1, Settled: make([]job.Settled, len(r.Outcomes))}, nil
 }

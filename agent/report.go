@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -93,14 +94,14 @@ type resultStore struct {
 	stored    func(*pendingOutcome) // called for every outcome
 }
 
-// add has the large result of an outcome stored in the background. It fails the result
-// at once if too many bytes wait already, so that a stream which is full cannot exhaust
-// the node's memory.
+// add has the large result of an outcome stored in the background. It drops the result
+// at once if too many bytes wait already, so that a stream that cannot store cannot
+// exhaust the node's memory.
 func (s *resultStore) add(pending *pendingOutcome) {
 	size := int64(len(pending.outcome.Result.Data))
 	if s.bytes.Add(size) > maxStoringBytes {
 		s.bytes.Add(-size)
-		s.fail(pending, "too many results wait to be stored")
+		s.drop(pending, "too many results were waiting to be stored")
 		return
 	}
 	deadline := time.Now().Add(storeTimeout)
@@ -110,18 +111,17 @@ func (s *resultStore) add(pending *pendingOutcome) {
 	})
 }
 
-// store stores a large result as a blob and then passes the outcome on, so that a
-// success is never reported without its result. It tries until deadline, at which the
-// outcome becomes an error. If ctx ends first, because the node stops, the outcome is
-// dropped.
+// store stores a large result as a blob and then passes the outcome on. It tries until
+// deadline and drops a result that could not be stored by then, or that is too large
+// ever to be stored. If ctx ends first, because the node stops, the outcome is dropped.
 func (s *resultStore) store(ctx context.Context, pending *pendingOutcome, deadline time.Time) {
 	outcome := &pending.outcome
-	name := fmt.Sprintf("%s-%d", outcome.Job, outcome.N)
+	name := fmt.Sprintf("%s.%d", outcome.Job, outcome.N)
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second, Rand: s.rand}
 	storeCtx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		blob, err := s.transport.StoreBlob(storeCtx, name, outcome.Result.Data)
+		blob, err := s.transport.StoreResult(storeCtx, name, outcome.Result.Data)
 		if err == nil {
 			outcome.Blob, outcome.Result.Data = &blob, nil
 			s.stored(pending)
@@ -130,23 +130,24 @@ func (s *resultStore) store(ctx context.Context, pending *pendingOutcome, deadli
 		if attempt == 3 {
 			s.log.Warn("storing large result failed, retrying", "job", outcome.Job.String(), "err", err)
 		}
-		if backoff.Sleep(storeCtx, pause.Next()) == nil {
+		tooLarge := errors.Is(err, job.ErrTooLarge)
+		if !tooLarge && backoff.Sleep(storeCtx, pause.Next()) == nil {
 			continue
 		}
-		if nodeStops := ctx.Err() != nil; !nodeStops {
-			s.fail(pending, err.Error())
+		if nodeStops := ctx.Err() != nil; tooLarge || !nodeStops {
+			s.drop(pending, err.Error())
 		}
 		return
 	}
 }
 
-// fail turns an outcome whose result cannot be stored into a final error. The
-// job is not retried, because its work was done.
-func (s *resultStore) fail(pending *pendingOutcome, reason string) {
+// drop replaces the result of an outcome, which cannot be stored, by the reason. The
+// status stays what it is: the job's work was done.
+func (s *resultStore) drop(pending *pendingOutcome, reason string) {
 	outcome := &pending.outcome
-	s.log.Error("large result dropped", "job", outcome.Job.String(), "bytes", len(outcome.Result.Data), "reason", reason)
-	outcome.Status, outcome.Final, outcome.Result = job.Error, true, job.Value{}
-	outcome.Fault = &job.Fault{Message: "The result could not be stored: " + reason, Type: job.FaultNotStored}
-	outcome.Fault.Cut()
+	size := len(outcome.Result.Data)
+	s.log.Error("large result dropped", "job", outcome.Job.String(), "bytes", size, "reason", reason)
+	outcome.Result.Data = nil
+	outcome.Dropped = &job.DroppedResult{Size: int64(size), Reason: job.CutText(reason, job.MaxDropReason)}
 	s.stored(pending)
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -245,15 +246,25 @@ func TestReport_ResultStoreFails(t *testing.T) {
 		got := b.transport.outcomes()
 		wantEqual(t, "reported", len(got), 5)
 		for _, o := range got {
-			if o.Status != job.Error || !o.Final || o.Fault == nil || o.Fault.Type != job.FaultNotStored || o.Blob != nil || len(o.Result.Data) > 0 {
+			if o.Status != job.Success || o.Fault != nil || o.Blob != nil || len(o.Result.Data) > 0 || o.Dropped == nil || o.Dropped.Size != int64(len(large)) || o.Dropped.Reason == "" {
 				t.Errorf("a result that was not stored is reported as %+v", o)
 			}
 		}
+		// A result that is larger than the yard ever keeps is dropped without delay.
+		b.transport.set(func() {
+			b.transport.blobErr, b.transport.storeErr = 0, fmt.Errorf("the whole stream holds less: %w", job.ErrTooLarge)
+		})
+		b.Report(job.Outcome{Job: job.ID{7}, N: 1, Status: job.Success, Result: job.Value{Data: large}}, nil)
+		advance(time.Second)
+		if last := b.transport.outcomes()[5]; last.Status != job.Success || last.Dropped == nil || !strings.Contains(last.Dropped.Reason, "whole stream") {
+			t.Errorf("a result that is too large is reported as %+v", last)
+		}
+		b.transport.set(func() { b.transport.storeErr = nil })
+
 		// Later results are stored again.
-		b.transport.set(func() { b.transport.blobErr = 0 })
 		b.Report(job.Outcome{Job: job.ID{6}, N: 1, Status: job.Success, Result: job.Value{Data: large}}, nil)
 		advance(time.Second)
-		if last := b.transport.outcomes()[5]; last.Status != job.Success || last.Blob == nil {
+		if last := b.transport.outcomes()[6]; last.Status != job.Success || last.Blob == nil {
 			t.Errorf("once results are stored again: %+v", last.Status)
 		}
 	})

@@ -38,8 +38,9 @@ type CallReply struct {
 	Attempts      uint32          `json:"attempts"`
 	Result        json.RawMessage `json:"result,omitempty"`
 	ResultMsgpack []byte          `json:"result_msgpack,omitempty"`
-	ResultBytes   int             `json:"result_bytes,omitempty"` // size of a result that is too large to return; 0 means that it is not
-	ResultGone    bool            `json:"result_gone,omitempty"`  // the result has been removed from its stream
+	ResultBytes   int64           `json:"result_bytes,omitempty"`  // as in [Job], and the next two
+	ResultGone    string          `json:"result_gone,omitempty"`   //
+	ResultReason  string          `json:"result_reason,omitempty"` //
 	Error         *job.Fault      `json:"error,omitempty"`
 }
 

@@ -54,8 +54,9 @@ type Job struct {
 	Error         *job.Fault        `json:"error,omitempty"`
 	Result        json.RawMessage   `json:"result,omitempty"`
 	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
-	ResultBytes   int               `json:"result_bytes,omitempty"` // size of a result that is too large to show; 0 means that it is not
-	ResultGone    bool              `json:"result_gone,omitempty"`
+	ResultBytes   int64             `json:"result_bytes,omitempty"`  // its size, also if it is too large to show: then read it with job-result
+	ResultGone    string            `json:"result_gone,omitempty"`   // result_expired, result_evicted or result_dropped: why there is no result any more
+	ResultReason  string            `json:"result_reason,omitempty"` // why a result was dropped
 	ResultTTL     int64             `json:"result_ttl_ms,omitempty"` // 0 means as long as the job
 	Trace         map[string]string `json:"trace_context,omitempty"`
 	Lease         *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it

@@ -17,7 +17,7 @@ func progressOf(r *job.Progress) *Progress {
 	return &Progress{Percent: r.Percent, Data: r.Data.Data}
 }
 
-// JobOf returns v as the API shows it. Larger bodies and results than maxShownBytes are
+// JobOf returns v as the API shows it. Larger bodies and results than MaxShownBytes are
 // left out.
 func JobOf(v *job.View) Job {
 	j := Job{
@@ -27,7 +27,7 @@ func JobOf(v *job.View) Job {
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
 		Node: v.Node, Worker: v.Worker,
-		ResultGone: v.ResultGone, ResultTTL: v.ResultTTL.Milliseconds(),
+		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
 		Lane: v.Position.Lane, Seq: v.Position.Seq,
 	}
 	if v.State != job.Active && v.State != job.Completed { // there an earlier failure explains nothing
@@ -35,13 +35,12 @@ func JobOf(v *job.View) Job {
 	}
 	if v.Spec != nil {
 		j.Trace = v.Spec.Trace
-		if j.PayloadBytes = len(v.Spec.Params) + len(v.Spec.Payload); j.PayloadBytes <= maxShownBytes {
+		if j.PayloadBytes = len(v.Spec.Params) + len(v.Spec.Payload); j.PayloadBytes <= MaxShownBytes {
 			j.Params, j.Payload, j.PayloadBytes = v.Spec.Params, v.Spec.Payload, 0
 		}
 	}
 	switch {
-	case len(v.Result.Data) > maxShownBytes:
-		j.ResultBytes = len(v.Result.Data)
+	case len(v.Result.Data) > MaxShownBytes:
 	case v.Result.Msgpack:
 		j.ResultMsgpack = v.Result.Data
 	default:
@@ -53,9 +52,18 @@ func JobOf(v *job.View) Job {
 	return j
 }
 
-// maxShownBytes is the largest body and the largest result in a reply over NATS, in bytes:
-// both, one of them in base64, fit a message. Overhop shows larger ones.
-const maxShownBytes = 600 << 10
+// MaxShownBytes is the largest body and the largest result in the description of a job,
+// in bytes: both, one of them in base64, fit a message of NATS. Endpoints of their own
+// return larger ones.
+const MaxShownBytes = 600 << 10
+
+// resultGone returns why a result is gone as the API names it.
+func resultGone(reason job.ResultGone) string {
+	if reason == "" {
+		return ""
+	}
+	return "result_" + string(reason)
+}
 
 // timePtr returns a pointer to t, or nil for the zero time.
 func timePtr(t time.Time) *time.Time {

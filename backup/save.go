@@ -167,7 +167,7 @@ func savedStreams(lanes int) []string {
 	for lane := range lanes {
 		all = append(all, subjects.LaneStream(uint8(lane)))
 	}
-	return append(all, subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs)
+	return append(all, subjects.StreamBlobs, subjects.StreamResultBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs)
 }
 
 // writeStream writes one stream to w. After an interruption it writes the stream from

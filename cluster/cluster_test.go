@@ -209,11 +209,11 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 		readAll(t, n.Server, 0, int(r.Seq))
 	}
 	data := []byte(strings.Repeat("x", 700<<10))
-	blob, err := nodes[1].Writer.StoreBlob(t.Context(), "b", data)
+	blob, err := nodes[1].Writer.StoreBody(t.Context(), "b", data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := nodes[2].Reader.LoadBlob(t.Context(), blob); err != nil || string(got) != string(data) {
+	if got, err := nodes[2].Reader.LoadBlob(t.Context(), streams.BodyBlobs, blob); err != nil || string(got) != string(data) {
 		t.Fatalf("blob from another node: %d bytes, %v", len(got), err)
 	}
 	cancel()

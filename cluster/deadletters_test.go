@@ -6,6 +6,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // listDeadLetters returns the names of the dead letters that DeadLetters yields,
@@ -58,6 +59,40 @@ func TestDeadLetters(t *testing.T) {
 		if len(got) != tt.want || len(got) > 0 && (got[0] != tt.first || got[len(got)-1] != tt.last) {
 			t.Errorf("dead letters of %q from %d to %d: %d, %v", tt.queue, tt.from, tt.until, len(got), got[:min(len(got), 5)])
 		}
+	}
+}
+
+// TestDeadLetters_WithBlobs checks that dead letters that refer to blobs are read in order
+// with the others of their queue, and that their blobs can be listed.
+func TestDeadLetters_WithBlobs(t *testing.T) {
+	c := startSingle(t)
+	owner, err := job.ParseID(ownerID(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, subject := range []string{
+		subjects.DLQSubject("mail"), subjects.DLQBlobSubject("mail", owner), subjects.DLQBlobSubject("post", owner), subjects.DLQSubject("mail"),
+	} {
+		deadLetter := streams.Batch{Subject: subject, ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
+		if _, err := appendBatch(c, subjects.StreamDLQ, deadLetter, uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for queue, want := range map[string]string{"": "[job-0 job-1 job-2 job-3]", "mail": "[job-0 job-1 job-3]", "post": "[job-2]"} {
+		if got := fmt.Sprint(listDeadLetters(t, c.Server, queue, 0, 4, 10)); got != want {
+			t.Errorf("queue %q: %s, want %s", queue, got, want)
+		}
+	}
+	for _, letter := range []uint64{2, 3} {
+		if owners, err := c.Admin.DeadLetterBodies(t.Context()); err != nil || len(owners) != 1 || !owners[owner] {
+			t.Errorf("before the removal of %d: %v, %v", letter, owners, err)
+		}
+		if err := c.Admin.RemoveDeadLetter(t.Context(), letter); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if owners, err := c.Admin.DeadLetterBodies(t.Context()); err != nil || len(owners) != 0 {
+		t.Errorf("after their removal: %v, %v", owners, err)
 	}
 }
 

@@ -105,7 +105,7 @@ func (l *logBuffer) contains(text string) error {
 
 // smallLayout returns a layout that fits the tests' MaxStore.
 func smallLayout(lanes int) streams.Layout {
-	return streams.Layout{Identities: make([]string, lanes), Create: true, MaxLaneBytes: 64 << 20, MaxBlobBytes: 64 << 20, HistoryBytes: 32 << 20}
+	return streams.Layout{Identities: make([]string, lanes), Create: true, MaxLaneBytes: 64 << 20, MaxBlobBytes: 32 << 20, ResultBytes: 32 << 20, HistoryBytes: 32 << 20}
 }
 
 // startThree starts three members; they may still be electing when it returns.

@@ -269,55 +269,6 @@ func TestPurge_KeepsTheLast(t *testing.T) {
 	wantErr(t, err, streams.ErrNotStored)
 }
 
-func TestBlobs(t *testing.T) {
-	c := startSingle(t)
-	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<10) // 1.6 MB, four chunks
-	blob, err := c.Writer.StoreBlob(t.Context(), "some.id", data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if blob.Chunks != 4 || blob.Size != int64(len(data)) || strings.Count(blob.Name, ".") != 1 {
-		t.Fatalf("reference %+v", blob)
-	}
-	got, err := c.Reader.LoadBlob(t.Context(), blob)
-	if err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("read %d bytes, %v", len(got), err)
-	}
-	record := fmt.Appendf(nil, `{"function":"big","blob":{"name":%q,"chunks":%d,"size":%d,"sha256":%q}}`, blob.Name, blob.Chunks, blob.Size, blob.SHA256)
-	a, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "", time.Time{}, record)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const lane = "lane 0 of this yard"
-	stored, err := c.Reader.LoadRecord(t.Context(), a.Position)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := job.RecordID(lane, stored.Seq, stored.Stored)
-	if got, err := c.Reader.Load(t.Context(), a.Position, id, lane); err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("body that the record refers to: %d bytes, %v", len(got), err)
-	}
-	bad := blob
-	bad.SHA256 = strings.Repeat("0", 64)
-	var corrupt *streams.CorruptBlobError
-	if _, err := c.Reader.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
-		t.Fatalf("wrong checksum: %v", err)
-	}
-	if err := c.Admin.PurgeBlobs(t.Context(), time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err = c.Reader.LoadBlob(t.Context(), blob); err != nil {
-		t.Fatalf("a blob of the hour that is kept: %v", err)
-	}
-	for range 2 { // the second time there is nothing to remove
-		if err := c.Admin.PurgeBlobs(t.Context(), time.Now().Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err = c.Reader.LoadBlob(t.Context(), blob)
-	wantErr(t, err, streams.ErrNotStored)
-}
-
 // TestRead_Hole checks that a hole in the middle of a lane is reported as damage
 // and not as reclaimed, and that the records after it can be read.
 func TestRead_Hole(t *testing.T) {

@@ -20,9 +20,8 @@ const (
 	FaultCancelled  = "cancelled"
 	FaultTimeout    = "timeout"
 	FaultLost       = "lost"
-	FaultInvalid    = "invalid"           // the job cannot be run as it is; final
-	FaultNotStored  = "result_not_stored" // the job ran, but its result could not be stored; final
-	FaultRejected   = "rejected"          // the record never became a job
+	FaultInvalid    = "invalid"  // the job cannot be run as it is; final
+	FaultRejected   = "rejected" // the record never became a job
 )
 
 // Limits of a fault in an [Outcome], in bytes.

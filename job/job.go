@@ -66,6 +66,8 @@ type Job struct {
 	Guards *Guards // nil: none
 
 	ResultTTL time.Duration // how long the result is kept visible after the end; 0: as long as it is stored
+
+	BlobOwner ID // the owner of the blob with the job's body, see [Blob.Owner]; zero: the record contains the body
 }
 
 // SplitFunction splits "runner#handler" at its first '#'. For "#h" and "h" the

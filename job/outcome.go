@@ -30,6 +30,28 @@ type Value struct {
 	Data    []byte // nil: no value
 }
 
+// DroppedResult describes a result that could not be stored. The job has
+// succeeded nevertheless.
+type DroppedResult struct {
+	Size   int64  `json:"size"` // bytes
+	Reason string `json:"reason"`
+}
+
+// MaxDropReason is the maximum length of a [DroppedResult]'s reason, in bytes.
+const MaxDropReason = 256
+
+// ResultSize returns the size in bytes of the result that is in data, in blob, or
+// dropped: at most one of them is set.
+func ResultSize(data []byte, blob *Blob, dropped *DroppedResult) int64 {
+	switch {
+	case blob != nil:
+		return blob.Size
+	case dropped != nil:
+		return dropped.Size
+	}
+	return int64(len(data))
+}
+
 // Outcome is how one dispatch of a job ended.
 type Outcome struct {
 	Job        ID
@@ -42,6 +64,7 @@ type Outcome struct {
 	Final      bool           // the worker ruled out another attempt
 	Started    bool           // the worker acknowledged it, or the runner received it
 	MoveIndex  uint64         // index of the entry that moved it to the reporting node; 0: it started there; set by the agent
+	Dropped    *DroppedResult // why the result is not kept; nil: it is, or there is none
 }
 
 // DispatchID returns which dispatch ended.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -43,10 +44,19 @@ type Spec struct {
 // Blob refers to bytes that are too large for a record or a message. The blob
 // of a job contains the JSON of a Spec without Blob.
 type Blob struct {
-	Name   string `json:"name"` // the subject tokens after "yard.blob."
+	Name   string `json:"name"` // tokens of the subject: after "yard.blob.", or "yard.resultblob." for a result
 	Chunks int    `json:"chunks"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"` // hex
+}
+
+// Owner returns the id in the name of a blob that contains a body: that of the record
+// for which the blob was stored, which is the job's unless the record debounced
+// another job. It is zero if the name does not begin with an id.
+func (b *Blob) Owner() ID {
+	owner, _, _ := strings.Cut(b.Name, ".")
+	id, _ := ParseID(owner)
+	return id
 }
 
 // InvalidError describes what is wrong with a record or a request, and what would be
@@ -157,6 +167,9 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 		ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority,
 		Timeout: milliseconds(s.TimeoutMS), RetryInterval: milliseconds(s.RetryInterval), ResultTTL: milliseconds(s.ResultTTLMS),
 		Guards: s.guards(),
+	}
+	if s.Blob != nil {
+		j.BlobOwner = s.Blob.Owner()
 	}
 	if s.RunAt != nil {
 		j.RunAt = *s.RunAt

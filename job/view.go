@@ -26,11 +26,23 @@ type View struct {
 	Reason        string // why the last attempt failed
 	Result        Value
 	ResultTTL     time.Duration // 0: shown as long as it is stored
-	ResultGone    bool          // there was a result, which is no longer stored or shown
+	ResultSize    int64         // bytes, also of a result that is gone; 0: there is none
+	ResultGone    ResultGone    // why the result cannot be shown; "": it can, or there is none
+	ResultReason  string        // with [ResultDropped]: why
 	Fault         *Fault        // of the last attempt that failed, possibly cut; nil: none failed
 	Position      Position
 	Progress      *Progress // nil: the job is not running, or its node was not asked
 }
+
+// ResultGone is why a job's result is not there although the job had one.
+type ResultGone string
+
+// Values of ResultGone.
+const (
+	ResultExpired ResultGone = "expired" // its result TTL has passed
+	ResultEvicted ResultGone = "evicted" // the streams of results keep only the newest ones
+	ResultDropped ResultGone = "dropped" // it could not be stored
+)
 
 // Progress is the last status that the worker of a running dispatch reported.
 // Only the node that runs the dispatch has it.

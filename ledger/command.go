@@ -108,13 +108,23 @@ type Renew struct{ Until time.Time }
 
 // Bootstrap stores what a cluster has from its first tenure on: the secret that
 // lease tokens are signed with, and the identities of the lanes. A second
-// Bootstrap changes neither. StreamsCreated records that the streams exist, so
-// that a stream found missing later is known to be lost.
+// Bootstrap changes neither. StreamsCreated records that the streams of all
+// generations up to Generation exist, so that a stream found missing later is known
+// to be lost; 0 means the first generation.
 type Bootstrap struct {
 	Secret         []byte
 	Lanes          []string
 	StreamsCreated bool
+	Generation     uint8
 }
+
+// StreamGeneration is the generation of the set of streams that this release uses. A
+// cluster whose streams are of an earlier generation lacks the streams that were added
+// since, and gets them created; any other stream that is missing was lost.
+//
+//	1  lanes, bodies, events, results, dead letters, logs
+//	2  the large results have a stream of their own
+const StreamGeneration = 2
 
 // Ingest takes the lane's records after From, up to and including To, into the
 // ledger, if Identity is the lane's identity and its cursor is at From.
@@ -171,6 +181,8 @@ type Settlement struct {
 	// is.
 	Node        string
 	Incarnation uint64
+
+	Dropped *job.DroppedResult // NextDone: why the result is not kept
 }
 
 // MarkPublished removes from the outbox everything up to these numbers, which

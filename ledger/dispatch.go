@@ -108,9 +108,12 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 func (d *dispatches) complete(old, next *storedJob, settlement *Settlement) {
 	d.emitDispatch(old, DispatchDelivered, "")
 	next.state, next.due, next.flags = job.Completed, d.now, old.flags&guarded
-	if len(settlement.Result.Data) > 0 || settlement.Blob != nil {
+	if size := job.ResultSize(settlement.Result.Data, settlement.Blob, settlement.Dropped); size > 0 {
 		lastRun := *old.run
-		lastRun.result = d.addResult(ResultItem{Job: old.id, N: old.n, Queue: old.queue.name, Value: settlement.Result, Blob: settlement.Blob})
+		lastRun.resultSize = size
+		lastRun.result = d.addResult(ResultItem{
+			Job: old.id, N: old.n, Queue: old.queue.name, Value: settlement.Result, Blob: settlement.Blob, Dropped: settlement.Dropped,
+		})
 		next.run = &lastRun
 	}
 	d.store(old, next)

@@ -52,7 +52,7 @@ func (c *codec) ledger(l *Ledger) {
 	a := &l.authority
 	c.fields(&l.index, &l.term, &l.now, &a.owner, &a.leaseID, &a.leasedUntil, &a.until, &a.epoch, &a.term, &a.member, &l.secret)
 	list(c, &l.lanes, func(lane *LaneCursor) { c.fields(&lane.Identity, &lane.Cursor, &lane.LastID) })
-	c.fields(&l.streamsCreated)
+	c.fields(&l.streams)
 	c.replay(&l.replay)
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
 	c.jobs(&l.dispatches)
@@ -149,7 +149,7 @@ func (c *codec) record(stored *storedJob, shared *jobs) {
 	}
 	if optional(c, &stored.options) {
 		o := stored.options
-		c.fields(&o.runAt, &o.maxAttempts, &o.timeout, &o.retryInterval, &o.resultTTL)
+		c.fields(&o.runAt, &o.maxAttempts, &o.timeout, &o.retryInterval, &o.resultTTL, &o.blobOwner)
 	}
 	if !optional(c, &stored.run) {
 		return
@@ -160,7 +160,7 @@ func (c *codec) record(stored *storedJob, shared *jobs) {
 	if c.decoding() {
 		executor = &c.executor
 	}
-	c.fields((*name)(&executor.node), (*name)(&executor.channel), &executor.incarnation, &run.fence, &run.epoch, &run.started, &run.result)
+	c.fields((*name)(&executor.node), (*name)(&executor.channel), &executor.incarnation, &run.fence, &run.epoch, &run.started, &run.result, &run.resultSize)
 	if c.decoding() {
 		run.executor = shared.internExecutor(*executor)
 	}
@@ -217,12 +217,15 @@ func (c *codec) outbox(o *outbox) {
 		if optional(c, &result.Blob) {
 			c.fields(&result.Blob.Name, &result.Blob.Chunks, &result.Blob.Size, &result.Blob.SHA256)
 		}
+		if optional(c, &result.Dropped) {
+			c.fields(&result.Dropped.Size, &result.Dropped.Reason)
+		}
 	})
 	list(c, &o.messages, func(m *ResultMessage) { c.fields(&m.First, &m.Seq) })
 	list(c, &o.deadLetters, func(letter *DeadLetter) {
 		c.fields(&letter.Number, &letter.Job, &letter.N, (*name)(&letter.Queue), (*name)(&letter.Function),
 			&letter.Position.Lane, &letter.Position.Seq, &letter.Attempts,
-			(*unixTime)(&letter.Accepted), (*unixTime)(&letter.At), &letter.Reason)
+			(*unixTime)(&letter.Accepted), (*unixTime)(&letter.At), &letter.Reason, &letter.BlobOwner)
 		if optional(c, &letter.Fault) {
 			c.fields(&letter.Fault.Message, &letter.Fault.Type, &letter.Fault.Code, (*[]byte)(&letter.Fault.Details))
 		}

@@ -52,7 +52,9 @@ func (in *ingestion) Ingested(p job.Position) bool {
 // apply has no effect on a cluster that is bootstrapped, except that it may
 // record the creation of the streams.
 func (c *Bootstrap) apply(l *Ledger) Result {
-	l.streamsCreated = l.streamsCreated || c.StreamsCreated
+	if c.StreamsCreated {
+		l.streams = max(l.streams, c.Generation, 1)
+	}
 	if len(l.lanes) > 0 {
 		return Result{}
 	}
@@ -88,7 +90,7 @@ func (c *Ingest) apply(l *Ledger) Result {
 	}
 	for i := range c.Rejected {
 		rejection := &c.Rejected[i]
-		l.reject(rejection, c.Lane)
+		l.reject(rejection, c.Lane, job.ID{})
 		recordIngested(rejection.ID, rejection.Seq)
 	}
 	lane.Cursor = c.To
@@ -169,14 +171,14 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
 		seq: j.Position.Seq, lane: j.Position.Lane, priority: min(j.Priority, job.MaxPriority),
 	}
 	hasStartTime := !j.RunAt.IsZero()
-	o := options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, resultTTL: j.ResultTTL}
+	o := options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, resultTTL: j.ResultTTL, blobOwner: j.BlobOwner}
 	if hasStartTime {
 		stored.due = j.RunAt.UnixNano()
 		o.runAt = stored.due
 	} else {
 		stored.due = min(stored.accepted, in.now)
 	}
-	if hasStartTime || o.maxAttempts > 0 || o.timeout > 0 || o.retryInterval > 0 || o.resultTTL > 0 {
+	if o != (options{}) {
 		stored.options = new(o) // most jobs have none
 	}
 	if g := j.Guards; g != nil && (g.Unique.IsSet() || g.Debounce.IsSet()) {
@@ -187,8 +189,9 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
 
 // reject stores a failed job for a record that does not describe a valid job,
 // and adds a dead letter. A job of an unknown queue is stored in the system
-// queue. An id that is known already is ignored.
-func (in *ingestion) reject(rejection *Rejection, lane uint8) {
+// queue. An id that is known already is ignored. blobOwner is that of the record's
+// body, see [job.Job.BlobOwner].
+func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) {
 	if _, known := in.Known(rejection.ID); known {
 		return
 	}
@@ -199,6 +202,9 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 	stored := &storedJob{
 		id: rejection.ID, queue: q, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
 		seq: rejection.Seq, lane: lane, priority: job.DefaultPriority, n: 1, flags: malformed,
+	}
+	if !blobOwner.IsZero() {
+		stored.options = &options{blobOwner: blobOwner}
 	}
 	fault := &job.Fault{Message: rejection.Reason, Type: job.FaultRejected}
 	stored.run = &run{executor: noExecutor, failure: in.failure(rejection.Reason, fault)}
@@ -217,5 +223,5 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 // position, because its own id may be another job's.
 func (in *ingestion) rejectJob(j *job.Job, identity, reason string) {
 	id := job.RecordID(identity, j.Position.Seq, j.Accepted)
-	in.reject(&Rejection{ID: id, Queue: j.Queue, Seq: j.Position.Seq, Accepted: j.Accepted, Reason: reason}, j.Position.Lane)
+	in.reject(&Rejection{ID: id, Queue: j.Queue, Seq: j.Position.Seq, Accepted: j.Accepted, Reason: reason}, j.Position.Lane, j.BlobOwner)
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -146,7 +147,11 @@ func checkInvariants(l *Ledger) error {
 	if err != nil {
 		return err
 	}
+	bodies := make(map[job.ID]int)
 	for id, r := range l.jobs.byID {
+		if owner := r.blobOwner(); !owner.IsZero() && r.state != job.Completed {
+			bodies[owner]++
+		}
 		switch {
 		case id != r.id || l.queues.get(r.queue.name) != r.queue:
 			return fmt.Errorf("job %s is indexed as %s in queue %s", id, r.id, r.queue.name)
@@ -170,6 +175,9 @@ func checkInvariants(l *Ledger) error {
 		default:
 			ended++
 		}
+	}
+	if !maps.Equal(bodies, l.jobs.bodies) {
+		return fmt.Errorf("bodies are needed by %v, counted %v", bodies, l.jobs.bodies)
 	}
 	if due != l.jobs.due.Len() || ended != l.jobs.ended.Len() || active != l.jobs.active.Len() {
 		return fmt.Errorf("indexes hold %d due, %d ended, %d active; jobs are %d, %d, %d",

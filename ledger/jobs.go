@@ -49,6 +49,16 @@ type options struct {
 	timeout       time.Duration
 	retryInterval time.Duration
 	resultTTL     time.Duration
+	blobOwner     job.ID // see [job.Job.BlobOwner]
+}
+
+// blobOwner returns the owner of the blob that the job's body is in, zero if its
+// record contains the body.
+func (r *storedJob) blobOwner() job.ID {
+	if r.options == nil {
+		return job.ID{}
+	}
+	return r.options.blobOwner
 }
 
 // run is the executor that runs a job or ran it last, and how that ended.
@@ -57,6 +67,7 @@ type run struct {
 	fence, epoch uint64
 	started      int64
 	result       uint64   // number of its result; 0: none
+	resultSize   int64    // bytes
 	failure      *failure // of its last dispatch that failed; nil: none failed
 }
 
@@ -110,6 +121,7 @@ type jobs struct {
 	active    *btree.BTreeG[orderItem]      // active jobs by fence; there are few, so no queue has an index of its own
 	names     map[string]string             // shared names, see intern; nil in a copy
 	executors map[executor]*executor        // shared executors; nil in a copy
+	bodies    map[job.ID]int                // how many jobs that have not completed need the blobs of an owner; nil in a copy
 }
 
 func newJobs() jobs {
@@ -117,6 +129,7 @@ func newJobs() jobs {
 		byID:      make(map[job.ID]*storedJob),
 		names:     make(map[string]string),
 		executors: make(map[executor]*executor),
+		bodies:    make(map[job.ID]int),
 		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
 		ended:     btree.NewBTreeGOptions(timeLess, treeOptions),
 		waitlists: new(btree.Map[string, *waitlist]),
@@ -180,6 +193,7 @@ func (j *jobs) store(old, next *storedJob) {
 	}
 	j.byID[next.id] = next
 	next.queue.counts[next.state]++
+	j.countBody(next, 1)
 	switch next.state {
 	case job.Waiting:
 		if wl.jobs.Len() == 0 {
@@ -197,6 +211,7 @@ func (j *jobs) store(old, next *storedJob) {
 // unindex removes a job from every index except byID.
 func (j *jobs) unindex(old *storedJob) {
 	old.queue.counts[old.state]--
+	j.countBody(old, -1)
 	wl := j.leaveWaitlist(old)
 	switch old.state {
 	case job.Waiting:
@@ -211,6 +226,22 @@ func (j *jobs) unindex(old *storedJob) {
 		j.byTime(old.state).Delete(timeItem{old.due, old})
 	}
 }
+
+// countBody adds n to the number of jobs that need the blob with the body of stored,
+// if it has one and may still be started.
+func (j *jobs) countBody(stored *storedJob, n int) {
+	owner := stored.blobOwner()
+	if owner.IsZero() || stored.state == job.Completed {
+		return
+	}
+	if j.bodies[owner] += n; j.bodies[owner] == 0 {
+		delete(j.bodies, owner)
+	}
+}
+
+// NeedsBody reports whether a job may still be started whose body is in a blob of this
+// owner. It must not be called on a copy.
+func (j *jobs) NeedsBody(owner job.ID) bool { return j.bodies[owner] > 0 }
 
 // byTime returns the index by time for the state of a delayed or an ended job.
 func (j *jobs) byTime(s job.State) *btree.BTreeG[timeItem] {

@@ -56,15 +56,15 @@ type Ledger struct {
 	ingestion
 	crons
 
-	authority      authority
-	secret         []byte
-	streamsCreated bool // the cluster's streams have been created
-	replay         replay
-	membership     Membership
-	external       external
-	stalls         stalls
-	hold           hold
-	restoring      *restoreState // immutable: each part replaces it
+	authority  authority
+	secret     []byte
+	streams    uint8 // generation of the cluster's streams; 0: they have not been created
+	replay     replay
+	membership Membership
+	external   external
+	stalls     stalls
+	hold       hold
+	restoring  *restoreState // immutable: each part replaces it
 }
 
 // entry is the last applied log entry.
@@ -147,7 +147,11 @@ func (l *Ledger) Secret() []byte { return l.secret }
 
 // StreamsCreated reports whether the cluster's streams have been created, so
 // that a missing stream means a loss of data.
-func (l *Ledger) StreamsCreated() bool { return l.streamsCreated }
+func (l *Ledger) StreamsCreated() bool { return l.streams > 0 }
+
+// Streams returns the generation of the streams that have been created, see
+// [StreamGeneration]; 0 if there are none.
+func (l *Ledger) Streams() uint8 { return l.streams }
 
 // Copy returns a copy of the ledger that may be read while the original
 // changes. It shares all records with the original; its cost grows only with

@@ -61,6 +61,8 @@ type ResultItem struct {
 	Queue  string
 	Value  job.Value
 	Blob   *job.Blob
+
+	Dropped *job.DroppedResult // why it is not kept
 }
 
 // DeadLetter is a dead letter that is not published yet.
@@ -76,6 +78,8 @@ type DeadLetter struct {
 	At       time.Time
 	Reason   string
 	Fault    *job.Fault
+
+	BlobOwner job.ID // see [job.Job.BlobOwner]
 }
 
 // begin starts the events of a log entry.
@@ -188,7 +192,13 @@ func (o *outbox) addResult(r ResultItem) uint64 {
 	return r.Number
 }
 
-func (r *ResultItem) cost() int { return resultCost + len(r.Value.Data) }
+func (r *ResultItem) cost() int {
+	n := resultCost + len(r.Value.Data)
+	if r.Dropped != nil {
+		n += len(r.Dropped.Reason)
+	}
+	return n
+}
 
 // addDeadLetter numbers the dead letter of a job, adds it, and returns it.
 func (d *dispatches) addDeadLetter(failed *storedJob, reason string, fault *job.Fault) *DeadLetter {
@@ -198,6 +208,7 @@ func (d *dispatches) addDeadLetter(failed *storedJob, reason string, fault *job.
 		Number: o.nextDeadLetter, Job: failed.id, N: failed.n, Queue: failed.queue.name, Function: failed.function,
 		Position: failed.position(), Attempts: failed.attempt,
 		Accepted: time.Unix(0, failed.accepted).UTC(), At: d.Now(), Reason: reason, Fault: fault,
+		BlobOwner: failed.blobOwner(),
 	})
 	letter := &o.deadLetters[len(o.deadLetters)-1]
 	o.bytes += letter.cost()

@@ -235,6 +235,9 @@ func (g *generator) ingest(t *rapid.T) Command {
 			j.Timeout, j.RetryInterval = max(somePauses.Draw(t, "timeout"), 0), max(somePauses.Draw(t, "interval"), 0)
 			j.ResultTTL = max(somePauses.Draw(t, "result"), 0)
 		}
+		if rapid.IntRange(0, 3).Draw(t, "large") == 0 {
+			j.BlobOwner = g.id(t)
+		}
 		if j.Guards = drawGuards(t); j.Guards != nil {
 			j = g.maybeDuplicate(t, j)
 		}

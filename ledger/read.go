@@ -216,7 +216,7 @@ func (r *storedJob) view() (view job.View, result uint64) {
 		if run.started > 0 {
 			view.Started = time.Unix(0, run.started).UTC()
 		}
-		result = run.result
+		result, view.ResultSize = run.result, run.resultSize
 	}
 	return view, result
 }

@@ -2,9 +2,7 @@ package ledger
 
 import (
 	"iter"
-	"math"
 	"slices"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -156,35 +154,4 @@ func (j *jobs) uncompleted() iter.Seq[*storedJob] {
 			}
 		}
 	}
-}
-
-// OldestKept returns when the oldest job was accepted that the ledger keeps in
-// any state, or that is an unpublished dead letter; the zero time without any.
-// Call it on a [Ledger.Copy].
-func (d *dispatches) OldestKept() time.Time {
-	oldest := int64(math.MaxInt64)
-	for _, q := range d.queues.byName.Scan {
-		for waiting := range q.byAcceptance {
-			oldest = min(oldest, waiting.accepted)
-			break
-		}
-		for _, list := range q.lists {
-			if list == nil {
-				continue
-			}
-			if first, ok := list.Min(); ok {
-				oldest = min(oldest, first.job.accepted)
-			}
-		}
-	}
-	for item := range d.jobs.active.Scan {
-		oldest = min(oldest, item.job.accepted)
-	}
-	for i := range d.outbox.deadLetters {
-		oldest = min(oldest, d.outbox.deadLetters[i].Accepted.UnixNano())
-	}
-	if oldest == math.MaxInt64 {
-		return time.Time{}
-	}
-	return time.Unix(0, oldest)
 }

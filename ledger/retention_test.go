@@ -7,28 +7,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// TestOldestKept checks that a job counts as kept in every state, until it is
-// forgotten.
-func TestOldestKept(t *testing.T) {
-	l, stamp := ledgerWithAuthority(t)
-	if got := l.Copy().OldestKept(); !got.IsZero() {
-		t.Errorf("without jobs: %s", got)
-	}
-	f, p, s := ingestBatch(0, 3, "")
-	for _, step := range [][]Command{{f}, {p}, {s}} {
-		l.Apply(stamp, step)
-		stamp.Index++
-		if got := l.Copy().OldestKept(); !got.Equal(scriptStart) {
-			t.Fatalf("after %T: %s, want %s", step[0], got, scriptStart)
-		}
-	}
-	stamp.At = stamp.At.Add(FinishedRetention)
-	l.Apply(stamp, []Command{&Observe{}})
-	if got := l.Copy().OldestKept(); !got.IsZero() {
-		t.Errorf("after all were forgotten: %s", got)
-	}
-}
-
 // TestRemoveQueue_InSteps checks that one entry forgets a bounded number of a removed
 // queue's finished jobs, and that the queue exists until all are forgotten.
 func TestRemoveQueue_InSteps(t *testing.T) {
@@ -55,7 +33,7 @@ func TestRemoveQueue_InSteps(t *testing.T) {
 	if _, exists := l.Queue(name); r.Err != nil || exists {
 		t.Errorf("%v; exists: %v", r.Err, exists)
 	}
-	if got := l.Copy().OldestKept(); !got.IsZero() {
-		t.Errorf("a job of %s remains", got)
+	if len(l.jobs.byID) != 0 {
+		t.Errorf("%d jobs remain", len(l.jobs.byID))
 	}
 }

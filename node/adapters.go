@@ -42,10 +42,12 @@ type laneAdapter struct {
 const spreadTimeout = 5 * time.Second
 
 // Ensure checks the streams of the lanes, which have these identities, and spreads their
-// leaders over the members. With create it creates missing streams first, and returns
-// when the leaders no longer move: a new cluster accepts jobs only then.
-func (l laneAdapter) Ensure(ctx context.Context, identities []string, create bool) error {
-	if _, err := l.EnsureStreams(ctx, streams.Layout{Identities: identities, Create: create}); err != nil {
+// leaders over the members. It first creates missing streams of later generations than
+// created. In a new cluster, which has none, it returns when the leaders no longer move: the
+// cluster accepts jobs only then.
+func (l laneAdapter) Ensure(ctx context.Context, identities []string, created uint8) error {
+	layout := streams.Layout{Identities: identities, Create: created < ledger.StreamGeneration, Created: created}
+	if _, err := l.EnsureStreams(ctx, layout); err != nil {
 		return decideError(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, spreadTimeout)
@@ -55,10 +57,20 @@ func (l laneAdapter) Ensure(ctx context.Context, identities []string, create boo
 		if err != nil {
 			return fmt.Errorf("spread the lanes' leaders: %w", err)
 		}
-		if !create || moves == 0 || backoff.Sleep(ctx, 100*time.Millisecond) != nil {
+		if created > 0 || moves == 0 || backoff.Sleep(ctx, 100*time.Millisecond) != nil {
 			return nil
 		}
 	}
+}
+
+// Bodies implements [scheduler.Lanes].
+func (l laneAdapter) Bodies(ctx context.Context) ([]scheduler.StoredBody, error) {
+	stored, err := l.Admin.Bodies(ctx)
+	bodies := make([]scheduler.StoredBody, len(stored))
+	for i, b := range stored {
+		bodies[i] = scheduler.StoredBody(b)
+	}
+	return bodies, err
 }
 
 func (l laneAdapter) Info(ctx context.Context, lane uint8) (scheduler.LaneInfo, error) {
@@ -126,6 +138,9 @@ func (a outboxAdapter) LastPublished(ctx context.Context, s outbox.Stream) (seq,
 // message number expect. done is called with the number of the new message, or an error.
 func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	subject := [...]string{subjects.History, subjects.Results, subjects.DLQSubject(batch.Queue)}[s]
+	if !batch.BlobOwner.IsZero() {
+		subject = subjects.DLQBlobSubject(batch.Queue, batch.BlobOwner)
+	}
 	a.AppendAsync(outboxStreams[s], streams.Batch{
 		Subject: subject, ID: batch.ID, First: batch.First, Count: batch.Count, Header: batch.Header, Body: batch.Body,
 	}, expect, func(seq uint64, err error) { done(seq, decideError(err)) })

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server"
@@ -178,21 +178,43 @@ func TestRequeue_ID(t *testing.T) {
 	got, err := requeueOnly(t, n, l, api.DeadLetterRequest{KeepAttempts: true})
 	wantItem(t, "renewed", got, err, api.ResultEnqueued, l.requeueID().String(), "mail")
 	wantWaiting(t, n, "mail", 1)
-	j, err := n.viewer.Full(t.Context(), l.requeueID())
+	j, err := n.viewer.Full(t.Context(), l.requeueID(), api.MaxShownBytes)
 	if err != nil || j.Function != "send" || string(j.Spec.Params) != `{"big":12345678901234567890}` || j.Priority != 7 || j.MaxAttempts != 5 || j.State != job.Waiting {
 		t.Errorf("%+v with %+v, %v", j, j.Spec, err)
 	}
 }
 
-// A dead letter whose large body has been deleted cannot be requeued and stays in the
-// stream.
-func TestRequeue_BodyGone(t *testing.T) {
+// A large body is kept as long as a dead letter refers to it, also when the ledger no
+// longer has the job. A dead letter whose body is lost cannot be requeued and stays in
+// the stream.
+func TestRequeue_LargeBody(t *testing.T) {
 	n := startSingleNode(t, nil)
-	l := failedJob(t, n, "mail", `{"params":{"a":"`+strings.Repeat("x", 2*job.MaxInlineBody)+`"}}`)
+	large := strings.Repeat("x", 2*job.MaxInlineBody)
+	l := failedJob(t, n, "mail", `{"params":{"a":"`+large+`"}}`)
 	if _, err := n.proposer.Propose(t.Context(), &ledger.RemoveJob{Job: l.job}); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.cluster.Admin.PurgeBlobs(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
+	other, err := enqueue(n, "post", `{"params":{"a":"`+large+`"}}`, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the other job is removed", func() bool {
+		_, err := n.proposer.Propose(t.Context(), &ledger.RemoveJob{Job: other.ID})
+		return err == nil
+	})
+	bodies := func() []streams.Body {
+		t.Helper()
+		bodies, err := n.cluster.Admin.Bodies(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bodies
+	}
+	waitUntil(t, "the body of the removed job is freed", func() bool { return len(bodies()) == 1 })
+	got, err := requeueOnly(t, n, l, api.DeadLetterRequest{DryRun: true})
+	wantItem(t, "with its body", got, err, api.ResultEnqueued, l.requeueID().String(), "mail")
+
+	if err := n.cluster.Admin.RemoveBody(t.Context(), bodies()[0].Name); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -97,7 +97,7 @@ func TestIntake_RateLimitAndDebounce(t *testing.T) {
 	if err != nil || !second.Debounced || second.ID != first.ID {
 		t.Fatalf("%+v, %v", second, err)
 	}
-	view, err := n.viewer.Full(t.Context(), first.ID)
+	view, err := n.viewer.Full(t.Context(), first.ID, api.MaxShownBytes)
 	if err != nil || view.Spec == nil || string(view.Spec.Params) != `{"i":2}` || view.State != job.Delayed {
 		t.Errorf("the debounced job is %+v, %v", view, err)
 	}

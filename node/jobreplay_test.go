@@ -36,7 +36,7 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 		if err := n.viewer.CatchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if made, err := n.viewer.Full(t.Context(), reply.ID); err != nil || made.Spec.Function != "send" || string(made.Spec.Params) != `{"n":1}` {
+		if made, err := n.viewer.Full(t.Context(), reply.ID, api.MaxShownBytes); err != nil || made.Spec.Function != "send" || string(made.Spec.Params) != `{"n":1}` {
 			t.Errorf("%+v, %v", made, err)
 		}
 	}

@@ -2,40 +2,156 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// blobSlack is how much older than its job, by the members' clocks, a blob may be.
-const blobSlack = time.Hour
+// Parameters of freeing the large bodies that no job needs.
+const (
+	bodySweepInterval = time.Second
+	bodySweepShare    = 20               // a sweep is followed by a pause of this many times its duration, at least
+	bodyGrace         = 10 * time.Minute // for the record of a body to be stored: far more than nodes allow, and their clocks may differ
+	maxBodyRemovals   = 8                // at the same time
+)
 
-// blobs purges the hours before the oldest job that the ledger keeps: a blob's name
-// begins with the hour it was stored in, and a job's body and results are stored
-// after the job was accepted or moments before. Records that are not ingested yet
-// are not in the ledger. Therefore all records that were in the lanes at the last
-// step must be ingested, and blobs stored since that step are kept.
-func (r *reclaimer) blobs(ctx context.Context, copied *ledger.Ledger) error {
-	if r.laneEnds == nil {
+// StoredBody is a large body, which is stored as a blob.
+type StoredBody struct {
+	Name   string
+	Owner  job.ID    // see [job.Blob.Owner]
+	Stored time.Time // by the clock of the node that stored it
+}
+
+// bodySweeper removes the large bodies that no job and no dead letter needs. It compares
+// all stored bodies with the ledger each time, so that it needs no record of what is to
+// be removed: a body whose removal fails, or that was stored for a job that was never
+// accepted, is found by a later sweep.
+type bodySweeper struct {
+	ledger Ledger
+	lanes  Lanes
+	log    *slog.Logger
+
+	laneEnds []uint64  // last sequences of all lanes at an earlier sweep; nil: not all were known
+	endsAt   time.Time // before laneEnds was read
+	settled  time.Time // every record that was stored before this time is ingested
+}
+
+// run removes bodies until ctx ends.
+func (s *bodySweeper) run(ctx context.Context) error {
+	pause := time.Duration(bodySweepInterval)
+	for backoff.Sleep(ctx, pause) == nil {
+		started := time.Now()
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("removal of large bodies failed, retrying", "err", err)
+			pause = reclaimInterval
+			continue
+		}
+		pause = max(bodySweepInterval, bodySweepShare*time.Since(started))
+	}
+	return nil
+}
+
+// sweep removes what is not needed now, unless a backup holds the bodies.
+func (s *bodySweeper) sweep(ctx context.Context) error {
+	bodies, err := s.lanes.Bodies(ctx)
+	if err != nil || len(bodies) == 0 {
+		return err
+	}
+	s.updateSettled(ctx)
+	unneeded := s.unneeded(bodies)
+	if len(unneeded) == 0 {
 		return nil
 	}
-	for i, lane := range copied.Lanes() {
-		if lane.Cursor < r.laneEnds[i] {
+	// The dead letters are listed after the ledger was read: a body whose letter was not
+	// published then is needed according to the ledger.
+	letters, err := s.lanes.DeadLetterBodies(ctx)
+	if err != nil {
+		return err
+	}
+	removals, ctx := errgroup.WithContext(ctx)
+	removals.SetLimit(maxBodyRemovals)
+	for _, body := range unneeded {
+		if letters[body.Owner] {
+			continue
+		}
+		removals.Go(func() error {
+			if err := s.lanes.RemoveBody(ctx, body.Name); err != nil {
+				return fmt.Errorf("body %s: %w", body.Name, err)
+			}
 			return nil
+		})
+	}
+	return removals.Wait()
+}
+
+// unneeded returns the bodies that no job of the ledger may still need, nor a dead letter
+// that is not published. A body whose owner the ledger does not know may belong to a
+// record that is not ingested yet, or not stored yet, until bodyGrace has passed.
+func (s *bodySweeper) unneeded(bodies []StoredBody) (unneeded []StoredBody) {
+	s.ledger.View(func(l *ledger.Ledger) {
+		// A backup takes its hold before it copies the ledger. So without a hold here, the
+		// copy is later and needs no body that this ledger does not.
+		if holder, _ := l.Holder(); holder != "" {
+			return
+		}
+		letters := make(map[job.ID]bool)
+		for _, letter := range l.DeadLettersAfter(0) {
+			letters[letter.BlobOwner] = true
+		}
+		for _, body := range bodies {
+			if l.NeedsBody(body.Owner) || letters[body.Owner] {
+				continue
+			}
+			if _, known := l.Known(body.Owner); known || body.Stored.Before(s.settled.Add(-bodyGrace)) {
+				unneeded = append(unneeded, body)
+			}
+		}
+	})
+	return unneeded
+}
+
+// updateSettled sets s.settled to a time, if a later one is known, before which no record
+// was stored that is not ingested: the time of an earlier sweep, if the lanes are
+// ingested as far as they went then.
+func (s *bodySweeper) updateSettled(ctx context.Context) {
+	var lanes []ledger.LaneCursor
+	s.ledger.View(func(l *ledger.Ledger) { lanes = l.Lanes() })
+	for i, end := range s.laneEnds {
+		if lanes[i].Cursor < end {
+			return // laneEnds stay, until the lanes are ingested up to there
 		}
 	}
-	before := r.seenAt
-	if oldest := copied.OldestKept(); !oldest.IsZero() && oldest.Before(before) {
-		before = oldest
+	if s.laneEnds != nil {
+		s.settled = s.endsAt
 	}
-	before = before.Add(-blobSlack).Truncate(time.Hour)
-	if !before.After(r.blobsPurgedBefore) {
-		return nil
+	at := time.Now()
+	ends, err := s.currentEnds(ctx, lanes)
+	if err != nil { // without a leader of each lane, what it holds is unknown
+		s.laneEnds = nil
+		return
 	}
-	if err := r.lanes.PurgeBlobs(ctx, before); err != nil {
-		return fmt.Errorf("before %s: %w", before.UTC().Format(time.RFC3339), err)
+	s.laneEnds, s.endsAt = ends, at
+}
+
+// currentEnds returns the last sequence of each lane.
+func (s *bodySweeper) currentEnds(ctx context.Context, lanes []ledger.LaneCursor) ([]uint64, error) {
+	ends := make([]uint64, len(lanes))
+	for i, lane := range lanes {
+		info, err := s.lanes.Info(ctx, uint8(i))
+		if err == nil && info.Identity != lane.Identity {
+			err = errors.New("the lane's stream was replaced")
+		}
+		if err != nil {
+			return nil, err
+		}
+		ends[i] = info.Last
 	}
-	r.blobsPurgedBefore = before
-	return nil
+	return ends, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -162,8 +163,10 @@ type fakeLanes struct {
 	max       uint64 // bytes of a lane; 0: no limit
 	ensureErr error  // returned by Ensure
 
-	blobs    time.Time     // older blobs are purged
-	tailEnds chan struct{} // closed to make Tail return an error
+	bodies    map[string]StoredBody // stored as blobs, by name
+	removeErr error                 // of RemoveBody
+	letters   map[job.ID]bool       // owners of bodies that dead letters refer to
+	tailEnds  chan struct{}         // closed to make Tail return an error
 }
 
 type fakeLane struct {
@@ -173,10 +176,10 @@ type fakeLane struct {
 	lost     map[uint64]bool // sequences of missing records
 }
 
-func (l *fakeLanes) Ensure(_ context.Context, identities []string, create bool) error {
+func (l *fakeLanes) Ensure(_ context.Context, identities []string, created uint8) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ensureErr != nil || !create {
+	if l.ensureErr != nil || created > 0 {
 		return l.ensureErr
 	}
 	l.created = true
@@ -212,11 +215,25 @@ func (l *fakeLanes) Purge(_ context.Context, number uint8, below uint64) error {
 	return nil
 }
 
-func (l *fakeLanes) PurgeBlobs(_ context.Context, before time.Time) error {
+func (l *fakeLanes) Bodies(context.Context) ([]StoredBody, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.blobs = before
-	return nil
+	return slices.Collect(maps.Values(l.bodies)), l.down
+}
+
+func (l *fakeLanes) DeadLetterBodies(context.Context) (map[job.ID]bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.letters), l.down
+}
+
+func (l *fakeLanes) RemoveBody(_ context.Context, name string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.removeErr == nil {
+		delete(l.bodies, name)
+	}
+	return l.removeErr
 }
 
 func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {

@@ -214,7 +214,7 @@ func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time
 	}, *o)
 	s := ledger.Settlement{
 		Job: o.Job, N: o.N, Next: verdict.Next, Loss: verdict.Loss, Reason: verdict.Reason,
-		Result: o.Result, Blob: o.Blob, Fault: o.Fault,
+		Result: o.Result, Blob: o.Blob, Dropped: o.Dropped, Fault: o.Fault,
 	}
 	if verdict.Delay > 0 {
 		s.At = now.Add(verdict.Delay)

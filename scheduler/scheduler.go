@@ -69,9 +69,9 @@ type LaneInfo struct {
 
 // Lanes gives access to the streams of accepted jobs.
 type Lanes interface {
-	// Ensure verifies the cluster's streams and, if create is true, creates
-	// those that are missing.
-	Ensure(ctx context.Context, identities []string, create bool) error
+	// Ensure verifies the cluster's streams, and creates those that are missing if
+	// they are of a later generation than created, see [ledger.StreamGeneration].
+	Ensure(ctx context.Context, identities []string, created uint8) error
 	Info(ctx context.Context, lane uint8) (LaneInfo, error)
 	// Read returns at most limit records of a lane from sequence from on.
 	Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error)
@@ -86,9 +86,11 @@ type Lanes interface {
 	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))
 	// Purge removes the records below a sequence, except the lane's last record.
 	Purge(ctx context.Context, lane uint8, below uint64) error
-	// PurgeBlobs removes the blobs (large bodies and results) that were stored
-	// in an hour before the hour of the given time.
-	PurgeBlobs(ctx context.Context, before time.Time) error
+	// Bodies returns the bodies that are stored as blobs, DeadLetterBodies the owners
+	// of those that dead letters refer to. RemoveBody removes a body by its name.
+	Bodies(ctx context.Context) ([]StoredBody, error)
+	DeadLetterBodies(ctx context.Context) (map[job.ID]bool, error)
+	RemoveBody(ctx context.Context, name string) error
 }
 
 // Fleet sends assignments and recalls to nodes. Both methods return at once.
@@ -160,10 +162,12 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	}
 	identities := t.lanes.identities()
 	reclaimer := &reclaimer{ledger: s.ledger, lanes: s.lanes, log: s.log}
+	bodies := &bodySweeper{ledger: s.ledger, lanes: s.lanes, log: s.log}
 	group.Go(func() error { return t.streams.run(ctx, identities) })
 	group.Go(func() error { return t.lanes.run(ctx) })
 	group.Go(func() error { return t.outbox.Run(ctx, t.loop.epoch) })
 	group.Go(func() error { return reclaimer.run(ctx) })
+	group.Go(func() error { return bodies.run(ctx) })
 	group.Go(func() error { return t.replayer.run(ctx, identities) })
 	return group.Wait()
 }

@@ -24,16 +24,17 @@ type streamVerifier struct {
 	problem  string        // what is wrong with the streams; "": nothing
 }
 
-// run creates the streams of a new cluster, records in the ledger that they exist,
-// and verifies them every ensureInterval until ctx ends. A stream that is missing
-// later is not created again: it makes the node not ready.
+// run creates the streams of a new cluster, and those that this release has added to the
+// streams of an older one, records in the ledger that they exist, and verifies them every
+// ensureInterval until ctx ends. A stream that is missing later is not created again: it
+// makes the node not ready.
 func (v *streamVerifier) run(ctx context.Context, identities []string) error {
 	created, ready := v.created(), false
-	if !created {
+	if created < ledger.StreamGeneration {
 		v.loop.post(func() { v.problem = streamsBeingCreated })
 	}
 	for failures := 0; ctx.Err() == nil; {
-		err := v.lanes.Ensure(ctx, identities, !created)
+		err := v.lanes.Ensure(ctx, identities, created)
 		if err != nil {
 			if failures++; failures == 1 {
 				v.loop.log.Warn("stream verification failed", "err", err)
@@ -52,24 +53,24 @@ func (v *streamVerifier) run(ctx context.Context, identities []string) error {
 			ready = true
 			close(v.ready)
 		}
-		if !created {
-			created = true
-			v.loop.post(func() { v.loop.submit(&ledger.Bootstrap{StreamsCreated: true}, nil) })
+		if created < ledger.StreamGeneration {
+			created = ledger.StreamGeneration
+			v.loop.post(func() { v.loop.submit(&ledger.Bootstrap{StreamsCreated: true, Generation: created}, nil) })
 		}
 		backoff.Sleep(ctx, ensureInterval)
 	}
 	return nil
 }
 
-// created reports whether the ledger records that the streams were created.
-func (v *streamVerifier) created() (created bool) {
-	v.loop.ledger.View(func(l *ledger.Ledger) { created = l.StreamsCreated() })
-	return created
+// created returns the generation of the streams that the ledger records as created.
+func (v *streamVerifier) created() (generation uint8) {
+	v.loop.ledger.View(func(l *ledger.Ledger) { generation = l.Streams() })
+	return generation
 }
 
 // await blocks until the streams of a new cluster exist or ctx ends.
 func (v *streamVerifier) await(ctx context.Context) {
-	if v.created() {
+	if v.created() > 0 {
 		return
 	}
 	select {
@@ -85,20 +86,15 @@ const (
 	reclaimMinSize  = 64 << 20 // bytes that are worth a purge
 )
 
-// reclaimer removes what no job needs from lanes and blobs, and keeps the state that
-// one step leaves for the next.
+// reclaimer removes what no job needs from lanes.
 type reclaimer struct {
-	ledger            Ledger
-	lanes             Lanes
-	log               *slog.Logger
-	laneEnds          []uint64  // last sequences of all lanes at the last step; nil: not all were known
-	seenAt            time.Time // before laneEnds was read
-	blobsPurgedBefore time.Time // older blobs have been purged
+	ledger Ledger
+	lanes  Lanes
+	log    *slog.Logger
 }
 
-// run purges the records at the beginning of lanes that no job needs, and the
-// blobs of hours that no job refers to. A job that waits long keeps all later
-// records of its lane, and all later blobs.
+// run purges the records at the beginning of lanes that no job needs. A job that waits
+// long keeps all later records of its lane.
 func (r *reclaimer) run(ctx context.Context) error {
 	for backoff.Sleep(ctx, reclaimInterval) == nil {
 		r.step(ctx)
@@ -106,33 +102,23 @@ func (r *reclaimer) run(ctx context.Context) error {
 	return nil
 }
 
-// step reclaims what it can of all lanes and blobs, unless a backup holds them.
+// step reclaims what it can of all lanes, unless a backup holds them.
 func (r *reclaimer) step(ctx context.Context) {
-	at := time.Now()
 	copied := r.ledger.Copy()
 	// A backup takes its hold before it copies the ledger. So if this copy shows
 	// no hold, a backup's copy is later and needs no record that this one does not.
 	if holder, _ := copied.Holder(); holder != "" {
 		return
 	}
-	lanes, needed := copied.Lanes(), copied.LowestNeeded()
-	ends := make([]uint64, 0, len(lanes))
-	for i, lane := range lanes {
+	needed := copied.LowestNeeded()
+	for i, lane := range copied.Lanes() {
 		info, err := r.lanes.Info(ctx, uint8(i))
 		if err != nil || info.Identity != lane.Identity {
 			continue // no leader at present, or a replaced stream
 		}
-		ends = append(ends, info.Last)
 		if err := r.lane(ctx, uint8(i), info, needed[i]); err != nil && ctx.Err() == nil {
 			r.log.Warn("lane purge failed", "lane", i, "below", needed[i], "err", err)
 		}
-	}
-	if err := r.blobs(ctx, copied); err != nil && ctx.Err() == nil {
-		r.log.Warn("blob purge failed", "err", err)
-	}
-	r.laneEnds, r.seenAt = ends, at
-	if len(ends) < len(lanes) { // blobs must not be purged while a lane's end is unknown
-		r.laneEnds = nil
 	}
 }
 

@@ -123,14 +123,14 @@ func (h *Enqueue) call(ctx context.Context, text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, err := h.Viewer.Finished(ctx, reply.ID)
+	view, err := h.Viewer.Finished(ctx, reply.ID, api.MaxShownBytes)
 	if err != nil {
 		return nil, waitError(err, reply.ID, wait)
 	}
 	full := api.JobOf(&view)
 	return json.Marshal(&api.CallReply{
 		EnqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
-		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, Error: full.Error,
+		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, ResultReason: full.ResultReason, Error: full.Error,
 	})
 }
 
@@ -172,7 +172,7 @@ func (h *Enqueue) AndWait(timeout time.Duration) Handler {
 		if err != nil {
 			return nil, err
 		}
-		view, err := h.Viewer.Full(ctx, reply.ID)
+		view, err := h.Viewer.Full(ctx, reply.ID, api.MaxShownBytes)
 		if err != nil {
 			return nil, waitError(err, reply.ID, timeout)
 		}

@@ -46,7 +46,7 @@ func (h *Jobs) show(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, err := h.Viewer.Full(ctx, id)
+	view, err := h.Viewer.Full(ctx, id, api.MaxShownBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 		return nil, waitError(err, id, wait)
 	}
 	h.Viewer.Ledger.View(func(l *ledger.Ledger) { SetIndex(ctx, l.Index()) }) // includes the end of the job
-	view, err := h.Viewer.Full(ctx, id)
+	view, err := h.Viewer.Full(ctx, id, api.MaxShownBytes)
 	if err != nil {
 		return nil, err
 	}

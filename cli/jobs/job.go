@@ -2,6 +2,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -234,9 +235,7 @@ func jobTable(out io.Writer, j *api.Job) {
 	row("waiting because", j.Because)
 	row("error", faultText(j.Error))
 	row("result", valueText(j.Result, j.ResultMsgpack))
-	if j.ResultGone {
-		row("result", "gone: its retention time has passed")
-	}
+	row("result", resultNote(j))
 	row("params", valueText(j.Params, j.Payload))
 	if j.PayloadGone {
 		row("params", "gone: the record has been reclaimed")
@@ -261,6 +260,22 @@ func jobTable(out io.Writer, j *api.Job) {
 		row("trace "+name, j.Trace[name])
 	}
 	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
+}
+
+// resultNote returns why a job's result is not shown, "" if it is or if there is none.
+func resultNote(j *api.Job) string {
+	gone := map[string]string{
+		"result_expired": "its retention time has passed",
+		"result_evicted": "newer results took its place",
+		"result_dropped": "it was not kept: " + j.ResultReason,
+	}
+	switch {
+	case j.ResultGone != "":
+		return fmt.Sprintf("gone, %d bytes: %s (%s)", j.ResultBytes, cmp.Or(gone[j.ResultGone], "no reason is known"), j.ResultGone)
+	case j.ResultBytes > 0 && len(j.Result) == 0 && len(j.ResultMsgpack) == 0:
+		return fmt.Sprintf("%d bytes; 'yardmaster job result %s' prints it", j.ResultBytes, j.ID)
+	}
+	return ""
 }
 
 // faultText returns a job's error as JSON, "" for nil.

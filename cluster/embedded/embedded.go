@@ -219,7 +219,7 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 func deniedPublishes() []string {
 	denied := []string{
 		subjects.Lane + ".*." + subjects.NodePublish + ".>", subjects.ClosedLanes + ".>", subjects.Tail + ".>", api.SubjectNode + ".>", subjects.History,
-		subjects.Results, subjects.DeadLetters + ".>", subjects.Logs + ".>", subjects.Blobs + ".>", subjects.Live + ".>", subjects.Advisory + ".>",
+		subjects.Results, subjects.DeadLetters + ".>", subjects.Logs + ".>", subjects.Blobs + ".>", subjects.ResultBlobs + ".>", subjects.Live + ".>", subjects.Advisory + ".>",
 	}
 	streams := slices.Clone(subjects.SharedStreams)
 	for lane := range subjects.MaxLanes {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -20,9 +19,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Limits of blobs, which hold bodies and results that are too large for a record.
+// BlobStore is a stream of blobs: data that is too large for one message, in chunks.
+type BlobStore struct{ stream, prefix string }
+
+// The streams of blobs. Bodies are kept until no job needs them, and a full stream
+// refuses new ones. Results are evicted, oldest first.
+var (
+	BodyBlobs   = BlobStore{subjects.StreamBlobs, subjects.Blobs}
+	ResultBlobs = BlobStore{subjects.StreamResultBlobs, subjects.ResultBlobs}
+)
+
+// Limits of blobs.
 const (
-	chunkSize           = 512 << 10 // bytes
+	chunkSize           = 512 << 10 // bytes; readers of older blobs rely on it
+	chunkOverhead       = 256       // bytes that a chunk takes in its stream besides its data, at most
 	maxConcurrentChunks = 8
 	chunkTimeout        = 2 * time.Second
 	chunkRetryDelay     = 100 * time.Millisecond
@@ -35,31 +45,65 @@ type CorruptBlobError struct{ Name, Reason string }
 
 func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.Reason }
 
-// StoreBlob stores data that is too large for a record and returns the reference to it.
-// The blob's name contains id and a checksum of data, so that different data under the
-// same id overwrites nothing. The blob is garbage until a record with the reference is
-// stored; [Admin.PurgeBlobs] removes it with all blobs of its hour.
-func (w *Writer) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
+// StoreBody stores the body of the record with an id and returns the reference to it. The
+// blob is garbage until that record is stored, which must happen soon: see
+// [MaxBodyDelay]. The error is a [*job.UnavailableError] if there is no space, and wraps
+// [job.ErrTooLarge] if there never will be.
+func (w *Writer) StoreBody(ctx context.Context, id string, body []byte) (job.Blob, error) {
+	return w.storeBlob(ctx, &w.bodies, body, func(checksum string) string {
+		return subjects.BodyBlobName(id, time.Now(), checksum)
+	})
+}
+
+// StoreResult stores a large result under a name of the form "<job>.<dispatch>" and
+// returns the reference to it. It evicts older results if necessary. The error wraps
+// [job.ErrTooLarge] if the result is larger than the whole stream.
+func (w *Writer) StoreResult(ctx context.Context, name string, result []byte) (job.Blob, error) {
+	return w.storeBlob(ctx, &w.results, result, func(checksum string) string { return name + "-" + checksum })
+}
+
+// storeBlob stores data as a blob, or nothing: if a chunk cannot be stored, it removes
+// the others. name returns the blob's name, given a checksum to include.
+func (w *Writer) storeBlob(ctx context.Context, space *blobSpace, data []byte, name func(checksum string) string) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)
 	}
 	sum := sha256.Sum256(data)
 	blob := job.Blob{
-		Name: subjects.BlobName(id+"-"+hex.EncodeToString(sum[:6]), time.Now()), Chunks: (len(data) + chunkSize - 1) / chunkSize,
+		Name: name(hex.EncodeToString(sum[:6])), Chunks: (len(data) + chunkSize - 1) / chunkSize,
 		Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:]),
 	}
 	ctx, cancel := withTimeout(ctx, blobTimeout)
 	defer cancel()
-	g, ctx := errgroup.WithContext(ctx)
+	release, err := space.reserve(ctx, w.local.JS, blob.Size+int64(blob.Chunks)*chunkOverhead)
+	if err != nil {
+		return job.Blob{}, err
+	}
+	defer release()
+	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(maxConcurrentChunks)
 	for i := range blob.Chunks {
 		chunk := data[i*chunkSize : min((i+1)*chunkSize, len(data))]
-		g.Go(func() error { return w.storeChunk(ctx, subjects.BlobSubject(blob.Name, i), chunk) })
+		g.Go(func() error {
+			return w.storeChunk(groupCtx, subjects.BlobChunk(space.store.prefix, blob.Name, i), chunk)
+		})
 	}
 	if err := g.Wait(); err != nil {
+		w.discardBlob(ctx, space.store, blob.Name)
+		if errors.Is(err, ErrStorageFull) {
+			err = space.fullError(blob.Size)
+		}
 		return job.Blob{}, fmt.Errorf("store blob %s: %w", blob.Name, err)
 	}
 	return blob, nil
+}
+
+// discardBlob removes the chunks of a blob that was not stored completely. If it fails,
+// they are removed later, as every body that no job needs, or evicted.
+func (w *Writer) discardBlob(ctx context.Context, store BlobStore, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
+	defer cancel()
+	_ = purge(ctx, w.local.JS, store.stream, jetstream.WithPurgeSubject(store.prefix+"."+name+".*"))
 }
 
 // withTimeout returns ctx with a timeout of d if it has no deadline.
@@ -71,7 +115,8 @@ func withTimeout(ctx context.Context, d time.Duration) (context.Context, context
 }
 
 // storeChunk stores one chunk and retries until it is acknowledged or ctx ends. A
-// chunk that was stored twice does no harm: readers take the last one.
+// chunk that was stored twice does no harm: readers take the last one. The error is
+// [ErrStorageFull] if there is no space.
 func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) error {
 	for {
 		m, err := w.local.Ingest.Request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
@@ -82,6 +127,9 @@ func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) e
 			return nil
 		}
 		if apiErr, ok := errors.AsType[*embedded.APIError](err); ok && apiErr.Class() == embedded.ClassRetry {
+			if apiErr.StorageFull() {
+				return fmt.Errorf("%w: %w", ErrStorageFull, apiErr.Unavailable())
+			}
 			return apiErr.Unavailable()
 		}
 		_ = backoff.Sleep(ctx, chunkRetryDelay)
@@ -93,28 +141,10 @@ func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) e
 
 // LoadBlob reads a blob and verifies its size and checksum. It returns a
 // [*CorruptBlobError] if they do not match, and [ErrNotStored] if a chunk is gone.
-func (r *Reader) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
-	if blob.Chunks < 1 || blob.Chunks > maxBlobChunks || blob.Size < 1 || blob.Size > job.MaxBody {
-		return nil, &CorruptBlobError{blob.Name, "size or number of chunks in its reference is out of range"}
-	}
-	ctx, cancel := withTimeout(ctx, blobTimeout)
-	defer cancel()
-	chunks := make([][]byte, blob.Chunks)
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(maxConcurrentChunks)
-	for i := range chunks {
-		g.Go(func() error {
-			s, err := r.load(ctx, subjects.StreamBlobs, getRequest{LastFor: subjects.BlobSubject(blob.Name, i)})
-			chunks[i] = s.data
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("load blob %s: %w", blob.Name, err)
-	}
-	data := slices.Concat(chunks...)
-	if int64(len(data)) != blob.Size {
-		return nil, &CorruptBlobError{blob.Name, fmt.Sprintf("has %d bytes, its reference says %d", len(data), blob.Size)}
+func (r *Reader) LoadBlob(ctx context.Context, store BlobStore, blob job.Blob) ([]byte, error) {
+	data, err := r.LoadBlobRange(ctx, store, blob, 0, blob.Size)
+	if err != nil {
+		return nil, err
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != blob.SHA256 {
 		return nil, &CorruptBlobError{blob.Name, "its content does not match its checksum"}
@@ -122,29 +152,108 @@ func (r *Reader) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 	return data, nil
 }
 
-// PurgeBlobs removes the blobs of all hours before the one that before belongs to; a
-// blob's name contains its hour. It proceeds hour by hour from the beginning of the
-// stream to the first blob that is to be kept.
-func (a *Admin) PurgeBlobs(ctx context.Context, before time.Time) error {
-	keepFrom := subjects.BlobHour(before)
-	for purged := ""; ; {
-		first, err := a.reader.getFromLeader(ctx, subjects.StreamBlobs, getRequest{NextFor: subjects.Blobs + ".>"})
-		if errors.Is(err, ErrNotStored) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("find the oldest blob: %w", err)
-		}
-		hour, _, _ := strings.Cut(strings.TrimPrefix(first.subject, subjects.Blobs+"."), ".")
-		if hour >= keepFrom {
-			return nil
-		}
-		if hour == purged {
-			return fmt.Errorf("blobs of hour %s are still there after their purge", hour)
-		}
-		if err := a.purge(ctx, subjects.StreamBlobs, jetstream.WithPurgeSubject(subjects.Blobs+"."+hour+".>")); err != nil {
-			return err
-		}
-		purged = hour
+// LoadBlobRange reads size bytes of a blob that begin at offset, or fewer at its end. It
+// cannot verify the checksum, which is that of the whole blob; for its errors see
+// [Reader.LoadBlob].
+func (r *Reader) LoadBlobRange(ctx context.Context, store BlobStore, blob job.Blob, offset, size int64) ([]byte, error) {
+	if blob.Chunks < 1 || blob.Chunks > maxBlobChunks || blob.Size < 1 || blob.Size > job.MaxBody || int64(blob.Chunks) != (blob.Size+chunkSize-1)/chunkSize {
+		return nil, &CorruptBlobError{blob.Name, "size or number of chunks in its reference is out of range"}
 	}
+	size = min(size, blob.Size-offset)
+	if offset < 0 || size <= 0 {
+		return nil, nil
+	}
+	ctx, cancel := withTimeout(ctx, blobTimeout)
+	defer cancel()
+	first, last := int(offset/chunkSize), int((offset+size-1)/chunkSize)
+	chunks := make([][]byte, last-first+1)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxConcurrentChunks)
+	for i := range chunks {
+		g.Go(func() error {
+			s, err := r.load(ctx, store.stream, getRequest{LastFor: subjects.BlobChunk(store.prefix, blob.Name, first+i)})
+			if want := min(chunkSize, blob.Size-int64(first+i)*chunkSize); err == nil && int64(len(s.data)) != want {
+				err = &CorruptBlobError{blob.Name, fmt.Sprintf("chunk %d has %d bytes, its reference says %d", first+i, len(s.data), want)}
+			}
+			chunks[i] = s.data
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("load blob %s: %w", blob.Name, err)
+	}
+	if len(chunks) == 1 {
+		return chunks[0][offset%chunkSize:][:size], nil
+	}
+	return slices.Concat(chunks...)[offset-int64(first)*chunkSize:][:size], nil
+}
+
+// MaxBodyDelay is how long after [Writer.StoreBody] was called the record may be stored
+// that refers to the body. After that the authority may remove the body as garbage.
+const MaxBodyDelay = time.Minute
+
+// Body is a body that is stored as a blob.
+type Body struct {
+	Name   string
+	Owner  job.ID // see [job.Blob.Owner]
+	Stored time.Time
+}
+
+// bodyListTimeout bounds the listing of all bodies, of which there may be some 100,000.
+const bodyListTimeout = 10 * time.Second
+
+// Bodies returns the bodies that are stored as blobs, complete or not.
+func (a *Admin) Bodies(ctx context.Context) ([]Body, error) {
+	var bodies []Body
+	chunks, err := a.subjects(ctx, subjects.StreamBlobs, subjects.Blobs+".>")
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool, len(chunks))
+	for subject := range chunks {
+		if name, owner, at, ok := subjects.ParseBodyBlob(subject); ok && !seen[name] {
+			seen[name] = true
+			bodies = append(bodies, Body{name, owner, at})
+		}
+	}
+	return bodies, nil
+}
+
+// DeadLetterBodies returns the owners of the bodies that dead letters refer to.
+func (a *Admin) DeadLetterBodies(ctx context.Context) (map[job.ID]bool, error) {
+	letters, err := a.subjects(ctx, subjects.StreamDLQ, subjects.DeadLetters+".*.*")
+	if err != nil {
+		return nil, err
+	}
+	owners := make(map[job.ID]bool, len(letters))
+	for subject := range letters {
+		if owner, ok := subjects.ParseDLQSubject(subject); ok {
+			owners[owner] = true
+		}
+	}
+	return owners, nil
+}
+
+// subjects returns the subjects of the messages in a stream that match filter, with the
+// number of messages of each.
+func (a *Admin) subjects(ctx context.Context, stream, filter string) (map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, bodyListTimeout)
+	defer cancel()
+	s, err := a.local.JS.Stream(ctx, stream)
+	if err != nil {
+		return nil, fmt.Errorf("find stream %s: %w", stream, err)
+	}
+	if s.CachedInfo().State.Msgs == 0 {
+		return nil, nil
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return nil, fmt.Errorf("list subjects of stream %s: %w", stream, err)
+	}
+	return info.State.Subjects, nil
+}
+
+// RemoveBody removes a body by its name.
+func (a *Admin) RemoveBody(ctx context.Context, name string) error {
+	return purge(ctx, a.local.JS, subjects.StreamBlobs, jetstream.WithPurgeSubject(subjects.Blobs+"."+name+".*"))
 }

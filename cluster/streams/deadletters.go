@@ -30,34 +30,67 @@ func (r *Reader) LastDeadLetter(ctx context.Context) (uint64, error) {
 // subject, so yield may get dead letters of another queue; the body of a dead letter
 // names its queue. A dead letter that was just removed may still appear.
 func (r *Reader) DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(Batch) bool) error {
-	subject := subjects.DeadLetters + ".>"
+	from = max(from, 1)
+	cursors := []letterCursor{{subject: subjects.DeadLetters + ".>", next: from}}
 	if queue != "" {
-		subject = subjects.DLQSubject(queue)
+		letters := subjects.DLQSubject(queue)
+		cursors = []letterCursor{{subject: letters, next: from}, {subject: letters + ".*", next: from}}
 	}
-	for from = max(from, 1); from <= until; {
-		batches, err := r.readBatches(ctx, subjects.StreamDLQ, getRequest{
-			Seq: from, NextFor: subject, Batch: deadLetterBatch, MaxBytes: deadLetterBatchBytes,
-		})
+	for {
+		var oldest *letterCursor
+		for i := range cursors {
+			c := &cursors[i]
+			if err := c.fill(ctx, r, until); err != nil {
+				return err
+			}
+			if len(c.letters) > 0 && (oldest == nil || c.letters[0].Seq < oldest.letters[0].Seq) {
+				oldest = c
+			}
+		}
+		if oldest == nil || !yield(oldest.letters[0]) {
+			return nil
+		}
+		oldest.letters = oldest.letters[1:]
+	}
+}
+
+// letterCursor reads the dead letters of one subject, which may have wildcards.
+type letterCursor struct {
+	subject string
+	next    uint64  // sequence from which the next read begins
+	letters []Batch // read and not yielded yet
+}
+
+// fill reads the next letters if there are none, with sequences of at most until.
+func (c *letterCursor) fill(ctx context.Context, r *Reader, until uint64) error {
+	if len(c.letters) > 0 || c.next > until {
+		return nil
+	}
+	batches, err := r.readBatches(ctx, subjects.StreamDLQ, getRequest{
+		Seq: c.next, NextFor: c.subject, Batch: deadLetterBatch, MaxBytes: deadLetterBatchBytes,
+	})
+	if err != nil {
+		return err
+	}
+	if len(batches) == 0 { // a replica may lack the newest ones: ask the leader
+		s, err := r.getFromLeader(ctx, subjects.StreamDLQ, getRequest{Seq: c.next, NextFor: c.subject})
+		if errors.Is(err, ErrNotStored) {
+			c.next = until + 1
+			return nil
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("read %s from %d: %w", subjects.StreamDLQ, c.next, err)
 		}
-		if len(batches) == 0 { // a replica may lack the newest ones: ask the leader
-			s, err := r.getFromLeader(ctx, subjects.StreamDLQ, getRequest{Seq: from, NextFor: subject})
-			if errors.Is(err, ErrNotStored) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("read %s from %d: %w", subjects.StreamDLQ, from, err)
-			}
-			batches = []Batch{toBatch(&s)}
-		}
-		for _, b := range batches {
-			if b.Seq > until || !yield(b) {
-				return nil
-			}
-			from = b.Seq + 1
+		batches = []Batch{toBatch(&s)}
+	}
+	c.next = batches[len(batches)-1].Seq + 1
+	for i := range batches {
+		if batches[i].Seq > until {
+			batches, c.next = batches[:i], until+1
+			break
 		}
 	}
+	c.letters = batches
 	return nil
 }
 

@@ -59,10 +59,15 @@ func (e *WrongLastError) Error() string {
 
 // Writer stores history, dead letters, logs and blobs in their streams; package
 // lanes stores jobs. Its methods may be called concurrently.
-type Writer struct{ local *embedded.Server }
+type Writer struct {
+	local           *embedded.Server
+	bodies, results blobSpace
+}
 
 // NewWriter returns a writer over l's connections.
-func NewWriter(l *embedded.Server) *Writer { return &Writer{l} }
+func NewWriter(l *embedded.Server) *Writer {
+	return &Writer{local: l, bodies: blobSpace{store: BodyBlobs}, results: blobSpace{store: ResultBlobs}}
+}
 
 // AppendAsync sends a batch, which the stream stores only if its last sequence is
 // expectLast; 0 stands for a stream that was never written. The caller must not send the

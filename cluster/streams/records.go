@@ -191,7 +191,7 @@ func (r *Reader) LoadRecordBody(ctx context.Context, body []byte) ([]byte, error
 	if json.Unmarshal(body, &reference) != nil || reference.Blob == nil {
 		return body, nil
 	}
-	return r.LoadBlob(ctx, *reference.Blob)
+	return r.LoadBlob(ctx, BodyBlobs, *reference.Blob)
 }
 
 // Tail calls fn for each directly published record when it is stored. Records may
@@ -241,12 +241,12 @@ func (a *Admin) Purge(ctx context.Context, lane uint8, seq uint64) error {
 	if seq <= info.State.FirstSeq {
 		return nil
 	}
-	return a.purge(ctx, name, jetstream.WithPurgeSequence(seq))
+	return purge(ctx, a.local.JS, name, jetstream.WithPurgeSequence(seq))
 }
 
 // purge removes messages of a stream, selected by opts.
-func (a *Admin) purge(ctx context.Context, name string, opts ...jetstream.StreamPurgeOpt) error {
-	stream, err := a.local.JS.Stream(ctx, name)
+func purge(ctx context.Context, js jetstream.JetStream, name string, opts ...jetstream.StreamPurgeOpt) error {
+	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("find stream %s: %w", name, err)
 	}

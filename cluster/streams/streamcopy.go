@@ -244,9 +244,9 @@ func streamConfig(l Layout, stream, identity string) (cfg jetstream.StreamConfig
 	if lane, isLane := subjects.ParseLaneStream(stream); isLane {
 		return laneConfig(lane, identity, l), true
 	}
-	for _, cfg := range append(auxStreams(l), logStream(l)) {
-		if cfg.Name == stream {
-			return cfg, true
+	for _, aux := range append(auxStreams(l), auxConfig{logStream(l), 1}) {
+		if aux.Name == stream {
+			return aux.StreamConfig, true
 		}
 	}
 	return jetstream.StreamConfig{}, false

@@ -33,9 +33,12 @@ type Layout struct {
 	// An empty entry accepts any existing lane and gives a new one a random
 	// identity.
 	Identities []string
-	// Create allows creating missing streams. Without it a missing stream is
-	// [ErrStreamMissing], so that lost streams are never replaced silently.
-	Create bool
+	// Create allows creating missing streams, except those of the generations up to
+	// Created, which exist already, see [ledger.StreamGeneration]. A missing stream that
+	// may not be created is [ErrStreamMissing], so that lost streams are never replaced
+	// silently.
+	Create  bool
+	Created uint8
 	// Closed keeps lanes closed for new records, while a backup is restored. Without
 	// it closed lanes are opened.
 	Closed bool
@@ -45,10 +48,11 @@ type Layout struct {
 
 	Replicas     int           // 0: 3, or 1 when the node runs alone
 	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; a full lane refuses records
-	MaxBlobBytes int64         // 0: 16 GiB or its share
+	MaxBlobBytes int64         // of large bodies, 0: 8 GiB or its share; a full stream refuses more
 	HistoryAge   time.Duration // 0: 7 days
 	HistoryBytes int64         // 0: 4 GiB or its share; each for events and results
-	ResultsAge   time.Duration // 0: 24 h
+	ResultsAge   time.Duration // of small and large results, 0: 24 h
+	ResultBytes  int64         // of large results, 0: 16 GiB or its share; the oldest are evicted
 	LogBytes     int64         // 0: 1 GiB or its share
 }
 
@@ -62,9 +66,9 @@ func (e *IdentityError) Error() string {
 }
 
 // withDefaults returns l with defaults filled in. They fit into MaxStore, because
-// JetStream reserves the limits: two fifths for all lanes, a quarter for blobs, a
-// tenth each for events and results, and a twentieth for logs. The rest is for
-// dead letters.
+// JetStream reserves the limits: two fifths for all lanes, an eighth each for large
+// bodies and large results, a tenth each for events and results, and a twentieth for
+// logs. The rest is for dead letters.
 func (l Layout) withDefaults(c *embedded.Config) Layout {
 	replicas := 1
 	if c.Clustered() {
@@ -72,13 +76,17 @@ func (l Layout) withDefaults(c *embedded.Config) Layout {
 	}
 	l.Replicas = cmp.Or(l.Replicas, replicas)
 	l.MaxLaneBytes = cmp.Or(l.MaxLaneBytes, min(8<<30, c.MaxStore/5*2/int64(len(l.Identities))))
-	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(16<<30, c.MaxStore/4))
+	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(8<<30, c.MaxStore/8))
+	l.ResultBytes = cmp.Or(l.ResultBytes, min(16<<30, c.MaxStore/8))
 	l.HistoryBytes = cmp.Or(l.HistoryBytes, min(4<<30, c.MaxStore/10))
 	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/20))
 	l.HistoryAge = cmp.Or(l.HistoryAge, 7*24*time.Hour)
 	l.ResultsAge = cmp.Or(l.ResultsAge, 24*time.Hour)
 	return l
 }
+
+// mayCreate reports whether a stream of a generation may be created.
+func (l *Layout) mayCreate(generation uint8) bool { return l.Create && generation > l.Created }
 
 // Admin creates, empties, archives and removes the cluster's streams. Its methods may
 // be called concurrently.
@@ -105,8 +113,8 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 		}
 		identities[lane] = identity
 	}
-	for _, cfg := range auxStreams(layout) {
-		if _, err := ensureStream(ctx, a.local.JS, cfg, layout.Create); err != nil {
+	for _, aux := range auxStreams(layout) {
+		if _, err := ensureStream(ctx, a.local.JS, aux.StreamConfig, layout.mayCreate(aux.generation)); err != nil {
 			return nil, err
 		}
 	}
@@ -120,7 +128,7 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 func (a *Admin) ensureLane(ctx context.Context, lane uint8, layout Layout) (identity string, err error) {
 	recorded := layout.Identities[lane] // in the ledger; "": any identity is accepted
 	cfg := laneConfig(lane, cmp.Or(recorded, newIdentity()), layout)
-	info, err := ensureStream(ctx, a.local.JS, cfg, layout.Create)
+	info, err := ensureStream(ctx, a.local.JS, cfg, layout.mayCreate(1))
 	if err != nil {
 		return "", err
 	}
@@ -222,11 +230,20 @@ func withMonitorMeta(meta map[string]string, replicas int) map[string]string {
 	return meta
 }
 
+// auxConfig is the configuration of a stream that is not a lane, and the generation that
+// the stream belongs to, see [ledger.StreamGeneration].
+type auxConfig struct {
+	jetstream.StreamConfig
+	generation uint8
+}
+
 // auxStreams returns the configurations of all streams other than lanes, logs and
 // boards.
-func auxStreams(l Layout) []jetstream.StreamConfig {
-	blobs := auxStream(l, subjects.StreamBlobs, "blobs", "Bodies and results too large for a record, in chunks, by hour", subjects.Blobs+".*.*.*")
+func auxStreams(l Layout) []auxConfig {
+	blobs := auxStream(l, subjects.StreamBlobs, "blobs", "Bodies too large for a record, in chunks, by job", subjects.Blobs+".*.*.*")
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
+	resultBlobs := auxStream(l, subjects.StreamResultBlobs, "result blobs", "Results too large for a message of many, in chunks, by job", subjects.ResultBlobs+".*.*.*")
+	resultBlobs.MaxAge, resultBlobs.MaxBytes = l.ResultsAge, l.ResultBytes
 	events := auxStream(l, subjects.StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", subjects.History)
 	events.MaxAge, events.MaxBytes, events.DenyDelete = l.HistoryAge, l.HistoryBytes, true
 	if l.Recreated {
@@ -234,9 +251,9 @@ func auxStreams(l Layout) []jetstream.StreamConfig {
 	}
 	results := auxStream(l, subjects.StreamResults, "results", "What jobs returned: one message per committed batch", subjects.Results)
 	results.MaxAge, results.MaxBytes, results.DenyDelete = l.ResultsAge, l.HistoryBytes, true
-	dlq := auxStream(l, subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".*")
+	dlq := auxStream(l, subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".>")
 	dlq.Discard = jetstream.DiscardNew
-	return []jetstream.StreamConfig{blobs, events, results, dlq}
+	return []auxConfig{{blobs, 1}, {resultBlobs, 2}, {events, 1}, {results, 1}, {dlq, 1}}
 }
 
 // auxStream returns the configuration that all streams other than lanes have in

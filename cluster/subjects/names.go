@@ -15,17 +15,18 @@ import (
 
 // Names of streams other than lanes; for lanes see [LaneStream].
 const (
-	StreamBlobs   = "YARD_BLOBS"
-	StreamEvents  = "YARD_EVENTS"
-	StreamResults = "YARD_RESULTS"
-	StreamDLQ     = "YARD_DLQ"
-	StreamLogs    = "YARD_LOGS"
+	StreamBlobs       = "YARD_BLOBS"        // large bodies
+	StreamResultBlobs = "YARD_RESULT_BLOBS" // large results
+	StreamEvents      = "YARD_EVENTS"
+	StreamResults     = "YARD_RESULTS"
+	StreamDLQ         = "YARD_DLQ"
+	StreamLogs        = "YARD_LOGS"
 
 	lanePrefix = "YARD_JOBS_" // of the names of lanes
 )
 
 // SharedStreams lists the yard's streams other than lanes and boards.
-var SharedStreams = []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
+var SharedStreams = []string{StreamBlobs, StreamResultBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 
 // Names of the boards, key-value buckets with read models for people.
 const (
@@ -52,10 +53,12 @@ const (
 	Lane        = "yard.lane"    // .<n>.p|n.<queue>: direct publishes and those of nodes
 	ClosedLanes = "yard.closed"  // .<n>: of closed lanes; nothing is published there
 	Tail        = "yard.tail"    // .<n>.<queue>: direct publishes, republished when stored
-	DeadLetters = "yard.dlq"     // .<queue>
+	DeadLetters = "yard.dlq"     // .<queue>, and .<owner> if a blob holds the job's body
 	Logs        = "yard.logs"    // .<job id>
-	Blobs       = "yard.blob"    // .<hour>.<id>.<chunk>
 	Local       = "yard.local"   // .<node>.…: requests of a node's own clients
+
+	Blobs       = "yard.blob"       // .<owner>.<time>-<checksum>.<chunk>
+	ResultBlobs = "yard.resultblob" // .<job id>.<dispatch>-<checksum>.<chunk>
 )
 
 // Requests for consumers of users. A node receives them under Consumers, in the
@@ -164,6 +167,24 @@ func LogSubject(id job.ID) string { return Logs + "." + id.String() }
 // DLQSubject returns the subject of the dead letters of queue.
 func DLQSubject(queue string) string { return DeadLetters + "." + token(queue) }
 
+// DLQBlobSubject returns the subject of a dead letter of queue that refers to a blob,
+// given the blob's owner. The owner is in the subject so that the blobs which dead
+// letters need can be listed without reading the dead letters.
+func DLQBlobSubject(queue string, owner job.ID) string {
+	return DLQSubject(queue) + "." + owner.String()
+}
+
+// ParseDLQSubject returns the owner of the blob that a dead letter with this subject
+// refers to. ok is false if it refers to none.
+func ParseDLQSubject(subject string) (owner job.ID, ok bool) {
+	tokens := strings.Split(subject, ".")
+	if len(tokens) != 4 {
+		return job.ID{}, false
+	}
+	owner, err := job.ParseID(tokens[3])
+	return owner, err == nil
+}
+
 // BoardStream returns the name of the stream of a bucket.
 func BoardStream(bucket string) string { return "KV_" + bucket }
 
@@ -197,17 +218,38 @@ func LocalSubject(node, subject string) string {
 // verb of [NodeVerbs].
 func NodeVerbSubject(node, verb string) string { return Local + "." + node + ".node." + verb }
 
-// BlobName returns the name of a blob that is stored at the time at.
-func BlobName(id string, at time.Time) string { return BlobHour(at) + "." + token(id) }
+// blobTime is the layout of the time in a blob's name.
+const blobTime = "20060102T150405Z"
 
-// BlobSubject returns the subject of one chunk of a blob.
-func BlobSubject(name string, chunk int) string {
-	return Blobs + "." + name + "." + strconv.Itoa(chunk)
+// BodyBlobName returns the name of a blob with the body of a record: the record's id,
+// when the blob was stored, and a checksum, so that different bodies under the same id
+// overwrite nothing.
+func BodyBlobName(owner string, at time.Time, checksum string) string {
+	return token(owner) + "." + at.UTC().Format(blobTime) + "-" + checksum
 }
 
-// BlobHour returns the name of the hour that at belongs to. Blobs of an hour are
-// purged together.
-func BlobHour(at time.Time) string { return at.UTC().Format("2006010215") }
+// ParseBodyBlob parses the subject of a chunk of a body: the blob's name, and its owner
+// and time. ok is false for any other subject.
+func ParseBodyBlob(subject string) (name string, owner job.ID, at time.Time, ok bool) {
+	rest, ok := strings.CutPrefix(subject, Blobs+".")
+	tokens := strings.Split(rest, ".")
+	if !ok || len(tokens) != 3 {
+		return "", job.ID{}, time.Time{}, false
+	}
+	owner, err := job.ParseID(tokens[0])
+	if err != nil {
+		return "", job.ID{}, time.Time{}, false
+	}
+	stored, _, _ := strings.Cut(tokens[1], "-")
+	at, err = time.Parse(blobTime, stored)
+	return tokens[0] + "." + tokens[1], owner, at, err == nil
+}
+
+// BlobChunk returns the subject of one chunk of a blob. prefix is [Blobs] or
+// [ResultBlobs].
+func BlobChunk(prefix, name string, chunk int) string {
+	return prefix + "." + name + "." + strconv.Itoa(chunk)
+}
 
 // ParseLaneSubject parses the subject of a job's record: "yard.lane.<n>.<kind>.<queue>"
 // in a lane's stream, or "yard.tail.<n>.<queue>" where a lane republishes the direct

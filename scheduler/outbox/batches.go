@@ -65,15 +65,16 @@ func laneCursors(lanes []ledger.LaneCursor) string {
 // ResultLine is one line of the result stream. BlobIsMsgpack is the encoding of a
 // result that is stored in a blob.
 type ResultLine struct {
-	ID            job.ID          `json:"id"`
-	RequestID     string          `json:"request_id"`
-	Queue         string          `json:"queue"`
-	Number        uint64          `json:"seq"`
-	Result        json.RawMessage `json:"result,omitempty"`
-	ResultMsgpack []byte          `json:"result_msgpack,omitempty"`
-	ResultBytes   []byte          `json:"result_bytes,omitempty"` // a result that should be JSON and is not valid
-	Blob          *job.Blob       `json:"blob,omitempty"`
-	BlobIsMsgpack bool            `json:"blob_is_msgpack,omitempty"`
+	ID            job.ID             `json:"id"`
+	RequestID     string             `json:"request_id"`
+	Queue         string             `json:"queue"`
+	Number        uint64             `json:"seq"`
+	Result        json.RawMessage    `json:"result,omitempty"`
+	ResultMsgpack []byte             `json:"result_msgpack,omitempty"`
+	ResultBytes   []byte             `json:"result_bytes,omitempty"` // a result that should be JSON and is not valid
+	Blob          *job.Blob          `json:"blob,omitempty"`
+	BlobIsMsgpack bool               `json:"blob_is_msgpack,omitempty"`
+	Dropped       *job.DroppedResult `json:"result_dropped,omitempty"`
 }
 
 // Value returns the result, without its blob.
@@ -93,12 +94,13 @@ func (o *Outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
 		r := &items[i]
 		line := ResultLine{
 			ID: r.Job, RequestID: job.RequestID(r.Job, r.N), Queue: r.Queue, Number: r.Number,
-			Blob: r.Blob, BlobIsMsgpack: r.Blob != nil && r.Value.Msgpack,
+			Blob: r.Blob, BlobIsMsgpack: r.Blob != nil && r.Value.Msgpack, Dropped: r.Dropped,
 		}
 		switch data := r.Value.Data; {
+		case len(data) == 0:
 		case r.Value.Msgpack:
 			line.ResultMsgpack = data
-		case len(data) == 0 || json.Valid(data):
+		case json.Valid(data):
 			line.Result = data
 		default:
 			line.ResultBytes = data
@@ -147,7 +149,7 @@ func (o *Outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error
 		return Batch{}, fmt.Errorf("dead letter of job %s: %w", letter.ID, err)
 	}
 	return Batch{
-		Queue: item.Queue, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text, More: len(items) > 1,
+		Queue: item.Queue, BlobOwner: item.BlobOwner, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text, More: len(items) > 1,
 	}, nil
 }
 

@@ -38,13 +38,14 @@ func (s Stream) String() string {
 // Batch is one message of a stream: a run of consecutively numbered items, which are
 // events, results or dead letters. [Streams].Append stores it; More is not stored.
 type Batch struct {
-	Queue  string // of the dead letter's job; "" in the other streams
-	ID     string // the stream drops a second message with it; a dead letter has the same ID in each attempt to publish it
-	First  uint64 // number of the first item
-	Count  uint64 // number of items
-	Header map[string]string
-	Body   []byte
-	More   bool // further items are ready, so the next batch need not wait
+	Queue     string // of the dead letter's job; "" in the other streams
+	BlobOwner job.ID // of the body that the dead letter refers to; zero: it contains the body
+	ID        string // the stream drops a second message with it; a dead letter has the same ID in each attempt to publish it
+	First     uint64 // number of the first item
+	Count     uint64 // number of items
+	Header    map[string]string
+	Body      []byte
+	More      bool // further items are ready, so the next batch need not wait
 }
 
 // Streams publishes to the streams of the outbox.

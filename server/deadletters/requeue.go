@@ -238,7 +238,7 @@ func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release 
 func (r *requeuer) largeSpec(ctx context.Context, l *letter, size int64) (job.Spec, error) {
 	body, err := r.cfg.Reader.LoadRecordBody(ctx, l.record)
 	if errors.Is(err, streams.ErrNotStored) {
-		return job.Spec{}, fmt.Errorf("its body of %d bytes is gone: large bodies are kept about as long as the ledger has their job; enqueue the job again and remove the letter", size)
+		return job.Spec{}, fmt.Errorf("its body of %d bytes is gone: enqueue the job again and remove the letter", size)
 	}
 	if err != nil {
 		return job.Spec{}, err

@@ -41,7 +41,7 @@ type Ack struct {
 // Config is what an [Intake] uses. All fields are required.
 type Config struct {
 	Publish      func(queue, key string, at time.Time, body []byte, done func(lanes.Ack, error))
-	StoreBlob    func(ctx context.Context, id string, data []byte) (job.Blob, error)
+	StoreBody    func(ctx context.Context, id string, body []byte) (job.Blob, error) // stores a large body
 	Waiters      *ledgerwait.Waiters
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues

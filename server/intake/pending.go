@@ -11,6 +11,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -204,9 +205,13 @@ func (in *Intake) storeBlob(id job.ID, spec *job.Spec, body []byte) ([]byte, err
 	}
 	ctx, cancel := context.WithTimeout(in.ctx, blobTimeout)
 	defer cancel()
-	blob, err := in.cfg.StoreBlob(ctx, id.String(), body)
+	started := time.Now()
+	blob, err := in.cfg.StoreBody(ctx, id.String(), body)
 	if err != nil {
 		return nil, fmt.Errorf("store the body: %w", err)
+	}
+	if time.Since(started) > streams.MaxBodyDelay/2 { // this node was stopped for a while
+		return nil, &job.UnavailableError{Reason: "the body took too long to store", RetryAfter: time.Second}
 	}
 	record := *spec
 	record.Params, record.Payload, record.Blob = nil, nil, &blob

@@ -2,9 +2,7 @@
 package jobview
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,10 +11,8 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
-	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
-	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
 
@@ -136,13 +132,6 @@ func (v *Viewer) find(text, queue string) (job.ID, error) {
 	return found, err
 }
 
-// resultRef is where a job's result is.
-type resultRef struct {
-	number uint64             // of the result; 0: there is none
-	seq    uint64             // of its message; 0: unknown
-	item   *ledger.ResultItem // the result itself while it is not published; else nil
-}
-
 // Summary returns a job from the ledger, without its body and its result.
 func (v *Viewer) Summary(_ context.Context, id job.ID) (job.View, error) {
 	view, _, err := v.ledgerView(id)
@@ -164,9 +153,9 @@ func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error)
 	return view, ref, nil
 }
 
-// Full returns a job with its body, progress and result. With an error, the view has
-// what was read before.
-func (v *Viewer) Full(ctx context.Context, id job.ID) (job.View, error) {
+// Full returns a job with its body, progress and result. A result of more than limit
+// bytes is left out. With an error, the view has what was read before.
+func (v *Viewer) Full(ctx context.Context, id job.ID, limit int64) (job.View, error) {
 	view, ref, err := v.ledgerView(id)
 	if err != nil {
 		return view, err
@@ -175,17 +164,18 @@ func (v *Viewer) Full(ctx context.Context, id job.ID) (job.View, error) {
 		return view, err
 	}
 	v.AddProgress(ctx, &view)
-	err = v.addResult(ctx, &view, ref)
+	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
 }
 
-// Finished returns how a job has ended, without its body.
-func (v *Viewer) Finished(ctx context.Context, id job.ID) (job.View, error) {
+// Finished returns how a job has ended, without its body. A result of more than limit
+// bytes is left out.
+func (v *Viewer) Finished(ctx context.Context, id job.ID, limit int64) (job.View, error) {
 	view, ref, err := v.ledgerView(id)
 	if err != nil {
 		return view, err
 	}
-	err = v.addResult(ctx, &view, ref)
+	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
 }
 
@@ -215,66 +205,6 @@ func ReadError(part string, id job.ID, err error) error {
 		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 	}
 	return err
-}
-
-// addResult adds the job's result, unless its result TTL has passed. After that the result
-// is only hidden: a message of the stream holds the results of many jobs and stays until
-// the stream expires it.
-func (v *Viewer) addResult(ctx context.Context, view *job.View, ref resultRef) error {
-	hasResult := ref.number > 0
-	expired := view.ResultTTL > 0 && !time.Now().Before(view.Ended.Add(view.ResultTTL))
-	switch {
-	case hasResult && expired:
-		view.ResultGone = true
-		return nil
-	case ref.item != nil:
-		return v.addValue(ctx, view, ref.item.Value, ref.item.Blob)
-	case hasResult:
-		return v.readResult(ctx, view, ref.number, ref.seq)
-	}
-	return nil
-}
-
-// addValue adds a result, loading it from its blob if it has one.
-func (v *Viewer) addValue(ctx context.Context, view *job.View, value job.Value, blob *job.Blob) error {
-	view.Result = value
-	if blob == nil {
-		return nil
-	}
-	raw, err := v.Reader.LoadBlob(ctx, *blob)
-	if err != nil {
-		return ReadError("result", view.ID, err)
-	}
-	view.Result.Data = raw
-	return nil
-}
-
-// readResult finds the job's line in a message of results. After a failover the ledger
-// may only know an earlier message, or none: then the stream is searched. It is no error
-// if the result has expired.
-func (v *Viewer) readResult(ctx context.Context, view *job.View, number, seq uint64) error {
-	var b streams.Batch
-	var err error
-	if seq > 0 {
-		b, err = v.Reader.ReadBatch(ctx, subjects.StreamResults, seq)
-	}
-	if err == nil && (number < b.First || number > b.Last()) {
-		b, err = v.Reader.FindBatch(ctx, subjects.StreamResults, number)
-	}
-	if errors.Is(err, streams.ErrNotStored) {
-		view.ResultGone = true
-		return nil
-	}
-	if err != nil {
-		return ReadError("result", view.ID, err)
-	}
-	for text := range bytes.Lines(b.Body) {
-		var line outbox.ResultLine
-		if json.Unmarshal(text, &line) == nil && line.Number == number {
-			return v.addValue(ctx, view, line.Value(), line.Blob)
-		}
-	}
-	return nil
 }
 
 // Page returns a page, from 1, of a queue's jobs in a state, oldest first and without

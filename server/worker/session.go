@@ -176,7 +176,9 @@ func (s *session) checkUserQueue(ctx context.Context, name string) error {
 
 // Job returns a job with its body and its result.
 func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
-	return s.find(ctx, id, s.c.Viewer.Full)
+	return s.find(ctx, id, func(ctx context.Context, id job.ID) (job.View, error) {
+		return s.c.Viewer.Full(ctx, id, job.MaxBody)
+	})
 }
 
 // Peek returns a job from memory, without its body and its result.
@@ -212,7 +214,7 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.c.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return job.View{}, err
 	}
-	return s.c.Viewer.Finished(ctx, id)
+	return s.c.Viewer.Finished(ctx, id, job.MaxBody)
 }
 
 func (s *session) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {

@@ -301,7 +301,7 @@ func (d *fakeCluster) AuthorityChanged() <-chan struct{} { return d.never }
 func (d *fakeCluster) LoadBody(context.Context, job.Position, job.ID) ([]byte, error) {
 	return nil, agent.ErrBodyLost
 }
-func (d *fakeCluster) StoreBlob(context.Context, string, []byte) (job.Blob, error) {
+func (d *fakeCluster) StoreResult(context.Context, string, []byte) (job.Blob, error) {
 	return job.Blob{}, agent.ErrBodyLost
 }
 func (d *fakeCluster) Heartbeat(context.Context, string, job.Heartbeat) (job.HeartbeatAck, error) {

@@ -54,7 +54,7 @@ func (c *Cluster) waitServing() {
 // stream's leader, which may have stopped at the same time.
 func (c *Cluster) waitStreams() {
 	c.t.Helper()
-	streams := []string{subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs}
+	streams := []string{subjects.StreamBlobs, subjects.StreamResultBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs}
 	for lane := range c.Members {
 		streams = append(streams, subjects.LaneStream(uint8(lane)))
 	}

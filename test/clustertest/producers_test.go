@@ -95,7 +95,7 @@ func producers(t *testing.T, cl *clustertest.Cluster) {
 		w.Done(&q, overhop.AppendValue(nil, int64(7)), 0, func(overhop.Raw, error) {})
 		j := a.WaitOutcome(t, id)
 		if ttl != 1 {
-			if string(j.Result) != "7" || j.ResultGone {
+			if string(j.Result) != "7" || j.ResultGone != "" || j.ResultBytes != 1 {
 				t.Errorf("with %d ms: %+v", ttl, j)
 			}
 			continue
@@ -103,7 +103,7 @@ func producers(t *testing.T, cl *clustertest.Cluster) {
 		for _, m := range cl.Members {
 			m.WaitState(t, id, "completed")
 			cl.Eventually("its result is gone at "+m.Name, func() error {
-				if j := m.Job(t, id); !j.ResultGone || len(j.Result) > 0 {
+				if j := m.Job(t, id); j.ResultGone != "result_expired" || len(j.Result) > 0 {
 					return fmt.Errorf("%+v with %s", j, json.RawMessage(j.Result))
 				}
 				return nil

@@ -322,7 +322,9 @@ func (run *scriptRun) waitEnd(words []string) error {
 		return fmt.Errorf("the job is %s; the number of its dead letter, 0 for none, is %d", v.State, letter)
 	}
 	e.losses = v.Losses
-	if n := v.ResultBytes; n > 0 && n < overhop.DefaultFrameLimit-maxNATSRecord {
+	if v.ResultBytes <= api.MaxShownBytes {
+		v.ResultBytes = 0
+	} else if v.ResultBytes < overhop.DefaultFrameLimit-maxNATSRecord {
 		text, err := run.fullResult(e)
 		if err != nil {
 			return err
@@ -380,7 +382,7 @@ func endText(v *api.Job, attempts uint32) string {
 	text := fmt.Sprintf("%s in %s: attempts %d of %d", v.State, v.Queue, v.Attempts, v.MaxAttempts)
 	switch {
 	case v.State == "completed":
-		return text + ", result " + formatValue(v.Result, v.ResultBytes)
+		return text + ", result " + formatValue(v.Result, int(v.ResultBytes))
 	case v.Error == nil:
 		return fmt.Sprintf("%s, dead letter, %s", text, v.Reason)
 	case v.Error.Type == "":

@@ -87,6 +87,8 @@ var mutants = []mutant{
 		{"scheduler/dispatches.go", "return !d.movedAt.IsZero() && (o.MoveIndex == 0 ||", "return false && (o.MoveIndex == 0 ||"}}},
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}},
+	{"a large body is freed before its job has ended", []edit{
+		{"scheduler/blobs.go", "if l.NeedsBody(body.Owner) || letters[body.Owner] {", "if letters[body.Owner] {"}}},
 	{"several batches of history are in flight", []edit{
 		{"scheduler/outbox/publisher.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}},
 }

@@ -231,8 +231,8 @@ func (v busView) LoadBody(ctx context.Context, pos job.Position, _ job.ID) ([]by
 	return body, err
 }
 
-// StoreBlob implements agent.Transport. It keeps nothing.
-func (v busView) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
+// StoreResult implements agent.Transport. It keeps nothing.
+func (v busView) StoreResult(ctx context.Context, name string, data []byte) (job.Blob, error) {
 	key := fmt.Sprintf("store %s %s", v.id, name)
 	return askLane(ctx, v.process, 0, key, func(*lane) (job.Blob, error) {
 		return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil

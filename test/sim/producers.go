@@ -82,7 +82,11 @@ func (p *producers) enqueue(queue, key string, body []byte) {
 			again()
 			return
 		}
-		r, fresh := sim.lanes.store(number, queue, key, body)
+		record := body
+		if id, err := job.KeyID(queue, key); err == nil && sim.chance("large "+key, 100) {
+			record = sim.lanes.storeLarge(id, body)
+		}
+		r, fresh := sim.lanes.store(number, queue, key, record)
 		sim.trace("%s stored as %d@%d, fresh %t", key, number, r.Seq, fresh)
 		if sim.minorFaultsActive() && sim.chance("unacknowledged "+key, 80) {
 			again()

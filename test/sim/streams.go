@@ -1,9 +1,12 @@
 package sim
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +29,14 @@ type lanes struct {
 	lanes [members]lane
 	tails map[*process]func(job.Record)
 	keys  map[string]job.Position // stored records, by "lane/key"
+
+	bodies map[string]largeBody // by name
+}
+
+// largeBody is a body that is stored outside of its record.
+type largeBody struct {
+	scheduler.StoredBody
+	text []byte
 }
 
 // lane is one simulated lane; records[0] has the sequence 1.
@@ -46,7 +57,7 @@ func (l *lane) end() uint64 {
 }
 
 func newLanes(sim *simulation) *lanes {
-	s := &lanes{sim: sim, tails: map[*process]func(job.Record){}, keys: map[string]job.Position{}}
+	s := &lanes{sim: sim, tails: map[*process]func(job.Record){}, keys: map[string]job.Position{}, bodies: map[string]largeBody{}}
 	for i := range s.lanes {
 		s.lanes[i].first = 1
 	}
@@ -167,13 +178,13 @@ func (n *network) isolated(proc *process) bool {
 }
 
 // Ensure implements scheduler.Lanes.
-func (v lanesView) Ensure(ctx context.Context, identities []string, create bool) error {
+func (v lanesView) Ensure(ctx context.Context, identities []string, created uint8) error {
 	key := "ensure " + v.id
 	_, err := askLane(ctx, v.process, 0, key, func(*lane) (bool, error) {
 		if v.sim.lanes.made {
 			return true, nil
 		}
-		if !create {
+		if created > 0 {
 			v.sim.fail("%s: the streams should exist", v.id)
 		}
 		v.sim.lanes.made = true
@@ -251,8 +262,43 @@ func (s *lanes) load(ctx context.Context, proc *process, pos job.Position) ([]by
 		if pos.Seq < lane.first || pos.Seq > lane.end() {
 			return nil, errGone
 		}
-		return lane.records[pos.Seq-1].Body, nil
+		return s.resolve(&lane.records[pos.Seq-1])
 	})
+}
+
+// resolve returns the body of a record, which may refer to a large one. It fails the run
+// if that was removed although the newest ledger says that a job needs it.
+func (s *lanes) resolve(r *job.Record) ([]byte, error) {
+	if !bytes.HasPrefix(r.Body, []byte(`{"blob"`)) {
+		return r.Body, nil
+	}
+	var reference struct{ Blob job.Blob }
+	if err := json.Unmarshal(r.Body, &reference); err != nil {
+		return nil, err
+	}
+	body, ok := s.bodies[reference.Blob.Name]
+	if ok {
+		return body.text, nil
+	}
+	newest := s.sim.nodes[0].process.ledger
+	for _, n := range s.sim.nodes {
+		if n.process.ledger.Index() > newest.Index() {
+			newest = n.process.ledger
+		}
+	}
+	if newest.NeedsBody(reference.Blob.Owner()) {
+		s.sim.fail("body %s was removed, and a job needs it", reference.Blob.Name)
+	}
+	return nil, errGone
+}
+
+// storeLarge stores a body outside of its record, and returns the record's body.
+func (s *lanes) storeLarge(owner job.ID, body []byte) []byte {
+	at := time.Now()
+	name := fmt.Sprintf("%s.%d", owner, at.UnixNano())
+	s.bodies[name] = largeBody{scheduler.StoredBody{Name: name, Owner: owner, Stored: at}, body}
+	reference, _ := json.Marshal(job.Blob{Name: name, Chunks: 1, Size: int64(len(body)), SHA256: strings.Repeat("0", 64)})
+	return fmt.Appendf(nil, `{"blob":%s,%s`, reference, body[1:])
 }
 
 // Publish implements scheduler.Lanes. The scheduler publishes only jobs of ticks.
@@ -286,8 +332,36 @@ func (v lanesView) Purge(ctx context.Context, number uint8, below uint64) error 
 	return err
 }
 
-// PurgeBlobs implements scheduler.Lanes.
-func (v lanesView) PurgeBlobs(context.Context, time.Time) error { return nil }
+// Bodies implements scheduler.Lanes.
+func (v lanesView) Bodies(ctx context.Context) ([]scheduler.StoredBody, error) {
+	return askLane(ctx, v.process, 0, "bodies "+v.id, func(*lane) (stored []scheduler.StoredBody, _ error) {
+		for _, name := range slices.Sorted(maps.Keys(v.sim.lanes.bodies)) {
+			stored = append(stored, v.sim.lanes.bodies[name].StoredBody)
+		}
+		return stored, nil
+	})
+}
+
+// DeadLetterBodies implements scheduler.Lanes. No dead letter is ever removed.
+func (v lanesView) DeadLetterBodies(ctx context.Context) (map[job.ID]bool, error) {
+	return askLane(ctx, v.process, 0, "letters "+v.id, func(*lane) (map[job.ID]bool, error) {
+		owners := map[job.ID]bool{}
+		for i := range v.sim.history.batches[outbox.DeadLetters] {
+			owners[v.sim.history.batches[outbox.DeadLetters][i].BlobOwner] = true
+		}
+		return owners, nil
+	})
+}
+
+// RemoveBody implements scheduler.Lanes.
+func (v lanesView) RemoveBody(ctx context.Context, name string) error {
+	_, err := askLane(ctx, v.process, 0, "free "+name, func(*lane) (bool, error) {
+		delete(v.sim.lanes.bodies, name)
+		v.sim.trace("%s frees body %s", v.id, name)
+		return true, nil
+	})
+	return err
+}
 
 // historyStreams simulates the streams of the outbox.
 type historyStreams struct {
