@@ -48,6 +48,7 @@ type Endpoint struct {
 	Query     string           // parameters of the query that are not keys, separated by spaces
 	Shapes    map[string]Shape // types of keys that are raw JSON in Request
 	WaitReply any              // zero value of the reply to a request that waited for the job's end
+	Content   bool             // the response is the content of which Reply holds a part, as it is; a client may request a range of its bytes
 }
 
 // Shape describes the type of a key of a request that is raw JSON in its struct.

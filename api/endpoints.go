@@ -47,6 +47,14 @@ var Endpoints = []Endpoint{
 		Pattern: "GET /v1/jobs/{id}/wait", Request: JobRequest{}, Accepts: "queue timeout_ms", Reply: Job{}, Indexed: true,
 	},
 	{
+		Name: "job-result", Subject: "yard.api.v1.job.result", Summary: "the result of a job, of any size",
+		Pattern: "GET /v1/jobs/{id}/result", Request: ContentRequest{}, Accepts: "queue", Reply: Content{}, Content: true,
+	},
+	{
+		Name: "job-params", Subject: "yard.api.v1.job.params", Summary: "the params of a job or, if it has none, its payload, of any size",
+		Pattern: "GET /v1/jobs/{id}/params", Request: ContentRequest{}, Accepts: "queue", Reply: Content{}, Content: true,
+	},
+	{
 		Name: "job-bulk", Subject: "yard.api.v1.job.bulk", Summary: "accept many jobs, each with its own result",
 		Pattern: "POST /v1/jobs/bulk", Request: BulkRequest{}, Accepts: "*", Required: "jobs", Large: true,
 		Shapes: map[string]Shape{"jobs": {Of: BulkJob{}, List: true, Without: "blob"}}, Reply: BulkReply{},

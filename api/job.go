@@ -93,6 +93,28 @@ type JobRemoved struct {
 	Removed bool   `json:"removed"` // always true
 }
 
+// ContentRequest asks for a part of a job's result or params.
+type ContentRequest struct {
+	ID     string `json:"id"`     // as in [JobRequest]
+	Queue  string `json:"queue"`  // likewise
+	Offset int64  `json:"offset"` // of the part's first byte
+	Limit  int64  `json:"limit"`  // of the part's size in bytes; 0 means MaxContentPart, which is also the most
+}
+
+// MaxContentPart is the size of the largest part of a result or params in one reply.
+const MaxContentPart = 512 << 10
+
+// Content is a part of a job's result or params. The parts of all replies together are
+// the whole if their Version is the same.
+type Content struct {
+	ID       job.ID `json:"id"`
+	Encoding string `json:"encoding"` // of the whole: json or msgpack
+	Size     int64  `json:"size"`     // of the whole, in bytes
+	Version  string `json:"version"`  // of the whole; it differs if the content differs
+	Offset   int64  `json:"offset"`
+	Data     []byte `json:"data"` // empty beyond the end
+}
+
 // LogRequest asks for the last lines of a job's log.
 type LogRequest struct {
 	ID    string `json:"id"`    // as in [JobRequest]

@@ -33,15 +33,16 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 			Metadata: n.serviceMetadata, Endpoints: binding.Bind(table, handlers),
 		}
 	}
+	jobs := n.jobHandlers()
 	shared := service("yard-api", "jobs, queues and the state of the yard", api.Endpoints, n.apiHandlers())
 	for _, s := range []cluster.Service{
-		httproutes.WithOpenAPI(shared, n.enqueue, n.version, n.cfg.HTTP.Token != ""),
+		httproutes.WithOpenAPI(shared, n.enqueue, jobs, n.version, n.cfg.HTTP.Token != ""),
 		service("yard-node", "one node of the yard, by its name", api.NodeEndpoints, n.nodeHandlers()),
 		service("yard-backup", "backup and restore of the whole yard", api.BackupEndpoints, backupHandlers(n.backups)),
 	} {
 		g.Go(func(ctx context.Context) error { return n.cluster.Serve(ctx, s) })
 	}
-	routes := httproutes.Routes(shared.Endpoints, n.enqueue)
+	routes := httproutes.Routes(shared.Endpoints, n.enqueue, jobs)
 	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, routes) })
 }
 
@@ -63,6 +64,11 @@ func semver(version string) string {
 		return "0.0.0"
 	}
 	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
+}
+
+// jobHandlers returns the handlers of requests about jobs.
+func (n *Node) jobHandlers() *server.Jobs {
+	return &server.Jobs{Authority: n.proposer, Viewer: n.viewer, Waiters: n.waiters, WaitReason: n.diagnoser.WaitReason}
 }
 
 // apiHandlers returns the handlers of [api.Endpoints] by name.
@@ -89,7 +95,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		Handlers() map[string]server.Handler
 	}{
 		n.enqueue,
-		&server.Jobs{Authority: n.proposer, Viewer: n.viewer, Waiters: n.waiters, WaitReason: n.diagnoser.WaitReason},
+		n.jobHandlers(),
 		&server.Queues{Authority: n.proposer, View: n.raft.View},
 		&server.Crons{
 			Authority: n.proposer, View: n.raft.View, Intake: n.intake, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,

@@ -120,8 +120,14 @@ const bearer = "Authorization: Bearer sesame"
 // serveQueue runs an Overhop worker for a queue until the test ends.
 func serveQueue(t *testing.T, n *Node, queue string) {
 	t.Helper()
+	serve(t, n, queue, func(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil })
+}
+
+// serve is serveQueue with a handler.
+func serve(t *testing.T, n *Node, queue string, handle func(context.Context, *overhop.Quest) (overhop.Raw, error)) {
+	t.Helper()
 	w := &overhop.Worker{Nodes: []string{n.Addresses().Overhop}}
-	w.Handle(queue, 4, func(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil })
+	w.Handle(queue, 4, handle)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

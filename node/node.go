@@ -245,6 +245,10 @@ func (n *Node) wire() (err error) {
 		LoadBody: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 			return n.cluster.Reader.Load(ctx, at, id, identities.of(at.Lane))
 		},
+		LoadRecord: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+			r, err := n.cluster.Reader.LoadVerified(ctx, at, id, identities.of(at.Lane))
+			return r.Body, err
+		},
 	}
 	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)

@@ -27,6 +27,7 @@ type Jobs struct {
 // Handlers returns the handlers by the name of the endpoint.
 func (h *Jobs) Handlers() map[string]Handler {
 	return map[string]Handler{
+		"job-result": JSON(part(h.OpenResult)), "job-params": JSON(part(h.OpenParams)),
 		"job-show": JSON(h.show), "job-wait": JSON(h.wait), "job-list": JSON(h.list),
 		"job-cancel": JSON(h.cancel), "job-retry": JSON(h.retry), "job-remove": JSON(h.remove),
 	}

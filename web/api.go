@@ -20,6 +20,7 @@ import (
 type Route struct {
 	api.Endpoint
 	Handle func(ctx context.Context, q *Request) ([]byte, error)
+	Open   func(ctx context.Context, q *Request) (*Content, error) // instead of Handle, if the endpoint serves content
 }
 
 // Request is a request to the handler of a route.
@@ -161,6 +162,10 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
+	if e.Open != nil {
+		a.serveContent(ctx, w, r, e, q)
+		return
+	}
 	began := time.Now()
 	reply, err := e.Handle(ctx, q)
 	if !waits {

@@ -89,6 +89,15 @@ func (e *endpoint) operation() schema {
 			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},
 		}}
 	}
+	if e.Content {
+		binary := schema{
+			"application/json":    schema{"schema": schema{}},
+			"application/msgpack": schema{"schema": schema{"type": "string", "format": "binary"}},
+		}
+		responses := operation["responses"].(schema)
+		responses["200"] = schema{"description": "all of it", "content": binary}
+		responses["206"] = schema{"description": "the bytes that the header Range asks for", "content": binary}
+	}
 	if e.WaitReply != nil {
 		operation["responses"].(schema)["200"] = schema{
 			"description": "the job, if the request waited for its end", "content": content(schemaOf(reflect.TypeOf(e.WaitReply), true)),

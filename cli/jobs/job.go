@@ -32,7 +32,7 @@ func Verbs(env *command.Env) *cobra.Command {
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
-	}, jobShow(env), jobExplain(env), jobList(env), jobWait(env), jobLogs(env), jobCancel(env), jobRetry(env), jobReplay(env), jobRemove(env))
+	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobWait(env), jobLogs(env), jobCancel(env), jobRetry(env), jobReplay(env), jobRemove(env))
 }
 
 // withQueue adds the flag --queue to c and returns c.
@@ -239,6 +239,9 @@ func jobTable(out io.Writer, j *api.Job) {
 	row("params", valueText(j.Params, j.Payload))
 	if j.PayloadGone {
 		row("params", "gone: the record has been reclaimed")
+	}
+	if j.PayloadBytes > 0 {
+		row("params", fmt.Sprintf("%d bytes; 'yardmaster job params %s' prints them", j.PayloadBytes, j.ID))
 	}
 	row("priority", fmt.Sprint(j.Priority))
 	row("attempts", attemptText(j))

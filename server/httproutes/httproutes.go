@@ -17,13 +17,18 @@ import (
 )
 
 // Routes returns the HTTP routes of endpoints. The route that enqueues a job also waits
-// for its end if the client asks for that.
-func Routes(endpoints []cluster.Endpoint, enqueue *server.Enqueue) []web.Route {
+// for its end if the client asks for that. The routes of content stream it.
+func Routes(endpoints []cluster.Endpoint, enqueue *server.Enqueue, jobs *server.Jobs) []web.Route {
 	routes := make([]web.Route, len(endpoints))
 	for i := range endpoints {
 		routes[i] = web.Route{Endpoint: endpoints[i].Endpoint, Handle: handler(&endpoints[i])}
-		if endpoints[i].Name == "enqueue" {
+		switch endpoints[i].Name {
+		case "enqueue":
 			routes[i].Handle = enqueueAndWait(routes[i].Handle, enqueue)
+		case "job-result":
+			routes[i].Open = openContent(jobs.OpenResult)
+		case "job-params":
+			routes[i].Open = openContent(jobs.OpenParams)
 		}
 	}
 	return routes
@@ -90,12 +95,12 @@ func enqueueAndWait(handle func(context.Context, *web.Request) ([]byte, error), 
 // WithOpenAPI returns s with one more endpoint, which returns the OpenAPI document. It
 // sets the metadata of the other endpoints: the pattern of the HTTP route, and the place
 // in the document that describes it. authenticated means that HTTP clients need a token.
-func WithOpenAPI(s cluster.Service, enqueue *server.Enqueue, version string, authenticated bool) cluster.Service {
+func WithOpenAPI(s cluster.Service, enqueue *server.Enqueue, jobs *server.Jobs, version string, authenticated bool) cluster.Service {
 	openAPI := api.Endpoint{
 		Name: "openapi", Subject: api.SubjectAPI + ".openapi", Summary: "the OpenAPI document: what every endpoint takes and answers",
 	}
 	document := sync.OnceValues(func() ([]byte, error) {
-		return web.Document(version, authenticated, Routes(s.Endpoints, enqueue))
+		return web.Document(version, authenticated, Routes(s.Endpoints, enqueue, jobs))
 	})
 	described := slices.Clone(s.Endpoints)
 	for i := range described {

@@ -16,15 +16,20 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
 
-// Viewer reads jobs. All fields are required.
+// Viewer reads jobs. All exported fields are required.
 type Viewer struct {
 	Ledger      Ledger
 	Waiters     *ledgerwait.Waiters
 	Reader      *streams.Reader
 	Lanes       func() int                                                  // returns the number of lanes
 	LoadBody    func(context.Context, job.Position, job.ID) ([]byte, error) // reads a job's body
+	LoadRecord  func(context.Context, job.Position, job.ID) ([]byte, error) // reads a job's record, which contains its body or refers to it
 	ReadBarrier func(context.Context) error                                 // waits until the local ledger is current
 	AddProgress func(context.Context, *job.View)                            // adds what the worker last reported
+
+	mu        sync.Mutex
+	windows   map[string]Content // params in blobs that were read before, by the blobs' names
+	largeBody sync.Mutex
 }
 
 // Ledger is the local ledger.
@@ -185,7 +190,7 @@ func (v *Viewer) Finished(ctx context.Context, id job.ID, limit int64) (job.View
 func (v *Viewer) addBody(ctx context.Context, view *job.View) error {
 	body, err := v.LoadBody(ctx, view.Position, view.ID)
 	switch {
-	case errors.Is(err, streams.ErrNotStored), errors.Is(err, streams.ErrStreamMissing), errors.Is(err, streams.ErrStreamMismatch):
+	case isGone(err):
 		view.PayloadGone = true
 		return nil
 	case err != nil:
