@@ -35,7 +35,7 @@ type conn struct {
 // ends when ctx does.
 func (s *Server) newConn(ctx context.Context, netConn net.Conn) *conn {
 	c := &conn{
-		link:    link{server: s, netConn: netConn, host: hostOf(netConn.RemoteAddr())},
+		link:    link{server: s, netConn: netConn, host: hostOf(netConn.RemoteAddr()), frames: s.anonymousFrames},
 		in:      frame.NewReader(netConn, s.cfg.Wire.MaxEnvelope),
 		session: overhop.NewSession(s.lifetimes, time.Now()),
 	}
@@ -97,7 +97,6 @@ var errRefused = errors.New("client broke the protocol")
 // stopwatch busy runs while a request is handled; the output collected for
 // several requests is written once no further request has arrived.
 func (c *conn) readLoop() error {
-	c.in.SetLimit(overhop.MinFrameLimit) // until the client has registered
 	for {
 		if !c.in.Ready() {
 			c.out.wakeWriter()
@@ -149,7 +148,7 @@ func (c *conn) step(request overhop.Envelope) error {
 	return nil
 }
 
-// register makes the client a worker, accepts larger frames from it, and
+// register makes the client a worker, whose large frames share the workers' memory, and
 // answers with the new worker id.
 func (c *conn) register(rid string) {
 	w, ds := &c.worker, c.server.deliveries
@@ -165,7 +164,8 @@ func (c *conn) register(rid string) {
 	ds.workers[w.id] = w
 	ds.mu.Unlock()
 
-	c.in.SetLimit(c.server.cfg.Wire.MaxEnvelope)
+	c.releaseFrame()
+	c.frames = c.server.frames
 	c.out.reply(func(b []byte) []byte { return overhop.AppendOK(b, rid, textField("wid", w.id)) })
 }
 

@@ -41,6 +41,11 @@ type Server struct {
 	// that sends its frame too slowly is cut off ([link.Started]).
 	frames *semaphore.Weighted
 
+	// anonymousFrames is the same for all clients that have not registered: one frame of
+	// the largest size. Strangers do not take the workers' memory. Their frames cannot
+	// wait for long, because a client must register in time.
+	anonymousFrames *semaphore.Weighted
+
 	mu          sync.Mutex // guards the fields below; may be held while deliveries.mu is locked
 	conns       map[*conn]struct{}
 	connsByHost map[string]int     // number of connections by remote host
@@ -60,7 +65,7 @@ func New(cfg Config, cluster Cluster, executor Executor, log *slog.Logger) (*Ser
 	}
 	s := &Server{
 		cfg: cfg, cluster: cluster, log: log, started: time.Now(), lifetimes: defaultLifetimes,
-		frames: semaphore.NewWeighted(int64(cfg.Limits.FrameMemory)), deliveries: newDeliveries(&cfg, cluster, executor, log),
+		frames: semaphore.NewWeighted(int64(cfg.Limits.FrameMemory)), anonymousFrames: semaphore.NewWeighted(int64(cfg.Wire.MaxEnvelope)), deliveries: newDeliveries(&cfg, cluster, executor, log),
 		conns: make(map[*conn]struct{}), connsByHost: make(map[string]int), anonymous: make(map[*conn]struct{}),
 	}
 	if cfg.Server.tlsEnabled() {

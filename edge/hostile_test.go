@@ -12,25 +12,44 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// Before REGISTER a frame has at most 64 KiB, afterwards the configured limit,
-// even if all frames arrive at once.
+// The frame limit is the same before and after REGISTER, even if all frames arrive at once. A
+// client without REGISTER that does not finish a large frame holds up other such clients
+// only, and not for longer than it has for its HELLO.
 func TestFrameLimit_BeforeRegister(t *testing.T) {
-	bubble(t, Config{}, func(r *harness) {
+	const limit = 4 << 20
+	bubble(t, Config{Wire: WireConfig{MaxEnvelope: limit}, Limits: LimitsConfig{FrameMemory: limit}}, func(r *harness) {
 		hello := func(size int) []byte {
 			b, _ := overhop.AppendFields(nil, overhop.THello, "1", fields{"name": strings.Repeat("n", size)})
 			return b
 		}
-		slack := len(hello(60_000)) - frame.HeaderLen - 60_000
+		slack := len(hello(limit-100)) - frame.HeaderLen - (limit - 100)
 		large := r.connect()
-		go large.nc.Write(hello(overhop.MinFrameLimit - slack + 1))
+		large.writeAsync(hello(limit - slack + 1))
 		large.expectClosed()
+
+		slow := r.connect()
+		slow.write(hello(limit - slack)[:limit/2])
 		p := r.connect()
-		b := overhop.AppendMessage(hello(overhop.MinFrameLimit-slack), overhop.TRegister, "2", overhop.EmptyMap)
-		b, _ = overhop.AppendFields(b, overhop.TEnqueue, "3", fields{"q": "jobs", "job_payload": strings.Repeat("x", 1<<20)})
-		p.write(b)
+		b, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
+		b = overhop.AppendMessage(b, overhop.TRegister, "2", overhop.EmptyMap)
+		b, _ = overhop.AppendFields(b, overhop.TEnqueue, "3", fields{"q": "jobs", "job_payload": strings.Repeat("x", 2<<20)})
+		p.writeAsync(b)
 		p.expect(overhop.THi, "1")
 		p.expect(overhop.TOK, "2")
 		p.expect(overhop.TOK, "3")
+
+		waiting := r.connect()
+		waiting.writeAsync(overhop.AppendMessage(hello(limit-slack), overhop.TRegister, "2", overhop.EmptyMap))
+		synctest.Wait()
+		time.Sleep(5 * time.Second)
+		slow.nc.Close()
+		waiting.expect(overhop.THi, "1")
+		waiting.expect(overhop.TOK, "2")
+		for _, w := range r.server.deliveries.workers {
+			if len(w.name()) > 128 {
+				t.Errorf("a name of %d bytes is kept", len(w.name()))
+			}
+		}
 	})
 }
 

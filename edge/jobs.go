@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -17,20 +19,21 @@ func jid(queue string, id job.ID) string { return queue + ":" + id.String() }
 // errBadJID refuses a text that is not of the form "<queue>:<uuid>".
 var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>", nil}
 
-// parseJID splits a jid. It accepts the UUID in canonical form only, and
-// refuses system queues.
+// parseJID splits a jid, and then refuses system queues. The UUID may have any usual form; in
+// another than the canonical one, it names no job.
 func parseJID(text []byte) (queue []byte, id job.ID, err error) {
-	queue, uuid, found := bytes.Cut(text, []byte(":"))
+	queue, text, found := bytes.Cut(text, []byte(":"))
 	if !found || len(queue) == 0 {
 		return nil, id, errBadJID
 	}
-	if queue[0] == '_' {
+	parsed, err := uuid.ParseBytes(text)
+	switch {
+	case err != nil:
+		return nil, id, errBadJID
+	case queue[0] == '_':
 		return nil, id, job.ErrSystemQueue
 	}
-	if id, err = job.ParseID(string(uuid)); err != nil {
-		return nil, id, errBadJID
-	}
-	return queue, id, nil
+	return queue, job.ID(parsed), nil
 }
 
 // viewFunc is [Session].Job or [Session].Peek.

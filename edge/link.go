@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
@@ -34,9 +36,10 @@ type link struct {
 	host        string          // the client's address without its port
 	ctx         context.Context // done when nothing can be written any more
 	cancel      context.CancelFunc
-	busy        stopwatch // runs while a request is handled and nothing is read
-	frameMemory int       // bytes of Server.frames that the current frame takes
-	frameBegun  bool      // the current frame is incomplete and has a read deadline
+	busy        stopwatch           // runs while a request is handled and nothing is read
+	frames      *semaphore.Weighted // the memory that a large frame needs: of Server, for clients with or without REGISTER
+	frameMemory int                 // bytes of frames that the current frame takes
+	frameBegun  bool                // the current frame is incomplete and has a read deadline
 }
 
 // socket returns the connection below TLS, or the connection itself.
@@ -139,7 +142,7 @@ func (l *link) Started(size int) {
 // means that the connection is ending.
 func (l *link) Reserve(size int) error {
 	l.busy.start()
-	err := l.server.frames.Acquire(l.ctx, int64(size))
+	err := l.frames.Acquire(l.ctx, int64(size))
 	l.busy.stop()
 	if err != nil {
 		return net.ErrClosed
@@ -165,7 +168,7 @@ func (l *link) setIdleDeadline(registered bool) {
 // detachFrame was called for it.
 func (l *link) releaseFrame() {
 	if l.frameMemory > 0 {
-		l.server.frames.Release(int64(l.frameMemory))
+		l.frames.Release(int64(l.frameMemory))
 		l.frameMemory = 0
 	}
 }
@@ -178,5 +181,5 @@ func (l *link) detachFrame() (release func()) {
 		return func() {}
 	}
 	l.frameMemory = 0
-	return func() { l.server.frames.Release(int64(size)) }
+	return func() { l.frames.Release(int64(size)) }
 }

@@ -228,7 +228,7 @@ func (c *conn) startGoodbye(request overhop.Envelope) error {
 		ds.unlock()
 	}
 
-	c.answerOK(request.RID, overhop.Fields{"inflight": inflight}.Raw())
+	c.answerOK(request.RID, overhop.Fields{"inflight": inflight}.Raw(), false)
 	if !goodbye.Drain {
 		c.bye("GOODBYE", "as asked")
 	}

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"encoding/hex"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -129,3 +130,20 @@ func TestSlowReader(t *testing.T) {
 }
 
 var _ net.Listener = (*pipeListener)(nil)
+
+// The list of queues is whole, also if it does not fit into a frame of the configured size.
+func TestLsQueue_ExceedsFrameLimit(t *testing.T) {
+	bubble(t, Config{Wire: WireConfig{MaxEnvelope: overhop.MinFrameLimit}}, func(h *harness) {
+		const count = 900
+		for i := range count {
+			name := fmt.Sprintf("queue-%03d-%s", i, strings.Repeat("x", 100))
+			if _, err := h.cluster.AddQueue(t.Context(), name, job.QueueConfig{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list := h.register(false).ask(overhop.TLsQueue, nil, overhop.TOK)
+		if n := list.Get("queues").Len(); n < count || len(list) <= overhop.MinFrameLimit {
+			t.Errorf("%d queues are listed in %d bytes", n, len(list))
+		}
+	})
+}

@@ -133,11 +133,7 @@ func expect(stream []byte) (v verdict) {
 	state, delivery := fresh, false
 	for len(stream) >= 4 {
 		size := binary.BigEndian.Uint32(stream)
-		limit := uint32(overhop.DefaultFrameLimit)
-		if state < registered {
-			limit = overhop.MinFrameLimit
-		}
-		if size == 0 || size > limit {
+		if size == 0 || size > overhop.DefaultFrameLimit {
 			v.closed = true
 			return v
 		}

@@ -5,14 +5,10 @@ import (
 	"slices"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // maxWorkerQueues is the number of a worker's subscriptions that are listed.
 const maxWorkerQueues = 10
-
-// maxHelloText is how many bytes of the texts in a client's HELLO are shown.
-const maxHelloText = 128
 
 // Workers returns the connected workers that match the request, without the jobs that they
 // run, by name: at most limit. more is the number of the others. A client without
@@ -37,14 +33,14 @@ func (s *Server) Workers(request *api.WorkerRequest, limit int) (workers []api.W
 	return workers, 0
 }
 
-// name returns the name that the client gave in HELLO, cut to a length to show.
-func (w *worker) name() string { return job.CutText(w.conn.session.Hello.Name, maxHelloText) }
+// name returns the name that the client gave in HELLO.
+func (w *worker) name() string { return w.conn.session.Hello.Name }
 
 // describe returns the worker as listed. Of its subscriptions, the one to the given queue
 // comes first. deliveries.mu is held.
 func (w *worker) describe(queue string) api.Worker {
 	listed := api.Worker{
-		Kind: "worker", Worker: channel(w.id), Name: w.name(), Client: job.CutText(w.conn.session.Hello.Client, maxHelloText),
+		Kind: "worker", Worker: channel(w.id), Name: w.name(), Client: w.conn.session.Hello.Client,
 		Address: w.conn.netConn.RemoteAddr().String(), Connected: new(w.registered), Stalled: w.stallCount > 0,
 		Leaving: w.draining || w.deliveries.draining, Running: len(w.jobs),
 	}

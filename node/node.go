@@ -267,7 +267,7 @@ func (n *Node) wire() (err error) {
 		RaftLeader: func() string { return n.raft.Status().Leader }, OtherEdges: n.agent.Edges,
 	}
 	edgeConfig := cfg.Config
-	edgeConfig.Version = n.version
+	edgeConfig.Version, edgeConfig.Built = n.version, buildTime()
 	observer := observe.New(cfg.Node.Name, n.agent, n.jobLog, n.tracer, n.metrics)
 	if n.edge, err = edge.New(edgeConfig, n.workers, observer.Executor(), n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)

@@ -3,8 +3,11 @@ package node
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
@@ -137,4 +140,25 @@ func (n *Node) backupConfig() backup.Config {
 		},
 		ReadBarrier: n.proposer.ReadBarrier, Log: n.log,
 	}
+}
+
+// buildTime returns when the program was built, as RFC 3339: the time of the commit that it
+// was built from, or else that of its file. It returns "" if neither is known.
+func buildTime() string {
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, setting := range build.Settings {
+			if setting.Key == "vcs.time" && setting.Value != "" {
+				return setting.Value
+			}
+		}
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return file.ModTime().UTC().Format(time.RFC3339)
 }

@@ -97,7 +97,6 @@ func (c *Client) handshake() error {
 		c.takesJSON = c.takesJSON || name == CapJSON
 	}
 	c.requests.maxFrame = frameLimit(hi)
-	c.in.SetLimit(c.requests.maxFrame)
 	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package overhop
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -196,11 +197,29 @@ func (r *fieldReader) optTime(name string) time.Time {
 	if r.isAbsent(name) {
 		return time.Time{}
 	}
-	t, err := time.Parse(time.RFC3339Nano, r.str(name))
+	t, err := parseTime(r.text(name))
 	if err != nil {
 		r.mismatch(name, "an RFC 3339 time", r.raw(name))
 	}
 	return t
+}
+
+// parseTime parses a time in any form that RFC 3339 allows, which are more than the time
+// package parses: the letters may be lower case, a space may separate date and time, and a
+// leap second is the end of its minute.
+func parseTime(text []byte) (time.Time, error) {
+	const date, clock = len("2006-01-02"), len("15:04:")
+	strict := bytes.ToUpper(text)
+	if len(strict) > date && strict[date] == ' ' {
+		strict[date] = 'T'
+	}
+	leap := time.Duration(0)
+	if second := date + 1 + clock; len(strict) > second+2 && string(strict[second:second+2]) == "60" {
+		copy(strict[second:], "59")
+		leap = time.Second
+	}
+	t, err := time.Parse(time.RFC3339Nano, string(strict))
+	return t.Add(leap), err
 }
 
 // optKey returns nil for a missing text, so that it can be told from an empty

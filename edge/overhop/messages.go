@@ -1,6 +1,9 @@
 package overhop
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Message types of the protocol's requests.
 const (
@@ -78,7 +81,7 @@ type Hello struct {
 // because the protocol's draft gives the payload of HELLO no meaning.
 func parseHello(p Raw) Hello {
 	r := newExtensionReader(p, "ext", "caps", "name", "client")
-	h := Hello{Name: r.optStr("name"), Client: r.optStr("client")}
+	h := Hello{Name: cutHelloText(r.optStr("name")), Client: cutHelloText(r.optStr("client"))}
 	for extension := range r.raw("ext").Items() {
 		if name, _ := extension.Text(); string(name) == Delivery {
 			h.Delivery = true
@@ -90,6 +93,19 @@ func parseHello(p Raw) Hello {
 		}
 	}
 	return h
+}
+
+// maxHelloText is how many bytes of a text in HELLO are kept, which a connection holds for
+// as long as it lasts.
+const maxHelloText = 128
+
+// cutHelloText returns a copy of the first maxHelloText bytes of text, without a partial
+// character at the end.
+func cutHelloText(text string) string {
+	if len(text) <= maxHelloText {
+		return text
+	}
+	return strings.ToValidUTF8(strings.Clone(text[:maxHelloText]), "")
 }
 
 // ParseQueueName parses the queue name of QUEUE, RMQUEUE, PAUSE, RESUME and
