@@ -21,6 +21,12 @@ const (
 // shows, over NATS and HTTP.
 const HeaderIndex = "Yard-Index"
 
+// Headers of a request, over NATS and HTTP.
+const (
+	HeaderReason = "Yard-Reason" // why the caller asks for a change; kept in the history
+	HeaderClient = "Yard-Client" // "cli": the request comes from the command line
+)
+
 // Endpoint describes one operation: how it is requested, and with which types.
 type Endpoint struct {
 	Name    string // "job-show"; unique in its table

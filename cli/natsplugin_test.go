@@ -16,7 +16,7 @@ func TestIntrospection(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.out), &root); err != nil {
 		t.Fatal(err)
 	}
-	if root.Name != "yardmaster" || root.Version != "1.2.3" || len(root.Flags) != 9 {
+	if root.Name != "yardmaster" || root.Version != "1.2.3" || len(root.Flags) != 10 {
 		t.Errorf("the root is %s %s with %d flags", root.Name, root.Version, len(root.Flags))
 	}
 	verbs := map[string]pluginVerb{}

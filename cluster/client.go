@@ -32,6 +32,9 @@ type DialOptions struct {
 	Cert, Key, CA string
 	TLSFirst      bool   // TLS handshake before the server's INFO
 	InboxPrefix   string // prefix of reply subjects; "" is _INBOX
+	// Program and Reason are what the client says about itself and its changes, for
+	// the history; see api.HeaderClient and api.HeaderReason.
+	Program, Reason string
 	// Timeout limits connecting, and requests whose context has no deadline; 0 is
 	// 5 s.
 	Timeout time.Duration
@@ -41,6 +44,7 @@ type DialOptions struct {
 type Client struct {
 	nc          *nats.Conn
 	timeout     time.Duration
+	header      nats.Header // of every request
 	permissions *permissionWatch
 }
 
@@ -64,7 +68,13 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}
-	return &Client{nc: nc, timeout: o.Timeout, permissions: permissions}, nil
+	c := &Client{nc: nc, timeout: o.Timeout, header: nats.Header{}, permissions: permissions}
+	for name, value := range map[string]string{api.HeaderClient: o.Program, api.HeaderReason: o.Reason} {
+		if value != "" {
+			c.header.Set(name, value)
+		}
+	}
+	return c, nil
 }
 
 // Close closes the connection.
@@ -80,7 +90,7 @@ func (c *Client) Request(ctx context.Context, subject string, body []byte) ([]by
 // RequestWithIndex is like [Client.Request] and also returns the index of the
 // ledger that the reply shows, 0 if it names none.
 func (c *Client) RequestWithIndex(ctx context.Context, subject string, body []byte) (data []byte, index uint64, err error) {
-	m, err := c.request(ctx, &nats.Msg{Subject: subject, Data: body})
+	m, err := c.request(ctx, &nats.Msg{Subject: subject, Header: c.header, Data: body})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
@@ -58,8 +59,9 @@ type Endpoint struct {
 
 // Request is a request of a client over NATS or another transport.
 type Request struct {
-	Data      []byte // JSON, or empty
-	OnRelease func() // called by [Request.Release]; may be nil
+	Data      []byte              // JSON, or empty
+	OnRelease func()              // called by [Request.Release]; may be nil
+	Actor     func() ledger.Actor // returns who sends the request; nil: not known
 
 	token   string
 	header  func(name string) string
@@ -222,6 +224,8 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 		responder := &natsResponder{node: node, reply: m.Reply, nc: s.local.API.Conn, stats: e, started: time.Now()}
 		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, responder.respond)
 		responder.request = r
+		header, reply := m.Header, m.Reply // not m, whose data may be released before
+		r.Actor = func() ledger.Actor { return s.actorOf(header, reply) }
 		if e.HandleAsync != nil {
 			e.HandleAsync(r)
 			return

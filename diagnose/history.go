@@ -45,6 +45,7 @@ type historyReader struct {
 type historyEvent struct {
 	Event    string `json:"event"`
 	Request  string `json:"request_id"`
+	Job      string `json:"job"` // of an act
 	Number   uint64 `json:"seq"`
 	Dispatch uint32 `json:"-"`
 	line     []byte
@@ -54,7 +55,7 @@ type historyEvent struct {
 // the ledger's outbox, and therefore not in the stream; allUnpublished reports whether
 // these are all such events of the job.
 func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unpublished [][]byte, allUnpublished bool) api.JobHistory {
-	if p.Dispatches == 0 {
+	if p.Dispatches == 0 && !p.State.Ended() {
 		return api.JobHistory{Events: []json.RawMessage{}, Complete: true, Note: "no dispatch of it was ever made"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
@@ -74,6 +75,10 @@ func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unp
 func lastEventOf(p *ledger.JobDiagnosis) historyEvent {
 	kind := ledger.DispatchFailed
 	switch p.State {
+	case job.Failed:
+		if p.Dispatches == 0 { // cancelled while it was delayed
+			kind = ledger.OperatorActed
+		}
 	case job.Waiting:
 		kind = ledger.DispatchQueued
 	case job.Active:
@@ -146,6 +151,8 @@ func (r *historyReader) addLine(line []byte) {
 	}
 	if id, n, ok := job.ParseRequestID(e.Request); ok && id.String() == string(r.id) {
 		e.Dispatch = n
+	} else if e.Event == ledger.OperatorActed.String() && e.Job == string(r.id) {
+		e.Dispatch = 0
 	} else if e.Event != ledger.WorkerAssigned.String() { // an event of another job that mentions this one
 		return
 	} else if k := len(r.found); k > 0 { // WorkerAssigned names no dispatch, but follows its DispatchNotified

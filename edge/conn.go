@@ -152,7 +152,6 @@ func (c *conn) step(request overhop.Envelope) error {
 // answers with the new worker id.
 func (c *conn) register(rid string) {
 	w, ds := &c.worker, c.server.deliveries
-	c.cluster = c.server.cluster.Session()
 	c.server.mu.Lock()
 	delete(c.server.anonymous, c)
 	c.server.mu.Unlock()
@@ -163,6 +162,7 @@ func (c *conn) register(rid string) {
 	w.jobs = make(map[*dispatch]struct{})
 	ds.workers[w.id] = w
 	ds.mu.Unlock()
+	c.cluster = c.server.cluster.Session(w.id + " " + c.host)
 
 	c.releaseFrame()
 	c.frames = c.server.frames

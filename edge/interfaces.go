@@ -11,7 +11,7 @@ import (
 type Cluster interface {
 	// Session returns a session for one connection. Its reads reflect its
 	// earlier writes.
-	Session() Session
+	Session(client string) Session
 	// Secret returns the cluster's key for lease tokens, the same on every node.
 	// It is empty until the node has it, then constant; no jobs are delivered
 	// before. It does not block.

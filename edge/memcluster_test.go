@@ -176,8 +176,8 @@ func newMemCluster() *memCluster {
 	return c
 }
 
-func (c *memCluster) Session() Session    { return c }
-func (c *memCluster) ObserveIndex(uint64) {}
+func (c *memCluster) Session(string) Session { return c }
+func (c *memCluster) ObserveIndex(uint64)    {}
 func (c *memCluster) Secret() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

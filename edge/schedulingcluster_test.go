@@ -29,7 +29,7 @@ func newSchedulingCluster() *schedulingCluster {
 	return &schedulingCluster{memCluster: newMemCluster(), wake: make(chan struct{}, 1), offered: make(map[job.Offer]int), placed: make(map[job.ID]job.Assignment)}
 }
 
-func (c *schedulingCluster) Session() Session { return c }
+func (c *schedulingCluster) Session(string) Session { return c }
 
 // run starts jobs whenever something has changed.
 func (c *schedulingCluster) run(ctx context.Context) {

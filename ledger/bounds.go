@@ -46,6 +46,8 @@ func textFields(c Command) []textField {
 			all = append(all, textField{"worker", len(event.Worker), MaxText}, textField{"detail", len(event.Detail), MaxText})
 		}
 		return all
+	case *RecordAct:
+		return []textField{{"action", len(c.Action), MaxText}, {"queue", len(c.Queue), MaxText}, {"target", len(c.Target), MaxReason}}
 	case *CancelJob:
 		return []textField{{"reason", len(c.Reason), MaxReason}}
 	case *SetCron:

@@ -41,7 +41,10 @@ const (
 
 // KindRecordWorkerEvents was added later than the contract's kinds; 16 to 19
 // are reserved.
-const KindRecordWorkerEvents Kind = 20
+const (
+	KindRecordWorkerEvents Kind = iota + 20
+	KindRecordAct
+)
 
 // Commands about cron entries, replay and membership.
 const (
@@ -85,7 +88,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 	for _, c := range [...]Command{
 		(*Lead)(nil), (*Renew)(nil), (*Bootstrap)(nil), (*Ingest)(nil), (*Place)(nil), (*Settle)(nil), (*MarkPublished)(nil),
 		(*AddQueue)(nil), (*RemoveQueue)(nil), (*PauseQueue)(nil), (*CancelJob)(nil), (*RemoveJob)(nil), (*RetryJob)(nil),
-		(*MoveDispatch)(nil), (*Observe)(nil), (*RecordWorkerEvents)(nil), (*SetCron)(nil), (*RemoveCron)(nil), (*PauseCron)(nil),
+		(*MoveDispatch)(nil), (*Observe)(nil), (*RecordWorkerEvents)(nil), (*RecordAct)(nil), (*SetCron)(nil), (*RemoveCron)(nil), (*PauseCron)(nil),
 		(*TickCrons)(nil), (*AdvanceReplay)(nil), (*SetMembers)(nil), (*ChangeMembers)(nil), (*AdvanceMember)(nil),
 		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
@@ -202,11 +205,15 @@ type AddQueue struct {
 	ID     job.ID
 	Name   string
 	Config job.QueueConfig
+	Asked
 }
 
 // RemoveQueue removes a queue that has no unfinished jobs, together with its
 // finished jobs.
-type RemoveQueue struct{ Name string }
+type RemoveQueue struct {
+	Name string
+	Asked
+}
 
 // PauseQueue pauses a queue or resumes it. With OnlyIfIdle it is refused while
 // a job of the queue is active.
@@ -214,6 +221,7 @@ type PauseQueue struct {
 	Name       string
 	Paused     bool
 	OnlyIfIdle bool
+	Asked
 }
 
 // CancelJob ends a waiting or delayed job, and marks an active one to be
@@ -225,10 +233,14 @@ type CancelJob struct {
 	Reason    string
 	Type      string
 	QueueGone bool
+	Asked
 }
 
 // RemoveJob deletes a job that is not active.
-type RemoveJob struct{ Job job.ID }
+type RemoveJob struct {
+	Job job.ID
+	Asked
+}
 
 // RetryJob makes a failed job waiting again. Its attempts start again from 0
 // unless KeepAttempts is set. N is the dispatch whose failure the caller refers
@@ -238,6 +250,7 @@ type RetryJob struct {
 	Job          job.ID
 	N            uint32
 	KeepAttempts bool
+	Asked
 }
 
 // MoveDispatch moves a running dispatch to the node to which its worker has
@@ -277,6 +290,7 @@ type SetCron struct {
 	Cron    Cron
 	Replace bool
 	Next    time.Time
+	Asked
 }
 
 // RemoveCron removes a cron entry. An entry declared in the configuration is
@@ -285,6 +299,7 @@ type SetCron struct {
 type RemoveCron struct {
 	Name     string
 	Declared bool
+	Asked
 }
 
 // PauseCron pauses a cron entry or resumes it. The authority sets Next, the
@@ -293,6 +308,7 @@ type PauseCron struct {
 	Name   string
 	Paused bool
 	Next   time.Time
+	Asked
 }
 
 // TickCrons records that ticks of cron entries are due.
@@ -330,6 +346,7 @@ func (*RetryJob) Kind() Kind           { return KindRetryJob }
 func (*MoveDispatch) Kind() Kind       { return KindMoveDispatch }
 func (*Observe) Kind() Kind            { return KindObserve }
 func (*RecordWorkerEvents) Kind() Kind { return KindRecordWorkerEvents }
+func (*RecordAct) Kind() Kind          { return KindRecordAct }
 func (*SetCron) Kind() Kind            { return KindSetCron }
 func (*RemoveCron) Kind() Kind         { return KindRemoveCron }
 func (*PauseCron) Kind() Kind          { return KindPauseCron }

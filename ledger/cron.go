@@ -160,6 +160,7 @@ func (c *SetCron) apply(l *Ledger) Result {
 	next.Cron = c.Cron
 	next.reschedule(c.Next, l.index)
 	l.crons.put(old, next)
+	l.act(c.By, "cron.add", Event{B: c.Cron.Queue}, c.Cron.Name)
 	return Result{}
 }
 
@@ -174,6 +175,7 @@ func (c *RemoveCron) apply(l *Ledger) Result {
 		return Result{Err: ErrCronDeclared}
 	}
 	l.crons.put(old, nil)
+	l.act(c.By, "cron.remove", Event{B: old.Queue}, c.Name)
 	return Result{}
 }
 
@@ -190,6 +192,11 @@ func (c *PauseCron) apply(l *Ledger) Result {
 	next.Paused = c.Paused
 	next.reschedule(c.Next, l.index)
 	l.crons.put(old, &next)
+	action := "cron.resume"
+	if c.Paused {
+		action = "cron.pause"
+	}
+	l.act(c.By, action, Event{B: old.Queue}, c.Name)
 	return Result{}
 }
 

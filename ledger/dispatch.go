@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -222,6 +223,9 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		return Result{Err: job.ErrJobEnded, State: old.state}
 	}
 
+	by := c.By
+	by.Reason = cmp.Or(by.Reason, c.Reason)
+	l.actOnJob(by, "job.cancel", old)
 	next := *old
 	if old.state == job.Active {
 		next.flags |= cancelling
@@ -233,7 +237,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 	}
 
 	reason := job.ReasonCancelled
-	fault := &job.Fault{Message: c.Reason, Type: job.FaultCancelled}
+	fault := &job.Fault{Message: cmp.Or(c.Reason, c.By.Reason), Type: job.FaultCancelled}
 	if c.Type != "" {
 		reason, fault.Type = c.Reason, c.Type
 	}
@@ -257,7 +261,9 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 		return Result{Err: job.ErrJobNotFound}
 	case stored.state == job.Active:
 		return Result{Err: job.ErrNotRemovable, State: stored.state}
-	case stored.state == job.Waiting:
+	}
+	l.actOnJob(c.By, "job.remove", stored)
+	if stored.state == job.Waiting {
 		l.emitUnstartedFailure(stored, job.ReasonRemoved, "")
 	}
 	l.drop(stored)
@@ -281,6 +287,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	if err := l.checkRunnerLimit(old.queue, old.function); err != nil {
 		return Result{Err: err, State: old.state}
 	}
+	l.actOnJob(c.By, "job.retry", old)
 	next := *old
 	next.losses, next.flags, next.due = 0, old.flags&guarded, l.now
 	if !c.KeepAttempts {

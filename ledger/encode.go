@@ -235,14 +235,23 @@ func (c *codec) outbox(o *outbox) {
 // event encodes or decodes an event. An unknown kind fails with errCorrupt.
 func (c *codec) event(e *Event) {
 	c.fields((*uint8)(&e.Kind), &e.N, &e.Job, &e.A, &e.B)
-	if e.Kind == 0 || e.Kind > WorkerRecovered {
+	if e.Kind == 0 || e.Kind > OperatorActed {
 		c.fail(errCorrupt)
 	}
 	if !optional(c, &e.Extra) {
+		if e.Kind == OperatorActed {
+			c.fail(errCorrupt)
+		}
 		return
 	}
 	c.fields(&e.Extra.Request, &e.Extra.C, (*[]byte)(&e.Extra.Metadata))
 	if optional(c, &e.Extra.Cursor) {
 		c.fields(e.Extra.Cursor)
+	}
+	if optional(c, &e.Extra.By) {
+		c.fields(&e.Extra.By.Name, (*string)(&e.Extra.By.Door), &e.Extra.By.Reason)
+	}
+	if (e.Kind == OperatorActed) != (e.Extra.By != nil) {
+		c.fail(errCorrupt)
 	}
 }

@@ -30,6 +30,10 @@ const (
 	WorkerRecovered
 )
 
+// OperatorActed is the event of an act that an actor asked for; the contract does
+// not have it.
+const OperatorActed = WorkerRecovered + 1
+
 // eventForms holds, for each kind, the tag in JSON, the label in the contract's
 // documents, and the names of the fields for the texts A, B and C.
 var eventForms = [...]struct {
@@ -50,6 +54,7 @@ var eventForms = [...]struct {
 	WorkerAssigned:     {"worker.assigned", "worker.assigned", []string{"worker", "task_id"}},
 	WorkerStalled:      {"worker.stalled", "worker.stalled", []string{"worker", "reason"}},
 	WorkerRecovered:    {"worker.recovered", "worker.recovered", []string{"worker", "recovery"}},
+	OperatorActed:      {"operator.acted", "operator.acted", []string{"action"}},
 }
 
 func (k EventKind) String() string { return eventForms[k].tag }
@@ -57,20 +62,20 @@ func (k EventKind) String() string { return eventForms[k].tag }
 // Label returns the event's name as written in the contract's documents.
 func (k EventKind) Label() string { return eventForms[k].label }
 
-// EventNames returns the labels of all events.
+// EventNames returns the labels of the contract's events.
 func EventNames() []string {
-	names := make([]string, 0, len(eventForms)-1)
-	for _, form := range eventForms[1:] {
+	names := make([]string, 0, OperatorActed-1)
+	for _, form := range eventForms[1:OperatorActed] {
 		names = append(names, form.label)
 	}
 	return names
 }
 
-// Event is one event of the runtime contract.
+// Event is one event of the runtime contract, or an act.
 type Event struct {
 	Kind  EventKind
 	N     uint32 // number of a job's dispatch; 0: not about one
-	Job   job.ID // the job of the dispatch
+	Job   job.ID // the job of the dispatch, or of an act
 	A, B  string // the kind's first two fields, in the contract's order; of an event about a job, B is the queue, and A of DispatchQueued the function
 	Extra *Extra // further fields, which only some events have
 }
@@ -81,13 +86,14 @@ type Extra struct {
 	C        string          // the kind's third field; of a job's DispatchFailed the type of the error
 	Metadata json.RawMessage // of an external dispatch
 	Cursor   *string         // of a replay request
+	By       *Actor          // of an act
 }
 
-// Queue returns the queue of the job that the event is about, or "" if it is
-// not about a job. It is part of the subject on which the event is published
+// Queue returns the queue of the job, or of the act, that the event is about, or "" if it is
+// not about one. It is part of the subject on which the event is published
 // live.
 func (e *Event) Queue() string {
-	if e.N == 0 {
+	if e.N == 0 && e.Kind != OperatorActed {
 		return ""
 	}
 	return e.B
@@ -120,6 +126,9 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 		b = e.appendRequest(b)
 	}
 	b = e.appendFields(b, form.fields)
+	if e.Kind == OperatorActed {
+		b = e.appendAct(b)
+	}
 	if x := e.Extra; x != nil && len(x.Metadata) > 0 {
 		b = append(append(b, `,"metadata":`...), x.Metadata...)
 	}

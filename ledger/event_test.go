@@ -184,7 +184,7 @@ func TestCommand_Kinds(t *testing.T) {
 	want := map[Kind]Command{
 		1: &Lead{}, 2: &Renew{}, 3: &Bootstrap{}, 4: &Ingest{}, 5: &Place{}, 6: &Settle{}, 7: &MarkPublished{}, 8: &AddQueue{},
 		9: &RemoveQueue{}, 10: &PauseQueue{}, 11: &CancelJob{}, 12: &RemoveJob{}, 13: &RetryJob{}, 14: &MoveDispatch{},
-		15: &Observe{}, 20: &RecordWorkerEvents{}, 24: &SetCron{}, 25: &RemoveCron{}, 26: &PauseCron{}, 27: &TickCrons{}, 28: &AdvanceReplay{},
+		15: &Observe{}, 20: &RecordWorkerEvents{}, 21: &RecordAct{}, 24: &SetCron{}, 25: &RemoveCron{}, 26: &PauseCron{}, 27: &TickCrons{}, 28: &AdvanceReplay{},
 		29: &SetMembers{}, 30: &ChangeMembers{}, 31: &AdvanceMember{}, 34: &CheckConsistency{},
 		32: &Hold{}, 33: &Restore{},
 		65: &AcquireAuthority{}, 66: &RenewAuthority{}, 67: &QueueDispatch{}, 68: &MarkNotified{},

@@ -98,6 +98,7 @@ type ChangeMembers struct {
 	Join   *Member
 	Leave  string // server id of the member to remove; "": none
 	Cancel bool
+	Asked
 }
 
 // AdvanceMember moves a member from one state to the next in a pending change.
@@ -139,6 +140,7 @@ func (c *ChangeMembers) apply(l *Ledger) Result {
 		if joining == nil {
 			return Result{Err: ErrNoChange}
 		}
+		l.act(c.By, "cluster.cancel", Event{}, joining.ServerID())
 		return l.membership.cancelChange()
 	}
 	if joining != nil || leaving != nil {
@@ -171,6 +173,14 @@ func (c *ChangeMembers) apply(l *Ledger) Result {
 	tooFew := c.Join == nil && count < MinMembers
 	if tooMany || tooFew {
 		return Result{Err: fmt.Errorf("%d members after this: %w", count, ErrMemberCount)}
+	}
+	switch {
+	case c.Join == nil:
+		l.act(c.By, "cluster.rm", Event{}, c.Leave)
+	case c.Leave == "":
+		l.act(c.By, "cluster.add", Event{}, c.Join.ServerID())
+	default:
+		l.act(c.By, "cluster.replace", Event{}, c.Leave+" by "+c.Join.ServerID())
 	}
 	return l.membership.set(members)
 }

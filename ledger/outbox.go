@@ -168,6 +168,9 @@ func (e *Event) cost() int {
 		return n
 	}
 	n += len(e.Extra.Request) + len(e.Extra.C) + len(e.Extra.Metadata) + extraCost
+	if by := e.Extra.By; by != nil {
+		n += len(by.Name) + len(by.Reason) + extraCost
+	}
 	if e.Extra.Cursor != nil {
 		n += len(*e.Extra.Cursor)
 	}
@@ -326,8 +329,8 @@ func (o *outbox) UnpublishedEvents(id job.ID, limit int) (lines [][]byte, comple
 			return false
 		}
 		examined++
-		aboutDispatch := e.N > 0 // other events do not set Job
-		if aboutDispatch && e.Job == id {
+		aboutJob := e.N > 0 || e.Kind == OperatorActed // other events do not set Job
+		if aboutJob && e.Job == id {
 			lines = append(lines, e.AppendLine(nil, number, at))
 		}
 		return true

@@ -162,7 +162,16 @@ func (g *generator) fullRun(t *rapid.T) []Command {
 	return []Command{p, s}
 }
 
+// command draws a command, and for some of those that an actor may ask for an actor.
 func (g *generator) command(t *rapid.T) Command {
+	c := g.anyCommand(t)
+	if asked, ok := c.(Askable); ok && rapid.Bool().Draw(t, "asked for") {
+		asked.SetActor(Actor{Name: someNodes.Draw(t, "actor"), Door: DoorNATS, Reason: rapid.SampledFrom([]string{"", "why"}).Draw(t, "reason")})
+	}
+	return c
+}
+
+func (g *generator) anyCommand(t *rapid.T) Command {
 	switch n := rapid.IntRange(0, 33).Draw(t, "command"); {
 	case n < 6:
 		return g.ingest(t)
@@ -363,6 +372,9 @@ func (g *generator) contract(t *rapid.T) Command {
 		return &MarkFailed{RequestID: request, Reason: "f"}
 	case 6:
 		return g.replay(t, request)
+	}
+	if rapid.Bool().Draw(t, "act") {
+		return &RecordAct{Action: "dlq.remove", Job: g.id(t), Queue: someQueues.Draw(t, "queue"), Target: "7"}
 	}
 	return &Observe{Observations: []Observation{{RunHeartbeat, "n1", "execute"}}}
 }

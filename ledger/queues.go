@@ -110,6 +110,7 @@ func (c *AddQueue) apply(l *Ledger) Result {
 	if l.queues.byName.Len() >= MaxQueues {
 		return Result{Err: errTooManyQueues}
 	}
+	l.act(c.By, "queue.add", Event{B: c.Name}, "")
 	return l.queues.add(c.Name, c.ID, c.Config).result()
 }
 
@@ -144,6 +145,7 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 		}
 	}
 	l.queues.byName.Delete(c.Name)
+	l.act(c.By, "queue.remove", Event{B: c.Name}, "")
 	return Result{}
 }
 
@@ -161,10 +163,12 @@ func (c *PauseQueue) apply(l *Ledger) Result {
 	case !c.Paused && !q.paused:
 		return Result{Err: job.ErrQueueNotPaused}
 	}
+	action := "queue.resume"
 	q.paused, q.pausedAt = c.Paused, 0
 	if c.Paused {
-		q.pausedAt = l.now
+		q.pausedAt, action = l.now, "queue.pause"
 	}
+	l.act(c.By, action, Event{B: c.Name}, "")
 	return q.result()
 }
 

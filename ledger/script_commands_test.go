@@ -26,9 +26,21 @@ import (
 //	remove-cron <entry> [declared=y]   pause-cron <entry>   resume-cron <entry> next=t
 //	tick <entry>@<time> rev=n [next=t missed=n no-job=y]
 //	advance-replay <number> <lane>@<to>… [last=job missing=<lane>@<from>-<to> mismatch=<lane>@<from>-<to>]
+//	act <action> [queue=q job=j target=t]
 //	pass                             an entry without a command
+//
+// by=<name>/<door>/<reason> after a command is who asked for it.
 func (s *script) short(words []string) Command {
-	verb, words := words[0], words[1:]
+	c := s.byVerb(words[0], words[1:])
+	asked, ok := c.(Askable)
+	if parts := strings.SplitN(option(words, "by"), "/", 3); ok && len(parts) == 3 {
+		asked.SetActor(Actor{Name: parts[0], Door: Door(parts[1]), Reason: parts[2]})
+	}
+	return c
+}
+
+// byVerb parses a command without who asked for it.
+func (s *script) byVerb(verb string, words []string) Command {
 	switch verb {
 	case "pass":
 		return nil
@@ -91,6 +103,12 @@ func (s *script) shortByName(verb string, words []string) Command {
 		c := &RetryJob{Job: s.id(words[0]), KeepAttempts: option(words, "keep") != ""}
 		if n := option(words, "n"); n != "" {
 			c.N = uint32(s.number(n))
+		}
+		return c
+	case "act":
+		c := &RecordAct{Action: words[0], Queue: option(words, "queue"), Target: option(words, "target")}
+		if name := option(words, "job"); name != "" {
+			c.Job = s.id(name)
 		}
 		return c
 	case "move":

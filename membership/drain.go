@@ -217,6 +217,7 @@ func (d *Drainer) HandleDrain(ctx context.Context) (*api.DrainStatus, error) {
 			return nil, &api.Error{Code: api.CodeConflict, Text: d.transfer.Node + ": " + err.Error()}
 		}
 		d.cfg.Log.Warn("node drained: it takes no more work until it is resumed or restarted")
+		d.transfer.RecordAct(ctx, "node.drain", d.transfer.Node)
 		d.awaitEdges(ctx)
 		d.ifDrained(func() { d.cfg.Edge.Drain("node is drained") }) // it may have been resumed meanwhile
 	}
@@ -226,7 +227,7 @@ func (d *Drainer) HandleDrain(ctx context.Context) (*api.DrainStatus, error) {
 // HandleResume handles a request to take the node's drain back: the node may lead
 // streams and takes jobs again. The error is a conflict if the node is not drained, is
 // stopping, or is being removed from the cluster.
-func (d *Drainer) HandleResume(context.Context) (*api.Resumed, error) {
+func (d *Drainer) HandleResume(ctx context.Context) (*api.Resumed, error) {
 	node, since := d.transfer.Node, d.Since()
 	switch {
 	case since.IsZero():
@@ -243,6 +244,7 @@ func (d *Drainer) HandleResume(context.Context) (*api.Resumed, error) {
 		return nil, &api.Error{Code: api.CodeConflict, Text: node + ": " + err.Error()}
 	}
 	d.cfg.Log.Info("node resumed", "duration", time.Since(since))
+	d.transfer.RecordAct(ctx, "node.resume", node)
 	return &api.Resumed{Node: node, Drained: since.UTC()}, nil
 }
 

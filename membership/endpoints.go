@@ -29,7 +29,7 @@ func (m *Member) Handler(verb string) func(context.Context, *api.MemberRequest) 
 				return nil, &job.InvalidError{Reason: err.Error()}
 			}
 		}
-		return m.request(ctx, Request{verb, *q})
+		return m.request(ctx, Request{Verb: verb, By: cluster.ActorOf(ctx), MemberRequest: *q})
 	}
 }
 

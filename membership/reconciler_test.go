@@ -152,7 +152,7 @@ func TestReconciler_SyncsMembers(t *testing.T) {
 // member votes only after it was promoted, and the old one is removed last.
 func TestReconciler_ReplacesDeadMember(t *testing.T) {
 	f, r := newFakeCluster(t)
-	ask := Request{Replace, api.MemberRequest{Name: "n3"}}
+	ask := Request{Verb: Replace, MemberRequest: api.MemberRequest{Name: "n3"}}
 	var refused *RefusedError
 	if err := r.Begin(t.Context(), ask); !errors.As(err, &refused) || !strings.Contains(err.Error(), "is running with its data directory") {
 		t.Errorf("replace a live member: %v", err)
@@ -227,7 +227,7 @@ func TestReconciler_ReplacesDeadMember(t *testing.T) {
 func TestReconciler_CancelsJoinWithoutRoute(t *testing.T) {
 	f, r := newFakeCluster(t)
 	f.joining = waitingNode("n4", "0000000b", "yard", "")
-	if err := r.Begin(t.Context(), Request{Add, api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}}); err != nil {
+	if err := r.Begin(t.Context(), Request{Verb: Add, MemberRequest: api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.reconcileOnce(t, r)
@@ -276,14 +276,14 @@ func TestReconciler_RemovesLivingMember(t *testing.T) {
 	f, r := newFakeCluster(t)
 	const id = "n4-0000000b"
 	f.joining = waitingNode("n4", "0000000b", "yard", "")
-	if err := r.Begin(t.Context(), Request{Add, api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}}); err != nil {
+	if err := r.Begin(t.Context(), Request{Verb: Add, MemberRequest: api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.routed, f.meta, f.statuses["n4"] = append(f.routed, id), append(f.meta, Replica{ID: id, Current: true}), NodeStatus{ID: id}
 	if got := f.reconcileOnce(t, r); got != "n4 has a vote" {
 		t.Fatalf("step %q", got)
 	}
-	if err := r.Begin(t.Context(), Request{Remove, api.MemberRequest{Name: "n4"}}); err != nil {
+	if err := r.Begin(t.Context(), Request{Verb: Remove, MemberRequest: api.MemberRequest{Name: "n4"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.calls = nil

@@ -23,7 +23,8 @@ const (
 
 // Request is an operator's request about members.
 type Request struct {
-	Verb string `json:"verb"`
+	Verb string       `json:"verb"`
+	By   ledger.Actor `json:"by"` // who asks
 	api.MemberRequest
 }
 
@@ -52,7 +53,7 @@ func (r *Reconciler) Begin(ctx context.Context, q Request) error {
 		return refusef("the ledger has no list of members yet: the authority writes it within seconds of the first start")
 	}
 	if q.Verb == Cancel {
-		if err := r.cluster.Propose(ctx, &ledger.ChangeMembers{Cancel: true}); err != nil {
+		if err := r.cluster.Propose(ctx, &ledger.ChangeMembers{Cancel: true, Asked: ledger.Asked{By: q.By}}); err != nil {
 			return err
 		}
 		r.setOutcome("the change was cancelled")
@@ -75,6 +76,7 @@ func (r *Reconciler) Begin(ctx context.Context, q Request) error {
 		return err
 	}
 	r.setOutcome("")
+	c.SetActor(q.By)
 	return r.cluster.Propose(ctx, c)
 }
 

@@ -41,6 +41,9 @@ type Transferer struct {
 	Fleet *cluster.Fleet
 	// Propose commits a command on the authority.
 	Propose func(context.Context, ledger.Command) (Proposed, error)
+	// RecordAct records that the actor of ctx did something: action is the verb, as in
+	// "node.drain", target what it is about.
+	RecordAct func(ctx context.Context, action, target string)
 	// Owner returns the name of the member that holds the authority, or "".
 	Owner func() string
 	// Leaving is set while the node is stopping or drained, and must not become the
@@ -68,7 +71,7 @@ func (t *Transferer) HandleTransfer(ctx context.Context, q *api.MemberRequest) (
 	if owner := t.Owner(); q.To != "" && q.To == owner {
 		return nil, &api.Error{Code: api.CodeConflict, Text: owner + " holds the authority already"}
 	}
-	return t.transferTo(ctx, q.To)
+	return t.recorded(ctx, q.To)
 }
 
 // HandleStepdown transfers the authority from this node to the first other member that
@@ -77,7 +80,16 @@ func (t *Transferer) HandleStepdown(ctx context.Context) (*api.Transfer, error) 
 	if owner := t.Owner(); owner != t.Node {
 		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s does not hold the authority; ask %s, which does", t.Node, owner)}
 	}
-	return t.transferTo(ctx, "")
+	return t.recorded(ctx, "")
+}
+
+// recorded is transferTo for a request, whose success is recorded as an act.
+func (t *Transferer) recorded(ctx context.Context, to string) (*api.Transfer, error) {
+	v, err := t.transferTo(ctx, to)
+	if err == nil {
+		t.RecordAct(ctx, "cluster.transfer", v.From+" to "+v.To)
+	}
+	return v, err
 }
 
 // transferTo transfers the authority to the member to, or to the first other member

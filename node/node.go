@@ -229,8 +229,11 @@ func (n *Node) wire() (err error) {
 	}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
-	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority}
+	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority, Log: n.log}
 	n.transfer = &membership.Transferer{
+		RecordAct: func(ctx context.Context, action, target string) {
+			n.proposer.RecordAct(ctx, &ledger.RecordAct{Action: action, Target: target})
+		},
 		Node: cfg.Node.Name, Raft: n.raft, Fleet: n.fleet, Propose: transferProposer(n.proposer), Owner: n.authority.Holder, Leaving: new(atomic.Bool),
 	}
 	n.monitor = n.newMonitor()

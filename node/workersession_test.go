@@ -19,7 +19,7 @@ func TestWorkerSession_LookReadsNoBody(t *testing.T) {
 		loads++
 		return load(ctx, at, id)
 	}
-	ctx, s := t.Context(), n.workers.Session()
+	ctx, s := t.Context(), n.workers.Session("w1")
 	if _, err := s.AddQueue(ctx, "looks", job.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestWorkerSession_LookReadsNoBody(t *testing.T) {
 // Clear removes many jobs in few entries of the log.
 func TestWorkerSession_ClearBatchesEntries(t *testing.T) {
 	n := startSingleNode(t, nil)
-	ctx, s := t.Context(), n.workers.Session()
+	ctx, s := t.Context(), n.workers.Session("w1")
 	if _, err := s.AddQueue(ctx, "full", job.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestWorkerSession_ClearBatchesEntries(t *testing.T) {
 // A forced Obliterate that times out leaves the queue paused, and can be repeated.
 func TestWorkerSession_ObliterateTimeout(t *testing.T) {
 	n := startSingleNode(t, nil)
-	ctx, s := t.Context(), n.workers.Session()
+	ctx, s := t.Context(), n.workers.Session("w1")
 	if _, err := s.AddQueue(ctx, "doomed", job.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}

@@ -155,6 +155,9 @@ func (h *Crons) run(ctx context.Context, q *api.CronRequest) (*api.EnqueueReply,
 		return nil, err
 	}
 	a, err := h.Intake.Publish(ctx, intake.Job{Queue: c.Queue, Spec: spec, Key: q.NewID})
+	if err == nil && !a.Duplicate {
+		h.Authority.RecordAct(ctx, &ledger.RecordAct{Action: "cron.run", Job: a.ID, Queue: c.Queue, Target: q.Name})
+	}
 	return &api.EnqueueReply{ID: a.ID, Queue: c.Queue, Duplicate: a.Duplicate}, err
 }
 

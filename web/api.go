@@ -27,6 +27,7 @@ type Route struct {
 type Request struct {
 	Data   []byte // JSON, or empty
 	Token  string // value of the wildcard Token of the endpoint
+	Client string // name of the user who sends it, or else the remote address
 	Header http.Header
 	Query  url.Values // the parameters in Query of the endpoint
 	Waited bool       // set by the handler if the reply is a WaitReply, with status 200

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
@@ -27,6 +28,9 @@ const (
 	defaultTimeout = 5 * time.Second
 )
 
+// maxReason is the size of the longest --reason; the history keeps no more.
+const maxReason = 256
+
 // Settings are the connection settings of one command line, and its connection.
 type Settings struct {
 	Getenv  func(string) string
@@ -34,6 +38,7 @@ type Settings struct {
 
 	flags   source
 	context string // --context
+	reason  string // --reason
 	target  *target
 	client  *cluster.Client
 }
@@ -54,6 +59,7 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	if err != nil || timeout <= 0 { // an invalid value must not make every verb fail
 		timeout = defaultTimeout
 	}
+	flags.StringVar(&s.reason, "reason", "", "why a change is made: `text` for the history")
 	durationflag.Var(flags, &s.Timeout, "timeout", timeout, "longest `time` to wait for a reply (NATS_TIMEOUT)")
 }
 
@@ -71,7 +77,11 @@ func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 	if s.Timeout < time.Millisecond {
 		return nil, usererror.Invalid(fmt.Sprintf("--timeout is %v: must be at least 1ms", s.Timeout), "give a duration such as 5s")
 	}
+	if strings.ContainsFunc(s.reason, unicode.IsControl) || len(s.reason) > maxReason {
+		return nil, usererror.Invalid(fmt.Sprintf("--reason must be one line of at most %d bytes", maxReason), "shorten it")
+	}
 	s.target = t
+	t.opts.Program, t.opts.Reason = "cli", s.reason
 	if s.client, err = cluster.Dial(ctx, t.url, t.opts); err != nil {
 		return nil, t.unreachable(err)
 	}

@@ -43,7 +43,11 @@ type eventLine struct {
 	Metadata json.RawMessage `json:"metadata"`
 	Number   uint64          `json:"seq"`
 	At       time.Time       `json:"at"`
-	Queue    string          `json:"queue"` // of its job; may be empty in the line
+	Queue    string          `json:"queue"` // of its job or act; may be empty in the line of a job
+	Action   string          `json:"action"`
+	Job      string          `json:"job"` // of an act
+	Actor    string          `json:"actor"`
+	Door     string          `json:"door"`
 
 	jobID string
 }
@@ -112,7 +116,7 @@ var idleEvents = []string{ledger.RunHeartbeat.String(), ledger.AuthorityRenewed.
 
 // typeNames holds the names of all events in one style, in lower case with hyphens.
 var typeNames = func() []string {
-	names := ledger.EventNames()
+	names := append(ledger.EventNames(), ledger.OperatorActed.Label())
 	for i, name := range names {
 		names[i] = strings.NewReplacer(".", "-", "_", "-").Replace(name)
 	}
@@ -246,6 +250,9 @@ func (e *eventLine) findJob() {
 	if queue, id, ok := strings.Cut(e.Task, ":"); ok {
 		e.jobID, e.Queue = id, queue
 	}
+	if e.Job != "" {
+		e.jobID = e.Job
+	}
 }
 
 // matches reports whether f selects e: it is not too old, of the event type, job and queue
@@ -262,7 +269,15 @@ func (f *eventFilter) matches(e *eventLine) bool {
 	case f.job != "" && e.jobID != f.job:
 		return false
 	}
-	return f.queue == "" || e.jobID != "" && e.Queue == f.queue
+	return f.queue == "" || (e.jobID != "" || e.Action != "") && e.Queue == f.queue
+}
+
+// actQueue returns the queue of an act, "" for other events.
+func (e *eventLine) actQueue() string {
+	if e.Action == "" {
+		return ""
+	}
+	return e.Queue
 }
 
 // write writes the event as one line: time, number, name, the request or task that it is
@@ -270,8 +285,9 @@ func (f *eventFilter) matches(e *eventLine) bool {
 func (e *eventLine) write(w io.Writer) error {
 	var rest strings.Builder
 	for _, field := range []struct{ name, value string }{
-		{"owner", e.Owner}, {"phase", e.Phase}, {"target", e.Target}, {"function", e.Function}, {"channel", e.Channel},
-		{"worker", e.Worker}, {"error_type", e.Error}, {"reason", e.Reason}, {"recovery", e.Recovery}, {"lease_id", e.LeaseID}, {"leased_until", e.Until},
+		{"action", e.Action}, {"queue", e.actQueue()}, {"owner", e.Owner}, {"phase", e.Phase}, {"target", e.Target}, {"function", e.Function}, {"channel", e.Channel},
+		{"worker", e.Worker}, {"error_type", e.Error}, {"actor", e.Actor}, {"door", e.Door}, {"reason", e.Reason}, {"recovery", e.Recovery},
+		{"lease_id", e.LeaseID}, {"leased_until", e.Until},
 	} {
 		if field.value != "" {
 			fmt.Fprintf(&rest, " %s=%s", field.name, field.value)
@@ -283,6 +299,6 @@ func (e *eventLine) write(w io.Writer) error {
 	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
 		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-8d %-21s %s\n", command.TimeText(&e.At), e.Number, typeName(e.Event), command.Sanitize(command.OrDash(cmp.Or(e.Request, e.Task))+rest.String()))
+	_, err := fmt.Fprintf(w, "%s  %-8d %-21s %s\n", command.TimeText(&e.At), e.Number, typeName(e.Event), command.Sanitize(command.OrDash(cmp.Or(e.Request, e.Task, e.Job))+rest.String()))
 	return err
 }

@@ -170,9 +170,9 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 	}
 	for _, text := range e.History.Events {
 		var line struct {
-			Event, Target, Channel, Worker, Reason string
-			Request                                string `json:"request_id"`
-			At                                     time.Time
+			Event, Target, Channel, Worker, Action, Actor, Door, Reason string
+			Request                                                     string `json:"request_id"`
+			At                                                          time.Time
 		}
 		if json.Unmarshal(text, &line) != nil {
 			continue
@@ -181,8 +181,12 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 		if i := strings.LastIndexByte(line.Request, '#'); i >= 0 {
 			dispatch = line.Request[i:]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", command.TimeText(&line.At), dispatch, line.Event,
-			command.Sanitize(strings.TrimSpace(strings.Join([]string{line.Target, line.Channel, line.Worker, line.Reason}, " "))))
+		facts := []string{line.Target, line.Channel, line.Worker, line.Reason}
+		if line.Action != "" {
+			facts = []string{line.Action, line.Target, "by", line.Actor, "over", line.Door, line.Reason}
+		}
+		facts = slices.DeleteFunc(facts, func(fact string) bool { return fact == "" })
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", command.TimeText(&line.At), dispatch, line.Event, command.Sanitize(strings.Join(facts, " ")))
 	}
 	w.Flush() // out is in memory
 }

@@ -20,6 +20,7 @@ type serviceImport struct {
 	subject string
 	as      string // subject in the CLIENTS account; "": the same
 	multi   bool   // a request may get more than one reply
+	share   bool   // requests carry the name of their user
 }
 
 // serviceImports lists all services that any user with a role may reach. The server
@@ -27,11 +28,11 @@ type serviceImport struct {
 func serviceImports() []serviceImport {
 	list := []serviceImport{
 		{subject: subjects.Jobs + ".*"}, {subject: api.SubjectEnqueue + ".*"}, {subject: api.SubjectCall + ".*"},
-		{subject: api.SubjectExec}, {subject: api.SubjectExec + ".*"}, {subject: api.SubjectSnapshot}, {subject: api.SubjectStatus},
-		{subject: api.SubjectAPI + ".>"}, {subject: "$SRV.>", multi: true},
+		{subject: api.SubjectExec, share: true}, {subject: api.SubjectExec + ".*", share: true}, {subject: api.SubjectSnapshot}, {subject: api.SubjectStatus},
+		{subject: api.SubjectAPI + ".>", share: true}, {subject: "$SRV.>", multi: true},
 	}
 	for _, verb := range subjects.NodeVerbs {
-		list = append(list, serviceImport{subject: subjects.NodeSubject("*", verb)})
+		list = append(list, serviceImport{subject: subjects.NodeSubject("*", verb), share: true})
 	}
 	for _, subject := range streamReadSubjects {
 		verb, ofConsumers := strings.CutPrefix(subject, subjects.APIConsumer)
@@ -76,6 +77,9 @@ func writeClientAccount(line func(string, ...any), cfg *Config) {
 		as := ""
 		if s.as != "" {
 			as = fmt.Sprintf(", to: %q", s.as)
+		}
+		if s.share {
+			as += ", share: true"
 		}
 		line("      { service: { account: %s, subject: %q }%s }", AccountYard, s.subject, as)
 	}

@@ -15,7 +15,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -180,3 +183,23 @@ func (l *Server) SetLanes(n int) { l.laneCount.Store(int32(min(max(n, 1), subjec
 
 // Lanes returns the number of lanes.
 func (l *Server) Lanes() int { return int(l.laneCount.Load()) }
+
+// ClientAddress returns the address of the client of this server that subscribes to a
+// reply subject, "" if there is none.
+func (l *Server) ClientAddress(reply string) string {
+	inbox, _, _ := strings.Cut(reply, ".")
+	if inbox == "" {
+		return ""
+	}
+	found, err := l.NATS.Connz(&server.ConnzOptions{Account: AccountYard, FilterSubject: reply, Subscriptions: true})
+	if err != nil {
+		return ""
+	}
+	for _, c := range found.Conns {
+		// Not a client that only monitors all subjects.
+		if slices.ContainsFunc(c.Subs, func(subject string) bool { return strings.HasPrefix(subject, inbox+".") }) {
+			return net.JoinHostPort(c.IP, strconv.Itoa(c.Port))
+		}
+	}
+	return ""
+}

@@ -41,6 +41,17 @@ type User struct {
 // anonymous is the name of the user for clients without a user name.
 const anonymous = "anonymous"
 
+// UserName returns the name of the user who logs in as login, which is a name or a
+// public nkey; "" if it is no user's.
+func (c *Config) UserName(login string) string {
+	for i := range c.Users {
+		if u := &c.Users[i]; login != "" && (login == u.Name || login == u.NKey) {
+			return u.Name
+		}
+	}
+	return ""
+}
+
 // UserName matches the names that users may have.
 var UserName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -34,6 +35,7 @@ type Client struct {
 	Scheduler Scheduler
 	Fleet     Requester
 	Watch     *Watch
+	Log       *slog.Logger
 }
 
 // Raft is the local ledger and the notification of its changes.
@@ -112,8 +114,9 @@ func sharedErrorCode(err error) string {
 // that no authority took the command within CommandTimeout, or that its outcome is
 // unknown. A command that was sent to an authority which has been superseded is sent to
 // the next one, if it is idempotent. Propose repeats the removal of a queue until the
-// queue is removed.
+// queue is removed. The command records the actor of ctx.
 func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, error) {
+	cluster.SetActor(ctx, command)
 	if err := ledger.Check(command); err != nil {
 		return Result{}, &job.InvalidError{Reason: err.Error()}
 	}
@@ -143,6 +146,18 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 		if !awaitChange(ctx, changed) {
 			return Result{}, &job.UnavailableError{Reason: "no authority answers", RetryAfter: time.Second}
 		}
+	}
+}
+
+// RecordAct records an act of the actor of ctx that is no command of the ledger. A
+// context without an actor records nothing. A failure is logged: it does not undo the
+// act.
+func (c *Client) RecordAct(ctx context.Context, act *ledger.RecordAct) {
+	if act.SetActor(cluster.ActorOf(ctx)); act.By == (ledger.Actor{}) {
+		return
+	}
+	if _, err := c.Propose(context.WithoutCancel(ctx), act); err != nil { // the act is done, whether or not its client waits
+		c.Log.Warn("act not recorded in the history", "action", act.Action, "queue", act.Queue, "target", act.Target, "actor", act.By.Name, "err", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
@@ -37,6 +38,9 @@ func (s *Server) replay(ctx context.Context, req *api.ReplayRequest) (*api.Repla
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("new_id %q names the job that is to be replayed; choose another, or none", req.NewID)}
 	}
 	a, err := s.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: req.NewID, MustExist: req.To != ""})
+	if err == nil && !a.Duplicate {
+		s.cfg.Authority.RecordAct(ctx, &ledger.RecordAct{Action: "job.replay", Job: old.id, Queue: old.queue, Target: a.ID.String()})
+	}
 	return &api.ReplayReply{EnqueueReply: api.EnqueueReply{ID: a.ID, Queue: to, Duplicate: a.Duplicate}, ReplayOf: old.id}, err
 }
 

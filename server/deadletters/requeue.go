@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -112,10 +113,27 @@ func (s *Server) changeOne(ctx context.Context, q *request, l *letter, fn func(c
 			return item, err
 		}
 	}
+	if err == nil && !q.DryRun {
+		s.record(ctx, l, &item)
+	}
 	if err != nil {
 		item.Result, item.Error = api.ResultFailed, err.Error()
 	}
 	return item, err
+}
+
+// record records a change of a dead letter as an act. A job that was retried has an act of
+// its own.
+func (s *Server) record(ctx context.Context, l *letter, item *api.DeadLetterResult) {
+	act := &ledger.RecordAct{Action: "dlq.remove", Job: l.job, Queue: l.Queue, Target: strconv.FormatUint(l.number, 10)}
+	switch item.Result {
+	case api.ResultRemoved:
+	case api.ResultEnqueued:
+		act.Action, act.Target = "dlq.requeue", item.Job
+	default:
+		return
+	}
+	s.cfg.Authority.RecordAct(ctx, act)
 }
 
 // requeuer serves one request to requeue dead letters.

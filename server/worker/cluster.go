@@ -32,8 +32,11 @@ type Cluster struct {
 	dataSize dirSizeCache
 }
 
-// Session returns a session for one connection.
-func (c *Cluster) Session() edge.Session { return &session{c: c} }
+// Session returns a session for the connection of a client, which is the actor of its
+// commands.
+func (c *Cluster) Session(client string) edge.Session {
+	return &session{c: c, actor: ledger.Actor{Name: c.Node + "/" + client, Door: ledger.DoorOverhop}}
+}
 
 // Secret returns the key that signs lease tokens.
 func (c *Cluster) Secret() (secret []byte) {

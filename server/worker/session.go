@@ -21,7 +21,8 @@ import (
 // session records what its connection has written, so that later reads of the
 // connection contain it. Enqueue answers from other goroutines.
 type session struct {
-	c *Cluster
+	c     *Cluster
+	actor ledger.Actor
 
 	mu       sync.Mutex
 	written  map[uint8]uint64 // highest sequence of its accepted records, by lane
@@ -85,6 +86,9 @@ func (s *session) awaitCommands(ctx context.Context) error {
 func (s *session) propose(ctx context.Context, c ledger.Command) (authority.Result, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return authority.Result{}, err
+	}
+	if asked, ok := c.(ledger.Askable); ok {
+		asked.SetActor(s.actor)
 	}
 	d, err := s.c.Authority.Propose(ctx, c)
 	s.mu.Lock()

@@ -36,8 +36,9 @@ var transitions = map[string]struct{ from, to string }{
 	"DispatchFailed":    {Notified, Failed},
 }
 
-// requiredFields maps each event of the contract to the string fields that it
-// must carry besides "event". An event that is not listed is unknown.
+// requiredFields maps each event of the contract, and operator.acted, to the
+// string fields that it must carry besides "event". An event that is not listed is
+// unknown.
 var requiredFields = map[string][]string{
 	"AuthorityAcquired":     {"owner", "lease_id", "leased_until"},
 	"AuthorityRenewed":      {"owner", "lease_id", "leased_until"},
@@ -53,6 +54,7 @@ var requiredFields = map[string][]string{
 	"worker.assigned":       {"worker", "task_id"},
 	"worker.stalled":        {"worker", "reason"},
 	"worker.recovered":      {"worker", "recovery"},
+	"operator.acted":        {"action", "actor", "door"},
 }
 
 // Checker is the state computed from a base snapshot and the events since.
@@ -142,8 +144,8 @@ func (c *Checker) Apply(line []byte) error {
 	return nil
 }
 
-// apply applies a decoded event. Events about replays, snapshots, runs and
-// workers change neither the authority nor the backlog.
+// apply applies a decoded event. Events about replays, snapshots, runs, workers
+// and operators change neither the authority nor the backlog.
 func (c *Checker) apply(event map[string]json.RawMessage, at time.Time) error {
 	name, err := stringField(event, "event")
 	if err != nil {
@@ -151,7 +153,7 @@ func (c *Checker) apply(event map[string]json.RawMessage, at time.Time) error {
 	}
 	fields, listed := requiredFields[name]
 	if !listed {
-		return errors.New("unknown event: not one of the fourteen of the contract")
+		return errors.New("unknown event: neither one of the fourteen of the contract nor operator.acted")
 	}
 	texts := make(map[string]string)
 	for _, field := range fields {

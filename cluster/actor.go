@@ -1,0 +1,69 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// actorKey is the key of the actor in a context.
+type actorKey struct{}
+
+// WithActor returns a context of a request by the actor that find returns. find is
+// called only for commands that record who asked for them.
+func WithActor(ctx context.Context, find func() ledger.Actor) context.Context {
+	return context.WithValue(ctx, actorKey{}, find)
+}
+
+// ActorOf returns the actor of the request that ctx belongs to, the zero Actor if
+// it belongs to none.
+func ActorOf(ctx context.Context) ledger.Actor {
+	if find, ok := ctx.Value(actorKey{}).(func() ledger.Actor); ok {
+		return find()
+	}
+	return ledger.Actor{}
+}
+
+// SetActor sets the actor of ctx in c, unless c does not record one or has one.
+func SetActor(ctx context.Context, c ledger.Command) {
+	if asked, ok := c.(ledger.Askable); ok && asked.Actor() == (ledger.Actor{}) {
+		asked.SetActor(ActorOf(ctx))
+	}
+}
+
+// HTTPActor returns a function that returns the actor of a request over HTTP, as in
+// [Request].Actor. name is that of the user, or else the remote address.
+func HTTPActor(name, reason string) func() ledger.Actor {
+	return func() ledger.Actor { return ledger.Actor{Name: name, Door: ledger.DoorHTTP, Reason: reason} }
+}
+
+// actorOf returns who has sent the request with a header and a reply subject.
+func (s *Server) actorOf(header nats.Header, reply string) ledger.Actor {
+	actor := ledger.Actor{Name: s.clientName(header, reply), Door: ledger.DoorNATS, Reason: header.Get(api.HeaderReason)}
+	if header.Get(api.HeaderClient) == string(ledger.DoorCLI) {
+		actor.Door = ledger.DoorCLI
+	}
+	return actor
+}
+
+// clientName returns the name of the user who has sent a request, or else the client's
+// address. To requests of users the server adds the header that is read here, whatever
+// the client has put there; without users there is none.
+func (s *Server) clientName(header nats.Header, reply string) string {
+	const unknown = "unknown"
+	if len(s.local.Config.Users) == 0 {
+		return cmp.Or(s.local.ClientAddress(reply), unknown)
+	}
+	var info server.ClientInfo
+	if json.Unmarshal([]byte(header.Get(server.ClientInfoHdr)), &info) != nil {
+		return unknown
+	}
+	return cmp.Or(s.local.Config.UserName(info.User), strings.TrimSpace(info.Host), unknown)
+}
