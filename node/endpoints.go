@@ -36,7 +36,7 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 	jobs := n.jobHandlers()
 	shared := service("yard-api", "jobs, queues and the state of the yard", api.Endpoints, n.apiHandlers())
 	for _, s := range []cluster.Service{
-		httproutes.WithOpenAPI(shared, n.enqueue, jobs, n.version, n.cfg.HTTP.Token != ""),
+		httproutes.WithOpenAPI(shared, n.enqueue, jobs, n.version, n.web.RequiresToken()),
 		service("yard-node", "one node of the yard, by its name", api.NodeEndpoints, n.nodeHandlers()),
 		service("yard-backup", "backup and restore of the whole yard", api.BackupEndpoints, backupHandlers(n.backups)),
 	} {

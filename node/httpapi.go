@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
 
@@ -22,7 +24,13 @@ func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
 		n.log.Warn("listener is reachable from the network without authentication", "listener", l.Name, "addr", l.Address, "risk", l.Risk, "key", l.Key)
 	}
 	n.metrics = web.NewMetrics()
-	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.readyz, Metrics: n.metrics, TLS: n.certs.http.Server()}, n.log)
+	users, anonymous, err := httpUsers(&n.cfg.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("http.users: %w", err)
+	}
+	n.web = web.New(web.Config{
+		Version: n.version, Users: users, Anonymous: anonymous, Ready: n.readyz, Metrics: n.metrics, TLS: n.certs.http.Server(),
+	}, n.log)
 	if n.cfg.HTTP.Off() {
 		return func() error { return nil }, nil
 	}
@@ -34,6 +42,23 @@ func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
 	loops := newLoopGroup(ctx)
 	loops.Go(func(ctx context.Context) error { return n.web.Serve(ctx, listener) })
 	return loops.stop, nil
+}
+
+// httpUsers returns the users of the HTTP server, and the user of requests without a token
+// if such requests are allowed. Their roles allow what they allow over NATS.
+func httpUsers(c *config.HTTP) (users []web.User, anonymous *web.User, err error) {
+	configured, err := c.ServerUsers()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, u := range configured {
+		users = append(users, web.User{Name: u.Name, Role: string(u.Role), Token: u.Token, May: u.Permissions()})
+	}
+	if c.Anonymous != "" {
+		role := embedded.User{Role: embedded.Role(c.Anonymous)}
+		anonymous = &web.User{Role: c.Anonymous, May: role.Permissions()}
+	}
+	return users, anonymous, nil
 }
 
 // readyz returns the readiness of the node for GET /readyz.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,7 +70,7 @@ func (s *Server) newAPI(ctx context.Context, routes []Route) (*apiServer, error)
 	for _, e := range endpoints {
 		a.mux.HandleFunc(e.Pattern, func(w http.ResponseWriter, r *http.Request) { a.handle(w, r, e) })
 	}
-	document, err = describe(s.cfg.Version, s.cfg.Token != "", endpoints)
+	document, err = describe(s.cfg.Version, s.RequiresToken(), endpoints)
 	return a, err
 }
 
@@ -129,6 +130,10 @@ func (v *muxReply) WriteHeader(status int)         { v.status = status }
 // otherwise it responds that the node is busy. Requests that wait for a job have a higher
 // limit of their own.
 func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) {
+	if err := e.allows(userOf(r), r); err != nil {
+		a.writeError(w, e, err)
+		return
+	}
 	waits := e.LongRunning || r.URL.Query().Get("wait") != ""
 	if waits {
 		defer a.server.waiting.Add(-1)
@@ -157,7 +162,7 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 		a.writeError(w, e, err)
 		return
 	}
-	q.release = release
+	q.release, q.Client = release, cmp.Or(userOf(r).Name, r.RemoteAddr)
 
 	// The handler's context ends when the client disconnects or the node stops.
 	ctx, cancel := context.WithCancel(r.Context())

@@ -88,7 +88,7 @@ func (e *endpoint) bodyLimit() int64 {
 // Query, become fields of the request instead. The error is for the client: an unknown
 // parameter, or a value that is invalid or contradicts the body.
 func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
-	q := &Request{Header: r.Header, Query: url.Values{}, Client: r.RemoteAddr}
+	q := &Request{Header: r.Header, Query: url.Values{}}
 	fromURL := map[string]json.RawMessage{} // by key
 	for _, name := range e.wildcards {
 		value := r.PathValue(name)

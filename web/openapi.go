@@ -44,12 +44,17 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 			"title": "Yardmaster", "version": version,
 			"description": "Jobs, queues and the state of the yard. The NATS API under yard.api.v1 gives the same replies.",
 		},
-		"paths":      paths,
-		"components": schema{"schemas": schema{"Error": schemaOf(reflect.TypeFor[api.ErrorReply](), true)}},
+		"paths": paths,
+		"components": schema{
+			"schemas": schema{"Error": schemaOf(reflect.TypeFor[api.ErrorReply](), true)},
+			"securitySchemes": schema{"token": schema{
+				"type": "http", "scheme": "bearer", "description": "the token of a user in http.users, or http.token; the user's role decides what it may do",
+			}},
+		},
 	}
-	if guarded {
-		document["components"].(schema)["securitySchemes"] = schema{"token": schema{"type": "http", "scheme": "bearer"}}
-		document["security"] = []schema{{"token": []string{}}}
+	document["security"] = []schema{{"token": []string{}}}
+	if !guarded {
+		document["security"] = []schema{{}, {"token": []string{}}}
 	}
 	return json.MarshalIndent(document, "", "  ")
 }

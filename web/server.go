@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"crypto/subtle"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -38,7 +37,12 @@ const (
 // Config configures a [Server].
 type Config struct {
 	Version string // of the program, for the OpenAPI document
-	Token   string // required for everything but the health checks; "" means no token
+	// Users have the tokens of which one is required for everything but the health
+	// checks. Without users and Anonymous, every request may do everything.
+	Users []User
+	// Anonymous is the user of requests without a token; nil: they are refused if
+	// there are users.
+	Anonymous *User
 	// Ready reports whether the node is ready; details is encoded as the body.
 	Ready func(ctx context.Context) (ready bool, details any)
 	// Metrics are served at /metrics.
@@ -50,6 +54,7 @@ type Config struct {
 // Server is a node's HTTP server.
 type Server struct {
 	cfg         Config
+	users       users
 	log         *slog.Logger
 	crossOrigin *http.CrossOriginProtection
 	api         atomic.Pointer[apiServer] // nil unless ServeAPI is running
@@ -67,7 +72,7 @@ func (s *Server) Waiting() int { return int(s.waiting.Load()) }
 // New returns a server, which Serve starts.
 func New(cfg Config, log *slog.Logger) *Server {
 	return &Server{
-		cfg: cfg, log: log, crossOrigin: http.NewCrossOriginProtection(), memory: newBudget(bodyMemory),
+		cfg: cfg, users: newUsers(cfg.Users, cfg.Anonymous), log: log, crossOrigin: http.NewCrossOriginProtection(), memory: newBudget(bodyMemory),
 		requests: make(chan struct{}, maxRequests), checks: make(chan struct{}, maxProbes), bodyTimeout: bodyTimeout,
 	}
 }
@@ -134,12 +139,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if err := s.authorize(w, r); err != nil {
+	r, err := s.authenticate(w, r)
+	if err != nil {
 		writeError(w, err)
 		return
 	}
 	if r.URL.Path == "/metrics" {
 		if !requireGet(w, r) {
+			return
+		}
+		if err := userOf(r).require(metricsSubject, "GET /metrics"); err != nil {
+			writeError(w, err)
 			return
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // as in writeReply
@@ -184,26 +194,6 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request, check func(contex
 		status = http.StatusServiceUnavailable
 	}
 	writeReply(w, status, body)
-}
-
-// authorize returns an error unless the request has the token, if there is one. It also
-// refuses requests that a browser makes for a page of another site: with a browser on
-// the node's host, they would come from inside the firewall.
-func (s *Server) authorize(w http.ResponseWriter, r *http.Request) error {
-	if err := s.crossOrigin.Check(r); err != nil {
-		return &api.Error{Code: api.CodeForbidden, Text: "requests from pages of other sites are not allowed: " + err.Error()}
-	}
-	if s.cfg.Token == "" && !trustedHost(r.Host) {
-		return &api.Error{Code: api.CodeForbidden, Text: fmt.Sprintf(
-			"host %q is not allowed: without a token this node serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", r.Host)}
-	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	tokenMatches := subtle.ConstantTimeCompare([]byte(strings.TrimSpace(token)), []byte(s.cfg.Token)) == 1
-	if s.cfg.Token == "" || strings.EqualFold(scheme, "Bearer") && tokenMatches {
-		return nil
-	}
-	w.Header().Set("WWW-Authenticate", `Bearer realm="yardmaster"`)
-	return &api.Error{Code: api.CodeUnauthorized, Text: "the token in http.token is required: Authorization: Bearer <token>"}
 }
 
 // trustedHost reports whether host is one that no page of another site can have

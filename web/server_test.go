@@ -61,6 +61,14 @@ func startServer(t *testing.T, change func(*Server), routes ...Route) (s *Server
 	return s, ln.Addr().String()
 }
 
+// tokenUsers returns the user of a token who may do everything; for "" no users.
+func tokenUsers(token string) users {
+	if token == "" {
+		return newUsers(nil, nil)
+	}
+	return newUsers([]User{{Name: "ann", Token: token, May: anyone.May}}, nil)
+}
+
 // sendRaw sends text on a new connection and returns the response.
 func sendRaw(t *testing.T, addr, text string) (status int, body string) {
 	t.Helper()
@@ -244,7 +252,7 @@ func TestAuthorize_HostNames(t *testing.T) {
 	route := Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things"}, Handle: echo}
 	token := ""
 	for range 2 {
-		_, addr := startServer(t, func(s *Server) { s.cfg.Token = token }, route)
+		_, addr := startServer(t, func(s *Server) { s.users = tokenUsers(token) }, route)
 		for host, own := range map[string]bool{
 			"127.0.0.1:4280": true, "[::1]:4280": true, "192.0.2.7": true, "localhost:4280": true, "LOCALHOST.": true, "yard.localhost": true,
 			"node-1:4280": true, "elsewhere.example:4280": false, "127.0.0.1.elsewhere.example": false, "localhost.elsewhere.example": false,
@@ -271,7 +279,7 @@ func TestAuthorize_HostNames(t *testing.T) {
 // path and with or without a token.
 func TestServe_NoBody(t *testing.T) {
 	route := Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things", Request: testRequest{}}, Handle: echo}
-	_, addr := startServer(t, func(s *Server) { s.bodyTimeout, s.cfg.Token = 50*time.Millisecond, "secret" }, route)
+	_, addr := startServer(t, func(s *Server) { s.bodyTimeout, s.users = 50*time.Millisecond, tokenUsers("secret") }, route)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/"} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 
@@ -57,13 +58,10 @@ var UserName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // Validate returns an error if a field of u is invalid.
 func (u *User) Validate() error {
+	if err := u.validateRole(); err != nil {
+		return err
+	}
 	switch {
-	case !UserName.MatchString(u.Name):
-		return fmt.Errorf("name is %q; must be 1 to 64 letters, digits, '-' and '_'", u.Name)
-	case u.Name == userInternal || u.Name == anonymous:
-		return fmt.Errorf("name is %q, which is reserved; choose another", u.Name)
-	case !slices.Contains(Roles, u.Role):
-		return fmt.Errorf("user %s has the role %q; must be producer, worker, observer or operator", u.Name, u.Role)
 	case (u.Password == "") == (u.NKey == ""):
 		return fmt.Errorf("user %s must have either a password or an nkey", u.Name)
 	case u.NKey != "" && !nkeys.IsValidPublicUserKey(u.NKey):
@@ -75,6 +73,31 @@ func (u *User) Validate() error {
 		if _, err := bcrypt.Cost([]byte(u.Password)); err != nil {
 			return fmt.Errorf("user %s: password looks like a bcrypt hash but is not valid: %w", u.Name, err)
 		}
+	}
+	return nil
+}
+
+// ValidateToken is like [User.Validate] for a user of HTTP, who has a token instead of a
+// password or nkey.
+func (u *User) ValidateToken(token string) error {
+	if err := u.validateRole(); err != nil {
+		return err
+	}
+	if len(token) < 1 || len(token) > 256 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("user %s: token must be 1 to 256 visible ASCII characters without spaces", u.Name)
+	}
+	return nil
+}
+
+// validateRole returns an error if the user's name, role or queues are invalid.
+func (u *User) validateRole() error {
+	switch {
+	case !UserName.MatchString(u.Name):
+		return fmt.Errorf("name is %q; must be 1 to 64 letters, digits, '-' and '_'", u.Name)
+	case u.Name == userInternal || u.Name == anonymous:
+		return fmt.Errorf("name is %q, which is reserved; choose another", u.Name)
+	case !slices.Contains(Roles, u.Role):
+		return fmt.Errorf("user %s has the role %q; must be producer, worker, observer or operator", u.Name, u.Role)
 	}
 	if len(u.Queues) > 0 && u.Role != Producer {
 		return fmt.Errorf("user %s: queues can only be set for a producer, and the role is %s", u.Name, u.Role)
@@ -139,6 +162,15 @@ func withPrefix(prefix string, suffixes ...string) []string {
 		list[i] = prefix + "." + suffix
 	}
 	return list
+}
+
+// Permissions returns a function that reports whether the user may send a request to a
+// subject, as the server decides over NATS.
+func (u *User) Permissions() func(subject string) bool {
+	allowed := u.publishSubjects()
+	return func(subject string) bool {
+		return slices.ContainsFunc(allowed, func(pattern string) bool { return server.SubjectMatchesFilter(subject, pattern) })
+	}
 }
 
 // publishSubjects returns the public subjects that the user may publish to. A producer

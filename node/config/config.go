@@ -76,9 +76,14 @@ type HTTP struct {
 	// Listen is host:port for HTTP clients; port 0 picks one, "off" opens none.
 	// Default "127.0.0.1:4280".
 	Listen string `toml:"listen"`
-	// Token is the bearer token, 1 to 256 bytes, of requests for anything but the
-	// health of the node. Default "": no token is required.
+	// Token is the bearer token of an operator, 1 to 256 bytes. Default "": none.
+	// Without it and Users no token is required.
 	Token edge.Secret `toml:"token"`
+	// Anonymous is the role of requests without a token if Token or Users are set.
+	// Default "": they are rejected, except for the health of the node.
+	Anonymous string `toml:"anonymous"`
+	// Users have tokens and roles; the same on every member. Default: none.
+	Users []HTTPUser `toml:"users"`
 	// TLS names the certificate files. HTTP clients must then use TLS. Default: no
 	// TLS.
 	TLS edge.TLSConfig `toml:"tls"`
@@ -89,6 +94,9 @@ func (c HTTP) Off() bool { return c.Listen == "off" }
 
 // validate checks a configuration whose defaults are set.
 func (c HTTP) validate() error {
+	if _, err := c.ServerUsers(); err != nil {
+		return fmt.Errorf("http.users: %w", err)
+	}
 	if len(c.Token) > 256 || strings.ContainsFunc(string(c.Token), func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return errors.New("http.token must be 1 to 256 visible ASCII characters without spaces, or empty to ask for none; clients could not send it")
 	}

@@ -18,7 +18,8 @@ func (c *Config) OpenListeners() (open []OpenListener) {
 	authenticated := len(c.NATS.Users) > 0 && c.NATS.Anonymous == ""
 	add(authenticated || c.NATS.TLS.ClientCAFile != "", OpenListener{"NATS", c.NATS.Listen, "clients are not authenticated", "nats.users"})
 	if !c.HTTP.Off() {
-		add(c.HTTP.Token != "" || c.HTTP.TLS.ClientCAFile != "", OpenListener{"HTTP", c.HTTP.Listen, "every client may use the whole API", "http.token"})
+		authenticated := (c.HTTP.Token != "" || len(c.HTTP.Users) > 0) && c.HTTP.Anonymous == ""
+		add(authenticated || c.HTTP.TLS.ClientCAFile != "", OpenListener{"HTTP", c.HTTP.Listen, "every client may use the whole API", "http.token"})
 	}
 	add(c.Server.Token != "" || c.Server.TLS.ClientCAFile != "", OpenListener{"Overhop", c.Server.Address(), "every client may take and enqueue jobs", "server.token"})
 	if c.Clustered() {

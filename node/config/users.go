@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -25,23 +27,86 @@ type User struct {
 	Queues []string `toml:"queues"`
 }
 
+// HTTPUser is a user of the HTTP server, with its role and token.
+type HTTPUser struct {
+	// Name of the user: letters, digits, '-' and '_', 1 to 64 bytes.
+	Name string `toml:"name"`
+	// Role is "producer", "worker", "observer" or "operator".
+	Role string `toml:"role"`
+	// Token is the bearer token. Set this or TokenFile.
+	Token edge.Secret `toml:"token"`
+	// TokenFile is a file that holds the token and nothing else.
+	TokenFile string `toml:"token_file"`
+	// Queues that a producer may enqueue into. Default: all.
+	Queues []string `toml:"queues"`
+}
+
+// tokenUser is the name of the operator whose token is http.token.
+const tokenUser = "token"
+
+// TokenUser is a user of HTTP with its token.
+type TokenUser struct {
+	embedded.User
+	Token string
+}
+
+// ServerUsers returns the configured users for the HTTP server, with an operator for
+// Token. It reads token files again at each call.
+func (c *HTTP) ServerUsers() ([]TokenUser, error) {
+	var users []TokenUser
+	if c.Token != "" {
+		users = append(users, TokenUser{embedded.User{Name: tokenUser, Role: embedded.Operator}, string(c.Token)})
+	}
+	for _, u := range c.Users {
+		token, err := secretOrFile("token", string(u.Token), u.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("user %s %w", u.Name, err)
+		}
+		user := TokenUser{embedded.User{Name: u.Name, Role: embedded.Role(u.Role), Queues: u.Queues}, token}
+		if err := user.ValidateToken(token); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(users, func(other TokenUser) bool { return other.Name == user.Name || other.Token == token }) {
+			return nil, fmt.Errorf("user %s, or its token, is defined twice", u.Name)
+		}
+		users = append(users, user)
+	}
+	if c.Anonymous != "" && !slices.Contains(embedded.Roles, embedded.Role(c.Anonymous)) {
+		return nil, fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such requests", c.Anonymous)
+	}
+	if c.Anonymous != "" && len(users) == 0 && c.Anonymous != string(embedded.Operator) {
+		return nil, errors.New("anonymous needs users or http.token: without any, every request is an operator's")
+	}
+	return users, nil
+}
+
+// secretOrFile returns a secret that is given as text or in a file, but not both. It
+// removes line ends from the end of a file.
+func secretOrFile(key, text, path string) (string, error) {
+	if path == "" {
+		return text, nil
+	}
+	if text != "" {
+		return "", fmt.Errorf("has a %s and a %s_file; give one of them", key, key)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s_file: %w; it must name a file that the node can read", key, err)
+	}
+	if text = strings.TrimRight(string(content), "\r\n"); text == "" {
+		return "", fmt.Errorf("%s_file %s is empty", key, path)
+	}
+	return text, nil
+}
+
 // ServerUsers returns the configured users for the NATS server. It reads password files
 // again at each call.
 func (c *NATS) ServerUsers() ([]embedded.User, error) {
 	var users []embedded.User
 	for _, u := range c.Users {
-		password := string(u.Password)
-		if u.PasswordFile != "" {
-			if password != "" {
-				return nil, fmt.Errorf("user %s has a password and a password_file; give one of them", u.Name)
-			}
-			text, err := os.ReadFile(u.PasswordFile)
-			if err != nil {
-				return nil, fmt.Errorf("user %s: password_file: %w; it must name a file that the node can read", u.Name, err)
-			}
-			if password = strings.TrimRight(string(text), "\r\n"); password == "" {
-				return nil, fmt.Errorf("user %s: password_file %s is empty", u.Name, u.PasswordFile)
-			}
+		password, err := secretOrFile("password", string(u.Password), u.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("user %s %w", u.Name, err)
 		}
 		users = append(users, embedded.User{
 			Name: u.Name, Role: embedded.Role(u.Role), Password: password, NKey: u.NKey, Queues: u.Queues,
