@@ -53,6 +53,14 @@ type DeadLetterMessage struct {
 	Record   []byte          `json:"record,omitempty"` // the record, if it is not
 }
 
+// RecordBody returns the record, or nil if it was gone when the letter was written.
+func (m *DeadLetterMessage) RecordBody() []byte {
+	if m.Job != nil {
+		return m.Job
+	}
+	return m.Record
+}
+
 // DeadLetter is a dead letter with its number and the state of its job.
 type DeadLetter struct {
 	Number uint64 `json:"letter"`

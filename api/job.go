@@ -61,8 +61,9 @@ type Job struct {
 	Trace         map[string]string `json:"trace_context,omitempty"`
 	Lease         *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it
 	Progress      *Progress         `json:"progress,omitempty"`    // the latest report
-	Lane          uint8             `json:"lane"`
-	Seq           uint64            `json:"seq"` // of the job's record in the lane
+	Lane          uint8             `json:"lane"`                  // with the job's record; 255: the record is in YARD_RELOCATED
+	Seq           uint64            `json:"seq"`                   // of the job's record in its stream
+	DeadLetter    uint64            `json:"dead_letter,omitempty"` // number of the dead letter of a failed job
 }
 
 // Progress is a worker's report about a job that it runs.

@@ -28,7 +28,7 @@ func JobOf(v *job.View) Job {
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
 		Node: v.Node, Worker: v.Worker,
 		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
-		Lane: v.Position.Lane, Seq: v.Position.Seq,
+		Lane: v.Position.Lane, Seq: v.Position.Seq, DeadLetter: v.DeadLetter,
 	}
 	if v.State != job.Active && v.State != job.Completed { // there an earlier failure explains nothing
 		j.Reason, j.Error = v.Reason, v.Fault

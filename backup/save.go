@@ -160,14 +160,14 @@ func (sv *saver) write(ctx context.Context, w *Writer) error {
 }
 
 // savedStreams returns the streams of a backup in their order. A blob is stored
-// before the record that refers to it, so blobs are copied after the lanes. Boards are
+// before the record that refers to it, so blobs are copied after the records. Boards are
 // not copied: the authority builds them again.
 func savedStreams(lanes int) []string {
 	var all []string
 	for lane := range lanes {
 		all = append(all, subjects.LaneStream(uint8(lane)))
 	}
-	return append(all, subjects.StreamBlobs, subjects.StreamResultBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs)
+	return append(all, subjects.StreamRelocated, subjects.StreamBlobs, subjects.StreamResultBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs)
 }
 
 // writeStream writes one stream to w. After an interruption it writes the stream from

@@ -183,7 +183,7 @@ func (v *verifier) check(p *Plan) error {
 // checkLanes returns an error unless each lane contains all records that the
 // ledger may still read.
 func (v *verifier) checkLanes(m *Manifest) error {
-	lanes, needed := v.ledger.Lanes(), v.ledger.LowestNeeded()
+	lanes, needs := v.ledger.Lanes(), v.ledger.Needs(1)
 	for i, lane := range lanes {
 		saved := m.Stream(subjects.LaneStream(uint8(i)))
 		if saved == nil {
@@ -194,6 +194,7 @@ func (v *verifier) checkLanes(m *Manifest) error {
 		if s.seen == 0 {
 			complete = saved.Messages == 0
 		}
+		needed := needs[i].Lowest()
 		switch {
 		case saved.Identity != lane.Identity:
 			return damaged("lane %d has identity %s, the ledger has %s", i, saved.Identity, lane.Identity)
@@ -201,14 +202,17 @@ func (v *verifier) checkLanes(m *Manifest) error {
 			return damaged("lane %d ends at %d, the ledger has ingested it up to %d", i, saved.Last, lane.Cursor)
 		case !complete:
 			return damaged("lane %d has a gap: %d records from %d to %d", i, s.seen, s.first, s.last)
-		case needed[i] > 0 && needed[i] < saved.First && (lane.Cursor != needed[i] || lane.Cursor+1 < saved.First):
-			return damaged("lane %d begins at %d, jobs need it from %d", i, saved.First, needed[i])
+		case needed > 0 && needed < saved.First && (lane.Cursor != needed || lane.Cursor+1 < saved.First):
+			return damaged("lane %d begins at %d, jobs need it from %d", i, saved.First, needed)
 		}
 	}
-	for at, id := range v.ledger.UncompletedJobs {
+	if m.Stream(subjects.StreamRelocated) == nil {
+		return damaged("stream %s is missing", subjects.StreamRelocated)
+	}
+	for at, id := range v.ledger.UnendedJobs {
 		saved := m.Stream(subjects.LaneStream(at.Lane))
 		if saved == nil || at.Seq < saved.First || at.Seq > saved.Last {
-			return damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
+			return damaged("the record of job %s, %s, is missing", id, at)
 		}
 	}
 	return nil
@@ -298,6 +302,9 @@ func (v *verifier) messageHandler(part string, s *stream) func(*message) {
 	if lane, err := strconv.ParseUint(strings.TrimPrefix(name, lanePrefix), 10, 8); err == nil && strings.HasPrefix(name, lanePrefix) {
 		return func(m *message) { v.recordBlob(s, uint8(lane), m) }
 	}
+	if name == subjects.StreamRelocated {
+		return func(m *message) { v.recordBlob(s, job.RelocatedLane, m) }
+	}
 	if name != subjects.StreamBlobs {
 		return func(*message) {}
 	}
@@ -314,12 +321,15 @@ func (v *verifier) messageHandler(part string, s *stream) func(*message) {
 // not, or if it is not ingested yet.
 func (v *verifier) recordBlob(s *stream, lane uint8, m *message) {
 	id, unended := v.unended[job.Position{Lane: lane, Seq: m.Sequence}]
-	if lanes := v.ledger.Lanes(); !unended && int(lane) < len(lanes) && m.Sequence <= lanes[lane].Cursor {
+	lanes := v.ledger.Lanes()
+	ingested := lane == job.RelocatedLane || int(lane) < len(lanes) && m.Sequence <= lanes[lane].Cursor
+	if !unended && ingested {
 		return
 	}
 	subject := strings.Split(m.Name, ".")
 	text := m.data[m.HeaderSize:]
-	if len(subject) < 5 || subject[3] != nodeToken || !bytes.Contains(text, []byte(`"blob"`)) {
+	ofNode := lane == job.RelocatedLane || len(subject) >= 5 && subject[3] == nodeToken
+	if !ofNode || !bytes.Contains(text, []byte(`"blob"`)) {
 		return
 	}
 	if spec, err := job.ParseSpec(text); err == nil && spec.Blob != nil {
@@ -362,9 +372,13 @@ func (v *verifier) checkBodies(m *Manifest) error {
 	if blobs := m.Stream(subjects.StreamBlobs); blobs != nil {
 		stored = v.streams[blobs.Name].bodies
 	}
+	streams := []string{subjects.StreamRelocated}
 	for i := range v.ledger.Lanes() {
-		for name, needed := range v.streams[m.Stream(subjects.LaneStream(uint8(i))).Name].bodies {
-			owner := "a record of lane " + strconv.Itoa(i) + " that is not ingested yet"
+		streams = append(streams, subjects.LaneStream(uint8(i)))
+	}
+	for _, stream := range streams {
+		for name, needed := range v.streams[m.Stream(stream).Name].bodies {
+			owner := "a record of " + stream + " that is not ingested yet"
 			if needed.job != (job.ID{}) {
 				owner = "job " + needed.job.String()
 			}

@@ -69,7 +69,7 @@ func record(seq uint64, blob *job.Blob) message {
 }
 
 // newFakeBackup returns a backup with a lane of five records. The first job is
-// completed, the second is active and large, the third waits, and the fourth has
+// completed, the second is active, large and relocated, the third waits, and the fourth has
 // failed and is large. The fifth record is not ingested yet and is large. Its
 // history is up to two entries ahead of the ledger.
 func newFakeBackup(t *testing.T) *fakeBackup {
@@ -100,9 +100,11 @@ func newFakeBackup(t *testing.T) *fakeBackup {
 	if published < 4 || l.LastResult() != 1 || l.LastDeadLetter() != 1 {
 		t.Fatalf("%d events, %d results, %d dead letters", published, l.LastResult(), l.LastDeadLetter())
 	}
+	commit(&ledger.Relocate{Records: []ledger.RelocatedRecord{{Job: jobs[1].ID, From: jobs[1].Position, To: 7}}})
 	commit(&ledger.MarkPublished{Events: published, Results: 1, DeadLetters: 1})
 	return &fakeBackup{l, []stream{
 		{name: "YARD_JOBS_0", identity: "lane-a", messages: []message{record(1, nil), record(2, blobOf("b")), record(3, nil), record(4, blobOf("gone")), record(5, blobOf("e"))}},
+		{name: "YARD_RELOCATED", messages: []message{{seq: 7, subject: "yard.relocated.mail", text: record(2, blobOf("b")).text}}},
 		{name: "YARD_BLOBS", messages: append(chunksOf("b"), renumbered(chunksOf("e"), 5)...)},
 		{name: "YARD_EVENTS", messages: []message{
 			{seq: 1, subject: "yard.events", first: 1, count: 2}, {seq: 2, subject: "yard.events", first: 3, count: 1},
@@ -244,13 +246,15 @@ func TestVerify_Rejects(t *testing.T) {
 		"another lane":       {func(s *fakeBackup) { s.stream("YARD_JOBS_0").identity = "other" }, "lane 0 has identity other"},
 		"lane with a gap":    {func(s *fakeBackup) { s.drop("YARD_JOBS_0", 3) }, "lane 0 has a gap"},
 		"lane cut short":     {func(s *fakeBackup) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[:3] }, "lane 0 ends at 3, the ledger has ingested it up to 4"},
-		"lane begins late":   {func(s *fakeBackup) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[2:] }, "lane 0 begins at 3"},
+		"lane begins late":   {func(s *fakeBackup) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[3:] }, "lane 0 begins at 4"},
 		"lane emptied":       {func(s *fakeBackup) { s.drop("YARD_JOBS_0", 1, 2, 3, 4, 5) }, "lane 0 begins at 6"},
+		"relocated missing":  {func(s *fakeBackup) { s.drop("YARD_RELOCATED", 7) }, "the record of job 02000000-0000-0000-0000-000000000000, relocated, sequence 7, is missing"},
+		"none relocated":     {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 1, 2) }, "YARD_RELOCATED is missing"},
 		"chunk missing":      {func(s *fakeBackup) { s.drop("YARD_BLOBS", 3) }, "the body of job 02000000-0000-0000-0000-000000000000, blob 2026010100.b, is missing"},
 		"chunk changed":      {func(s *fakeBackup) { s.stream("YARD_BLOBS").messages[1].text = bytes.Repeat([]byte("x"), 100) }, "does not match its record"},
-		"body not ingested":  {func(s *fakeBackup) { s.drop("YARD_BLOBS", 5, 6, 7, 8) }, "a record of lane 0 that is not ingested yet"},
-		"no blobs":           {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 1, 2) }, "is missing or incomplete"},
-		"history missing":    {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 2, 3) }, "YARD_EVENTS is missing"},
+		"body not ingested":  {func(s *fakeBackup) { s.drop("YARD_BLOBS", 5, 6, 7, 8) }, "a record of YARD_JOBS_0 that is not ingested yet"},
+		"no blobs":           {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 2, 3) }, "is missing or incomplete"},
+		"history missing":    {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 3, 4) }, "YARD_EVENTS is missing"},
 		"gap in history":     {func(s *fakeBackup) { s.drop("YARD_EVENTS", 2) }, "YARD_EVENTS has a gap between numbers 2 and 4"},
 		"history ends early": {func(s *fakeBackup) { h := s.stream("YARD_EVENTS"); h.messages = h.messages[:1] }, "YARD_EVENTS ends at number 2"},
 		"history unwritten":  {func(s *fakeBackup) { s.stream("YARD_EVENTS").messages = nil }, "YARD_EVENTS ends at number 0"},
@@ -348,7 +352,7 @@ func TestTrim(t *testing.T) {
 		}
 		return nil
 	})
-	if want := []string{"ledger", "YARD_JOBS_0", "YARD_BLOBS", "YARD_EVENTS.2", "YARD_RESULTS", "YARD_DLQ"}; err != nil || !slices.Equal(names, want) {
+	if want := []string{"ledger", "YARD_JOBS_0", "YARD_RELOCATED", "YARD_BLOBS", "YARD_EVENTS.2", "YARD_RESULTS", "YARD_DLQ"}; err != nil || !slices.Equal(names, want) {
 		t.Errorf("parts %q, %v", names, err)
 	}
 }

@@ -58,6 +58,8 @@ func errorCode(err error) (code string, retryAfter time.Duration) {
 		return api.CodeInvalid, 0
 	case slices.ContainsFunc(notFoundErrors, isErr):
 		return api.CodeNotFound, 0
+	case isErr(job.ErrRecordReclaimed):
+		return api.CodeGone, 0
 	case slices.ContainsFunc(conflictErrors, isErr):
 		return api.CodeConflict, 0
 	}

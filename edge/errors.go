@@ -25,6 +25,7 @@ var errorCodes = [...]struct {
 	{job.ErrNotRemovable, overhop.CodeJobNotRemovable},
 	{job.ErrNotActive, overhop.CodeJobNotActive},
 	{job.ErrNotFailed, overhop.CodeJobNotActive},
+	{job.ErrRecordReclaimed, overhop.CodeJobNotActive},
 	{job.ErrMalformed, overhop.CodeInvalidJobPayload},
 	{job.ErrJobEnded, overhop.CodeAlreadyTerminal},
 	{job.ErrLeaseLost, overhop.CodeLeaseLost},

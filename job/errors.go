@@ -25,6 +25,10 @@ var (
 	ErrNotFailed    = errors.New("job has not failed, so there is nothing to retry")
 	ErrJobEnded     = errors.New("job has ended already")
 
+	// ErrRecordReclaimed is returned for a retry of a job whose record is no
+	// longer stored.
+	ErrRecordReclaimed = errors.New("the job's record is no longer stored; enqueue the job again")
+
 	// ErrLeaseLost is returned for a request about a dispatch that is not, or
 	// is no longer, the current dispatch of its job.
 	ErrLeaseLost = errors.New("dispatch is no longer the current one of its job")

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -46,6 +47,26 @@ const (
 type Position struct {
 	Lane uint8
 	Seq  uint64
+}
+
+// RelocatedLane is the [Position.Lane] of a record in the stream of relocated
+// records. It is not a lane.
+const RelocatedLane = 255
+
+// Relocated reports whether the record is in the stream of relocated records.
+func (p Position) Relocated() bool { return p.Lane == RelocatedLane }
+
+// LaneOrder returns a number that sorts positions: relocated records, which are the
+// oldest, before those of the lanes by number.
+func (p Position) LaneOrder() uint8 { return p.Lane + 1 } // RelocatedLane becomes 0
+
+// String returns the position as "lane 1, sequence 42", or as "relocated, sequence
+// 42".
+func (p Position) String() string {
+	if p.Relocated() {
+		return fmt.Sprintf("relocated, sequence %d", p.Seq)
+	}
+	return fmt.Sprintf("lane %d, sequence %d", p.Lane, p.Seq)
 }
 
 // Job is what the ledger is given of a job when it ingests its record: small

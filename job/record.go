@@ -10,6 +10,7 @@ type Record struct {
 	Stored    time.Time // the publishing node's time, or the stream's if a client published directly
 	Body      []byte    // the Spec's JSON, merged with what the producer gave in headers
 	HeaderErr error     `msgpack:"-"` // why the headers are invalid; nil: they are valid
+	Owner     ID        `msgpack:"-"` // the job of a relocated record; zero: of a record in a lane
 }
 
 // Defaults are applied to jobs that do not set a value themselves. They are the
@@ -30,8 +31,12 @@ func (d Defaults) apply(j *Job, s *Spec) {
 }
 
 // Matches reports whether id may be the id of this record's job: that of its
-// key, or that of its place. lane is the identity of the record's lane.
+// key, or that of its place. lane is the identity of the record's lane. A
+// relocated record has the id of its job.
 func (r *Record) Matches(id ID, lane string) bool {
+	if r.Relocated() {
+		return r.Owner == id
+	}
 	if key, err := KeyID(r.Queue, r.Key); r.Key != "" && err == nil && key == id {
 		return true
 	}

@@ -31,6 +31,7 @@ type View struct {
 	ResultReason  string        // with [ResultDropped]: why
 	Fault         *Fault        // of the last attempt that failed, possibly cut; nil: none failed
 	Position      Position
+	DeadLetter    uint64    // number of the dead letter of a failed job; 0: there is none
 	Progress      *Progress // nil: the job is not running, or its node was not asked
 }
 

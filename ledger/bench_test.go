@@ -100,9 +100,9 @@ func benchEntry(waiting, next int) []Command {
 // and the time to copy, encode and decode it.
 func BenchmarkMillion(b *testing.B) {
 	const n = 1_000_000
-	before := heap()
+	before := heapInUse()
 	l, stamp := filledLedger(b, n)
-	b.ReportMetric(float64(heap()-before)/n, "bytes/job")
+	b.ReportMetric(float64(heapInUse()-before)/n, "bytes/job")
 	var copies, longest, encode, decode time.Duration
 	var size int
 	for range b.N {
@@ -142,7 +142,7 @@ func BenchmarkStates(b *testing.B) {
 		b.Run(state.String(), func(b *testing.B) {
 			var per float64
 			for range b.N {
-				before := heap()
+				before := heapInUse()
 				l, stamp := ledgerWithAuthority(b)
 				for first := 0; first < n; first += 1000 {
 					f, p, s := ingestBatch(first, 1000, "")
@@ -168,7 +168,7 @@ func BenchmarkStates(b *testing.B) {
 				if q, _ := l.Queue("mail"); q.Counts[state] != n {
 					b.Fatalf("%d jobs are %s", q.Counts[state], state)
 				}
-				per = float64(heap()-before) / n
+				per = float64(heapInUse()-before) / n
 				runtime.KeepAlive(l)
 			}
 			b.ReportMetric(per, "bytes/job")
@@ -187,7 +187,7 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
-func heap() int64 {
+func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

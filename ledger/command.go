@@ -67,6 +67,12 @@ const (
 	KindCheckConsistency
 )
 
+// Commands about the storage of records.
+const (
+	KindReclaim  Kind = iota + 40
+	KindRelocate      // move records out of the lanes
+)
+
 // Command is one atomic change: it takes effect completely or not at all.
 type Command interface {
 	Kind() Kind
@@ -92,7 +98,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*TickCrons)(nil), (*AdvanceReplay)(nil), (*SetMembers)(nil), (*ChangeMembers)(nil), (*AdvanceMember)(nil),
 		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
-		(*CaptureSnapshot)(nil),
+		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}
@@ -245,11 +251,14 @@ type RemoveJob struct {
 // RetryJob makes a failed job waiting again. Its attempts start again from 0
 // unless KeepAttempts is set. N is the dispatch whose failure the caller refers
 // to: if another dispatch came later, the command is refused; 0 means the last
-// one.
+// one. Relocated is the sequence of a copy of the job's record in the stream of
+// relocated records, which the job uses if its own record may have been purged;
+// 0: there is no copy.
 type RetryJob struct {
 	Job          job.ID
 	N            uint32
 	KeepAttempts bool
+	Relocated    uint64
 	Asked
 }
 

@@ -188,7 +188,7 @@ func (d *dispatches) fail(old, next *storedJob, reason string, fault *job.Fault)
 	next.run.failure = d.failure(reason, fault)
 	next.state, next.due, next.flags = job.Failed, d.now, old.flags&guarded
 	d.store(old, next)
-	d.addDeadLetter(next, reason, fault)
+	next.run.failure.deadLetter = d.addDeadLetter(next, reason, fault).Number
 }
 
 // apply moves an active dispatch to another executor. A repeated command
@@ -271,7 +271,8 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 }
 
 // apply makes the failed job waiting. It refuses a job whose record is not
-// valid, and a dispatch number that is not the job's last one.
+// valid or may have been purged, and a dispatch number that is not the job's
+// last one.
 func (c *RetryJob) apply(l *Ledger) Result {
 	old := l.jobs.byID[c.Job]
 	switch {
@@ -289,6 +290,13 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	}
 	l.actOnJob(c.By, "job.retry", old)
 	next := *old
+	if l.reclaimed(old.position()) {
+		if c.Relocated == 0 || c.Relocated < l.relocatedFloor {
+			return Result{Err: job.ErrRecordReclaimed, State: old.state}
+		}
+		next.lane, next.seq = job.RelocatedLane, c.Relocated
+	}
+	l.revived = l.index
 	next.losses, next.flags, next.due = 0, old.flags&guarded, l.now
 	if !c.KeepAttempts {
 		next.attempt = 0

@@ -51,8 +51,8 @@ func Decode(r io.Reader) (*Ledger, error) {
 func (c *codec) ledger(l *Ledger) {
 	a := &l.authority
 	c.fields(&l.index, &l.term, &l.now, &a.owner, &a.leaseID, &a.leasedUntil, &a.until, &a.epoch, &a.term, &a.member, &l.secret)
-	list(c, &l.lanes, func(lane *LaneCursor) { c.fields(&lane.Identity, &lane.Cursor, &lane.LastID) })
-	c.fields(&l.streams)
+	list(c, &l.lanes, func(lane *LaneCursor) { c.fields(&lane.Identity, &lane.Cursor, &lane.Floor, &lane.LastID) })
+	c.fields(&l.streams, &l.relocatedFloor, &l.revived)
 	c.replay(&l.replay)
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
 	c.jobs(&l.dispatches)
@@ -166,7 +166,7 @@ func (c *codec) record(stored *storedJob, shared *jobs) {
 	}
 	if optional(c, &run.failure) {
 		f := run.failure
-		c.fields(&f.reason, (*name)(&f.kind), (*name)(&f.code), &f.details)
+		c.fields(&f.reason, (*name)(&f.kind), (*name)(&f.code), &f.details, &f.deadLetter)
 		if c.decoding() {
 			f.kind, f.code = shared.intern(f.kind), shared.intern(f.code)
 		}

@@ -269,7 +269,7 @@ func BenchmarkUniqueKeys(b *testing.B) {
 			make func(int) job.Job
 			size *float64
 		}{{benchJob, &plain}, {uniqueJob, &keyed}} {
-			before := heap()
+			before := heapInUse()
 			l, stamp := ledgerWithAuthority(b)
 			for first := 0; first < n; first += 1000 {
 				f := &Ingest{Identity: "L0", From: uint64(first), To: uint64(first + 1000), CreateQueues: true}
@@ -284,7 +284,7 @@ func BenchmarkUniqueKeys(b *testing.B) {
 				stamp.At = stamp.At.Add(4 * time.Second)
 				l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent()}})
 			}
-			*c.size = float64(heap()-before) / n
+			*c.size = float64(heapInUse()-before) / n
 			if got := l.HeldKeys(); got != 0 && got != n {
 				b.Fatalf("%d keys are held", got)
 			}

@@ -30,6 +30,7 @@ const (
 type LaneCursor struct {
 	Identity string
 	Cursor   uint64 // sequence of the last ingested record; 0: none
+	Floor    uint64 // records below it may have been purged
 	LastID   job.ID // id of the job or rejection at the cursor, or of the last one before it
 }
 
@@ -39,6 +40,9 @@ type ingestion struct {
 	decisions
 	lanes        []LaneCursor
 	lastIngested job.ID // id of the last ingested record
+
+	relocatedFloor uint64 // relocated records below it may have been purged
+	revived        uint64 // index of the last entry in which an ended job became unfinished
 }
 
 // Lanes returns the states of all lanes, by lane number.
@@ -214,6 +218,7 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) 
 	in.emitDispatch(stored, DispatchQueued, "")
 	in.emitUnstartedFailure(stored, reason, fault.Type)
 	letter := in.addDeadLetter(stored, reason, fault)
+	stored.run.failure.deadLetter = letter.Number
 	if job.ValidQueue(rejection.Queue) == nil {
 		letter.Queue = strings.Clone(rejection.Queue) // as written by its producer
 	}

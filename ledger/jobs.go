@@ -76,6 +76,7 @@ type run struct {
 type failure struct {
 	reason, kind, code string // kind is the fault's type
 	details            []byte // JSON; nil: none
+	deadLetter         uint64 // number of the dead letter; 0: the job has not failed for good
 }
 
 // failure returns the shortened form of a reason and a fault, which may be nil.
@@ -148,7 +149,8 @@ func timeLess(a, b timeItem) bool {
 }
 
 // orderLess reports whether a starts before b: by priority, then by time of
-// acceptance, then by position in a lane.
+// acceptance, then by position in a lane. Relocated records are before those of
+// the lanes, where they once preceded.
 func orderLess(a, b orderItem) bool {
 	switch {
 	case a.key != b.key:
@@ -156,7 +158,7 @@ func orderLess(a, b orderItem) bool {
 	case a.job.accepted != b.job.accepted:
 		return a.job.accepted < b.job.accepted
 	case a.job.lane != b.job.lane:
-		return a.job.lane < b.job.lane
+		return a.job.position().LaneOrder() < b.job.position().LaneOrder()
 	case a.job.seq != b.job.seq:
 		return a.job.seq < b.job.seq
 	}

@@ -30,7 +30,7 @@ func (w *WaitingJob) Before(other *WaitingJob) bool {
 	return cmp.Or(
 		cmp.Compare(orderKey(w.Priority, w.Accepted.UnixNano()), orderKey(other.Priority, other.Accepted.UnixNano())),
 		w.Accepted.Compare(other.Accepted),
-		cmp.Compare(w.Position.Lane, other.Position.Lane),
+		cmp.Compare(w.Position.LaneOrder(), other.Position.LaneOrder()),
 		cmp.Compare(w.Position.Seq, other.Position.Seq),
 	) < 0
 }
@@ -212,6 +212,9 @@ func (r *storedJob) view() (view job.View, result uint64) {
 			f := run.failure
 			view.Reason = f.reason
 			view.Fault = &job.Fault{Message: f.reason, Type: f.kind, Code: f.code, Details: f.details}
+			if r.state == job.Failed {
+				view.DeadLetter = f.deadLetter
+			}
 		}
 		if run.started > 0 {
 			view.Started = time.Unix(0, run.started).UTC()

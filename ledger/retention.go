@@ -90,59 +90,34 @@ func (g *idRing) shortfall(now, least int64, limit int) (age int64, short bool) 
 	return age, age < least
 }
 
-// LowestNeeded returns, for each lane, the lowest sequence that may still be
-// read: records of jobs that have not completed, and of dead letters that are
-// not published yet. Records below it may be reclaimed. It scans all such jobs,
-// so call it on a [Ledger.Copy].
-func (in *ingestion) LowestNeeded() []uint64 {
-	lowest := make([]uint64, len(in.lanes))
-	for i, lane := range in.lanes {
-		lowest[i] = lane.Cursor // the record at the cursor identifies the lane
-	}
-	need := func(lane uint8, seq uint64) {
-		if int(lane) < len(lowest) {
-			lowest[lane] = min(lowest[lane], seq)
+// UnendedJobs yields the jobs that are waiting, delayed or active, with the
+// positions of their records, until yield returns false. The record of a job
+// with a unique or debounce key may have another job's id. Call it on a
+// [Ledger.Copy].
+func (j *jobs) UnendedJobs(yield func(at job.Position, id job.ID) bool) {
+	for stored := range j.unended() {
+		if !yield(stored.position(), stored.id) {
+			return
 		}
 	}
-	for stored := range in.uncompleted() {
-		need(stored.lane, stored.seq)
-	}
-	for i := range in.outbox.deadLetters {
-		position := &in.outbox.deadLetters[i].Position
-		need(position.Lane, position.Seq)
-	}
-	return lowest
 }
 
-// UncompletedJobs yields the jobs that have not completed, with the positions
-// of their records, until yield returns false. It leaves out jobs with a unique
-// or debounce key, whose record may have another job's id. Call it on a
-// [Ledger.Copy].
-func (j *jobs) UncompletedJobs(yield func(at job.Position, id job.ID) bool) {
-	for stored := range j.uncompleted() {
+// UnguardedJobs is like UnendedJobs, without jobs that have a unique or
+// debounce key.
+func (j *jobs) UnguardedJobs(yield func(at job.Position, id job.ID) bool) {
+	for stored := range j.unended() {
 		if stored.flags&guarded == 0 && !yield(stored.position(), stored.id) {
 			return
 		}
 	}
 }
 
-// UnendedJobs yields the jobs that are waiting, delayed or active, with the
-// positions of their bodies, until yield returns false. It includes jobs with a
-// unique or debounce key. Call it on a [Ledger.Copy].
-func (j *jobs) UnendedJobs(yield func(at job.Position, id job.ID) bool) {
-	for stored := range j.uncompleted() {
-		if stored.state != job.Failed && !yield(stored.position(), stored.id) {
-			return
-		}
-	}
-}
-
-// uncompleted returns an iterator over the jobs of all queues that have not
-// completed: waiting, delayed, failed and active ones.
-func (j *jobs) uncompleted() iter.Seq[*storedJob] {
+// unended returns an iterator over the jobs of all queues that are waiting,
+// delayed or active.
+func (j *jobs) unended() iter.Seq[*storedJob] {
 	return func(yield func(*storedJob) bool) {
 		for _, q := range j.queues.byName.Scan {
-			for stored := range q.stored(nil, job.Delayed, job.Failed) {
+			for stored := range q.stored(nil, job.Delayed) {
 				if !yield(stored) {
 					return
 				}

@@ -18,7 +18,9 @@ import (
 //	settle <job>#<n>=<done|retry|give-back|loss|dead>[,at=t,reason=reason,value=json,by=<node>/<incarnation>]…
 //	published events=n results=n dead=n message=<first>:<seq>
 //	add <queue> [limit=n]   drop|pause|resume|pause-idle <queue>
-//	cancel|cancel-with-queue|remove <job>   retry <job> [n=n] [keep=1]
+//	cancel|cancel-with-queue|remove <job>   retry <job> [n=n] [keep=1] [relocated=seq]
+//	hold <holder> until=<time>
+//	reclaim <lane|relocated> <below> as-of=<index>   relocate <job>:<lane|relocated>@<from>-<to>…
 //	move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
 //	worker-events <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
@@ -104,6 +106,22 @@ func (s *script) shortByName(verb string, words []string) Command {
 		if n := option(words, "n"); n != "" {
 			c.N = uint32(s.number(n))
 		}
+		if seq := option(words, "relocated"); seq != "" {
+			c.Relocated = s.number(seq)
+		}
+		return c
+	case "reclaim":
+		return &Reclaim{Lane: s.lane(words[0]), Below: s.number(words[1]), AsOf: s.number(option(words, "as-of"))}
+	case "hold":
+		return &Hold{Holder: words[0], Until: s.time(option(words, "until"))}
+	case "relocate":
+		c := &Relocate{}
+		for _, word := range words {
+			name, moved, _ := strings.Cut(word, ":")
+			lane, seqs, _ := strings.Cut(moved, "@")
+			from, to, _ := strings.Cut(seqs, "-")
+			c.Records = append(c.Records, RelocatedRecord{s.id(name), job.Position{Lane: s.lane(lane), Seq: s.number(from)}, s.number(to)})
+		}
 		return c
 	case "act":
 		c := &RecordAct{Action: words[0], Queue: option(words, "queue"), Target: option(words, "target")}
@@ -117,6 +135,14 @@ func (s *script) shortByName(verb string, words []string) Command {
 	}
 	s.t.Fatalf("unknown command: %s %v", verb, words)
 	return nil
+}
+
+// lane parses the number of a lane, or "relocated".
+func (s *script) lane(word string) uint8 {
+	if word == "relocated" {
+		return job.RelocatedLane
+	}
+	return uint8(s.number(word))
 }
 
 func (s *script) ingest(words []string) Command {

@@ -244,6 +244,20 @@ func (s *script) askStreams(words []string) {
 		for i, ln := range l.Lanes() {
 			fmt.Fprintln(&s.out, i, ln.Identity, ln.Cursor, ln.LastID)
 		}
+	case "needs":
+		for i, n := range l.Copy().Needs(int(s.number(words[1]))) {
+			fmt.Fprintf(&s.out, "%d: %d records, lowest %d, oldest", i, n.Count, n.Lowest())
+			for _, r := range n.Oldest {
+				fmt.Fprintf(&s.out, " %d of %s", r.Seq, r.Job)
+				if r.Fixed {
+					s.out.WriteString(" (fixed)")
+				}
+			}
+			fmt.Fprintln(&s.out)
+		}
+	case "record":
+		v, _, _ := l.Find(s.id(words[1]))
+		fmt.Fprintf(&s.out, "%s; dead letter %d\n", v.Position, v.DeadLetter)
 	case "outbox":
 		fmt.Fprintf(&s.out, "published %d of %d events, %d results, %d dead letters; %d bytes unpublished; %d stale\n",
 			l.PublishedEvents(), l.LastEvent(), l.LastResult(), l.LastDeadLetter(), l.OutboxBytes(), l.Stale())

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/yardmaster-dev/yardmaster/agent"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
@@ -30,6 +32,7 @@ import (
 type laneAdapter struct {
 	*streams.Reader
 	*streams.Admin
+	*streams.Writer
 	publisher     *lanes.Publisher
 	replication   *replication.Replication
 	node          string                  // this member's name
@@ -106,6 +109,31 @@ func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body
 		return nil, fmt.Errorf("lane %d at %d: %w", at.Lane, at.Seq, scheduler.ErrRecordGone)
 	}
 	return r.Body, err
+}
+
+// maxParallelLoads is how many records are loaded at the same time to relocate them.
+const maxParallelLoads = 32
+
+// Relocate copies the records of jobs to the stream of relocated records.
+func (l laneAdapter) Relocate(ctx context.Context, lane uint8, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+	records, identity := make([]job.Record, len(needed)), l.identity(lane)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelLoads)
+	for i := range needed {
+		group.Go(func() (err error) {
+			records[i], err = l.LoadVerified(groupCtx, job.Position{Lane: lane, Seq: needed[i].Seq}, needed[i].Job, identity)
+			records[i].Owner = needed[i].Job
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	for i := range records {
+		size += len(records[i].Body)
+	}
+	seqs, err = l.StoreRelocated(ctx, records)
+	return seqs, size, err
 }
 
 // fleetAdapter implements the scheduler's interface to the nodes' agents.

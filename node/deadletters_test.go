@@ -86,7 +86,7 @@ func requeueOnly(t *testing.T, n *Node, l failure, q api.DeadLetterRequest) (api
 	died := errors.New("the node died")
 	handlers := deadletters.New(deadletters.Config{
 		Reader: n.cluster.Reader, Remove: func(context.Context, uint64) error { return died }, View: n.raft.View, Authority: n.proposer,
-		Jobs: n.viewer, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
+		Jobs: n.viewer, Retrier: n.retrier, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
 	}).Handlers()
 	q.Letters = []uint64{l.Number}
 	var reply api.DeadLetterResults

@@ -68,7 +68,7 @@ func semver(version string) string {
 
 // jobHandlers returns the handlers of requests about jobs.
 func (n *Node) jobHandlers() *server.Jobs {
-	return &server.Jobs{Authority: n.proposer, Viewer: n.viewer, Waiters: n.waiters, WaitReason: n.diagnoser.WaitReason}
+	return &server.Jobs{Authority: n.proposer, Viewer: n.viewer, Retrier: n.retrier, Waiters: n.waiters, WaitReason: n.diagnoser.WaitReason}
 }
 
 // apiHandlers returns the handlers of [api.Endpoints] by name.
@@ -103,7 +103,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		&server.Contract{Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire},
 		deadletters.New(deadletters.Config{
 			Reader: n.cluster.Reader, Remove: n.cluster.Admin.RemoveDeadLetter, View: n.raft.View, Authority: n.proposer,
-			Jobs: n.viewer, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
+			Jobs: n.viewer, Retrier: n.retrier, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
 		}),
 	} {
 		maps.Copy(handlers, h.Handlers())

@@ -70,6 +70,7 @@ type Node struct {
 	waiters     *ledgerwait.Waiters
 	proposer    *authority.Client
 	viewer      *jobview.Viewer
+	retrier     *jobview.Retrier
 	enqueue     *server.Enqueue
 	diagnoser   *diagnose.Diagnoser
 	hasher      *consistency.Hasher
@@ -224,7 +225,7 @@ func (n *Node) wire() (err error) {
 	n.authority = authority.NewWatch()
 	identities := laneIdentities{n.raft}
 	lanes := laneAdapter{
-		Reader: n.cluster.Reader, Admin: n.cluster.Admin, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
+		Reader: n.cluster.Reader, Admin: n.cluster.Admin, Writer: n.cluster.Writer, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
 		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: identities.of,
 	}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
@@ -245,14 +246,12 @@ func (n *Node) wire() (err error) {
 	})
 	n.viewer = &jobview.Viewer{
 		Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, ReadBarrier: n.proposer.ReadBarrier,
-		LoadBody: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
-			return n.cluster.Reader.Load(ctx, at, id, identities.of(at.Lane))
-		},
-		LoadRecord: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+		Record: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 			r, err := n.cluster.Reader.LoadVerified(ctx, at, id, identities.of(at.Lane))
 			return r.Body, err
 		},
 	}
+	n.retrier = &jobview.Retrier{Viewer: n.viewer, Propose: n.proposer.Propose, StoreRelocated: n.cluster.Writer.StoreRelocated}
 	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
 	n.consistency = consistency.New(consistency.Config{
@@ -266,7 +265,7 @@ func (n *Node) wire() (err error) {
 	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Writer.AppendLog, n.log)
 	n.workers = &worker.Cluster{
 		Node: cfg.Node.Name, ClusterName: cfg.Cluster.Name, DataDir: cfg.Node.DataDir, Incarnation: n.id.Incarnation, DefaultTimeout: cfg.Scheduler.DefaultTimeout,
-		Ledger: n.raft, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer,
+		Ledger: n.raft, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer, Retrier: n.retrier,
 		RaftLeader: func() string { return n.raft.Status().Leader }, OtherEdges: n.agent.Edges,
 	}
 	edgeConfig := cfg.Config

@@ -14,8 +14,8 @@ import (
 func TestWorkerSession_LookReadsNoBody(t *testing.T) {
 	n := startSingleNode(t, nil)
 	loads := 0
-	load := n.viewer.LoadBody
-	n.viewer.LoadBody = func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	load := n.viewer.Record
+	n.viewer.Record = func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 		loads++
 		return load(ctx, at, id)
 	}

@@ -103,7 +103,7 @@ func benchmarkTenure(b *testing.B, workers int) {
 	raft := &instantRaft{ledger: ledger.New()}
 	fleet := &instantFleet{rev: map[string]uint64{}, work: make(chan func(), 1<<16), open: make(chan struct{}, 4096)}
 	cfg := Config{Node: "n1", Members: []string{"n1", "n2", "n3"}, Policy: job.DefaultPolicy, CreateQueues: true}
-	lanes := &fakeLanes{tailEnds: make(chan struct{})}
+	lanes := &fakeLanes{recordSize: 1 << 10, tailEnds: make(chan struct{})}
 	s := New(cfg, raft, lanes, fleet, &instantStreams{}, slog.New(slog.DiscardHandler))
 	fleet.sched = s
 	ctx, cancel := context.WithCancel(b.Context())

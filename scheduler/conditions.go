@@ -54,7 +54,7 @@ func (t *tenure) conditions(now time.Time) (all []condition) {
 		if lane.problem != "" {
 			add(name, "%s is not ingested: %s", name, strings.TrimPrefix(lane.problem, name+": "))
 		} else if lane.full {
-			add(name+" full", "%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", name)
+			add(name+" full", "%s is full and takes no jobs: %s", name, t.reclaimer.holders(lane.number).remedy())
 		}
 	}
 	for _, text := range t.orphans.awayReasons {

@@ -163,6 +163,11 @@ type fakeLanes struct {
 	max       uint64 // bytes of a lane; 0: no limit
 	ensureErr error  // returned by Ensure
 
+	relocateErr error  // returned by Relocate
+	recordSize  uint64 // reported size of a record, in bytes
+
+	relocated fakeLane
+
 	bodies    map[string]StoredBody // stored as blobs, by name
 	removeErr error                 // of RemoveBody
 	letters   map[job.ID]bool       // owners of bodies that dead letters refer to
@@ -198,21 +203,51 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (LaneInfo, error) {
 	if l.down != nil {
 		return LaneInfo{}, l.down
 	}
-	if int(number) >= len(l.lanes) || l.lanes[number].identity == "" {
+	if number != job.RelocatedLane && (int(number) >= len(l.lanes) || l.lanes[number].identity == "") {
 		return LaneInfo{}, &OperatorError{errors.New("no such stream")}
 	}
-	lane := l.lanes[number]
+	lane := l.lane(number)
 	kept := uint64(len(lane.records)) + 1 - lane.first
 	return LaneInfo{
-		Identity: lane.identity, First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20, MaxBytes: l.max,
+		Identity: lane.identity, First: lane.first, Last: uint64(len(lane.records)), Bytes: kept * l.recordSize, MaxBytes: l.max,
 	}, nil
 }
 
 func (l *fakeLanes) Purge(_ context.Context, number uint8, below uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lanes[number].first = max(l.lanes[number].first, min(below, uint64(len(l.lanes[number].records))))
+	lane := l.lane(number)
+	lane.first = max(lane.first, min(below, uint64(len(lane.records))))
 	return nil
+}
+
+// lane returns a lane or, for [job.RelocatedLane], the stream of relocated records. The
+// caller holds l.mu.
+func (l *fakeLanes) lane(number uint8) *fakeLane {
+	if number == job.RelocatedLane {
+		l.relocated.first = max(l.relocated.first, 1)
+		return &l.relocated
+	}
+	return l.lanes[number]
+}
+
+func (l *fakeLanes) Relocate(_ context.Context, number uint8, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lane := l.lane(number)
+	for _, n := range needed {
+		if l.relocateErr != nil {
+			return seqs, size, l.relocateErr
+		}
+		if n.Seq < lane.first {
+			return seqs, size, ErrRecordGone
+		}
+		r, to := lane.records[n.Seq-1], uint64(len(l.relocated.records))+1
+		r.Position, r.Owner = job.Position{Lane: job.RelocatedLane, Seq: to}, n.Job
+		l.relocated.records = append(l.relocated.records, r)
+		seqs, size = append(seqs, to), size+len(r.Body)
+	}
+	return seqs, size, nil
 }
 
 func (l *fakeLanes) Bodies(context.Context) ([]StoredBody, error) {
@@ -290,8 +325,8 @@ func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {
 func (l *fakeLanes) Load(_ context.Context, at job.Position, _ job.ID) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lane := l.lanes[at.Lane]
-	if lane.identity == "" {
+	lane := l.lane(at.Lane)
+	if lane.identity == "" && !at.Relocated() {
 		return nil, errors.New("no such stream")
 	}
 	if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) || lane.lost[at.Seq] {

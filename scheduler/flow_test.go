@@ -67,8 +67,10 @@ func TestOrder_AcrossIngestsInFlight(t *testing.T) {
 			n.do(func() { n.work = worksFor(30 * time.Millisecond) })
 			n.offer(job.Overhop, "mail", name+"-w", 7)
 		}
+		stored := map[job.ID]job.Position{} // where each record was before it was perhaps relocated
 		for i := range 600 {
-			h.enqueueIn(uint8(i%2), "mail", "", anyJob)
+			id := h.enqueueIn(uint8(i%2), "mail", "", anyJob)
+			stored[id] = job.Position{Lane: uint8(i % 2), Seq: uint64(i/2 + 1)}
 			if i%3 == 0 {
 				h.advance(time.Millisecond)
 			}
@@ -85,8 +87,7 @@ func TestOrder_AcrossIngestsInFlight(t *testing.T) {
 		// Batches of one entry are sent by node, so the order is checked by placements.
 		for _, p := range commandsOf[*ledger.Place](h.raft.entries()) {
 			for _, placement := range p.Placements {
-				view, _ := h.find(placement.Job)
-				if at := view.Position; at.Seq < last[at.Lane] {
+				if at := stored[placement.Job]; at.Seq < last[at.Lane] {
 					t.Errorf("record %d of lane %d was placed after %d", at.Seq, at.Lane, last[at.Lane])
 				} else {
 					last[at.Lane] = at.Seq

@@ -43,7 +43,7 @@ func runHarness(t *testing.T, nodes int, test func(h *harness), options ...func(
 }
 
 func newHarness(t *testing.T, nodes int, options ...func(*Config)) *harness {
-	h := &harness{t: t, raft: newFakeRaft(t), streams: &fakeStreams{t: t}, lanes: &fakeLanes{tailEnds: make(chan struct{})}}
+	h := &harness{t: t, raft: newFakeRaft(t), streams: &fakeStreams{t: t}, lanes: &fakeLanes{recordSize: 1 << 10, tailEnds: make(chan struct{})}}
 	h.ctx, h.cancel = context.WithCancel(t.Context())
 	h.fleet = &fakeFleet{t: t, nodes: map[string]*fakeNode{}, running: map[job.ID]int{}}
 	cfg := Config{

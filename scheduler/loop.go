@@ -213,6 +213,21 @@ func (e *eventLoop) submitLazily(c ledger.Command, done func(ledger.Result, uint
 	return true
 }
 
+// commit submits a command and blocks until its entry is applied. The error is that of
+// ctx, or [ErrCommitUnknown] if the tenure ends first. The loop itself must not call it.
+func (e *eventLoop) commit(ctx context.Context, c ledger.Command) (ledger.Result, error) {
+	committed := make(chan ledger.Result, 1)
+	e.post(func() { e.submitLazily(c, func(result ledger.Result, _ uint64) { committed <- result }) })
+	select {
+	case result := <-committed:
+		return result, nil
+	case <-e.done:
+		return ledger.Result{}, ErrCommitUnknown
+	case <-ctx.Done():
+		return ledger.Result{}, ctx.Err()
+	}
+}
+
 // markUrgent notes that the next entry should be submitted as soon as possible.
 func (e *eventLoop) markUrgent() {
 	if e.entry.urgentSince.IsZero() {

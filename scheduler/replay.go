@@ -102,9 +102,12 @@ func (r *replayer) loadRequest() bool {
 // by position: a damaged record may no longer contain its job's id.
 func (r *replayer) loadOwners() {
 	n := 0
-	for at, id := range r.loop.ledger.Copy().UncompletedJobs {
+	for at, id := range r.loop.ledger.Copy().UnguardedJobs {
 		if n == replayMaxOwners {
 			break
+		}
+		if at.Relocated() {
+			continue // not part of a replay
 		}
 		if lane := &r.lanes[at.Lane]; at.Seq > lane.At && at.Seq <= lane.End {
 			lane.owners = append(lane.owners, recordOwner{at.Seq, id})
@@ -269,14 +272,7 @@ func (r *replayer) commit(ctx context.Context) {
 	for _, d := range r.damage {
 		r.loop.log.Error("replay found damaged records", "lane", d.Lane, "from", d.From, "to", d.To, "missing", d.Kind == ledger.DamageMissing)
 	}
-	committed := make(chan struct{})
-	r.loop.post(func() {
-		r.loop.submitLazily(c, func(ledger.Result, uint64) { close(committed) })
-	})
-	select {
-	case <-committed:
+	if _, err := r.loop.commit(ctx, c); err == nil {
 		r.damage, r.dirty, r.committedAt = nil, false, time.Now()
-	case <-r.loop.done:
-	case <-ctx.Done():
 	}
 }

@@ -72,6 +72,8 @@ type Lanes interface {
 	// Ensure verifies the cluster's streams, and creates those that are missing if
 	// they are of a later generation than created, see [ledger.StreamGeneration].
 	Ensure(ctx context.Context, identities []string, created uint8) error
+	// Info returns the state of a lane or, for [job.RelocatedLane], of the stream
+	// of relocated records, which has no identity.
 	Info(ctx context.Context, lane uint8) (LaneInfo, error)
 	// Read returns at most limit records of a lane from sequence from on.
 	Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error)
@@ -84,6 +86,11 @@ type Lanes interface {
 	// Publish appends a record under a key and calls done once; done must not
 	// block. fresh is false if the lane already held the record.
 	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))
+	// Relocate copies records of a lane to the stream of relocated records, in
+	// their order, and returns the sequences of the copies there and the size of
+	// all bodies. With an error it returns the sequences of the first records, as
+	// many as were copied. A repeated call may return the same copies.
+	Relocate(ctx context.Context, lane uint8, records []ledger.NeededRecord) (seqs []uint64, size int, err error)
 	// Purge removes the records below a sequence, except the lane's last record.
 	Purge(ctx context.Context, lane uint8, below uint64) error
 	// Bodies returns the bodies that are stored as blobs, DeadLetterBodies the owners
@@ -161,13 +168,12 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 		return group.Wait()
 	}
 	identities := t.lanes.identities()
-	reclaimer := &reclaimer{ledger: s.ledger, lanes: s.lanes, log: s.log}
 	bodies := &bodySweeper{ledger: s.ledger, lanes: s.lanes, log: s.log}
 	group.Go(func() error { return t.streams.run(ctx, identities) })
 	group.Go(func() error { return t.lanes.run(ctx) })
 	group.Go(func() error { return t.outbox.Run(ctx, t.loop.epoch) })
-	group.Go(func() error { return reclaimer.run(ctx) })
 	group.Go(func() error { return bodies.run(ctx) })
+	group.Go(func() error { return t.reclaimer.run(ctx) })
 	group.Go(func() error { return t.replayer.run(ctx, identities) })
 	return group.Wait()
 }

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
@@ -77,60 +76,4 @@ func (v *streamVerifier) await(ctx context.Context) {
 	case <-v.ready:
 	case <-ctx.Done():
 	}
-}
-
-// Parameters of reclaiming lanes. Purges are rare and large, because each stalls the
-// stream.
-const (
-	reclaimInterval = 30 * time.Second
-	reclaimMinSize  = 64 << 20 // bytes that are worth a purge
-)
-
-// reclaimer removes what no job needs from lanes.
-type reclaimer struct {
-	ledger Ledger
-	lanes  Lanes
-	log    *slog.Logger
-}
-
-// run purges the records at the beginning of lanes that no job needs. A job that waits
-// long keeps all later records of its lane.
-func (r *reclaimer) run(ctx context.Context) error {
-	for backoff.Sleep(ctx, reclaimInterval) == nil {
-		r.step(ctx)
-	}
-	return nil
-}
-
-// step reclaims what it can of all lanes, unless a backup holds them.
-func (r *reclaimer) step(ctx context.Context) {
-	copied := r.ledger.Copy()
-	// A backup takes its hold before it copies the ledger. So if this copy shows
-	// no hold, a backup's copy is later and needs no record that this one does not.
-	if holder, _ := copied.Holder(); holder != "" {
-		return
-	}
-	needed := copied.LowestNeeded()
-	for i, lane := range copied.Lanes() {
-		info, err := r.lanes.Info(ctx, uint8(i))
-		if err != nil || info.Identity != lane.Identity {
-			continue // no leader at present, or a replaced stream
-		}
-		if err := r.lane(ctx, uint8(i), info, needed[i]); err != nil && ctx.Err() == nil {
-			r.log.Warn("lane purge failed", "lane", i, "below", needed[i], "err", err)
-		}
-	}
-}
-
-// lane purges a lane's records below the sequence needed, if they are estimated to take
-// reclaimMinSize or more.
-func (r *reclaimer) lane(ctx context.Context, number uint8, info LaneInfo, needed uint64) error {
-	if needed <= info.First || info.Last < needed {
-		return nil
-	}
-	share := float64(needed-info.First) / float64(info.Last-info.First+1)
-	if share*float64(info.Bytes) < reclaimMinSize {
-		return nil
-	}
-	return r.lanes.Purge(ctx, number, needed)
 }

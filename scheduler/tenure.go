@@ -30,6 +30,7 @@ type tenure struct {
 	crons      *crons
 	outbox     *outbox.Outbox // what is over
 	replayer   *replayer
+	reclaimer  *laneReclaimer
 	blockers   *blockers
 
 	restoring            string          // id of the restore in progress, during which nothing is scheduled; "": none
@@ -64,6 +65,7 @@ func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
 		AwaitStreams: t.streams.await, LoadBody: t.lanes.loadBody, SetProblem: t.setUnpublished,
 	})
 	t.replayer = &replayer{loop: loop, client: s.lanes, wake: make(chan struct{}, 1)}
+	t.reclaimer = newLaneReclaimer(loop, s.lanes, s.log)
 	t.blockers = &blockers{loop: loop, byTopic: map[string]*blocker{}}
 	return t
 }
@@ -78,6 +80,7 @@ func (t *tenure) setUnpublished(s outbox.Stream, err error) {
 // running dispatches.
 func (t *tenure) loadLedger(l *ledger.Ledger) {
 	t.capacity.updateMembership(l)
+	t.reclaimer.load(l)
 	t.lanes.load(l)
 	t.dispatches.load(l)
 	t.loop.placeDirty = true

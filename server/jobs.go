@@ -20,6 +20,7 @@ import (
 type Jobs struct {
 	Authority  *authority.Client
 	Viewer     *jobview.Viewer
+	Retrier    *jobview.Retrier
 	Waiters    *ledgerwait.Waiters
 	WaitReason func(context.Context, job.ID) string // returns why a job that waits does not start
 }
@@ -133,20 +134,28 @@ func (h *Jobs) cancel(ctx context.Context, q *api.JobRequest) (*api.JobChanged, 
 }
 
 func (h *Jobs) retry(ctx context.Context, q *api.JobRequest) (*api.JobChanged, error) {
-	return h.change(ctx, q, func(id job.ID) ledger.Command { return &ledger.RetryJob{Job: id} })
+	return h.changed(ctx, q, func(id job.ID) (authority.Result, error) {
+		return h.Retrier.Retry(ctx, &ledger.RetryJob{Job: id})
+	})
 }
 
 // change commits a command about the job of a request and returns the job's new state.
 func (h *Jobs) change(ctx context.Context, q *api.JobRequest, command func(job.ID) ledger.Command) (*api.JobChanged, error) {
+	return h.changed(ctx, q, func(id job.ID) (authority.Result, error) { return h.Authority.Propose(ctx, command(id)) })
+}
+
+// changed calls commit with the job of a request and returns the job's new state.
+func (h *Jobs) changed(ctx context.Context, q *api.JobRequest, commit func(job.ID) (authority.Result, error)) (*api.JobChanged, error) {
 	id, err := h.find(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	d, err := commit(ctx, h.Authority, command(id))
+	result, err := commit(id)
 	if err != nil {
 		return nil, err
 	}
-	return &api.JobChanged{ID: id, State: d.State.String()}, nil
+	SetIndex(ctx, result.Index)
+	return &api.JobChanged{ID: id, State: result.State.String()}, nil
 }
 
 // remove removes a job that is not active.

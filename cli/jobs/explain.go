@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
@@ -166,7 +167,7 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 	fmt.Fprintln(out)
 	w := command.Table(out)
 	if e.Job != nil {
-		fmt.Fprintf(w, "%s\t-\taccepted\tlane %d, sequence %d\n", command.TimeText(&e.Job.Created), e.Job.Lane, e.Job.Seq)
+		fmt.Fprintf(w, "%s\t-\taccepted\t%s\n", command.TimeText(&e.Job.Created), job.Position{Lane: e.Job.Lane, Seq: e.Job.Seq})
 	}
 	for _, text := range e.History.Events {
 		var line struct {

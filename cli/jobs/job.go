@@ -262,7 +262,10 @@ func jobTable(out io.Writer, j *api.Job) {
 	for _, name := range command.SortedKeys(j.Trace) {
 		row("trace "+name, j.Trace[name])
 	}
-	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
+	row("record", job.Position{Lane: j.Lane, Seq: j.Seq}.String())
+	if j.DeadLetter > 0 {
+		row("dead letter", fmt.Sprint(j.DeadLetter))
+	}
 }
 
 // resultNote returns why a job's result is not shown, "" if it is or if there is none.

@@ -139,26 +139,44 @@ var ErrNoAnswer = errors.New("no reply in time")
 // Request sends a request and waits at most the duration wait for its reply. The
 // error may be ErrNoAnswer or nats.ErrNoResponders.
 func (b *Inbox) Request(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
-	replies := make(replyChan, 1)
-	reply, token := b.Expect(replies, time.Time{}, false)
-	defer b.Cancel(token)
-	m.Reply = reply
-	if err := b.Conn.PublishMsg(m); err != nil {
+	replies, err := b.Requests(ctx, []*nats.Msg{m}, wait)
+	if err != nil {
 		return nil, err
+	}
+	return replies[0], nil
+}
+
+// Requests sends requests in their order without waiting in between, and waits at most
+// the duration wait for each further reply. The result has the replies in the order of
+// the requests, as many as came before an error like those of [Inbox.Request].
+func (b *Inbox) Requests(ctx context.Context, requests []*nats.Msg, wait time.Duration) (replies []*nats.Msg, err error) {
+	pending := make([]replyChan, len(requests))
+	for i, m := range requests {
+		pending[i] = make(replyChan, 1)
+		reply, token := b.Expect(pending[i], time.Time{}, false)
+		defer b.Cancel(token)
+		m.Reply = reply
+		if err := b.Conn.PublishMsg(m); err != nil {
+			return nil, err
+		}
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	select {
-	case m := <-replies:
-		if IsNoResponders(m) {
-			return nil, nats.ErrNoResponders
+	for _, replied := range pending {
+		select {
+		case m := <-replied:
+			if IsNoResponders(m) {
+				return replies, nats.ErrNoResponders
+			}
+			replies = append(replies, m)
+			timer.Reset(wait)
+		case <-timer.C:
+			return replies, ErrNoAnswer
+		case <-ctx.Done():
+			return replies, ctx.Err()
 		}
-		return m, nil
-	case <-timer.C:
-		return nil, ErrNoAnswer
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
+	return replies, nil
 }
 
 // RequestAPI sends a request to the JetStream API, waits at most the duration wait, and

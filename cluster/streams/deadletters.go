@@ -104,6 +104,41 @@ func (r *Reader) DeadLetter(ctx context.Context, seq uint64) (Batch, error) {
 	return b, nil
 }
 
+// NumberedDeadLetter returns the dead letter with this number of the ledger. Each dead
+// letter is one message and some were removed, so it searches the stream by bisection,
+// beginning where the letter is unless the stream was restored. It returns
+// [ErrNotStored] if the dead letter does not exist.
+func (r *Reader) NumberedDeadLetter(ctx context.Context, number uint64) (Batch, error) {
+	low, high := uint64(1), uint64(0)
+	for guess := number; ; {
+		s, err := r.getFromLeader(ctx, subjects.StreamDLQ, getRequest{Seq: guess, NextFor: subjects.DeadLetters + ".>"})
+		b := Batch{First: ^uint64(0)} // after the last dead letter
+		switch {
+		case err == nil:
+			b = toBatch(&s)
+		case !errors.Is(err, ErrNotStored):
+			return Batch{}, fmt.Errorf("dead letter number %d: %w", number, err)
+		}
+		if b.First == number {
+			return b, nil
+		}
+		if high == 0 {
+			if high, err = r.LastDeadLetter(ctx); err != nil {
+				return Batch{}, err
+			}
+		}
+		if b.First > number {
+			high = guess - 1
+		} else {
+			low = b.Seq + 1
+		}
+		if low > high {
+			return Batch{}, fmt.Errorf("dead letter number %d: %w", number, ErrNotStored)
+		}
+		guess = low + (high-low)/2
+	}
+}
+
 // RemoveDeadLetter removes one dead letter. It succeeds if the dead letter does
 // not exist, for example because another caller has removed it.
 func (a *Admin) RemoveDeadLetter(ctx context.Context, seq uint64) error {

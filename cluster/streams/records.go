@@ -103,6 +103,9 @@ func contiguous(lane uint8, from uint64, messages []storedMsg) []job.Record {
 // header, which replaces the time at which the stream stored it; clients, which may not
 // publish to such a subject, cannot set it.
 func toRecord(lane uint8, s *storedMsg) job.Record {
+	if lane == job.RelocatedLane {
+		return toRelocatedRecord(s)
+	}
 	_, kind, queue, ok := subjects.ParseLaneSubject(s.subject)
 	if !ok {
 		queue = s.subject // an invalid queue name: the job becomes a dead letter
@@ -167,6 +170,9 @@ func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, i
 	}
 	// The record is missing or does not match. It may also be a later record that
 	// debounced the job: that one counts if the lane is the same.
+	if at.Relocated() {
+		return job.Record{}, fmt.Errorf("record of job %s, %s: %w", id, at, cmp.Or(err, ErrNotStored))
+	}
 	lane, laneErr := r.LaneInfo(ctx, at.Lane)
 	if laneErr == nil && lane.Identity != identity {
 		laneErr = ErrStreamMismatch

@@ -48,6 +48,7 @@ type Layout struct {
 
 	Replicas     int           // 0: 3, or 1 when the node runs alone
 	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; a full lane refuses records
+	MaxRelocated int64         // bytes of relocated records, 0: 2 GiB or its share
 	MaxBlobBytes int64         // of large bodies, 0: 8 GiB or its share; a full stream refuses more
 	HistoryAge   time.Duration // 0: 7 days
 	HistoryBytes int64         // 0: 4 GiB or its share; each for events and results
@@ -66,16 +67,17 @@ func (e *IdentityError) Error() string {
 }
 
 // withDefaults returns l with defaults filled in. They fit into MaxStore, because
-// JetStream reserves the limits: two fifths for all lanes, an eighth each for large
-// bodies and large results, a tenth each for events and results, and a twentieth for
-// logs. The rest is for dead letters.
+// JetStream reserves the limits: seven twentieths for all lanes, a twentieth for
+// relocated records, an eighth each for large bodies and large results, a tenth each for
+// events and results, and a twentieth for logs. The rest is for dead letters.
 func (l Layout) withDefaults(c *embedded.Config) Layout {
 	replicas := 1
 	if c.Clustered() {
 		replicas = 3
 	}
 	l.Replicas = cmp.Or(l.Replicas, replicas)
-	l.MaxLaneBytes = cmp.Or(l.MaxLaneBytes, min(8<<30, c.MaxStore/5*2/int64(len(l.Identities))))
+	l.MaxLaneBytes = cmp.Or(l.MaxLaneBytes, min(8<<30, c.MaxStore/20*7/int64(len(l.Identities))))
+	l.MaxRelocated = cmp.Or(l.MaxRelocated, min(2<<30, c.MaxStore/20))
 	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(8<<30, c.MaxStore/8))
 	l.ResultBytes = cmp.Or(l.ResultBytes, min(16<<30, c.MaxStore/8))
 	l.HistoryBytes = cmp.Or(l.HistoryBytes, min(4<<30, c.MaxStore/10))
@@ -240,6 +242,8 @@ type auxConfig struct {
 // auxStreams returns the configurations of all streams other than lanes, logs and
 // boards.
 func auxStreams(l Layout) []auxConfig {
+	relocated := auxStream(l, subjects.StreamRelocated, "relocated records", "Records of jobs that wait long, moved here from the lanes", subjects.Relocated+".*")
+	relocated.Discard, relocated.MaxBytes, relocated.DenyDelete = jetstream.DiscardNew, l.MaxRelocated, true
 	blobs := auxStream(l, subjects.StreamBlobs, "blobs", "Bodies too large for a record, in chunks, by job", subjects.Blobs+".*.*.*")
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
 	resultBlobs := auxStream(l, subjects.StreamResultBlobs, "result blobs", "Results too large for a message of many, in chunks, by job", subjects.ResultBlobs+".*.*.*")
@@ -253,7 +257,7 @@ func auxStreams(l Layout) []auxConfig {
 	results.MaxAge, results.MaxBytes, results.DenyDelete = l.ResultsAge, l.HistoryBytes, true
 	dlq := auxStream(l, subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".>")
 	dlq.Discard = jetstream.DiscardNew
-	return []auxConfig{{blobs, 1}, {resultBlobs, 2}, {events, 1}, {results, 1}, {dlq, 1}}
+	return []auxConfig{{relocated, 2}, {blobs, 1}, {resultBlobs, 2}, {events, 1}, {results, 1}, {dlq, 1}}
 }
 
 // auxStream returns the configuration that all streams other than lanes have in

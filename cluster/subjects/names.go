@@ -15,6 +15,7 @@ import (
 
 // Names of streams other than lanes; for lanes see [LaneStream].
 const (
+	StreamRelocated   = "YARD_RELOCATED"    // records that were moved out of lanes
 	StreamBlobs       = "YARD_BLOBS"        // large bodies
 	StreamResultBlobs = "YARD_RESULT_BLOBS" // large results
 	StreamEvents      = "YARD_EVENTS"
@@ -26,7 +27,7 @@ const (
 )
 
 // SharedStreams lists the yard's streams other than lanes and boards.
-var SharedStreams = []string{StreamBlobs, StreamResultBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
+var SharedStreams = []string{StreamRelocated, StreamBlobs, StreamResultBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 
 // Names of the boards, key-value buckets with read models for people.
 const (
@@ -48,14 +49,15 @@ const (
 
 // Internal subjects.
 const (
-	History     = "yard.history" // one message per committed batch
-	Results     = "yard.results" // likewise
-	Lane        = "yard.lane"    // .<n>.p|n.<queue>: direct publishes and those of nodes
-	ClosedLanes = "yard.closed"  // .<n>: of closed lanes; nothing is published there
-	Tail        = "yard.tail"    // .<n>.<queue>: direct publishes, republished when stored
-	DeadLetters = "yard.dlq"     // .<queue>, and .<owner> if a blob holds the job's body
-	Logs        = "yard.logs"    // .<job id>
-	Local       = "yard.local"   // .<node>.…: requests of a node's own clients
+	History     = "yard.history"   // one message per committed batch
+	Results     = "yard.results"   // likewise
+	Lane        = "yard.lane"      // .<n>.p|n.<queue>: direct publishes and those of nodes
+	ClosedLanes = "yard.closed"    // .<n>: of closed lanes; nothing is published there
+	Tail        = "yard.tail"      // .<n>.<queue>: direct publishes, republished when stored
+	DeadLetters = "yard.dlq"       // .<queue>, and .<owner> if a blob holds the job's body
+	Logs        = "yard.logs"      // .<job id>
+	Relocated   = "yard.relocated" // .<queue>
+	Local       = "yard.local"     // .<node>.…: requests of a node's own clients
 
 	Blobs       = "yard.blob"       // .<owner>.<time>-<checksum>.<chunk>
 	ResultBlobs = "yard.resultblob" // .<job id>.<dispatch>-<checksum>.<chunk>
@@ -100,6 +102,8 @@ const (
 	HeaderFirst = "Yard-First"  // number of a batch's first entry
 	HeaderCount = "Yard-Count"  // number of entries in a batch
 	HeaderNode  = "Yard-Node"   // node that sent the reply
+	HeaderJob   = "Yard-Job"    // id of a relocated record's job
+	HeaderKey   = "Yard-Key"    // a relocated record's idempotency key
 
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until a retry makes sense
 
@@ -136,8 +140,14 @@ const (
 	APIConsumer   = "$JS.API.CONSUMER."
 )
 
-// LaneStream returns the name of a lane's stream.
-func LaneStream(lane uint8) string { return lanePrefix + strconv.Itoa(int(lane)) }
+// LaneStream returns the name of a lane's stream, or of the stream of relocated records
+// for [job.RelocatedLane].
+func LaneStream(lane uint8) string {
+	if lane == job.RelocatedLane {
+		return StreamRelocated
+	}
+	return lanePrefix + strconv.Itoa(int(lane))
+}
 
 // ParseLaneStream returns the lane whose stream has this name. ok is false for the
 // name of any other stream.
@@ -250,6 +260,9 @@ func ParseBodyBlob(subject string) (name string, owner job.ID, at time.Time, ok 
 func BlobChunk(prefix, name string, chunk int) string {
 	return prefix + "." + name + "." + strconv.Itoa(chunk)
 }
+
+// RelocatedSubject returns the subject of the relocated records of queue.
+func RelocatedSubject(queue string) string { return Relocated + "." + token(queue) }
 
 // ParseLaneSubject parses the subject of a job's record: "yard.lane.<n>.<kind>.<queue>"
 // in a lane's stream, or "yard.tail.<n>.<queue>" where a lane republishes the direct

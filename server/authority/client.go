@@ -80,6 +80,7 @@ var sharedErrors = map[string]error{
 	"held": ledger.ErrBackupRunning, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrNotRestoring, "bring_part": ledger.ErrRestoreIncomplete,
 	"bringing": ledger.ErrRestoring, "members_changing": ledger.ErrMembersChanging, "runners_full": ledger.ErrRunnersFull,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
+	"record_reclaimed": job.ErrRecordReclaimed,
 }
 
 // KeysFullDelay is after what time a retry makes sense after [ledger.IngestedKeysFull].

@@ -42,12 +42,13 @@ func parse(t *streams.Batch) letter {
 			Reason: "this letter cannot be read: " + err.Error(),
 		}}
 	}
-	l.record = l.Job
-	if l.record == nil { // it is not JSON
-		l.record = l.Record
-	}
+	l.record = l.RecordBody()
 	return l
 }
+
+// isAbout reports whether l is a dead letter of this job, and not of an earlier one with
+// the same id.
+func (l *letter) isAbout(v *job.View) bool { return l.job == v.ID && l.Accepted.Equal(v.Created) }
 
 // errorType returns what dead letters are grouped by: the fault's type, or the reason
 // up to its first colon.

@@ -108,8 +108,8 @@ func (s *Server) fromDeadLetter(ctx context.Context, v job.View, notFound error)
 	if err != nil {
 		return finishedJob{}, err
 	}
-	known := v.Position != job.Position{}
-	if dl == nil || dl.record == nil || known && (job.Position{Lane: dl.Lane, Seq: dl.Seq}) != v.Position {
+	known := !v.Created.IsZero()
+	if dl == nil || dl.record == nil || known && !dl.isAbout(&v) {
 		return finishedJob{}, notFound
 	}
 	body, err := s.cfg.Reader.LoadRecordBody(ctx, dl.record)

@@ -192,7 +192,7 @@ func (r *requeuer) retry(ctx context.Context, l *letter) (api.DeadLetterResult, 
 	if r.req.DryRun {
 		return item, nil
 	}
-	_, err := r.cfg.Authority.Propose(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
+	_, err := r.cfg.Retrier.Retry(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
 	if errors.Is(err, job.ErrNotFailed) || errors.Is(err, job.ErrLeaseLost) { // another request was faster
 		return api.DeadLetterResult{Result: api.ResultStale, Job: l.ID, Queue: l.Queue, Note: "the job has been started again meanwhile"}, nil
 	}

@@ -34,6 +34,7 @@ type Config struct {
 	View        func(func(*ledger.Ledger))                     // reads the local ledger
 	Authority   *authority.Client
 	Jobs        *jobview.Viewer
+	Retrier     *jobview.Retrier
 	Intake      *intake.Intake
 	MaxAttempts uint32 // of a job that sets none
 }
@@ -197,11 +198,10 @@ func (s *Server) shown(l *letter) *api.DeadLetter {
 	return j
 }
 
-// findJob returns the job of a dead letter, if the ledger still has it. A later job
-// with the same id does not count.
+// findJob returns the job of a dead letter, if the ledger still has it.
 func (s *Server) findJob(l *letter) (found job.View, ok bool) {
 	s.cfg.View(func(lg *ledger.Ledger) { found, _, ok = lg.Find(l.job) })
-	return found, ok && found.Position == job.Position{Lane: l.Lane, Seq: l.Seq}
+	return found, ok && l.isAbout(&found)
 }
 
 // list returns a page of the dead letters that q selects, without their records.

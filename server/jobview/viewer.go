@@ -3,12 +3,14 @@ package jobview
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -22,8 +24,7 @@ type Viewer struct {
 	Waiters     *ledgerwait.Waiters
 	Reader      *streams.Reader
 	Lanes       func() int                                                  // returns the number of lanes
-	LoadBody    func(context.Context, job.Position, job.ID) ([]byte, error) // reads a job's body
-	LoadRecord  func(context.Context, job.Position, job.ID) ([]byte, error) // reads a job's record, which contains its body or refers to it
+	Record      func(context.Context, job.Position, job.ID) ([]byte, error) // reads the record of a job at a position; it contains the body or refers to it
 	ReadBarrier func(context.Context) error                                 // waits until the local ledger is current
 	AddProgress func(context.Context, *job.View)                            // adds what the worker last reported
 
@@ -200,6 +201,56 @@ func (v *Viewer) addBody(ctx context.Context, view *job.View) error {
 		view.Spec = &spec
 	}
 	return nil
+}
+
+// LoadBody returns the body of a job whose record is, or was, at a position. The error is
+// [streams.ErrNotStored] if the body is stored nowhere.
+func (v *Viewer) LoadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	record, err := v.LoadRecord(ctx, at, id)
+	if err != nil {
+		return nil, err
+	}
+	return v.Reader.LoadRecordBody(ctx, record)
+}
+
+// LoadRecord returns the record of a job, which contains its body or refers to it. If the
+// record is gone from its position, LoadRecord looks where the ledger now has it, and in
+// the job's dead letter. The error is [streams.ErrNotStored] if it is stored nowhere.
+func (v *Viewer) LoadRecord(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	record, err := v.Record(ctx, at, id)
+	if !errors.Is(err, streams.ErrNotStored) {
+		return record, err
+	}
+	if err := v.ReadBarrier(ctx); err != nil { // the local ledger may not know yet where it is
+		return nil, err
+	}
+	view, _, findErr := v.ledgerView(id)
+	switch {
+	case findErr != nil:
+		return nil, err
+	case view.Position != at:
+		return v.Record(ctx, view.Position, id)
+	case view.DeadLetter > 0:
+		_, record, err := v.DeadLetter(ctx, &view)
+		return record, err
+	}
+	return nil, err
+}
+
+// DeadLetter returns the dead letter of a failed job, and its record as it was accepted.
+// The error is [streams.ErrNotStored] if the dead letter was removed.
+func (v *Viewer) DeadLetter(ctx context.Context, view *job.View) (letter api.DeadLetterMessage, record []byte, err error) {
+	b, err := v.Reader.NumberedDeadLetter(ctx, view.DeadLetter)
+	if err != nil {
+		return letter, nil, err
+	}
+	if err := json.Unmarshal(b.Body, &letter); err != nil {
+		return letter, nil, fmt.Errorf("dead letter %d of job %s: %w", view.DeadLetter, view.ID, err)
+	}
+	if record = letter.RecordBody(); record == nil || letter.ID != view.ID.String() {
+		return letter, nil, fmt.Errorf("dead letter %d has no record of job %s: %w", view.DeadLetter, view.ID, streams.ErrNotStored)
+	}
+	return letter, record, nil
 }
 
 // ReadError returns the error for a part of a job that cannot be read. It is a

@@ -26,6 +26,7 @@ type Cluster struct {
 	Intake     *intake.Intake
 	Waiters    *ledgerwait.Waiters
 	Viewer     *jobview.Viewer
+	Retrier    *jobview.Retrier
 	RaftLeader func() string
 	OtherEdges func() []string // returns the addresses of other nodes' edges
 

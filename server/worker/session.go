@@ -254,6 +254,8 @@ func (s *session) Cancel(ctx context.Context, id job.ID, reason string) (job.Sta
 }
 
 func (s *session) Retry(ctx context.Context, id job.ID) (job.State, error) {
-	d, err := s.propose(ctx, &ledger.RetryJob{Job: id})
+	retrier := *s.c.Retrier
+	retrier.Propose = s.propose
+	d, err := retrier.Retry(ctx, &ledger.RetryJob{Job: id})
 	return d.State, err
 }

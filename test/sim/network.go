@@ -222,13 +222,34 @@ func offer[T any](c chan T, v T) {
 	}
 }
 
-// LoadBody implements agent.Transport.
-func (v busView) LoadBody(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
-	body, err := v.sim.lanes.load(ctx, v.process, pos)
-	if errors.Is(err, errGone) {
+// LoadBody implements agent.Transport. A record that is gone may have been relocated;
+// then the ledger of the cluster has its position.
+func (v busView) LoadBody(ctx context.Context, pos job.Position, id job.ID) ([]byte, error) {
+	r, err := v.sim.lanes.load(ctx, v.process, pos, id, true)
+	if !errors.Is(err, errGone) {
+		return r.Body, err
+	}
+	key := "find " + v.id + " " + id.String()
+	now, err := callAfter(ctx, v.process, key, v.sim.requestTime(key), func() (job.Position, error) {
+		if v.sim.raft.leader == nil {
+			return pos, errNoAnswer
+		}
+		view, _, ok := v.sim.raft.leader.ledger.Find(id)
+		if ok && !view.State.Ended() && view.Position == pos && !v.sim.lanes.lane(pos.Lane).damaged {
+			v.sim.fail("%s: the record of job %s, %s, is gone", v.id, id, pos)
+		}
+		if !ok {
+			return pos, agent.ErrBodyLost
+		}
+		return view.Position, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r, err = v.sim.lanes.load(ctx, v.process, now, id, true); errors.Is(err, errGone) {
 		err = agent.ErrBodyLost
 	}
-	return body, err
+	return r.Body, err
 }
 
 // StoreResult implements agent.Transport. It keeps nothing.
@@ -377,7 +398,7 @@ func (s *lanes) truncate(number uint8) {
 	if left == 0 || left < lane.first {
 		return
 	}
-	lane.truncatedTo = left
+	lane.truncatedTo, lane.damaged = left, true
 	s.sim.trace("lane %d truncated to %d, ingested to %d", number, left, folded)
 }
 

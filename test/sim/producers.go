@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -234,7 +235,25 @@ func (p *callers) do(proc *process, c ledger.Command) {
 	p.group.Go(func() {
 		ctx, cancel := context.WithTimeout(proc.ctx, 2*time.Second)
 		defer cancel()
-		_, _, _ = proc.sched.Propose(ctx, c)
+		result, _, err := proc.sched.Propose(ctx, c)
+		retry, ok := c.(*ledger.RetryJob)
+		if !ok || err != nil || !errors.Is(result.Err, job.ErrRecordReclaimed) {
+			return
+		}
+		restored := *retry
+		restored.Relocated, err = p.restoreRecord(ctx, proc, retry.Job)
+		if err == nil {
+			_, _, _ = proc.sched.Propose(ctx, &restored)
+		}
+	})
+}
+
+// restoreRecord stores a copy of the record of a job, as it is in the job's dead letter,
+// in the stream of relocated records.
+func (p *callers) restoreRecord(ctx context.Context, proc *process, id job.ID) (seq uint64, err error) {
+	return askLane(ctx, proc, job.RelocatedLane, "restore "+id.String(), func(*lane) (uint64, error) {
+		p.trace("%s restores the record of %s", proc.id, id)
+		return p.lanes.storeRelocated(job.Record{Queue: "mail", Body: []byte("{}")}, id), nil
 	})
 }
 

@@ -34,6 +34,7 @@ type Report struct {
 	Ticks          int           // cron ticks that made a job
 	Faults         int           // faults of the plan, also those left out
 	TruncatedLanes int           // truncations of lanes that the authority has reported
+	Relocated      int           // records stored in the stream of relocated records
 	Duration       time.Duration // simulated time
 }
 
@@ -49,13 +50,14 @@ func (r *Report) add(o *Report) {
 	r.Ticks += o.Ticks
 	r.Faults += o.Faults
 	r.TruncatedLanes += o.TruncatedLanes
+	r.Relocated += o.Relocated
 	r.Duration += o.Duration
 }
 
 // summary returns r's counts as text.
 func (r *Report) summary() string {
-	return fmt.Sprintf("%d jobs, %d entries, %d faults, %d leaders, %d crashes, %d truncated lanes, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
-		r.Accepted, r.Entries, r.Faults, r.Tenures, r.Crashes, r.TruncatedLanes, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
+	return fmt.Sprintf("%d jobs, %d entries, %d faults, %d leaders, %d crashes, %d truncated lanes, %d records relocated, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
+		r.Accepted, r.Entries, r.Faults, r.Tenures, r.Crashes, r.TruncatedLanes, r.Relocated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
 }
 
 // Durations of a run, in simulated time.

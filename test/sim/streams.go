@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
@@ -27,8 +28,11 @@ type lanes struct {
 	sim   *simulation
 	made  bool // the streams exist
 	lanes [members]lane
+	tight bool // lanes are always nearly full
 	tails map[*process]func(job.Record)
 	keys  map[string]job.Position // stored records, by "lane/key"
+
+	relocated lane // the stream of relocated records
 
 	bodies map[string]largeBody // by name
 }
@@ -46,6 +50,7 @@ type lane struct {
 	records     []job.Record
 	downUntil   time.Time
 	truncatedTo uint64 // last sequence of a truncated lane; 0: it is not truncated
+	damaged     bool   // it is or was truncated
 }
 
 // end returns the lane's last sequence.
@@ -61,6 +66,8 @@ func newLanes(sim *simulation) *lanes {
 	for i := range s.lanes {
 		s.lanes[i].first = 1
 	}
+	s.relocated.first = 1
+	s.tight = sim.chance("tight lanes", 500)
 	return s
 }
 
@@ -70,7 +77,15 @@ func (s *lanes) heal() {
 	}
 }
 
-func (s *lanes) isDown(number uint8) bool { return s.lanes[number].downUntil.After(time.Now()) }
+// lane returns a lane or, for [job.RelocatedLane], the stream of relocated records.
+func (s *lanes) lane(number uint8) *lane {
+	if number == job.RelocatedLane {
+		return &s.relocated
+	}
+	return &s.lanes[number]
+}
+
+func (s *lanes) isDown(number uint8) bool { return s.lane(number).downUntil.After(time.Now()) }
 
 // store appends a record and sends it to the tails. If the lane already has a record
 // of that key, and has not forgotten it, store returns that one with fresh false.
@@ -150,7 +165,7 @@ func askLane[T any](ctx context.Context, proc *process, number uint8, key string
 		if err := sim.lanes.checkAvailable(proc, number, key); err != nil {
 			return answer, err
 		}
-		return do(&sim.lanes.lanes[number])
+		return do(sim.lanes.lane(number))
 	})
 }
 
@@ -203,13 +218,17 @@ const recordBytes = 8 << 20
 func (v lanesView) Info(ctx context.Context, number uint8) (scheduler.LaneInfo, error) {
 	key := fmt.Sprintf("info %s %d", v.id, number)
 	return askLane(ctx, v.process, number, key, func(lane *lane) (scheduler.LaneInfo, error) {
-		if lane.identity == "" {
+		if lane.identity == "" && number != job.RelocatedLane {
 			return scheduler.LaneInfo{}, errDown
 		}
 		last := lane.end()
-		return scheduler.LaneInfo{
+		info := scheduler.LaneInfo{
 			Identity: lane.identity, First: lane.first, Last: last, Bytes: (last + 1 - lane.first) * recordBytes,
-		}, nil
+		}
+		if v.sim.lanes.tight {
+			info.MaxBytes = info.Bytes / 4 * 5
+		}
+		return info, nil
 	})
 }
 
@@ -247,23 +266,67 @@ func (v lanesView) Tail(ctx context.Context, fn func(job.Record)) error {
 }
 
 // Load implements scheduler.Lanes.
-func (v lanesView) Load(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
-	body, err := v.sim.lanes.load(ctx, v.process, pos)
+func (v lanesView) Load(ctx context.Context, pos job.Position, id job.ID) ([]byte, error) {
+	r, err := v.sim.lanes.load(ctx, v.process, pos, id, true)
 	if errors.Is(err, errGone) {
 		err = scheduler.ErrRecordGone
 	}
-	return body, err
+	return r.Body, err
 }
 
-// load returns the body of a record.
-func (s *lanes) load(ctx context.Context, proc *process, pos job.Position) ([]byte, error) {
+// load returns the record at a position, which must be that of the job. With resolve it
+// has a large body itself instead of the reference.
+func (s *lanes) load(ctx context.Context, proc *process, pos job.Position, id job.ID, resolve bool) (job.Record, error) {
 	key := fmt.Sprintf("load %s %d@%d", proc.id, pos.Lane, pos.Seq)
-	return askLane(ctx, proc, pos.Lane, key, func(lane *lane) ([]byte, error) {
+	return askLane(ctx, proc, pos.Lane, key, func(lane *lane) (job.Record, error) {
 		if pos.Seq < lane.first || pos.Seq > lane.end() {
-			return nil, errGone
+			return job.Record{}, errGone
 		}
-		return s.resolve(&lane.records[pos.Seq-1])
+		r := lane.records[pos.Seq-1]
+		if pos.Relocated() && r.Owner != id {
+			s.sim.fail("%s: the relocated record %d of job %s is that of job %s", proc.id, pos.Seq, id, r.Owner)
+		}
+		if !resolve {
+			return r, nil
+		}
+		var err error
+		r.Body, err = s.resolve(&r)
+		return r, err
 	})
+}
+
+// Relocate implements scheduler.Lanes.
+func (v lanesView) Relocate(ctx context.Context, number uint8, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+	for _, n := range needed {
+		from := job.Position{Lane: number, Seq: n.Seq}
+		r, err := v.sim.lanes.load(ctx, v.process, from, n.Job, false)
+		if err != nil {
+			return seqs, size, err
+		}
+		key := fmt.Sprintf("relocate %s %d@%d", v.id, from.Lane, from.Seq)
+		to, err := askLane(ctx, v.process, job.RelocatedLane, key, func(*lane) (uint64, error) {
+			to := v.sim.lanes.storeRelocated(r, n.Job)
+			v.sim.trace("%s relocates %d@%d to %d", v.id, from.Lane, from.Seq, to)
+			if v.sim.minorFaultsActive() && v.sim.chance("unanswered "+key, 100) {
+				return 0, errNoAnswer
+			}
+			return to, nil
+		})
+		if err != nil {
+			return seqs, size, err
+		}
+		seqs, size = append(seqs, to), size+recordBytes
+	}
+	return seqs, size, nil
+}
+
+// storeRelocated appends a copy of a record to the stream of relocated records.
+func (s *lanes) storeRelocated(r job.Record, owner job.ID) (seq uint64) {
+	seq = uint64(len(s.relocated.records)) + 1
+	r.Position, r.Owner = job.Position{Lane: job.RelocatedLane, Seq: seq}, owner
+	s.relocated.records = append(s.relocated.records, r)
+	s.sim.report.Relocated++
+	return seq
 }
 
 // resolve returns the body of a record, which may refer to a large one. It fails the run

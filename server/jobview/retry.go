@@ -1,0 +1,65 @@
+package jobview
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+)
+
+// Retrier lets failed jobs wait again. All fields are required.
+type Retrier struct {
+	Viewer         *Viewer
+	Propose        func(context.Context, ledger.Command) (authority.Result, error)
+	StoreRelocated func(context.Context, []job.Record) (seqs []uint64, err error)
+}
+
+// retryAttempts is how often a record is restored: its copy may be reclaimed again
+// before the job refers to it.
+const retryAttempts = 3
+
+// Retry commits c. A failed job keeps no record in its lane: if the record is gone,
+// Retry first stores a copy of the one in the job's dead letter. The error is
+// [job.ErrRecordReclaimed] if the dead letter is gone, too.
+func (r *Retrier) Retry(ctx context.Context, c *ledger.RetryJob) (result authority.Result, err error) {
+	for range retryAttempts {
+		result, err = r.Propose(ctx, c)
+		if !errors.Is(err, job.ErrRecordReclaimed) {
+			return result, err
+		}
+		if c.Relocated, err = r.restoreRecord(ctx, c.Job); err != nil {
+			return result, err
+		}
+	}
+	return result, &job.UnavailableError{Reason: fmt.Sprintf("the record of job %s is reclaimed as fast as it is restored", c.Job)}
+}
+
+// restoreRecord stores a copy of the record in a job's dead letter, and returns the
+// copy's sequence.
+func (r *Retrier) restoreRecord(ctx context.Context, id job.ID) (seq uint64, err error) {
+	if err := r.Viewer.ReadBarrier(ctx); err != nil {
+		return 0, err
+	}
+	view, err := r.Viewer.Summary(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	letter, record, err := r.Viewer.DeadLetter(ctx, &view)
+	if errors.Is(err, streams.ErrNotStored) {
+		return 0, fmt.Errorf("job %s: %w", id, job.ErrRecordReclaimed)
+	}
+	if err != nil {
+		return 0, ReadError("record", id, err)
+	}
+	seqs, err := r.StoreRelocated(ctx, []job.Record{{
+		Position: view.Position, Queue: view.Queue, Stored: letter.Accepted, Body: record, Owner: id,
+	}})
+	if err != nil {
+		return 0, err
+	}
+	return seqs[0], nil
+}
