@@ -124,6 +124,13 @@ func (r *Reporter) SnapshotContext(l *ledger.Ledger, authority scheduler.Authori
 	return s
 }
 
+// CaptureContext returns what a snapshot of the ledger needs besides the ledger now.
+func (r *Reporter) CaptureContext(ctx context.Context) (s ledger.SnapshotContext) {
+	authority := r.authorityStatus(ctx)
+	r.cfg.View(func(l *ledger.Ledger) { s = r.SnapshotContext(l, authority) })
+	return s
+}
+
 // Snapshot returns the snapshot of the runtime contract, and the index of the last ledger
 // entry that it contains.
 func (r *Reporter) Snapshot(ctx context.Context) (ledger.Snapshot, uint64) {

@@ -66,13 +66,12 @@ func (c *Renew) apply(l *Ledger) Result {
 	return l.respond(a.event(AuthorityRenewed))
 }
 
-// apply acquires the lease for a caller of the runtime contract. It changes
-// nothing while a member of the cluster holds the lease: the answer is the
-// current lease if the command names that member, and an error if not.
+// apply acquires the lease for a caller of the runtime contract. While a member of
+// the cluster holds the lease, the command only names it, if its owner is that member.
 func (c *AcquireAuthority) apply(l *Ledger) Result {
 	a := &l.authority
 	if a.member && a.owner == c.Owner && !a.expired(l.now) {
-		return Result{Event: new(a.event(AuthorityAcquired))}
+		return l.nameLease(c.LeaseID, AuthorityAcquired)
 	}
 	heldByOther := a.owner != c.Owner && !a.expired(l.now)
 	if a.owner != "" && (a.member || heldByOther) {
@@ -85,17 +84,33 @@ func (c *AcquireAuthority) apply(l *Ledger) Result {
 	return l.respond(a.event(AuthorityAcquired))
 }
 
-// apply refuses to renew the lease of a member.
+// apply renews the lease of a caller. The lease of a member, which the member renews
+// itself, is only named.
 func (c *RenewAuthority) apply(l *Ledger) Result {
 	a := &l.authority
 	switch {
-	case a.owner == "":
+	case a.owner == "" || a.member && a.expired(l.now):
 		return Result{Err: errors.New("authority error: no lease currently held")}
-	case a.member || a.owner != c.Owner:
+	case a.owner != c.Owner:
 		return Result{Err: errors.New("authority error: owner mismatch: lease held by " + a.owner)}
+	case a.member:
+		return l.nameLease(c.LeaseID, AuthorityRenewed)
 	}
 	a.leaseID, a.leasedUntil, a.until = c.LeaseID, c.LeasedUntil, parseExpiry(c.LeasedUntil, l.now)
 	return l.respond(a.event(AuthorityRenewed))
+}
+
+// nameLease answers a caller's command about a member's lease with an event of the
+// given kind. It gives the lease the caller's id, unless that is "". The lease's end
+// stays as it is, because a member may not hold the lease for longer than the other
+// nodes rely on. If the lease has the id already, the event is not added.
+func (l *Ledger) nameLease(id string, kind EventKind) Result {
+	a := &l.authority
+	if id == "" || id == a.leaseID {
+		return Result{Event: new(a.event(kind))}
+	}
+	a.leaseID = strings.Clone(id)
+	return l.respond(a.event(kind))
 }
 
 // parseExpiry parses a caller's leased_until. It returns 0, a lease that never

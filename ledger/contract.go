@@ -54,8 +54,10 @@ type (
 	RequestReplay struct {
 		Cursor *string `json:"cursor"`
 	}
-	// CaptureSnapshot records that a snapshot was taken.
-	CaptureSnapshot struct{}
+	// CaptureSnapshot adds a snapshot to the history. Context, which is not part of
+	// the JSON form, is the state beside the ledger of the node that proposes it; its
+	// time is not used.
+	CaptureSnapshot struct{ Context SnapshotContext }
 )
 
 func (*AcquireAuthority) Kind() Kind { return KindAcquireAuthority }

@@ -84,7 +84,7 @@ type Event struct {
 type Extra struct {
 	Request  string          // id of an external dispatch
 	C        string          // the kind's third field; of a job's DispatchFailed the type of the error
-	Metadata json.RawMessage // of an external dispatch
+	Metadata json.RawMessage // of an external dispatch; of SnapshotCaptured the snapshot
 	Cursor   *string         // of a replay request
 	By       *Actor          // of an act
 }
@@ -110,7 +110,8 @@ func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 // followed by its number and time. Events about a job's dispatch that is queued
 // for a runner or has ended also get the job's queue; DispatchNotified does
 // not, because the next line is about the same job and has it. DispatchQueued
-// gets the job's function, and DispatchFailed the type of the error.
+// gets the job's function, DispatchFailed the type of the error, and
+// SnapshotCaptured the snapshot.
 func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
@@ -129,7 +130,7 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	if e.Kind == OperatorActed {
 		b = e.appendAct(b)
 	}
-	if x := e.Extra; x != nil && len(x.Metadata) > 0 {
+	if x := e.Extra; x != nil && len(x.Metadata) > 0 && e.Kind == DispatchQueued {
 		b = append(append(b, `,"metadata":`...), x.Metadata...)
 	}
 	if e.Kind == ReplayRequested {
@@ -149,6 +150,9 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	b = append(at.UTC().AppendFormat(b, timeFormat), '"')
 	if e.N > 0 {
 		b = e.appendJob(b)
+	}
+	if e.Kind == SnapshotCaptured && e.Extra != nil {
+		b = append(append(b, `,"snapshot":`...), e.Extra.Metadata...)
 	}
 	return append(b, '}')
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,35 @@ func TestEvent_Line(t *testing.T) {
 		if bytes.Count(line, []byte("\n")) != 2 {
 			t.Errorf("not one line: %q", line)
 		}
+	}
+}
+
+// TestEvent_SnapshotCaptured checks that the line of history has the whole snapshot as
+// of its event, and the answer to the command none.
+func TestEvent_SnapshotCaptured(t *testing.T) {
+	l := New()
+	capture := &CaptureSnapshot{Context: SnapshotContext{PendingEvents: 7, Deferred: true, Reasons: []string{"no disk"}}}
+	l.Apply(stampAt(1, 0, 0), []Command{&AcquireAuthority{Owner: "w1", LeaseID: "l1", LeasedUntil: "x"}})
+	results := l.Apply(stampAt(2, 0, l.Authority().Epoch), []Command{
+		&QueueDispatch{RequestID: "r1", Target: "w"}, capture, &QueueDispatch{RequestID: "r2", Target: "w"},
+	})
+	if results[1].Err != nil {
+		t.Fatal(results[1].Err)
+	}
+	event := results[1].Event
+	if got := string(event.JSON()); got != `{"event":"SnapshotCaptured"}` {
+		t.Errorf("the answer is %s", got)
+	}
+	var line struct{ Snapshot Snapshot }
+	if err := json.Unmarshal(event.AppendLine(nil, 3, l.Now()), &line); err != nil {
+		t.Fatal(err)
+	}
+	got := line.Snapshot
+	if got.Backlog.Pending != 1 || *got.Authority.LeaseID != "l1" || got.Replay.PendingEvents != 7 {
+		t.Errorf("the snapshot is %+v", got)
+	}
+	if want := []string{"replay has 7 pending events", "no disk"}; got.Readiness.Ready || !slices.Equal(got.Readiness.Reasons, want) {
+		t.Errorf("its readiness is %+v, want the reasons %q", got.Readiness, want)
 	}
 }
 

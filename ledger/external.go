@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/tidwall/btree"
 
@@ -119,7 +120,15 @@ func (c *MarkFailed) apply(l *Ledger) Result {
 	return l.mark(c.RequestID, externalFailed, c.Reason)
 }
 
-func (c *CaptureSnapshot) apply(l *Ledger) Result { return l.respond(Event{Kind: SnapshotCaptured}) }
+func (c *CaptureSnapshot) apply(l *Ledger) Result {
+	s := c.Context
+	s.Now = time.Unix(0, l.now)
+	snapshot, err := json.Marshal(l.Snapshot(s))
+	if err != nil {
+		return Result{Err: err}
+	}
+	return l.respond(Event{Kind: SnapshotCaptured, Extra: &Extra{Metadata: snapshot}})
+}
 
 // apply adds a pending dispatch. For a repeated command it returns the same
 // answer and changes nothing. It refuses a request id that has the form of a

@@ -104,7 +104,7 @@ func (t *Transferer) transferTo(ctx context.Context, to string) (*api.Transfer, 
 	}
 	var lastErr error = &api.Error{Code: api.CodeConflict, Text: "there is no other member to hand the authority to"}
 	for _, name := range candidates {
-		if _, _, err := t.Acquire(ctx, &ledger.AcquireAuthority{Owner: name, LeaseID: "transfer", LeasedUntil: "transfer"}); err != nil {
+		if _, _, err := t.Acquire(ctx, &ledger.AcquireAuthority{Owner: name}); err != nil {
 			lastErr = err
 			continue
 		}
@@ -135,7 +135,8 @@ func (t *Transferer) IsMember(name string) bool {
 // acquisition, with the index of its entry. It first proposes the command itself: if
 // a.Owner holds the authority already the ledger answers with its lease, and otherwise
 // rejects the command. The committed rejection proves that this node is not cut off and
-// its view not outdated.
+// its view not outdated. Once a.Owner has the lease, Acquire proposes the command again,
+// because only then can the ledger give the lease the id a.LeaseID.
 func (t *Transferer) Acquire(ctx context.Context, a *ledger.AcquireAuthority) (event []byte, index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -152,6 +153,11 @@ func (t *Transferer) Acquire(ctx context.Context, a *ledger.AcquireAuthority) (e
 		var lease ledger.Authority
 		t.Raft.View(func(l *ledger.Ledger) { lease, index = l.Authority(), l.Index() })
 		if lease.Owner == a.Owner {
+			if a.LeaseID != "" {
+				if named, err := t.Propose(ctx, a); err == nil && named.Rejected == nil {
+					return named.Event, named.Index, nil
+				}
+			}
 			acquired := ledger.Event{
 				Kind: ledger.AuthorityAcquired, A: lease.Owner, B: lease.LeaseID, Extra: &ledger.Extra{C: ledger.FormatTime(lease.Until)},
 			}

@@ -100,7 +100,9 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		&server.Crons{
 			Authority: n.proposer, View: n.raft.View, Intake: n.intake, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,
 		},
-		&server.Contract{Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire},
+		&server.Contract{
+			Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire, SnapshotContext: n.reporter.CaptureContext,
+		},
 		deadletters.New(deadletters.Config{
 			Reader: n.cluster.Reader, Remove: n.cluster.Admin.RemoveDeadLetter, View: n.raft.View, Authority: n.proposer,
 			Jobs: n.viewer, Retrier: n.retrier, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,

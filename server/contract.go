@@ -19,6 +19,8 @@ type Contract struct {
 	// Acquire transfers the authority to the member a.Owner and returns the event of
 	// its acquisition, with the index of its entry.
 	Acquire func(ctx context.Context, a *ledger.AcquireAuthority) (event []byte, index uint64, err error)
+	// SnapshotContext returns what a snapshot needs besides the ledger.
+	SnapshotContext func(ctx context.Context) ledger.SnapshotContext
 }
 
 // Handlers returns the handlers by the name of the endpoint.
@@ -53,6 +55,9 @@ func (c *Contract) exec(ctx context.Context, text []byte) ([]byte, error) {
 		event, index, err := c.Acquire(ctx, a)
 		SetIndex(ctx, index)
 		return event, err
+	}
+	if capture, ok := command.(*ledger.CaptureSnapshot); ok {
+		capture.Context = c.SnapshotContext(ctx)
 	}
 	result, err := c.Authority.Propose(ctx, command)
 	SetIndex(ctx, result.Index)

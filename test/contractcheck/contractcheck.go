@@ -145,7 +145,8 @@ func (c *Checker) Apply(line []byte) error {
 }
 
 // apply applies a decoded event. Events about replays, snapshots, runs, workers
-// and operators change neither the authority nor the backlog.
+// and operators change neither the authority nor the backlog. A snapshot in an event is
+// compared with what the events before it add up to.
 func (c *Checker) apply(event map[string]json.RawMessage, at time.Time) error {
 	name, err := stringField(event, "event")
 	if err != nil {
@@ -169,6 +170,10 @@ func (c *Checker) apply(event map[string]json.RawMessage, at time.Time) error {
 		c.lease = &lease{texts["owner"], texts["lease_id"], texts["leased_until"]}
 	case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
 		return c.advance(name, texts["request_id"], at)
+	case "SnapshotCaptured":
+		if snapshot, ok := event["snapshot"]; ok {
+			return c.CheckSnapshot(snapshot)
+		}
 	}
 	return nil
 }
