@@ -294,3 +294,16 @@ func operatorMode(t *testing.T) (creds string, o *server.Options) {
 	}
 	return write(t, "user.creds", text), &server.Options{TrustedOperators: []*jwt.OperatorClaims{claims}, AccountResolver: resolver}
 }
+
+// exec without a directory needs a yard that is named: it does not change the one that
+// happens to run on this host.
+func TestExec_NamesNoYard(t *testing.T) {
+	t.Setenv("NATS_URL", "")
+	got := runLine(t, "", "exec", `{"command":"CaptureSnapshot"}`)
+	if got.code != 1 || !strings.Contains(got.err, "name a directory with --state-dir, or a yard with --server or NATS_URL") {
+		t.Errorf("%+v", got)
+	}
+	if got := runLine(t, "", "exec", `{"command":"CaptureSnapshot"}`, "--server", "127.0.0.1:1"); !strings.Contains(got.err, "no yard can be reached") {
+		t.Errorf("with a server: %+v", got)
+	}
+}

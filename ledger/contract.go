@@ -101,37 +101,67 @@ var ErrInvalidJSON = errors.New("invalid JSON")
 // ignored. An unknown command, a missing field, a field of the wrong type, a
 // duplicate field and invalid Unicode are refused with [ErrInvalidJSON].
 func ParseCommand(line []byte) (Command, error) {
-	fields, duplicated, err := readFields(line)
-	if err == nil {
-		err = checkUnicode(line)
-	}
+	tag, fields, duplicated, err := parseTagged(line)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
-	}
-	var tag string
-	if raw, ok := fields["command"]; !ok {
-		return nil, fmt.Errorf("%w: missing field `command`", ErrInvalidJSON)
-	} else if err := json.Unmarshal(raw, &tag); err != nil {
-		return nil, fmt.Errorf("%w: command must be a string", ErrInvalidJSON)
-	}
-	if duplicated["command"] {
-		return nil, fmt.Errorf("%w: duplicate field `command`", ErrInvalidJSON)
+		return nil, err
 	}
 	for _, command := range contractCommands {
 		if command.tag != tag {
 			continue
 		}
-		for _, name := range slices.Concat(command.optional, command.required) {
-			if duplicated[name] {
-				return nil, fmt.Errorf("%w: duplicate field `%s`", ErrInvalidJSON, name)
-			}
+		if err := checkFields(fields, duplicated, command.required, command.optional); err != nil {
+			return nil, err
 		}
-		return readCommand(fields, command.kind, command.required)
+		return readCommand(fields, command.kind)
+	}
+	if _, isMailbox := mailboxFields[tag]; isMailbox {
+		return nil, fmt.Errorf("%w: `%s` is for state directories only; name one with --state-dir", ErrInvalidJSON, tag)
 	}
 	if len(tag) > maxEchoedName {
 		tag = strings.ToValidUTF8(tag[:maxEchoedName], "") + "…"
 	}
 	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
+}
+
+// parseTagged parses an object and returns the value of its field "command", with the
+// results of readFields.
+func parseTagged(line []byte) (tag string, fields map[string]json.RawMessage, duplicated map[string]bool, err error) {
+	fields, duplicated, err = readFields(line)
+	if err == nil {
+		err = checkUnicode(line)
+	}
+	if err != nil {
+		return "", nil, nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
+	}
+	if raw, ok := fields["command"]; !ok {
+		return "", nil, nil, fmt.Errorf("%w: missing field `command`", ErrInvalidJSON)
+	} else if err := json.Unmarshal(raw, &tag); err != nil {
+		return "", nil, nil, fmt.Errorf("%w: command must be a string", ErrInvalidJSON)
+	}
+	if duplicated["command"] {
+		return "", nil, nil, fmt.Errorf("%w: duplicate field `command`", ErrInvalidJSON)
+	}
+	return tag, fields, duplicated, nil
+}
+
+// checkFields returns an error unless all required fields exist and are strings, and no
+// required or optional one is repeated.
+func checkFields(fields map[string]json.RawMessage, duplicated map[string]bool, required, optional []string) error {
+	for _, name := range slices.Concat(optional, required) {
+		if duplicated[name] {
+			return fmt.Errorf("%w: duplicate field `%s`", ErrInvalidJSON, name)
+		}
+	}
+	for _, name := range required {
+		raw, ok := fields[name]
+		if !ok {
+			return fmt.Errorf("%w: missing field `%s`", ErrInvalidJSON, name)
+		}
+		if raw[0] != '"' {
+			return fmt.Errorf("%w: %s must be a string", ErrInvalidJSON, name)
+		}
+	}
+	return nil
 }
 
 // CommandTag returns the value of the field "command" for c, or "" if c is not
@@ -220,19 +250,10 @@ func readFields(line []byte) (fields map[string]json.RawMessage, duplicated map[
 	}
 }
 
-// readCommand returns a command of the given kind with the values of fields, of
-// which the required ones must be strings. It decodes the fields by their exact
-// names: decoding into the struct would also accept "Owner" for "owner".
-func readCommand(fields map[string]json.RawMessage, kind Kind, required []string) (Command, error) {
-	for _, name := range required {
-		raw, ok := fields[name]
-		if !ok {
-			return nil, fmt.Errorf("%w: missing field `%s`", ErrInvalidJSON, name)
-		}
-		if raw[0] != '"' {
-			return nil, fmt.Errorf("%w: %s must be a string", ErrInvalidJSON, name)
-		}
-	}
+// readCommand returns a command of the given kind with the values of fields, which
+// checkFields has accepted. It decodes the fields by their exact names: decoding into the
+// struct would also accept "Owner" for "owner".
+func readCommand(fields map[string]json.RawMessage, kind Kind) (Command, error) {
 	c, _ := NewCommand(kind)
 	var optionalErr error
 	switch c := c.(type) {

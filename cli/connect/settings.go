@@ -88,6 +88,13 @@ func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 	return s.client, nil
 }
 
+// NamesServer reports whether a flag, a variable or a context names the server. If not,
+// Dial connects to a node on this host.
+func (s *Settings) NamesServer() (bool, error) {
+	t, err := s.destination()
+	return err == nil && !t.isDefault, err
+}
+
 // Close closes the connection, if there is one.
 func (s *Settings) Close() {
 	if s.client != nil {
@@ -111,6 +118,7 @@ type target struct {
 	// Names of the sources of url and login, for error messages. Empty for the
 	// flag --server and for the default.
 	urlFrom, loginFrom string
+	isDefault          bool // no source names the server
 }
 
 // source is one source of connection settings: the flags, the environment
@@ -160,6 +168,8 @@ func (s *Settings) destination() (*target, error) {
 				t.urlFrom = "NATS_URL"
 			case flagSource:
 				t.urlFrom = "" // the user has just typed it
+			case "":
+				t.isDefault = true
 			default:
 				t.urlFrom = from.name
 			}

@@ -4,10 +4,12 @@ package contract
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,10 +106,11 @@ dispatches that QueueDispatch adds count in the yard's backlog beside those of
 jobs, but the yard does not run them: the program that queued one also marks it
 as notified, delivered or failed.
 
-With --state-dir no yard is used: the state is kept in the files of a directory
-that 'yardmaster init' created.`,
-		Example: `  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}'
-  yardmaster exec '{"command":"MarkNotified","request_id":"r1","channel":"phone"}'
+With --state-dir no yard is used: the state is kept in the files of a directory,
+which is created if it does not exist. Otherwise --server, NATS_URL or a context
+must name the yard.`,
+		Example: `  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}' -s localhost:4222
+  yardmaster exec '{"command":"MarkNotified","request_id":"r1","channel":"phone"}' -s localhost:4222
   yardmaster exec '{"command":"CaptureSnapshot"}' --state-dir=state --compact`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -149,12 +152,19 @@ func exec(env *command.Env, c *cobra.Command, dir string, text []byte, compact b
 	if err != nil {
 		return nil, usererror.New(err.Error(), "")
 	}
+	if named, err := env.NamesServer(); err != nil || !named {
+		return nil, cmp.Or(err, errNoYard)
+	}
 	event, err = env.Send(c.Context(), api.Subject("exec-command", ledger.CommandTag(parsed)), text)
 	if refused := connect.Refused(err); refused != nil {
 		return nil, usererror.New(refused.Text, "")
 	}
 	return event, err
 }
+
+// errNoYard refuses to change a yard that was not named: exec may stand in for a program
+// that, without a directory, changes nothing.
+var errNoYard = usererror.New("exec needs to know what to change", "name a directory with --state-dir, or a yard with --server or NATS_URL")
 
 // Schema returns the verb schema.
 func Schema(env *command.Env) *cobra.Command {
@@ -169,10 +179,17 @@ func Schema(env *command.Env) *cobra.Command {
 				Events        []string `json:"events"`
 				SchemaVersion int      `json:"schema_version"`
 				Transport     string   `json:"transport"`
-			}{ledger.CommandNames, ledger.EventNames(), ledger.SchemaVersion, snapshotTransport}, schemaText)
+			}{commandNames(), eventNames(), ledger.SchemaVersion, snapshotTransport}, schemaText)
 		},
 	})
 }
+
+// commandNames returns the names of the contract's commands, also of those that only a
+// state directory carries out.
+func commandNames() []string { return slices.Concat(ledger.CommandNames, ledger.MailboxCommandNames) }
+
+// eventNames returns the names of the events that commandNames and a yard may cause.
+func eventNames() []string { return slices.Concat(ledger.EventNames(), ledger.MailboxEventNames) }
 
 func schemaText(w io.Writer, _ *struct{}) {
 	fmt.Fprintf(w, `runtime-schema=%d
@@ -181,7 +198,7 @@ events=%s
 transport=%s
 queue-transition=notified
 snapshot=authority, backlog, replay, readiness
-`, ledger.SchemaVersion, strings.Join(ledger.CommandNames, ", "), strings.Join(ledger.EventNames(), ", "), snapshotTransport)
+`, ledger.SchemaVersion, strings.Join(commandNames(), ", "), strings.Join(eventNames(), ", "), snapshotTransport)
 }
 
 // The functions below implement the runtime contract on a directory, without a yard.

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // A damaged file is an error that names it, for every operation, and no file is
@@ -94,7 +92,7 @@ func TestViews_Rewritten(t *testing.T) {
 func TestStateFile_NewerFormat(t *testing.T) {
 	dir := t.TempDir()
 	do(t, dir, queueR1)
-	write(t, dir, stateFile, strings.Replace(read(t, dir, stateFile), `"yardmaster_state":1`, `"yardmaster_state":2`, 1))
+	write(t, dir, stateFile, strings.Replace(read(t, dir, stateFile), `"yardmaster_state":2`, `"yardmaster_state":3`, 1))
 	if _, err := Snapshot(t.Context(), dir); !errors.Is(err, errNewerFormat) || !strings.Contains(err.Error(), "run that release") {
 		t.Errorf("%v", err)
 	}
@@ -121,11 +119,11 @@ func crashAt(t *testing.T, dir string, n int, run func(*store) error) error {
 func TestCrash(t *testing.T) {
 	command := func(line string, compact bool) func(*store) error {
 		return func(d *store) error {
-			c, err := ledger.ParseCommand([]byte(line))
+			apply, err := parse([]byte(line))
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = d.exec(c, compact)
+			_, err = d.exec(apply, compact)
 			return err
 		}
 	}

@@ -30,6 +30,9 @@ func (d *store) importOriginal(views map[string][]byte) (*state, error) {
 	if err := s.importCounts(views[snapshotFile]); err != nil {
 		return nil, d.damaged(snapshotFile, err, false)
 	}
+	if err := s.importMailbox(views[mailboxFile]); err != nil {
+		return nil, d.damaged(mailboxFile, err, false)
+	}
 	return s, s.importLease(d.now)
 }
 

@@ -37,7 +37,8 @@ func originalDir(t *testing.T) string {
   "backlog": {"pending": 1, "notified": 1, "delivered": 40, "failed": 1},
   "replay": {"cursor": "c1", "pending_events": 0, "last_replayed_event_id": null, "deferred_leader_notification": false},
   "readiness": {"ready": true, "reasons": []}}`)
-	write(t, dir, mailboxFile, `{"records": [{"message_id": "m", "body": "hello"}]}`)
+	write(t, dir, mailboxFile, `{"records": [{"message_id": "m", "from_worker": "a", "to_worker": "b", "body": "hello",
+   "created_at": "2026-03-19T01:00:00.123Z", "notified_at": null, "delivered_at": null}]}`)
 	write(t, dir, lockFile, "")
 	return dir
 }
@@ -59,7 +60,7 @@ func TestImport(t *testing.T) {
 	if got := tags(t, dir); len(got) != 10 || got[9] != "DispatchDelivered r1" || got[7] != "MailboxMessageCreated" {
 		t.Errorf("events: %v", got)
 	}
-	want(t, "mailbox", read(t, dir, mailboxFile), before[mailboxFile])
+	want(t, "mailbox", messagesOf(t, dir), []message{{MessageID: "m", FromWorker: "a", ToWorker: "b", Body: "hello", CreatedAt: "2026-03-19T01:00:00.123Z"}})
 	records := dispatchesOf(t, dir)
 	if len(records) != 2 || records[0].CreatedAt != "2026-03-19T01:00:00.123Z" || *records[0].NotifiedAt != "2026-03-19T01:00:01.000Z" ||
 		records[0].DeliveredAt == nil || *records[1].FailedAt != "2026-03-19T01:00:03.000Z" || string(records[1].Metadata) != `{"a":1}` {

@@ -12,7 +12,8 @@ import (
 type state struct {
 	summary
 	dispatches dispatches
-	events     [][]byte // as JSON of the contract
+	messages   []message // in the order they were created
+	events     [][]byte  // as JSON of the contract
 }
 
 // summary is the part of the state that has a constant size.
@@ -46,13 +47,17 @@ type event struct {
 	LeaseID     string  `json:"lease_id"`
 	LeasedUntil string  `json:"leased_until"`
 	Cursor      *string `json:"cursor"`
+
+	MessageID  string `json:"message_id"`
+	FromWorker string `json:"from_worker"`
+	ToWorker   string `json:"to_worker"`
 }
 
 // timeFormat is the format of times in the files.
 const timeFormat = "2006-01-02T15:04:05.000Z"
 
-// size returns the number of dispatches and events.
-func (s *state) size() int { return len(s.dispatches.lines) + len(s.events) }
+// size returns the number of dispatches, messages and events.
+func (s *state) size() int { return len(s.dispatches.lines) + len(s.messages) + len(s.events) }
 
 // fold applies an event to the state, as if it happened now. An event that does not
 // follow from the state changes nothing. The ledger makes no such events, but a
@@ -69,6 +74,8 @@ func (s *state) fold(e *event, now time.Time) error {
 		s.Cursor = e.Cursor
 	case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
 		return s.foldDispatch(e, now.UTC().Format(timeFormat))
+	case messageCreated, messageNotified, messageDelivered:
+		s.foldMailbox(e, now.UTC().Format(timeFormat))
 	}
 	return nil
 }
@@ -170,7 +177,7 @@ func (s *state) apply(c ledger.Command, now time.Time) (answer []byte, changed b
 	}
 
 	l.EventsAfter(0, func(_ uint64, _ time.Time, applied *ledger.Event) bool {
-		line := applied.JSON()
+		line := eventLine(applied)
 		var e event
 		if err = json.Unmarshal(line, &e); err == nil {
 			err = s.fold(&e, now)
@@ -180,18 +187,32 @@ func (s *state) apply(c ledger.Command, now time.Time) (answer []byte, changed b
 		return err == nil
 	})
 	s.Authority.Expires = l.Authority().Until
-	return result.Event.JSON(), changed, err
+	return eventLine(result.Event), changed, err
+}
+
+// eventLine returns an event as JSON in the form of the original program, in which a
+// DispatchQueued without metadata has the value null.
+func eventLine(e *ledger.Event) []byte {
+	if e.Kind == ledger.DispatchQueued && len(e.Extra.Metadata) == 0 {
+		withNull, extra := *e, *e.Extra
+		extra.Metadata = json.RawMessage("null")
+		withNull.Extra = &extra
+		e = &withNull
+	}
+	return e.JSON()
 }
 
 // compact drops events that do not describe the current state: the events of ended
-// dispatches, and all but the latest event of each other kind. It keeps the ended
-// dispatches themselves for [ledger.FinishedRetention], as a yard does, and does
-// not change the counts.
+// dispatches and delivered messages, and all but the latest event of each other kind.
+// It keeps the ended dispatches and delivered messages themselves for
+// [ledger.FinishedRetention], as a yard does, and does not change the counts.
 func (s *state) compact(now time.Time) error {
-	open, err := s.prune(now.Add(-ledger.FinishedRetention).UTC().Format(timeFormat))
+	before := now.Add(-ledger.FinishedRetention).UTC().Format(timeFormat)
+	open, err := s.prune(before)
 	if err != nil {
 		return err
 	}
+	undelivered := s.pruneMessages(before)
 	latest := make(map[string]int) // index of the latest event of each kind
 	events := make([]event, len(s.events))
 	for i, line := range s.events {
@@ -207,6 +228,8 @@ func (s *state) compact(now time.Time) error {
 		switch e := &events[i]; e.Event {
 		case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
 			needed = open[e.RequestID]
+		case messageCreated, messageNotified, messageDelivered:
+			needed = undelivered[e.MessageID]
 		case "AuthorityAcquired", "ReplayRequested", "SnapshotCaptured":
 			needed = i == latest[e.Event]
 		case "AuthorityRenewed":

@@ -24,26 +24,61 @@ const lockPause = 2 * time.Millisecond
 // that answers it, as one line of JSON. With compact, it then drops the events of
 // ended dispatches from events.json.
 //
-// The directory must exist; an empty one has an empty state. Exec blocks until it
-// holds the directory's lock or ctx is done. Its errors are the ledger's refusals,
+// A directory that does not exist is created; an empty one has an empty state. Exec
+// blocks until it holds the directory's lock or ctx is done. Its errors are the ledger's refusals,
 // [ledger.ErrInvalidJSON], "json error: …" for a file with unexpected content, and
 // "io error: …" for errors of the operating system. After an error nothing has
 // changed, unless the error states that the command was executed.
 func Exec(ctx context.Context, dir string, command []byte, compact bool) ([]byte, error) {
-	c, err := ledger.ParseCommand(command)
+	apply, err := parse(command)
 	if err != nil {
 		return nil, err
+	}
+	if err := createDir(dir); err != nil {
+		return nil, ioError(err)
 	}
 	d, err := open(ctx, dir, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer d.close()
-	return d.exec(c, compact)
+	return d.exec(apply, compact)
+}
+
+// applyFunc executes one command in a state. It returns the event that answers it, as
+// JSON, and whether the state has changed.
+type applyFunc func(s *state, now time.Time) (answer []byte, changed bool, err error)
+
+// parse returns the function that executes a command of the contract.
+func parse(command []byte) (applyFunc, error) {
+	m, err := ledger.ParseMailboxCommand(command)
+	if err != nil {
+		return nil, err
+	}
+	if m != nil {
+		return func(s *state, now time.Time) ([]byte, bool, error) { return s.applyMailbox(m, now) }, nil
+	}
+	c, err := ledger.ParseCommand(command)
+	if err != nil {
+		return nil, err
+	}
+	return func(s *state, now time.Time) ([]byte, bool, error) { return s.apply(c, now) }, nil
+}
+
+// createDir creates a directory and its parents if it does not exist, and syncs its
+// entry to disk.
+func createDir(dir string) error {
+	if _, err := os.Stat(dir); !isNotExist(err) {
+		return nil // open reports other errors
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
 // exec executes one command as [Exec] describes. The store holds the exclusive lock.
-func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
+func (d *store) exec(apply applyFunc, compact bool) ([]byte, error) {
 	s, err := d.load()
 	if err != nil {
 		return nil, err
@@ -51,7 +86,7 @@ func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 	if s == nil {
 		s = new(state)
 	}
-	answer, changed, err := s.apply(c, d.now)
+	answer, changed, err := apply(s, d.now)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +130,7 @@ func Snapshot(ctx context.Context, dir string) (ledger.Snapshot, error) {
 // information are kept under their name with ".old" appended, until the next Init
 // that replaces them.
 func Init(ctx context.Context, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := createDir(dir); err != nil {
 		return ioError(err)
 	}
 	d, err := open(ctx, dir, unix.LOCK_EX)
@@ -115,24 +150,17 @@ func (d *store) init() error {
 	}
 	if err != nil || s != nil && s.size() > 0 {
 		names := []string{stateFile, eventsFile}
-		if _, err := os.Stat(d.path(stateFile)); isNotExist(err) { // then only these hold the times and counts
-			names = append(names, dispatchFile, snapshotFile)
+		if _, err := os.Stat(d.path(stateFile)); isNotExist(err) { // then only these hold the times, counts and bodies
+			names = append(names, dispatchFile, snapshotFile, mailboxFile)
 		}
 		if err := d.backUp(names...); err != nil {
 			return ioError(err)
 		}
 	}
 
-	views, err := d.readViews() // load stops at a damaged file
-	if err != nil {
+	if _, err := d.readViews(); err != nil { // load stops at a damaged file
 		return err
 	}
-	if mailbox, exists := views[mailboxFile]; exists && string(mailbox) != emptyMailbox {
-		if err := d.backUp(mailboxFile); err != nil {
-			return ioError(err)
-		}
-	}
-	d.rewriteMailbox = true
 	if err := d.commit(new(state)); err != nil {
 		return err
 	}

@@ -123,7 +123,7 @@ func TestViews(t *testing.T) {
 	want(t, "authority", read(t, dir, "authority.json"),
 		"{\n  \"owner\": \"w1\",\n  \"lease_id\": \"l1\",\n  \"leased_until\": \"2026-03-19T02:00:00Z\",\n  \"stale\": false,\n  \"stale_reason\": null\n}\n")
 	want(t, "readiness", read(t, dir, "readiness.json"), "{\n  \"ready\": true,\n  \"reasons\": []\n}\n")
-	want(t, "mailbox", read(t, dir, mailboxFile), emptyMailbox)
+	want(t, "mailbox", read(t, dir, mailboxFile), `{"records":[]}`+"\n")
 
 	records := dispatchesOf(t, dir)
 	if len(records) != 2 {
@@ -153,7 +153,11 @@ func TestErrors(t *testing.T) {
 		{failR2, "dispatch error: dispatch record not found: r2"},
 		{`{"command":"QueueDispatch","request_id":"r1","target":"ben"}`, "dispatch error: duplicate request id with other content: r1"},
 		{`{"command":"QueueDispatch","request_id":"` + strings.Repeat("x", 129) + `","target":"ben"}`, "dispatch error: request_id has 129 bytes; at most 128"},
-		{`{"command":"MarkMailboxNotified","message_id":"m"}`, "unknown variant `MarkMailboxNotified`"},
+		{`{"command":"MarkMailboxNotified","message_id":"m"}`, "mailbox error: mailbox record not found: m"},
+		{`{"command":"MarkMailboxNotified"}`, "invalid JSON: missing field `message_id`"},
+		{`{"command":"CreateMailboxMessage","message_id":"m","from_worker":"a","to_worker":"b","body":1}`, "invalid JSON: body must be a string"},
+		{`{"command":"CreateMailboxMessage","message_id":"` + strings.Repeat("x", 129) + `","from_worker":"a","to_worker":"b","body":""}`, "129 bytes; at most 128"},
+		{`{"command":"MarkMailbox"}`, "unknown variant `MarkMailbox`"},
 		{`{"command":"MarkDelivered"}`, "invalid JSON: missing field `request_id`"},
 		{queueR1, ""},
 	} {
@@ -209,7 +213,7 @@ func TestAgainstOneLedger(t *testing.T) {
 				t.Fatalf("seed %d, %s: error %v, from the ledger %v", seed, command, err, result.Err)
 			}
 			if err == nil {
-				want(t, command, string(answer), string(result.Event.JSON()))
+				want(t, command, string(answer), string(eventLine(result.Event)))
 			}
 		}
 		want(t, fmt.Sprint("seed ", seed), snapshotOf(t, dir), one.Snapshot(ledger.SnapshotContext{Now: time.Now()}))
@@ -227,11 +231,11 @@ func TestLease_Expires(t *testing.T) {
 		}
 		defer d.close()
 		d.now = now
-		c, err := ledger.ParseCommand([]byte(command))
+		apply, err := parse([]byte(command))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = d.exec(c, false)
+		_, err = d.exec(apply, false)
 		return err
 	}
 	now := time.Now().Add(-time.Hour)
@@ -309,8 +313,8 @@ func TestLock(t *testing.T) {
 
 func TestNoDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	if _, err := Exec(t.Context(), dir, []byte(queueR1), false); !errors.Is(err, errNoDir) || !strings.HasPrefix(err.Error(), "io error: ") {
-		t.Errorf("exec: %v", err)
+	if _, err := Exec(t.Context(), dir, []byte("{"), false); !errors.Is(err, ledger.ErrInvalidJSON) {
+		t.Errorf("an invalid command: %v", err)
 	}
 	if _, err := Snapshot(t.Context(), dir); !errors.Is(err, errNoDir) {
 		t.Errorf("snapshot: %v", err)
@@ -322,6 +326,7 @@ func TestNoDirectory(t *testing.T) {
 		t.Errorf("snapshot of an empty directory: %v", err)
 	}
 	do(t, dir, queueR1)
+	do(t, filepath.Join(dir, "missing", "too"), queueR1)
 }
 
 // Init resets the state, keeps the previous files and leaves foreign files alone.
@@ -332,9 +337,7 @@ func TestInit_Again(t *testing.T) {
 	}
 	do(t, dir, acquire, queueR1)
 	write(t, dir, "notes.json", "mine")
-	write(t, dir, mailboxFile, `{"records":[{"message_id":"m"}]}`)
-	do(t, dir, queueR2)
-	want(t, "mailbox", read(t, dir, mailboxFile), `{"records":[{"message_id":"m"}]}`)
+	do(t, dir, queueR2, message1)
 	state, events := read(t, dir, stateFile), read(t, dir, eventsFile)
 	for range 2 { // the second replaces nothing
 		if err := Init(t.Context(), dir); err != nil {
@@ -342,8 +345,7 @@ func TestInit_Again(t *testing.T) {
 		}
 		want(t, "state kept", read(t, dir, stateFile+".old"), state)
 		want(t, "events kept", read(t, dir, eventsFile+".old"), events)
-		want(t, "mailbox kept", read(t, dir, mailboxFile+".old"), `{"records":[{"message_id":"m"}]}`)
-		want(t, "mailbox", read(t, dir, mailboxFile), emptyMailbox)
+		want(t, "mailbox", read(t, dir, mailboxFile), `{"records":[]}`+"\n")
 		want(t, "foreign file", read(t, dir, "notes.json"), "mine")
 		want(t, "events", read(t, dir, eventsFile), "[]\n")
 	}

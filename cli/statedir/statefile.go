@@ -7,17 +7,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // stateFile is the authoritative file; see the package comment.
 const stateFile = "yardmaster.state"
 
 // stateFormat is increased by every change that earlier releases cannot read.
-const stateFormat = 1
+const stateFormat = 2
 
 // The state file consists of lines of JSON: a fileHeader, a stateHeader, the
-// dispatches in the order they were queued, and the events in the order they
-// happened.
+// dispatches in the order they were queued, the messages in the order they were
+// created, and the events in the order they happened.
 type (
 	// fileHeader identifies the format and detects truncation and damage.
 	fileHeader struct {
@@ -27,6 +28,7 @@ type (
 	stateHeader struct {
 		summary
 		Dispatches int `json:"dispatches"` // number of lines
+		Messages   int `json:"messages"`   // number of lines; none in format 1
 		Events     int `json:"events"`     // number of lines
 		viewDigests
 	}
@@ -48,13 +50,16 @@ func digest(content []byte) string {
 // encode returns the content of the state file for s, with the digests of the views.
 func (s *state) encode(views viewDigests) ([]byte, error) {
 	header, err := marshal(stateHeader{
-		summary: s.summary, Dispatches: len(s.dispatches.lines), Events: len(s.events), viewDigests: views,
+		summary: s.summary, Dispatches: len(s.dispatches.lines), Messages: len(s.messages), Events: len(s.events), viewDigests: views,
 	})
 	if err != nil {
 		return nil, err
 	}
-	lines := append([][]byte{header}, s.dispatches.lines...)
-	lines = append(lines, s.events...)
+	messages, err := s.messageLines()
+	if err != nil {
+		return nil, err
+	}
+	lines := slices.Concat([][]byte{header}, s.dispatches.lines, messages, s.events)
 	body := append(bytes.Join(lines, []byte("\n")), '\n')
 
 	first, err := marshal(fileHeader{stateFormat, digest(body)})
@@ -94,6 +99,11 @@ func decodeState(file []byte) (*state, viewDigests, error) {
 	s := &state{summary: header.summary}
 	for range header.Dispatches {
 		s.dispatches.lines = append(s.dispatches.lines, nextLine())
+	}
+	for range header.Messages {
+		if err := s.decodeMessage(nextLine()); err != nil {
+			return nil, viewDigests{}, err
+		}
 	}
 	for range header.Events {
 		s.events = append(s.events, nextLine())

@@ -18,9 +18,8 @@ type store struct {
 	now         time.Time              // of this command
 	crashBefore func(step string) bool // for tests: whether to stop before a step
 
-	onDisk         digests // of the views on disk; set by readViews
-	viewsStale     bool    // a view differs from the state file; set by load
-	rewriteMailbox bool    // commit replaces mailbox.json by an empty one
+	onDisk     digests // of the views on disk; set by readViews
+	viewsStale bool    // a view differs from the state file; set by load
 }
 
 func (d *store) path(name string) string { return filepath.Join(d.dir, name) }
@@ -45,17 +44,14 @@ func (d *store) load() (*state, error) {
 		content, exists := views[view.name]
 		if !exists {
 			d.viewsStale = true
-			d.rewriteMailbox = d.rewriteMailbox || view.name == mailboxFile
 			continue
 		}
-		if view.name != mailboxFile { // which is not derived from the state
-			if d.onDisk[view.name] == recorded.Committed[view.name] { // the view of this state
-				continue
-			}
-			d.viewsStale = true
-			if d.onDisk[view.name] == recorded.Replaced[view.name] { // the last commit was interrupted
-				continue
-			}
+		if d.onDisk[view.name] == recorded.Committed[view.name] { // the view of this state
+			continue
+		}
+		d.viewsStale = true
+		if d.onDisk[view.name] == recorded.Replaced[view.name] { // the last commit was interrupted
+			continue
 		}
 		if err := view.check(content); err != nil {
 			return nil, d.damaged(view.name, err, s != nil)
@@ -64,10 +60,15 @@ func (d *store) load() (*state, error) {
 			return nil, d.damaged(eventsFile, errChangedOutside, true)
 		}
 	}
-	if s != nil {
-		return s, nil
+	if s == nil {
+		return d.importOriginal(views)
 	}
-	return d.importOriginal(views)
+	if recorded.Committed[mailboxFile] == "" { // format 1 left the mailbox to other programs
+		if err := s.importMailbox(views[mailboxFile]); err != nil {
+			return nil, d.damaged(mailboxFile, err, true)
+		}
+	}
+	return s, nil
 }
 
 // readViews returns the contents of the views that exist, by file name, and sets
@@ -146,9 +147,6 @@ func (d *store) commit(s *state) error {
 		if recorded.Committed[name] == d.onDisk[name] {
 			delete(files, name)
 		}
-	}
-	if d.rewriteMailbox {
-		files[mailboxFile] = []byte(emptyMailbox)
 	}
 	changedViews := maps.Clone(files)
 	if files[stateFile], err = s.encode(recorded); err != nil {

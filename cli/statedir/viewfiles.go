@@ -31,13 +31,9 @@ var viewFiles = []struct {
 	{"readiness.json", checkObject("ready", "reasons")},
 	{"replay.json", checkObject("cursor", "pending_events", "last_replayed_event_id", "deferred_leader_notification")},
 	{dispatchFile, checkWith(readRecords[record])},
-	{mailboxFile, checkWith(readRecords[map[string]json.RawMessage])},
+	{mailboxFile, checkWith(readRecords[message])},
 	{eventsFile, checkWith(readEvents)},
 }
-
-// emptyMailbox is the initial mailbox.json. The contract has no commands that
-// change it.
-const emptyMailbox = "{\n  \"records\": []\n}\n"
 
 // snapshot returns the snapshot of the contract as of now.
 func (s *state) snapshot(now time.Time) (ledger.Snapshot, error) {
@@ -48,16 +44,20 @@ func (s *state) snapshot(now time.Time) (ledger.Snapshot, error) {
 	return l.Snapshot(ledger.SnapshotContext{Now: now}), nil
 }
 
-// views returns the contents of all views except the mailbox, by file name, as of
-// now.
+// views returns the contents of all views, by file name, as of now.
 func (s *state) views(now time.Time) (map[string][]byte, error) {
 	snapshot, err := s.snapshot(now)
 	if err != nil {
 		return nil, err
 	}
+	messages, err := s.messageLines()
+	if err != nil {
+		return nil, fmt.Errorf("write %s: %w", mailboxFile, err)
+	}
 	files := map[string][]byte{
 		eventsFile:   joinLines("[", s.events, "]\n"),
 		dispatchFile: joinLines(`{"records":[`, s.dispatches.lines, "]}\n"),
+		mailboxFile:  joinLines(`{"records":[`, messages, "]}\n"),
 	}
 	for name, section := range map[string]any{
 		snapshotFile: snapshot, "authority.json": snapshot.Authority, "backlog.json": snapshot.Backlog,

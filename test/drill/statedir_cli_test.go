@@ -59,7 +59,6 @@ func TestStateDir_Output(t *testing.T) {
 		want cliOutput
 	}{
 		{[]string{"snapshot", at}, cliOutput{"", "yardmaster: io error: " + dir + ": no such state directory; create it with 'yardmaster init " + dir + "'\n", 1}},
-		{[]string{"exec", `{"command":"CaptureSnapshot"}`, at}, cliOutput{"", "yardmaster: io error: " + dir + ": no such state directory; create it with 'yardmaster init " + dir + "'\n", 1}},
 		{[]string{"init"}, cliOutput{"", "yardmaster: init requires a state directory path\n", 1}},
 		{[]string{"init", dir}, cliOutput{"initialized state directory: " + dir + "\n", "", 0}},
 		{[]string{"snapshot", at}, cliOutput{fresh, "", 0}},
@@ -111,7 +110,14 @@ func TestStateDir_Output(t *testing.T) {
   }
 }
 `, "", 0}},
-		{[]string{"exec", `{"command":"CreateMailboxMessage","message_id":"m","from_worker":"a","to_worker":"b","body":"c"}`, at}, cliOutput{"", "yardmaster: invalid JSON: unknown variant `CreateMailboxMessage`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot\n", 1}},
+		{
+			[]string{"exec", `{"command":"CreateMailboxMessage","message_id":"m","from_worker":"a","to_worker":"b","body":"c"}`, at},
+			cliOutput{"{\n  \"event\": \"MailboxMessageCreated\",\n  \"message_id\": \"m\",\n  \"from_worker\": \"a\",\n  \"to_worker\": \"b\"\n}\n", "", 0},
+		},
+		{
+			[]string{"exec", `{"command":"QueueDispatch","request_id":"req-2","target":"w"}`, "--state-dir=" + dir + "/missing"},
+			cliOutput{"{\n  \"event\": \"DispatchQueued\",\n  \"request_id\": \"req-2\",\n  \"target\": \"w\",\n  \"metadata\": null\n}\n", "", 0},
+		},
 	} {
 		if got := runCLI(t, program, tt.args...); got != tt.want {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", strings.Join(tt.args, " "), got, tt.want)
@@ -157,7 +163,7 @@ func TestStateDir_Client(t *testing.T) {
 			t.Errorf("the schema has no %s", name)
 		}
 	}
-	if schema.Version != 1 || len(schema.Events) != 14 || schema.Transport != "tmux" {
+	if schema.Version != 1 || len(schema.Events) != 17 || schema.Transport != "tmux" {
 		t.Errorf("schema: %+v", schema)
 	}
 	if got := runCLI(t, program, "init", dir); got.code != 0 {
