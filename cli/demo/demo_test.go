@@ -18,8 +18,8 @@ import (
 )
 
 // asProgram is the environment variable that turns the test binary into the
-// program that the demo starts.
-const asProgram = "YARD_TEST_AS_PROGRAM"
+// program that the demo starts. Runners inherit it, because of its prefix.
+const asProgram = "RRQ_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
