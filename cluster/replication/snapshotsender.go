@@ -30,11 +30,22 @@ const snapshotInterval = 10 * time.Second
 // gets the snapshot as a whole. The server makes snapshots by itself every two to
 // three minutes, unless another replica is catching up.
 type snapshotSender struct {
-	local *embedded.Server
-	lags  map[string]uint64 // entries by stream and replica, at the last check
+	local   *embedded.Server
+	lagging map[string]laggingReplica // by stream and replica, at the last check
 
 	sent map[string]time.Time // time of the last snapshot within snapshotInterval, by stream
 }
+
+// laggingReplica is a replica that lacks entries.
+type laggingReplica struct {
+	index  uint64 // of the last entry that it has, as far as its leader knows
+	checks int    // in a row that found it at this index
+}
+
+// stuckChecks is how many checks in a row have to find a replica at the same index.
+// Under load a healthy one lags at almost every check, because entries are on their way
+// to it, but it advances.
+const stuckChecks = 3
 
 // metaGroup identifies JetStream's meta group where a stream's name is expected.
 const metaGroup = "_meta_"
@@ -53,39 +64,58 @@ func (s *snapshotSender) run(ctx context.Context) {
 	}
 }
 
-// check compares the lag of all replicas with the last check and makes snapshots
+// check compares the progress of all replicas with the last check and makes snapshots
 // where a replica is stuck.
 func (s *snapshotSender) check() {
 	info, err := s.local.NATS.Jsz(&server.JSzOptions{Account: embedded.AccountYard, Streams: true, StreamLeaderOnly: true})
 	if err != nil {
 		return // JetStream does not work; Health reports that
 	}
-	lags := make(map[string]uint64)
+	lagging := make(map[string]laggingReplica)
+	groups := s.raftGroups(embedded.AccountYard)
 	for _, account := range info.AccountDetails {
 		for _, stream := range account.Streams {
-			if stream.Cluster != nil && s.anyStuck(lags, stream.Name, stream.Cluster.Replicas) {
+			if stream.Cluster != nil && s.anyStuck(lagging, stream.Name, stream.Cluster.Replicas, groups[stream.Cluster.RaftGroup].Peers) {
 				s.sendSnapshot(stream.Name, time.Now(), func() error { return s.local.NATS.JetStreamSnapshotStream(embedded.AccountYard, stream.Name) })
 			}
 		}
 	}
-	if info.Meta != nil && s.local.NATS.JetStreamIsLeader() && s.anyStuck(lags, metaGroup, info.Meta.Replicas) {
+	if info.Meta != nil && s.local.NATS.JetStreamIsLeader() && s.anyStuck(lagging, metaGroup, info.Meta.Replicas, s.raftGroups("")[metaGroup].Peers) {
 		s.sendSnapshot(metaGroup, time.Now(), s.local.NATS.JetStreamSnapshotMeta)
 	}
-	s.lags = lags
+	s.lagging = lagging
 }
 
-// anyStuck records the lags of a stream's replicas in lags, and reports whether a
-// replica that is in contact lags by no less than at the last check.
-func (s *snapshotSender) anyStuck(lags map[string]uint64, stream string, replicas []*server.PeerInfo) (stuck bool) {
+// raftGroups returns the state of this server's Raft groups of an account, "" for the
+// system account, by the group's name.
+func (s *snapshotSender) raftGroups(account string) map[string]server.RaftzGroup {
+	status := s.local.NATS.Raftz(&server.RaftzOptions{AccountFilter: account})
+	if status == nil {
+		return nil
+	}
+	for _, groups := range *status { // of the one account
+		return groups
+	}
+	return nil
+}
+
+// anyStuck records a stream's lagging replicas in lagging, and reports whether one of
+// them is in contact and has not advanced for stuckChecks checks. peers are the replicas
+// by the same ids, as the stream's Raft group knows them.
+func (s *snapshotSender) anyStuck(lagging map[string]laggingReplica, stream string, replicas []*server.PeerInfo, peers map[string]server.RaftzGroupPeer) (stuck bool) {
 	for _, r := range replicas {
 		inContact := r.Active > 0 && r.Active <= streams.ReplicaContactTimeout
-		if r.Current || r.Lag == 0 || !inContact {
+		peer, isKnown := peers[r.Peer]
+		if r.Current || r.Lag == 0 || !inContact || !isKnown {
 			continue
 		}
 		key := stream + " " + r.Peer
-		lags[key] = r.Lag
-		previous, laggedBefore := s.lags[key]
-		stuck = stuck || laggedBefore && r.Lag >= previous
+		now := laggingReplica{index: peer.LastReplicatedIndex, checks: 1}
+		if previous, laggedBefore := s.lagging[key]; laggedBefore && previous.index == now.index {
+			now.checks = previous.checks + 1
+		}
+		lagging[key] = now
+		stuck = stuck || now.checks >= stuckChecks
 	}
 	return stuck
 }

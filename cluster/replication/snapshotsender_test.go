@@ -13,26 +13,33 @@ import (
 )
 
 func TestSnapshotSender_AnyStuck(t *testing.T) {
-	recent := time.Second
+	type look struct {
+		lag, index uint64
+		active     time.Duration
+	}
+	const recent = time.Second
 	for _, c := range []struct {
 		what  string
-		looks []server.PeerInfo
+		looks []look
 		want  bool
 	}{
-		{"catches up", []server.PeerInfo{{Lag: 9, Active: recent}, {Lag: 8, Active: recent}}, false},
-		{"makes no progress", []server.PeerInfo{{Lag: 9, Active: recent}, {Lag: 9, Active: recent}}, true},
-		{"falls behind", []server.PeerInfo{{Lag: 9, Active: recent}, {Lag: 10, Active: recent}}, true},
-		{"was checked once", []server.PeerInfo{{Lag: 9, Active: recent}}, false},
-		{"was current between", []server.PeerInfo{{Lag: 9, Active: recent}, {Current: true, Active: recent}, {Lag: 9, Active: recent}}, false},
-		{"is not in contact", []server.PeerInfo{{Lag: 9, Active: time.Minute}, {Lag: 9, Active: time.Minute}}, false},
+		{"catches up", []look{{9, 1, recent}, {8, 2, recent}, {7, 3, recent}, {6, 4, recent}}, false},
+		{"makes no progress", []look{{9, 1, recent}, {9, 1, recent}, {9, 1, recent}}, true},
+		{"falls behind", []look{{9, 1, recent}, {10, 1, recent}, {11, 1, recent}}, true},
+		{"advances under load", []look{{9, 100, recent}, {9, 200, recent}, {20, 250, recent}, {9, 300, recent}}, false},
+		{"advances and falls back", []look{{9, 100, recent}, {20, 101, recent}, {300, 102, recent}, {4000, 103, recent}}, false},
+		{"was slow once", []look{{9, 1, recent}, {9, 1, recent}, {9, 2, recent}, {9, 2, recent}}, false},
+		{"was checked twice", []look{{9, 1, recent}, {9, 1, recent}}, false},
+		{"was current between", []look{{9, 1, recent}, {9, 1, recent}, {0, 10, recent}, {9, 1, recent}}, false},
+		{"is not in contact", []look{{9, 1, time.Minute}, {9, 1, time.Minute}, {9, 1, time.Minute}}, false},
 	} {
 		u := snapshotSender{}
 		stuck := false
-		for _, r := range c.looks {
-			r.Peer = "p"
-			lags := map[string]uint64{}
-			stuck = u.anyStuck(lags, "s", []*server.PeerInfo{&r})
-			u.lags = lags
+		for _, l := range c.looks {
+			lagging := map[string]laggingReplica{}
+			replicas := []*server.PeerInfo{{Peer: "p", Lag: l.lag, Current: l.lag == 0, Active: l.active}}
+			stuck = u.anyStuck(lagging, "s", replicas, map[string]server.RaftzGroupPeer{"p": {LastReplicatedIndex: l.index}})
+			u.lagging = lagging
 		}
 		if stuck != c.want {
 			t.Errorf("a replica that %s: stuck %v, want %v", c.what, stuck, c.want)
