@@ -53,9 +53,10 @@ type Config struct {
 
 	// OnFatal is called when a write missed its deadline while another one
 	// still hangs, when a term or a vote cannot be written, and with a
-	// [*DamagedError] when this member's data is not what it wrote. It must end
-	// the process, because only that releases the lock on the data directory's
-	// files. Default: panic.
+	// [*DamagedError] when this member's data is not what it wrote, or a
+	// [*ReleaseError] when another release wrote it. It must end the process,
+	// because only that releases the lock on the data directory's files.
+	// Default: panic.
 	OnFatal func(error)
 
 	// Only tests set the following fields. 0 means the constant of the same name,

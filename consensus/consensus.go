@@ -56,6 +56,10 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 		pending: make(chan *pendingProposal, 1024), resolved: make(chan struct{}),
 	}
 	n.fsm = newFSM(cfg.SnapshotBytes, func(err error) {
+		if errors.Is(err, errOtherRelease) {
+			cfg.OnFatal(&ReleaseError{Node: id.Node, Err: err})
+			return
+		}
 		cfg.OnFatal(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
 	}, log)
 	n.Replica = n.fsm.Replica
@@ -84,7 +88,7 @@ func (n *Node) start() error {
 		return errors.Join(err, closeTransport(n.raftTransport))
 	}
 	if n.raft, err = raft.NewRaft(conf, n.fsm, logs, store, n.store.snaps, n.raftTransport); err != nil {
-		return errors.Join(fmt.Errorf("start raft: %w", err), closeTransport(n.raftTransport))
+		return errors.Join(fmt.Errorf("start raft: %w", err), n.fsm.restoreErr, closeTransport(n.raftTransport))
 	}
 	if n.id.Listener() != nil {
 		n.store.setLogInfo(n.cfg, n.id, n.raft.LastIndex)

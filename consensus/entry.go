@@ -26,8 +26,12 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errInvalidEntry is wrapped by the error of every damaged or unknown entry.
+// errInvalidEntry is wrapped by the error of every damaged entry.
 var errInvalidEntry = errors.New("log entry cannot be read")
+
+// errOtherRelease is wrapped by the error of an entry that is complete, according to its
+// checksum, but that this release does not know.
+var errOtherRelease = errors.New("log entry of another release")
 
 // encodeEntry returns the log entry of a proposal.
 func encodeEntry(p *ledger.Proposal) ([]byte, error) {
@@ -45,7 +49,8 @@ func encodeEntry(p *ledger.Proposal) ([]byte, error) {
 	})
 }
 
-// decodeEntry returns the proposal of a log entry. An error wraps errInvalidEntry.
+// decodeEntry returns the proposal of a log entry. An error wraps errInvalidEntry or
+// errOtherRelease.
 func decodeEntry(raw []byte) (*ledger.Proposal, error) {
 	var p ledger.Proposal
 	err := decode(raw, func(d *structpack.Decoder) error {
@@ -124,10 +129,10 @@ func decode(raw []byte, get func(*structpack.Decoder) error) error {
 		return err
 	}
 	if raw[4] != entryVersion {
-		return fmt.Errorf("%w: format %d, this release knows %d", errInvalidEntry, raw[4], entryVersion)
+		return fmt.Errorf("%w: it has format %d, this release reads %d", errOtherRelease, raw[4], entryVersion)
 	}
 	if err := structpack.Decode(raw[entryHeaderLen:], get); err != nil {
-		return fmt.Errorf("%w: %w", errInvalidEntry, err)
+		return fmt.Errorf("%w: %w", errOtherRelease, err)
 	}
 	return nil
 }

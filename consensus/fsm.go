@@ -18,9 +18,10 @@ import (
 // fsm connects Raft, which calls it from one goroutine, with the replica.
 type fsm struct {
 	*Replica
-	log       *slog.Logger
-	onFatal   func(error)     // ends the process when an entry cannot be applied
-	snapshots snapshotTrigger // guarded by mu, except for its channel
+	log        *slog.Logger
+	onFatal    func(error)     // ends the process when an entry cannot be applied
+	restoreErr error           // of the last Restore; Raft does not return it
+	snapshots  snapshotTrigger // guarded by mu, except for its channel
 }
 
 func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
@@ -29,7 +30,7 @@ func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
 
 // Apply applies one committed entry and returns a [*ledger.Commit]. An entry that
 // cannot be decoded stops the process: without it, this member's ledger would
-// differ from those of the other members.
+// differ from those of the other members. It panics only if onFatal returns.
 func (f *fsm) Apply(entry *raft.Log) any {
 	p, err := decodeEntry(entry.Data)
 	if err != nil {
@@ -75,8 +76,8 @@ func (f *fsm) trailingEntries(bytes int64) uint64 {
 }
 
 // Restore replaces the ledger by that of a snapshot.
-func (f *fsm) Restore(r io.ReadCloser) error {
-	defer r.Close()
+func (f *fsm) Restore(r io.ReadCloser) (err error) {
+	defer func() { f.restoreErr = errors.Join(err, r.Close()) }()
 	counted := &countingReader{r: r}
 	l, err := readSnapshot(counted)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/yardmaster-dev/yardmaster/internal/structpack"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -163,17 +165,78 @@ func TestGuardedStore_RejectsDamagedEntries(t *testing.T) {
 	}
 }
 
-func TestFSM_HaltsOnUnreadableEntry(t *testing.T) {
-	f := newFSM(1<<20, func(err error) { panic(err) }, discardLog)
-	bad := command(t, 1)
-	bad.Data[4]++ // a future version, with a valid checksum
-	binary.BigEndian.PutUint32(bad.Data, crc32.Checksum(bad.Data[4:], castagnoli))
-	defer func() {
-		if recover() == nil {
-			t.Error("did not stop")
+// unknownEntries are entries with valid checksums that this release does not know: of a
+// later format, with a command of a later kind, and with more fields than this release has.
+func unknownEntries(t *testing.T) map[string][]byte {
+	later := bytes.Clone(command(t, 1).Data)
+	later[4]++
+	entries := map[string][]byte{"format": later}
+	for name, put := range map[string]func(*structpack.Encoder) error{
+		"kind": func(e *structpack.Encoder) error {
+			return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(250), e.EncodeArrayLen(0))
+		},
+		"fields": func(e *structpack.Encoder) error {
+			return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(uint64(ledger.KindRemoveQueue)), e.EncodeArrayLen(2), e.EncodeString("q"), e.EncodeInt(1))
+		},
+	} {
+		raw, err := encode(func(e *structpack.Encoder) error {
+			return errors.Join(e.EncodeArrayLen(3), e.EncodeInt(1), e.EncodeUint(1), e.EncodeArrayLen(1), put(e))
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	f.Apply(&raft.Log{Index: 1, Term: 1, Type: raft.LogCommand, Data: bad.Data})
+		entries[name] = raw
+	}
+	for _, raw := range entries {
+		binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
+	}
+	return entries
+}
+
+// TestOpen_EntryOfLaterRelease checks that a node ends with an error that names the remedy
+// when an entry of a later release is committed, also if it is already in its log at the
+// start, and that its data does not count as damaged.
+func TestOpen_EntryOfLaterRelease(t *testing.T) {
+	for name, raw := range unknownEntries(t) {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for range 2 { // the entry is committed, and then read at the start
+				id, err := Identify(t.Context(), IdentityConfig{Node: "solo", Dir: dir}, discardLog)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fatal := make(chan error)
+				cfg := Config{Dir: dir, heartbeatTimeout: 50 * time.Millisecond, OnFatal: func(err error) {
+					fatal <- err
+					runtime.Goexit() // the process would end
+				}}
+				store, err := OpenStore(cfg, id, discardLog)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n, err := Open(cfg, id, store, discardLog)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.raft.Apply(raw, 0)
+				for ended := false; !ended; {
+					select {
+					case err := <-fatal:
+						var other *ReleaseError
+						if !errors.As(err, &other) || !strings.Contains(err.Error(), "start it with the release") {
+							t.Errorf("got %v, want a ReleaseError", err)
+						}
+						ended = true
+					case <-time.After(10 * time.Millisecond):
+						n.raft.Apply(raw, 0) // once it leads
+					}
+				}
+				if err := errors.Join(store.Close(), id.Close()); err != nil { // as the end of the process does
+					t.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 func TestSnapshot_DetectsTruncation(t *testing.T) {

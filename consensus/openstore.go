@@ -34,6 +34,20 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Err }
 
+// ReleaseError is returned when the log has an entry that this release does not know. The
+// data is intact, but the node cannot apply it: its ledger would differ from those of the
+// other members.
+type ReleaseError struct {
+	Node string
+	Err  error
+}
+
+func (e *ReleaseError) Error() string {
+	return fmt.Sprintf("node %s cannot apply an entry that another release wrote: %v. Its data is intact: start it with the release that the other members run", e.Node, e.Err)
+}
+
+func (e *ReleaseError) Unwrap() error { return e.Err }
+
 // Store is what a node has on disk for consensus: Raft's log with its term and
 // vote, the snapshots, and the watermarks.
 type Store struct {

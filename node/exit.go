@@ -20,6 +20,7 @@ const (
 	ExitRemoved = 3 // its data directory was removed from the cluster for good
 	ExitDamaged = 4 // its data is damaged or belongs to another cluster: a restart does not help
 	ExitDisk    = 5 // its disk hangs, fails or is full: restart it after a pause
+	ExitRelease = 6 // its log has an entry of another release: start that release
 )
 
 // ExitError is the reason why a node has ended itself, with the exit code for the
@@ -64,17 +65,27 @@ func replaceAdvice(cfg *config.Config) string {
 	return fmt.Sprintf("the other members have all that it had: keep %s aside, and at one of them run 'yardmaster cluster replace %s'", cfg.Node.DataDir, cfg.Node.Name)
 }
 
-// exitForDisk ends the process because its disk has failed, or data on it is damaged. No
+// exitAtOnce ends the process because its disk has failed, or its log cannot be applied. No
 // error can be returned there: in a goroutine of the Raft library, which would panic, or
 // while another goroutine hangs in the kernel.
-func (n *Node) exitForDisk(err error) {
-	code := ExitDamaged
-	if _, isDamaged := errors.AsType[*consensus.DamagedError](err); !isDamaged {
-		code = ExitDisk
-		err = fmt.Errorf("%w; repair the disk, or free space in %s, if need be by 'yardmaster node release-ballast'; then start the node again", err, n.cfg.Node.DataDir)
-	}
+func (n *Node) exitAtOnce(err error) {
+	code, err := exitReason(err, n.cfg.Node.DataDir)
 	n.log.Error("node exiting", "exit_code", code, "err", err)
 	os.Exit(code)
+}
+
+// exitReason returns the exit code for an error of consensus, and the error with the
+// remedy.
+func exitReason(err error, dir string) (code int, reason error) {
+	_, isDamaged := errors.AsType[*consensus.DamagedError](err)
+	_, isOtherRelease := errors.AsType[*consensus.ReleaseError](err)
+	switch { // the texts of both name the remedy
+	case isDamaged:
+		return ExitDamaged, err
+	case isOtherRelease:
+		return ExitRelease, err
+	}
+	return ExitDisk, fmt.Errorf("%w; repair the disk, or free space in %s, if need be by 'yardmaster node release-ballast'; then start the node again", err, dir)
 }
 
 // resumeInterval is how often a node checks whether JetStream has stopped writing.

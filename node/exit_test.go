@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
@@ -21,6 +22,23 @@ func TestHaltOf_Damaged(t *testing.T) {
 		var halt *ExitError
 		if !errors.As(exitError(err, &cfg), &halt) || halt.Code != ExitDamaged || !strings.HasSuffix(halt.Error(), "'yardmaster cluster replace n2'") {
 			t.Errorf("%v: %v", err, exitError(err, &cfg))
+		}
+	}
+}
+
+// An error of consensus ends the process with the code and the remedy for its kind.
+func TestExitReason(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		code   int
+		remedy string
+	}{
+		{&consensus.DamagedError{Node: "n2", Err: errors.New("x")}, ExitDamaged, "cluster replace n2"},
+		{&consensus.ReleaseError{Node: "n2", Err: errors.New("x")}, ExitRelease, "start it with the release"},
+		{errors.New("no space left on device"), ExitDisk, "free space in /data"},
+	} {
+		if code, err := exitReason(c.err, "/data"); code != c.code || !strings.Contains(err.Error(), c.remedy) {
+			t.Errorf("%T: exit code %d, %v; want %d and %q", c.err, code, err, c.code, c.remedy)
 		}
 	}
 }

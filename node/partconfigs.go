@@ -79,7 +79,7 @@ func routeAddress(cfg *config.Config, p consensus.Peer) string {
 }
 
 func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitForDisk}
+	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitAtOnce}
 }
 
 // schedulerConfig returns what the scheduler uses of the configuration. The tables of
