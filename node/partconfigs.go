@@ -30,6 +30,7 @@ func (n *Node) identityConfig() consensus.IdentityConfig {
 	c := consensus.IdentityConfig{
 		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
 		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
+		Secret: string(n.cfg.Cluster.Secret),
 	}
 	if n.cfg.Clustered() {
 		c.Listen, c.Route = n.cfg.Raft.Listen, n.cfg.Self().Route

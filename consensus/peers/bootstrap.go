@@ -37,6 +37,9 @@ type Config struct {
 	Build Build
 	// Certificates are the members' certificates; nil: no TLS.
 	Certificates *certs.Store
+	// Secret is the same on all members; "": none, and anyone who reaches the raft port
+	// without TLS can act as a member.
+	Secret string
 
 	// Listener is used instead of Listen if it is not nil.
 	Listener net.Listener
@@ -81,7 +84,7 @@ func Identify(ctx context.Context, cfg Config, log *slog.Logger) (*Identity, err
 		return nil, err
 	}
 	if ln != nil {
-		id.listener = newPeerListener(ln, cfg.hello(id), cfg.Members, cfg.Certificates, log)
+		id.listener = newPeerListener(ln, cfg.hello(id), cfg.Members, cfg.Certificates, cfg.Secret, log)
 	}
 	if id.Yard != "" {
 		err = id.refreshMembership(ctx, log)

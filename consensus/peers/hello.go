@@ -43,6 +43,8 @@ type hello struct {
 	Plan             string      `json:"plan,omitempty"`    // id of the cluster that it would form from what it sees
 	Build            Build       `json:"build,omitzero"`
 	Refused          string      `json:"refused,omitempty"`
+	Nonce            string      `json:"nonce,omitempty"` // random, of this connection
+	Proof            []byte      `json:"proof,omitempty"` // see secret.go
 
 	Instance  string          `json:"life,omitempty"`   // random id of this process
 	LastIndex *uint64         `json:"log,omitempty"`    // last index of its log; nil: not known yet

@@ -334,7 +334,7 @@ func TestPeerListener_RefusesUnknownPeers(t *testing.T) {
 	unknown.Node = "n9"
 	for want, h := range map[string]hello{"cluster replace n2": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
 		ln := testnet.Listen(t)
-		caller := newPeerListener(ln, h, s.members, nil, discardLog)
+		caller := newPeerListener(ln, h, s.members, nil, "", discardLog)
 		_, err := caller.Dial(n1.ServerID(), time.Second)
 		var refused *RefusedError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), want) {

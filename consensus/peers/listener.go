@@ -34,6 +34,7 @@ type PeerListener struct {
 	peerState
 	ln         net.Listener
 	certs      *certs.Store // nil: no TLS
+	secret     string       // shared by the members; "": not required
 	raftConns  chan net.Conn
 	done       chan struct{}
 	handshakes chan struct{}
@@ -45,9 +46,9 @@ type PeerListener struct {
 }
 
 // newPeerListener starts to serve ln; Close stops it.
-func newPeerListener(ln net.Listener, self hello, members []Member, store *certs.Store, log *slog.Logger) *PeerListener {
+func newPeerListener(ln net.Listener, self hello, members []Member, store *certs.Store, secret string, log *slog.Logger) *PeerListener {
 	l := &PeerListener{
-		peerState: newPeerState(self, members, log), ln: ln, certs: store, conns: map[*trackedConn]struct{}{},
+		peerState: newPeerState(self, members, log), ln: ln, certs: store, secret: secret, conns: map[*trackedConn]struct{}{},
 		raftConns: make(chan net.Conn), done: make(chan struct{}), handshakes: make(chan struct{}, maxHandshakes),
 	}
 	l.work.Go(l.serve)
@@ -199,7 +200,7 @@ func (l *PeerListener) clientHandshake(raw net.Conn, addr, purpose string, timeo
 		return nil, hello{}, err
 	}
 	mine := l.hello()
-	mine.Purpose = purpose
+	mine.Purpose, mine.Nonce = purpose, newNonce()
 	writeErr := writeHello(conn, mine)
 	answer, err := readHello(conn) // a TLS server's refusal arrives here, even if the handshake seemed complete
 	if err == nil && writeErr != nil {
@@ -210,6 +211,15 @@ func (l *PeerListener) clientHandshake(raw net.Conn, addr, purpose string, timeo
 	}
 	if reason := nameMismatch(cert, answer.Node); reason != "" {
 		return nil, hello{}, &RefusedError{Peer: l.nameAt(addr), Reason: reason}
+	}
+	if answer.Refused == "" || answer.Truncated { // neither is believed without a proof
+		reason, err := l.proveCaller(conn, &mine, &answer)
+		if err != nil {
+			return nil, hello{}, fmt.Errorf("write proof: %w", err)
+		}
+		if reason != "" {
+			return nil, hello{}, &RefusedError{Peer: l.nameAt(addr), Reason: reason}
+		}
 	}
 	if answer.Refused == "" {
 		answer.Refused = answer.Build.rejectReason(mine.Build)
@@ -309,11 +319,16 @@ func (l *PeerListener) serverHandshake(raw net.Conn) (net.Conn, hello, error) {
 	}
 	l.warnDirChanged(&mine, &theirs, conn)
 	l.recordContact(&theirs, cert != nil, mine.Refused)
+	mine.Nonce = newNonce()
+	mine.Proof = l.proof(proofOfCalled, &theirs, &mine)
 	if err := writeHello(conn, mine); err != nil {
 		return nil, hello{}, err
 	}
 	if mine.Refused != "" {
 		return nil, hello{}, &RefusedError{Peer: theirs.Node, Reason: mine.Refused}
+	}
+	if err := l.verifyCaller(conn, &theirs, &mine); err != nil {
+		return nil, hello{}, err
 	}
 	return conn, theirs, raw.SetDeadline(time.Time{})
 }

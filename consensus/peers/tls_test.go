@@ -130,7 +130,7 @@ func (p *pair) open(t *testing.T) {
 	newListener := func(i int, build Build, store *certs.Store) (*PeerListener, *testlog.Recorder) {
 		log, recorded := testlog.NewRecorder(t)
 		h := hello{Yard: "yard", Node: ids[i].Node, Dir: ids[i].Dir, YardID: yardID("yard", ids), BootstrapMembers: ids, Build: build}
-		l := newPeerListener(lns[i], h, members, store, log)
+		l := newPeerListener(lns[i], h, members, store, "", log)
 		t.Cleanup(func() { l.Close() })
 		return l, recorded
 	}
