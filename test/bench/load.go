@@ -250,13 +250,23 @@ func (l *load) awaitAnswers(t *task, n int) {
 	}
 }
 
-// awaitEnds waits until all accepted jobs are settled.
+// awaitEnds waits until all accepted jobs are settled: as long as any are, those that
+// remain are late, and if none is for waitTimeout, they are lost.
 func (l *load) awaitEnds(ctx context.Context) error {
-	err := until(ctx, waitTimeout, func() bool { return l.settled.Load() >= l.accepted.Load() })
-	if accepted, settled := l.accepted.Load(), l.settled.Load(); err != nil || accepted != settled {
-		return fmt.Errorf("accepted %d, settled %d: they must be equal", accepted, settled)
+	for {
+		before := l.settled.Load()
+		err := until(ctx, waitTimeout, func() bool { return l.settled.Load() >= l.accepted.Load() })
+		switch accepted, settled := l.accepted.Load(), l.settled.Load(); {
+		case settled > accepted:
+			return fmt.Errorf("accepted %d, settled %d: %d ended twice", accepted, settled, settled-accepted)
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("accepted %d, settled %d when the time was up: %d are late or lost", accepted, settled, accepted-settled)
+		case settled == before:
+			return fmt.Errorf("accepted %d, settled %d, and none for %v: %d are lost", accepted, settled, waitTimeout, accepted-settled)
+		}
 	}
-	return nil
 }
 
 // endedAt returns when the last job was settled.
