@@ -180,6 +180,14 @@ var Endpoints = []Endpoint{
 		Pattern: "POST /v1/queues/{name}/resume", Request: QueueRequest{}, Reply: Queue{}, Indexed: true,
 	},
 	{
+		Name: "queue-cancel", Subject: "yard.api.v1.queue.cancel", Summary: "cancel a queue's jobs by state or function", LongRunning: true,
+		Pattern: "POST /v1/queues/{name}/cancel", Request: QueueJobsRequest{}, Accepts: "*", Reply: QueueJobsReply{}, Indexed: true,
+	},
+	{
+		Name: "queue-clear", Subject: "yard.api.v1.queue.clear", Summary: "remove a queue's jobs that are not active by state or function", LongRunning: true,
+		Pattern: "POST /v1/queues/{name}/clear", Request: QueueJobsRequest{}, Accepts: "* -reason", Reply: QueueJobsReply{}, Indexed: true,
+	},
+	{
 		Name: "queue-remove", Subject: "yard.api.v1.queue.remove", Summary: "remove a queue all of whose jobs have ended",
 		Pattern: "DELETE /v1/queues/{name}", Request: QueueRequest{}, Reply: Removed{}, Indexed: true,
 	},

@@ -29,6 +29,35 @@ type QueueList struct {
 	Queues []Queue `json:"queues"`
 }
 
+// QueueJobsRequest selects jobs of a queue, to cancel or to remove them: by state, by
+// function or both, or all that can be changed.
+type QueueJobsRequest struct {
+	Name     string   `json:"name"`
+	States   []string `json:"states"`
+	Function string   `json:"function"`
+	All      bool     `json:"all"`
+	DryRun   bool     `json:"dry_run"` // only return the jobs
+	Limit    int      `json:"limit"`   // at most 1000; 0 means 1000
+	Reason   string   `json:"reason"`  // of a cancellation
+}
+
+// QueueJobsReply holds the jobs that were selected, and what became of them.
+type QueueJobsReply struct {
+	Queue   string     `json:"queue"`
+	Changed int        `json:"changed"` // number of jobs that were cancelled or removed
+	More    bool       `json:"more"`    // further jobs are selected: repeat the request
+	DryRun  bool       `json:"dry_run"`
+	Stopped string     `json:"stopped,omitempty"` // why not all of Jobs were changed
+	Jobs    []QueueJob `json:"jobs"`
+}
+
+// QueueJob is a job of a [QueueJobsReply].
+type QueueJob struct {
+	ID      job.ID `json:"id"`
+	State   string `json:"state"`   // after the change; of a removed job, before it
+	Changed bool   `json:"changed"` // false: not tried, or the job was faster
+}
+
 // Removed reports that a queue or a cron entry was removed.
 type Removed struct {
 	Name    string `json:"name"`

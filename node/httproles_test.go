@@ -29,10 +29,11 @@ func TestWeb_Roles(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	users := []string{"shop", "mailer", "marker", "eye", "chief", "token"}
 	for _, c := range []struct{ request, body, allowed string }{
-		{"POST /v1/queues/mail/jobs", `{"function":"send","id":"o1"}`, "shop mailer chief token"},
+		{"POST /v1/queues/mail/jobs", `{"function":"send","id":"o1","params":{"n":1}}`, "shop mailer chief token"},
 		{"POST /v1/queues/other/jobs", `{"function":"send","id":"o2"}`, "shop chief token"},
 		{"POST /v1/jobs/bulk", `{"queue":"mail","jobs":[{"function":"send","id":"o3"}]}`, "shop chief token"},
 		{"GET /v1/jobs/mail:o1", "", "shop marker eye chief token"},
+		{"GET /v1/jobs/mail:o1/params", "", "shop marker eye chief token"},
 		{"GET /v1/queues", "", "eye chief token"},
 		{"GET /v1/queues/mail/explain", "", "eye chief token"},
 		{"GET /v1/dlq", "", "eye chief token"},

@@ -23,6 +23,7 @@ func (h *Queues) Handlers() map[string]Handler {
 	return map[string]Handler{
 		"queue-list": JSONReply(h.list), "queue-show": JSON(h.show), "queue-add": JSON(h.add),
 		"queue-pause": JSON(h.pause), "queue-resume": JSON(h.resume), "queue-remove": JSON(h.remove),
+		"queue-cancel": JSON(h.cancelJobs), "queue-clear": JSON(h.clear),
 	}
 }
 

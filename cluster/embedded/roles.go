@@ -140,7 +140,7 @@ var (
 	workerSubjects   = withPrefix(api.SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
 	statusSubjects   = append(withPrefix(api.SubjectNode+".*", "health", "readiness"), api.SubjectStatus, api.SubjectSnapshot, api.SubjectAPI+".openapi")
 	observerSubjects = slices.Concat(statusSubjects, withPrefix(api.SubjectAPI,
-		"job.show", "job.explain", "job.wait", "job.logs", "job.list", "cron.list", "cron.show", "ledger.hash",
+		"job.show", "job.result", "job.params", "job.explain", "job.wait", "job.logs", "job.list", "cron.list", "cron.show", "ledger.hash",
 		"queue.list", "queue.show", "queue.explain", "dlq.list", "dlq.show", "dlq.stats", "worker.list", "cluster.members", "cluster.scrub",
 	), withPrefix(api.SubjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, streamReadSubjects)
 	// Reading streams. Nodes create the consumers of users; see userConsumers.
@@ -180,7 +180,7 @@ func (u *User) publishSubjects() []string {
 	switch u.Role {
 	case Producer:
 		if len(u.Queues) == 0 {
-			return slices.Concat(producerSubjects, withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi"))
+			return slices.Concat(producerSubjects, withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.result", "job.params", "job.wait", "openapi"))
 		}
 		var allowed []string
 		for _, queue := range u.Queues {
@@ -190,7 +190,7 @@ func (u *User) publishSubjects() []string {
 		}
 		return allowed
 	case Worker:
-		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.wait"))
+		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.result", "job.params", "job.wait"))
 	case Observer:
 		return slices.Concat(observerSubjects, ackSubjects)
 	}
