@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -34,17 +35,23 @@ func TestMetrics(t *testing.T) {
 	serveQueue(t, n, "mail")
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"echo"}`, bearer).decode(t, 200, nil)
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"demo#echo"}`, bearer).decode(t, 200, nil)
+	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"fail","max_attempts":1}`, bearer)
 	var said string
 	waitUntil(t, "the dispatch is counted", func() bool {
 		said = string(send(t, n, "GET", "/metrics", "", bearer).body)
-		return strings.Contains(said, `yard_dispatches_ended_total{kind="worker",outcome="success",runner=""} 1`) &&
-			strings.Contains(said, `yard_settled_total{result="done"} 2`)
+		return strings.Contains(said, `yard_jobs_finished_total{function="fail",kind="worker",queue="mail",runner="",state="failed"} 1`) &&
+			strings.Contains(said, `yard_dispatches_settled_total{result="done"} 2`)
 	})
 	for _, want := range []string{
-		`yard_authority 1`, `yard_ready 1`, `yard_queue_jobs{queue="mail",state="completed"} 2`, `yard_jobs_accepted_total 2`,
-		`yard_overhop_workers 1`, `yard_dispatch_run_seconds_count{kind="worker",runner=""} 1`, `yard_http_requests_total{endpoint="enqueue",status="200"} 2`,
-		`yard_lane_lag_records{lane="0"} 0`, `yard_authority_known 1`, `yard_members{state="up"} 1`, `yard_records_folded_total{result="job"} 2`,
-		`yard_runner_processes_up{runner="demo"} 1`, `yard_dispatches_ended_total{kind="runner",outcome="success",runner="demo"} 1`,
+		`yard_authority 1`, `yard_ready 1`, `yard_queue_jobs{queue="mail",state="completed"} 2`, `yard_jobs_accepted_total 3`,
+		`yard_overhop_workers 1`, `yard_dispatch_run_seconds_count{function="echo",kind="worker",queue="mail",runner=""} 1`,
+		`yard_dispatch_wait_seconds_count{function="fail",kind="worker",queue="mail",runner=""} 1`,
+		`yard_dispatches_ended_total{function="echo",kind="worker",outcome="success",queue="mail",runner=""} 1`,
+		`yard_jobs_finished_total{function="demo#echo",kind="runner",queue="mail",runner="demo",state="completed"} 1`,
+		`yard_http_requests_total{endpoint="enqueue",status="200"} 3`,
+		`yard_jetstream_stream_limit_bytes{stream="YARD_JOBS_0",when_full="refuse"} 1.07374182e+08`,
+		`yard_lane_lag_records{lane="0"} 0`, `yard_authority_known 1`, `yard_members{state="up"} 1`, `yard_records_ingested_total{result="job"} 3`,
+		`yard_runner_processes_up{runner="demo"} 1`, `yard_dispatches_ended_total{function="demo#echo",kind="runner",outcome="success",queue="mail",runner="demo"} 1`,
 		`yard_jetstream_streams_leaderless 0`, `yard_raft_leader 1`, `yard_queue_oldest_waiting_seconds{queue="mail"} 0`,
 		`yard_jetstream_limit_bytes 2.68435456e+08`, `yard_overhop_credits 4`, `yard_jobs_refused_total{code="429"} 0`,
 	} {
@@ -117,10 +124,16 @@ func startRunner(t *testing.T) int {
 
 const bearer = "Authorization: Bearer sesame"
 
-// serveQueue runs an Overhop worker for a queue until the test ends.
+// serveQueue runs an Overhop worker for a queue until the test ends. Its function "fail"
+// fails, any other succeeds.
 func serveQueue(t *testing.T, n *Node, queue string) {
 	t.Helper()
-	serve(t, n, queue, func(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil })
+	serve(t, n, queue, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		if q.Function == "fail" {
+			return nil, errors.New("failed as asked")
+		}
+		return nil, nil
+	})
 }
 
 // serve is serveQueue with a handler.

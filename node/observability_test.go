@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ func parseMetrics(said string) scrapedMetrics {
 		if s[m[1]] == nil {
 			s[m[1]] = map[string][]string{}
 		}
-		for _, l := range regexp.MustCompile(`([a-z]+)="([^"]*)"`).FindAllStringSubmatch(m[2], -1) {
+		for _, l := range regexp.MustCompile(`([a-z_]+)="([^"]*)"`).FindAllStringSubmatch(m[2], -1) {
 			s[m[1]][l[1]] = append(s[m[1]][l[1]], l[2])
 		}
 	}
@@ -37,7 +38,7 @@ var scrapeLabels = []string{"job", "instance"}
 // rest. Check a new function before adding it: the parser also accepts functions that
 // Prometheus does not have.
 var (
-	rangeFunctions = []string{"rate", "increase", "max_over_time"}
+	rangeFunctions = []string{"rate", "increase", "max_over_time", "min_over_time"}
 	otherFunctions = []string{"time", "histogram_quantile", "absent"}
 )
 
@@ -111,7 +112,7 @@ func (s scrapedMetrics) series(e *metricsql.MetricExpr) (has map[string][]string
 	return has, wrong
 }
 
-var labelRef = regexp.MustCompile(`\{\{ *(?:\$labels\.)?([a-z]+) *\}\}`)
+var labelRef = regexp.MustCompile(`\{\{ *(?:\$labels\.)?([a-z_]+) *\}\}`)
 
 // checkAlerts checks the alert rules against the metrics that a node serves.
 func checkAlerts(t *testing.T, s scrapedMetrics) {
@@ -155,6 +156,17 @@ func checkAlerts(t *testing.T, s scrapedMetrics) {
 				t.Errorf("%s refers to label %s, which it does not have", r.Alert, m[1])
 			}
 		}
+	}
+}
+
+// The alerts fire when they should, by the tests beside them.
+func TestAlerts_Promtool(t *testing.T) {
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool, of Prometheus, is not installed")
+	}
+	if out, err := exec.Command(tool, "test", "rules", "../deploy/observability/alerts_test.yaml").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

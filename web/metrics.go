@@ -48,8 +48,8 @@ var families = []family{
 	{"yard_outbox_items", "Events, results and dead letters that are committed and not yet published.", false, []string{"stream"}},
 	{"yard_history_events_total", "Events there have ever been in the ledger.", true, nil},
 	{"yard_dead_letters_total", "Dead letters there have ever been in the ledger.", true, nil},
-	{"yard_settled_total", "Dispatches that this node settled as the authority, by result.", true, []string{"result"}},
-	{"yard_records_folded_total", "Records that this node ingested as the authority, by result.", true, []string{"result"}},
+	{"yard_dispatches_settled_total", "Dispatches that this node settled as the authority, by result.", true, []string{"result"}},
+	{"yard_records_ingested_total", "Records that this node ingested as the authority, by result.", true, []string{"result"}},
 	{"yard_cron_entries", "Cron entries, running and paused.", false, []string{"state"}},
 	{"yard_cron_ticks", "Ticks of the existing cron entries by result: fired, skipped because the job of the tick before had not ended, missed because no node held the authority.", false, []string{"result"}},
 	{"yard_stale_outcomes_total", "Outcomes of dispatches that were no longer current.", true, nil},
@@ -69,7 +69,8 @@ var families = []family{
 	{"yard_jetstream_streams_leaderless", "Streams of which this node has a replica, without a leader known to this node.", false, nil},
 	{"yard_jetstream_stream_messages", "Messages in a stream, at its leader.", false, []string{"stream"}},
 	{"yard_jetstream_stream_bytes", "Bytes in a stream, at its leader.", false, []string{"stream"}},
-	{"yard_jetstream_replica_lag", "Operations by which the slowest replica of a stream lags, at its leader.", false, []string{"stream"}},
+	{"yard_jetstream_stream_limit_bytes", "Bytes that a stream may have, at its leader; when it is full, it refuses messages or removes the oldest.", false, []string{"stream", "when_full"}},
+	{"yard_jetstream_replica_lag_operations", "Operations by which the slowest replica of a stream lags, at its leader.", false, []string{"stream"}},
 	{"yard_jetstream_replicas_offline", "Replicas of a stream that are offline, at its leader.", false, []string{"stream"}},
 	{"yard_disk_free_bytes", "Free bytes in the file system of the node's data directory.", false, nil},
 	{"yard_disk_refuse_bytes", "Free bytes below which this node accepts no jobs.", false, nil},
@@ -95,26 +96,12 @@ type Metrics struct {
 	collector atomic.Pointer[func(context.Context, Emit)]
 	descs     map[string]*prometheus.Desc
 
-	accepted                prometheus.Counter
-	rejected                *prometheus.CounterVec
-	started, ended          *prometheus.CounterVec
-	waitSeconds, runSeconds *prometheus.HistogramVec
-	requests                *prometheus.CounterVec
-	requestSeconds          prometheus.Histogram
+	accepted       prometheus.Counter
+	rejected       *prometheus.CounterVec
+	dispatches     *dispatchMetrics
+	requests       *prometheus.CounterVec
+	requestSeconds prometheus.Histogram
 }
-
-// Executor is what runs a dispatch, as the metrics label it.
-type Executor struct{ kind, runner string }
-
-// executorLabels are the labels of an [Executor]: kind is "worker" or "runner",
-// runner is the runner's name and empty for workers.
-var executorLabels = []string{"kind", "runner"}
-
-// Worker is the executor of all Overhop workers.
-func Worker() Executor { return Executor{kind: "worker"} }
-
-// Runner is the executor of the RRQ runner with the given name.
-func Runner(name string) Executor { return Executor{kind: "runner", runner: name} }
 
 // Limits of the cost of scrapes.
 const (
@@ -125,7 +112,7 @@ const (
 // NewMetrics returns metrics without a collector; see [Metrics.SetCollector].
 func NewMetrics() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 4, 10) // 1 ms to about 4 minutes
-	m := &Metrics{registry: prometheus.NewRegistry(), descs: map[string]*prometheus.Desc{}}
+	m := &Metrics{registry: prometheus.NewRegistry(), descs: map[string]*prometheus.Desc{}, dispatches: newDispatchMetrics(seconds)}
 	for _, f := range families {
 		m.descs[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
 	}
@@ -134,13 +121,10 @@ func NewMetrics() *Metrics {
 	for _, code := range []string{"400", "404", "409", "413", "429", "500", "503"} { // so that the series exist from the start
 		m.rejected.WithLabelValues(code)
 	}
-	m.started = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_dispatches_started_total", Help: "Dispatches started by this node's executors."}, executorLabels)
-	m.ended = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_dispatches_ended_total", Help: "Dispatches that ended at this node's executors, by outcome."}, append(executorLabels, "outcome"))
-	m.waitSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_wait_seconds", Help: "Time from when a job was due until this node's executor started it.", Buckets: seconds}, executorLabels)
-	m.runSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_run_seconds", Help: "Time from the start of a dispatch until its outcome.", Buckets: seconds}, executorLabels)
 	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_http_requests_total", Help: "Requests of the API by endpoint and status."}, []string{"endpoint", "status"})
 	m.requestSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "yard_http_request_seconds", Help: "Duration of API requests, without those that wait for a job.", Buckets: seconds})
-	m.registry.MustRegister(m, m.accepted, m.rejected, m.started, m.ended, m.waitSeconds, m.runSeconds, m.requests, m.requestSeconds,
+	m.dispatches.register(m.registry)
+	m.registry.MustRegister(m, m.accepted, m.rejected, m.requests, m.requestSeconds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 	return m
@@ -155,19 +139,6 @@ func (m *Metrics) Accepted() { m.accepted.Inc() }
 
 // Rejected counts a job that was not accepted, by the code of the error.
 func (m *Metrics) Rejected(code string) { m.rejected.WithLabelValues(code).Inc() }
-
-// Started counts a dispatch that e has started, waited after its job was due. A
-// negative time, because the clocks of two nodes differ, counts as 0.
-func (m *Metrics) Started(e Executor, waited time.Duration) {
-	m.started.WithLabelValues(e.kind, e.runner).Inc()
-	m.waitSeconds.WithLabelValues(e.kind, e.runner).Observe(max(waited, 0).Seconds())
-}
-
-// Ended counts a dispatch that has ended at e, duration after its start.
-func (m *Metrics) Ended(e Executor, outcome string, duration time.Duration) {
-	m.ended.WithLabelValues(e.kind, e.runner, outcome).Inc()
-	m.runSeconds.WithLabelValues(e.kind, e.runner).Observe(duration.Seconds())
-}
 
 // Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {

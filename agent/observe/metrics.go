@@ -17,7 +17,7 @@ type dispatchTimer struct {
 }
 
 type startedDispatch struct {
-	executor web.Executor
+	dispatch web.Dispatch
 	at       time.Time
 }
 
@@ -30,6 +30,19 @@ func (t *dispatchTimer) remove(id job.DispatchID) (started startedDispatch, ok b
 	return started, ok
 }
 
+// countFinished returns a function that counts the job of a dispatch if it has ended with
+// it, and then calls then, unless that is nil.
+func (t *dispatchTimer) countFinished(d web.Dispatch, then func(job.Settled)) func(job.Settled) {
+	return func(settled job.Settled) {
+		if !settled.Stale && settled.State.Ended() {
+			t.metrics.Finished(d, settled.State.String())
+		}
+		if then != nil {
+			then(settled)
+		}
+	}
+}
+
 // timedTarget records the dispatches that its target starts.
 type timedTarget struct {
 	agent.Target
@@ -40,9 +53,9 @@ type timedTarget struct {
 // job waited is measured unless its worker brought the dispatch from another node,
 // which has measured it.
 func (t timedTarget) Start(a job.Assignment, spec job.Spec) bool {
-	s := startedDispatch{executor: web.Worker(), at: time.Now()}
+	s := startedDispatch{dispatch: web.Dispatch{Kind: "worker", Queue: a.Queue, Function: a.Function}, at: time.Now()}
 	if a.Kind == job.RRQ {
-		s.executor = web.Runner(a.Key)
+		s.dispatch.Kind, s.dispatch.Runner = "runner", a.Key
 	}
 	t.timer.mu.Lock()
 	t.timer.started[a.DispatchID()] = s
@@ -52,7 +65,7 @@ func (t timedTarget) Start(a job.Assignment, spec job.Spec) bool {
 		return false
 	}
 	if a.Started.IsZero() {
-		t.timer.metrics.Started(s.executor, s.at.Sub(a.RunAt))
+		t.timer.metrics.Started(s.dispatch, s.at.Sub(a.RunAt))
 	}
 	return true
 }
@@ -64,7 +77,7 @@ func (t timedTarget) Stop(r job.Recall) {
 	}
 }
 
-// timedExecutor records the ends of dispatches.
+// timedExecutor records the ends of dispatches and of their jobs.
 type timedExecutor struct {
 	tracedExecutor
 	timer *dispatchTimer
@@ -72,7 +85,8 @@ type timedExecutor struct {
 
 func (e timedExecutor) Report(o job.Outcome, onSettled func(job.Settled)) {
 	if started, ok := e.timer.remove(o.DispatchID()); ok {
-		e.timer.metrics.Ended(started.executor, o.Status.String(), time.Since(started.at))
+		e.timer.metrics.Ended(started.dispatch, o.Status.String(), time.Since(started.at))
+		onSettled = e.timer.countFinished(started.dispatch, onSettled)
 	}
 	e.tracedExecutor.Report(o, onSettled)
 }

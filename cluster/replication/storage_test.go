@@ -32,6 +32,23 @@ func TestHealthOf_Recovering(t *testing.T) {
 	}
 }
 
+// TestHealthOf_Limit checks that the limit of a stream is reported, and whether it refuses
+// messages when it is full.
+func TestHealthOf_Limit(t *testing.T) {
+	c := &Replication{local: &embedded.Server{Config: embedded.Config{Node: "n1"}}}
+	for _, tt := range []struct {
+		max     int64
+		discard server.DiscardPolicy
+		want    uint64
+		refuses bool
+	}{{100, server.DiscardNew, 100, true}, {100, server.DiscardOld, 100, false}, {-1, server.DiscardNew, 0, true}} {
+		h := c.healthOf(&server.StreamDetail{Config: &server.StreamConfig{MaxBytes: tt.max, Discard: tt.discard}})
+		if h.Limit != tt.want || h.Refuses != tt.refuses {
+			t.Errorf("%d, %v: limit %d, refuses %t", tt.max, tt.discard, h.Limit, h.Refuses)
+		}
+	}
+}
+
 // TestHealthOf_Offline checks that a replica whose server was killed is offline
 // long before JetStream reports it, and that an idle replica that answers
 // heartbeats is not.

@@ -136,6 +136,9 @@ func contactSeconds(contact time.Duration) float64 {
 	return contact.Seconds()
 }
 
+// whenFull are the values of the label when_full, by whether the stream refuses messages.
+var whenFull = map[bool]string{true: "refuse", false: "evict"}
+
 // collectJetStream emits the use of this node's JetStream storage, and the state of each
 // stream that this node leads, so that every stream is emitted by one node only.
 func (c *Collector) collectJetStream(emit web.Emit) {
@@ -156,7 +159,10 @@ func (c *Collector) collectJetStream(emit web.Emit) {
 		case c.Node:
 			emit("yard_jetstream_stream_messages", float64(stream.Messages), stream.Name)
 			emit("yard_jetstream_stream_bytes", float64(stream.Bytes), stream.Name)
-			emit("yard_jetstream_replica_lag", float64(stream.Lag), stream.Name)
+			if stream.Limit > 0 {
+				emit("yard_jetstream_stream_limit_bytes", float64(stream.Limit), stream.Name, whenFull[stream.Refuses])
+			}
+			emit("yard_jetstream_replica_lag_operations", float64(stream.Lag), stream.Name)
 			emit("yard_jetstream_replicas_offline", float64(stream.Offline), stream.Name)
 		}
 	}
@@ -168,10 +174,10 @@ func (c *Collector) collectJetStream(emit web.Emit) {
 // names of the results are documented in docs/reference/metrics.md.
 func (c *Collector) collectDecisions(emit web.Emit) {
 	counts := c.Decisions()
-	emitByLabel(emit, "yard_settled_total", map[string]uint64{
-		"done": counts.Done, "again": counts.Retried, "back": counts.GivenBack, "dead": counts.Dead, "stale": counts.Stale,
+	emitByLabel(emit, "yard_dispatches_settled_total", map[string]uint64{
+		"done": counts.Done, "retried": counts.Retried, "given_back": counts.GivenBack, "dead": counts.Dead, "stale": counts.Stale,
 	})
-	emitByLabel(emit, "yard_records_folded_total", map[string]uint64{
+	emitByLabel(emit, "yard_records_ingested_total", map[string]uint64{
 		"job": counts.Jobs, "known": counts.Known, "duplicate": counts.Duplicate,
 		"limited": counts.RateLimited, "debounced": counts.Debounced, "rejected": counts.Rejected,
 	})
@@ -209,12 +215,8 @@ func collectLedger(view func(func(*ledger.Ledger)), emit web.Emit) {
 }
 
 // maxQueueLabels is how many queues have their own series: those with the most jobs that
-// have not ended. The rest are added up under otherQueuesLabel, which is not a valid
-// name of a queue.
-const (
-	maxQueueLabels   = 100
-	otherQueuesLabel = "(others)"
-)
+// have not ended. The rest are added up under [web.Others].
+const maxQueueLabels = 100
 
 // collectQueues emits the number of jobs of each queue by their states, how long its
 // oldest job waits, and whether it is paused. Only the number of jobs is known of the
@@ -251,7 +253,7 @@ func collectQueues(view func(func(*ledger.Ledger)), emit web.Emit) {
 		return
 	}
 	var others ledger.QueueView
-	others.Name = otherQueuesLabel
+	others.Name = web.Others
 	for i := range rest {
 		for state, count := range rest[i].Counts {
 			others.Counts[state] += count
