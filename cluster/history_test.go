@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
@@ -149,5 +150,32 @@ func wantDenied(t *testing.T, denied chan string, subject string) {
 		}
 	case <-time.After(5 * time.Second):
 		t.Fatalf("%s is not denied", subject)
+	}
+}
+
+// TestPermissions_OwnStreams checks that clients can create streams and KV buckets of their
+// own with the default settings of NATS' client libraries.
+func TestPermissions_OwnStreams(t *testing.T) {
+	nc, err := nats.Connect(startSingle(t).ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "settings"})
+	if err != nil {
+		t.Fatalf("create a bucket: %v", err)
+	}
+	if _, err := kv.PutString(t.Context(), "colour", "blue"); err != nil {
+		t.Errorf("put into a bucket: %v", err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Duplicates: 2 * time.Minute}); err != nil {
+		t.Errorf("create a stream with the duplicate window that the nats CLI asks for: %v", err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WIDE", Subjects: []string{"wide.>"}, Duplicates: time.Hour}); err == nil {
+		t.Error("the duplicate window, which is kept in memory, has no bound")
 	}
 }

@@ -43,12 +43,16 @@ const (
 	startTimeout      = 15 * time.Second
 	routePingInterval = 3 * time.Second // a route with two unanswered pings is closed
 	writeDeadline     = 5 * time.Second
-	DuplicateWindow   = 30 * time.Second // in which a stream drops a message with the same key
+	DuplicateWindow   = 30 * time.Second // in which a stream of the yard drops a message with the same key
 
 	// LaneWindow is the duplicate window of lanes. The ledger detects duplicate jobs.
 	// JetStream ignores the queue, and would drop a job that has the same key as a
 	// job of another queue, so the window is the shortest that it permits.
 	LaneWindow = 100 * time.Millisecond
+
+	// maxWindow bounds the duplicate window of clients' own streams, which is kept in
+	// memory. Client libraries and the nats CLI ask for this much by default.
+	maxWindow = 2 * time.Minute
 )
 
 // startServer starts the embedded server and returns it and its log when it accepts
@@ -131,7 +135,7 @@ func serverConfig(cfg *Config, password string) string {
 	line("  sync_interval: always") // accepted jobs must survive a power failure
 	line("  max_file_store: %d", cfg.MaxStore)
 	line("  max_memory_store: %d", 64<<20)
-	line("  limits { duplicate_window: %q }", DuplicateWindow)
+	line("  limits { duplicate_window: %q }", maxWindow)
 	line("}")
 	if cfg.Clustered() {
 		writeRoutes(line, cfg)
