@@ -19,6 +19,8 @@ type Membership struct {
 	Outcome  string   `json:"outcome,omitempty"` // why the last change failed
 	Skew     []string `json:"skew"`              // where Raft and JetStream differ from the membership
 	Members  []Member `json:"members"`
+
+	Uncounted string `json:"uncounted,omitempty"` // streams that the numbers of its members leave out, and why
 }
 
 // Member is a member as the authority sees it.

@@ -79,7 +79,7 @@ type NodeStatus struct {
 	Incarnation uint64 `json:"incarnation"`
 	Silent      bool   `json:"silent"` // heartbeats are missing
 	Draining    bool   `json:"draining"`
-	BeatAgoMS   int64  `json:"beat_ago_ms"` // since its last heartbeat
+	BeatAgoMS   int64  `json:"beat_ago_ms"` // since its last heartbeat; -1: the authority has received none
 	Offers      int    `json:"offers"`      // number of its slots
 	Available   int    `json:"room"`        // jobs that could be placed on it now
 	Running     int    `json:"running"`     // its running dispatches

@@ -25,6 +25,8 @@ type fakeCluster struct {
 	routed   []string
 	joining  consensus.WaitingNode
 	calls    []string
+
+	streamsErr error // of Streams
 }
 
 func newFakeCluster(t *testing.T) (*fakeCluster, *Reconciler) {
@@ -80,7 +82,7 @@ func (f *fakeCluster) Streams(context.Context) (all []StreamReplicas, err error)
 		s.Replicas = slices.Clone(s.Replicas)
 		all = append(all, s)
 	}
-	return all, nil
+	return all, f.streamsErr
 }
 func (f *fakeCluster) Evacuate(_ context.Context, id string) error {
 	f.calls = append(f.calls, "evacuate "+id)

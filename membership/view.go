@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -30,13 +31,33 @@ func (r *Reconciler) View(ctx context.Context) api.Membership {
 	o := observation{statuses: r.nodeStatuses(ctx, ms)}
 	o.meta, o.metaKnown = reportedMeta(o.statuses)
 	replicaCtx, cancel := context.WithTimeout(ctx, statusTimeout)
-	o.streams, _ = r.streams(replicaCtx) // after an error they are not shown
+	var err error
+	o.streams, err = r.streams(replicaCtx)
 	cancel()
+	v.Uncounted = uncountedStreams(o.streams, err)
 	o.lastIndex = r.cluster.LastIndex()
 	for i := range ms.Members {
 		v.Members = append(v.Members, r.memberStatus(&ms.Members[i], &o))
 	}
 	return v
+}
+
+// uncountedStreams returns which streams the members' numbers of replicas leave out, or ""
+// if none. err is why the streams could not be listed.
+func uncountedStreams(streams []StreamReplicas, err error) string {
+	if err != nil {
+		return "all streams: " + err.Error()
+	}
+	var leaderless []string
+	for _, s := range streams {
+		if len(s.Replicas) == 0 {
+			leaderless = append(leaderless, s.Stream)
+		}
+	}
+	if len(leaderless) == 0 {
+		return ""
+	}
+	return strings.Join(leaderless, ", ") + ": no leader answers"
 }
 
 // memberStatus returns the state of member m as o shows it. A member that has not

@@ -62,8 +62,12 @@ func membersTable(w io.Writer, membership *api.Membership) {
 	fmt.Fprint(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
 	for i := range membership.Members {
 		m := &membership.Members[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d, leads %d\t%d\t%s\t%s\t%s\n", m.Name, m.Directory, m.State, command.YesNo(m.Answers), command.YesNo(m.Voter),
-			m.Lag, m.JetStream, m.Streams, m.Leads, m.Running, command.OrDash(m.Route), command.OrDash(m.Raft), command.OrDash(m.Version))
+		streams := "-" // after a member's death no stream may have a leader for a moment
+		if membership.Uncounted == "" || m.Streams > 0 {
+			streams = fmt.Sprintf("%d, leads %d", m.Streams, m.Leads)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", m.Name, m.Directory, m.State, command.YesNo(m.Answers), command.YesNo(m.Voter),
+			m.Lag, m.JetStream, streams, m.Running, command.OrDash(m.Route), command.OrDash(m.Raft), command.OrDash(m.Version))
 	}
 	for i := range membership.Members {
 		m := &membership.Members[i]
@@ -73,6 +77,9 @@ func membersTable(w io.Writer, membership *api.Membership) {
 		if m.Declares != "" {
 			fmt.Fprintf(w, "the configuration of %s lists %s, which is ignored: the member list in the ledger applies\n", m.Name, m.Declares)
 		}
+	}
+	if membership.Uncounted != "" {
+		fmt.Fprintf(w, "not counted: %s; try again\n", membership.Uncounted)
 	}
 	if membership.Change != "" {
 		fmt.Fprintf(w, "\n%s: %s\n", membership.Change, command.OrDash(membership.Step))
