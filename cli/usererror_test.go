@@ -25,7 +25,7 @@ func TestUserErrors_NoRepetition(t *testing.T) {
 		"node --config " + config:     "unknown key node.nom (did you mean node.name?); see docs/reference/config.md for the keys\n",
 		"runner --tcp-socket " + port: "address already in use; another program listens there: stop it or choose another port with --tcp-socket\n",
 		"runner --tcp-socket nowhere": "; 'yardmaster runner --help' shows how it is used\n",
-		"node --raft-listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --edge-listen 127.0.0.1:0 --log-level error --data-dir " + t.TempDir() + " --nats-listen " + port: "address already in use\"; another program listens there: stop it or choose another address by nats.listen\n",
+		"node --raft-listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --edge-listen 127.0.0.1:0 --log-level error --data-dir " + t.TempDir() + " --nats-listen " + port: "address already in use; another program listens there: stop it or choose another address by nats.listen\n",
 	} {
 		got := runLine(t, "", strings.Fields(line)...)
 		if got.code != 1 || !strings.HasSuffix(got.err, want) || strings.Count(got.err, "docs/reference/config.md") > 1 || strings.Contains(got.err, "is kept") {

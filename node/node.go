@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -129,6 +130,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeWeb()) }()
+	if err := checkPorts(&n.cfg); err != nil {
+		return err
+	}
 	if n.id, err = consensus.Identify(ctx, n.identityConfig(), n.log); err != nil {
 		return portInUse(err, "raft.listen")
 	}
@@ -368,6 +372,26 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	case err := <-failed:
 		return err
 	}
+}
+
+// checkPorts returns an error if the node cannot listen at one of its addresses, so that it
+// does not first become a member, or create a cluster, in its data directory. The HTTP
+// listener is open before.
+func checkPorts(cfg *config.Config) error {
+	addresses := map[string]string{"nats.listen": cfg.NATS.Listen, "server.port": cfg.Server.Address()}
+	if cfg.Clustered() {
+		addresses["nats.route_listen"], addresses["raft.listen"] = cfg.NATS.RouteListen, cfg.Raft.Listen
+	}
+	for _, key := range slices.Sorted(maps.Keys(addresses)) {
+		listener, err := net.Listen("tcp", addresses[key])
+		if err != nil {
+			return portInUse(fmt.Errorf("check %s: %w", key, err), key)
+		}
+		if err := listener.Close(); err != nil {
+			return fmt.Errorf("check %s: %w", key, err)
+		}
+	}
+	return nil
 }
 
 // portInUse adds the remedy to err if an address is already in use. key is the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -241,7 +242,10 @@ func TestRun_PortInUse(t *testing.T) {
 		if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s is taken: %v", key, err)
 		}
-		cfg.NATS.Listen, cfg.HTTP.Listen, cfg.Server.Port = "127.0.0.1:0", "127.0.0.1:0", -1 // the data directory must be free again
+		if entries, err := os.ReadDir(cfg.Node.DataDir); err != nil || len(entries) > 0 {
+			t.Errorf("%s is taken, and the data directory has %v, %v", key, entries, err)
+		}
+		cfg.NATS.Listen, cfg.HTTP.Listen, cfg.Server.Port = "127.0.0.1:0", "127.0.0.1:0", -1
 		if n, err = New(cfg.WithDefaults(), "", testlog.Discard()); err != nil {
 			t.Fatal(err)
 		}
