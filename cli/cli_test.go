@@ -27,7 +27,7 @@ const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seco
 "lanes":[{"lane":0,"stream":"YARD_JOBS_0","leader":"n1","first":1,"last":40,"cursor":38,"lag":2},
 {"lane":1,"stream":"YARD_JOBS_1","leader":"","first":1,"last":7,"cursor":7,"lag":0}],
 "backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"held_keys":17,"outbox_bytes":2048,"stale_outcomes":1,
-"nodes":[{"name":"n1","beat_ago_ms":310,"offers":2,"room":16,"running":2}],
+"nodes":[{"name":"n1","beat_ago_ms":310,"offers":2,"room":16,"running":2},{"name":"n2","beat_ago_ms":-1}],
 "pools":[{"runner":"demo","managed":true,"size":2,"up":1,"slots":4,"in_flight":1,"reason":"exit status 3"},
 {"runner":"far","managed":false,"size":1,"up":1,"slots":2,"in_flight":0}],
 "workers":{"connections":3,"registered":2,"subscriptions":2},

@@ -30,7 +30,7 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 	if !r.cfg.Clustered && anyLaneLed(lanes) {
 		healthErr = nil // on a single server a stream that is being created looks like one that was lost
 	}
-	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: r.cfg.Warnings()}
+	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(r.cfg.Warnings(), downWarnings(memberStatuses(r.cfg.Raft(), &authority))...)}
 	accepting, reasons := acceptingJobs(healthErr, lanes)
 	state.Accepting = accepting && r.cfg.Monitor.ClosedReason() == ""
 	r.cfg.View(func(l *ledger.Ledger) {
@@ -39,6 +39,16 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 		state.Readiness = l.Snapshot(s).Readiness
 	})
 	return state
+}
+
+// downWarnings returns a warning for each member that is down.
+func downWarnings(members []api.MemberStatus) (warnings []string) {
+	for i := range members {
+		if members[i].State == "down" {
+			warnings = append(warnings, "member "+members[i].Name+" is down: start it; until then, the loss of another member may cost the majority")
+		}
+	}
+	return warnings
 }
 
 // acceptingJobs reports whether this node can store a job, and if not, why. healthErr is

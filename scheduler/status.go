@@ -100,7 +100,10 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	for _, n := range t.capacity.nodes {
 		s := api.NodeStatus{
 			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
-			BeatAgoMS: now.Sub(n.heartbeatAt).Milliseconds(), Offers: len(n.slots), Running: running[n.name], Edge: n.edge,
+			BeatAgoMS: -1, Offers: len(n.slots), Running: running[n.name], Edge: n.edge,
+		}
+		if !n.heartbeatAt.IsZero() {
+			s.BeatAgoMS = now.Sub(n.heartbeatAt).Milliseconds()
 		}
 		setAvailable(&s, n)
 		st.Nodes = append(st.Nodes, s)

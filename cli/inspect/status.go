@@ -67,7 +67,9 @@ func memberTable(w io.Writer, s *api.Status) {
 		running, available, beat := "-", "-", "-"
 		if n, ok := statuses[m.Name]; ok {
 			running, available = fmt.Sprint(n.Running), fmt.Sprint(n.Available)
-			beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
+			if n.BeatAgoMS >= 0 {
+				beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
+			}
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, voterText(m.Leader, m.Voter), command.OrDash(m.Address), running, available, beat, peerText(m.Version, m.TLS, m.Refused))
 	}

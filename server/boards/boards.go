@@ -229,8 +229,10 @@ func (s *source) nodeRows() []board.Row {
 		}
 		runners := ""
 		if status := statuses[m.Name]; status != nil {
-			at := now.Add(-time.Duration(status.BeatAgoMS) * time.Millisecond).UTC().Truncate(time.Millisecond)
-			row.State, row.Overhop, row.Incarnation, row.LastReceived = status.State(), status.Edge, status.Incarnation, &at
+			row.State, row.Overhop, row.Incarnation = status.State(), status.Edge, status.Incarnation
+			if status.BeatAgoMS >= 0 {
+				row.LastReceived = new(now.Add(-time.Duration(status.BeatAgoMS) * time.Millisecond).UTC().Truncate(time.Millisecond))
+			}
 			row.Running, row.Credits, row.Slots, row.Pools = status.Running, status.Credits, status.Slots, status.Pools
 			for _, p := range status.Pools {
 				runners += " " + p.Runner
