@@ -35,6 +35,24 @@ type QueueConfig struct {
 	AllowOverrides bool
 }
 
+// QueueChange is a change of a queue's settings. Those that are nil stay as they
+// are.
+type QueueChange struct {
+	Limit          *uint32 // 0 removes the limit
+	AllowOverrides *bool
+}
+
+// Changed returns the configuration with a change.
+func (c QueueConfig) Changed(change QueueChange) QueueConfig {
+	if change.Limit != nil {
+		c.Limit = *change.Limit
+	}
+	if change.AllowOverrides != nil {
+		c.AllowOverrides = *change.AllowOverrides
+	}
+	return c
+}
+
 // DefaultQueueConfig is the configuration of a queue that was created without
 // one, or by its first job.
 var DefaultQueueConfig = QueueConfig{AllowOverrides: true}

@@ -81,6 +81,8 @@ func textFields(c Command) []textField {
 		return []textField{{"id", len(c.ServerID), MaxText}}
 	case *AddQueue:
 		return []textField{{"name", len(c.Name), MaxText}}
+	case *ChangeQueue:
+		return []textField{{"name", len(c.Name), MaxText}}
 	case *RemoveQueue:
 		return []textField{{"name", len(c.Name), MaxText}}
 	case *PauseQueue:

@@ -20,7 +20,7 @@ func TestBounds_RefuseLongTexts(t *testing.T) {
 		&QueueDispatch{RequestID: "r", Metadata: []byte(`"` + long + `"`)},
 		&MarkNotified{RequestID: "r", Channel: long}, &MarkDelivered{RequestID: long},
 		&MarkFailed{RequestID: "r", Reason: long}, &RequestReplay{Cursor: &long},
-		&CancelJob{Reason: long}, &AddQueue{Name: long}, &RemoveQueue{Name: long}, &PauseQueue{Name: long},
+		&CancelJob{Reason: long}, &AddQueue{Name: long}, &ChangeQueue{Name: long}, &RemoveQueue{Name: long}, &PauseQueue{Name: long},
 	} {
 		l := New()
 		results := l.Apply(Stamp{Index: 1, Term: 1, At: time.Unix(1, 0)}, []Command{c})

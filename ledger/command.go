@@ -72,6 +72,8 @@ const (
 	KindReclaim  Kind = iota + 40
 	KindRelocate      // move records out of the lanes
 )
+// KindChangeQueue changes the settings of a queue.
+const KindChangeQueue Kind = 42
 
 // Command is one atomic change: it takes effect completely or not at all.
 type Command interface {
@@ -98,7 +100,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*TickCrons)(nil), (*AdvanceReplay)(nil), (*SetMembers)(nil), (*ChangeMembers)(nil), (*AdvanceMember)(nil),
 		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
-		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil),
+		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}
@@ -212,6 +214,13 @@ type AddQueue struct {
 	Name   string
 	Config job.QueueConfig
 	Asked
+}
+
+// ChangeQueue changes settings of a queue. A lowered limit stops no running job:
+// none starts until as many as necessary have ended.
+type ChangeQueue struct {
+	Name   string
+	Change job.QueueChange
 }
 
 // RemoveQueue removes a queue that has no unfinished jobs, together with its
@@ -347,6 +356,7 @@ func (*Place) Kind() Kind              { return KindPlace }
 func (*Settle) Kind() Kind             { return KindSettle }
 func (*MarkPublished) Kind() Kind      { return KindMarkPublished }
 func (*AddQueue) Kind() Kind           { return KindAddQueue }
+func (*ChangeQueue) Kind() Kind        { return KindChangeQueue }
 func (*RemoveQueue) Kind() Kind        { return KindRemoveQueue }
 func (*PauseQueue) Kind() Kind         { return KindPauseQueue }
 func (*CancelJob) Kind() Kind          { return KindCancelJob }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -216,8 +217,32 @@ func checkStalls(l *Ledger) (err error) {
 	return err
 }
 
-// checkQueues compares the indexes and counters of each queue with its jobs, and
-// checks its limit.
+// limitChecker checks the limits of queues, which entries may change. It holds the
+// queues as they were after the last entry.
+type limitChecker map[string]QueueView
+
+// check returns an error if an entry with the commands cmds, the last that l has
+// applied, started more jobs of a queue than a limit permits that the queue had before
+// the entry or during it.
+func (limits limitChecker) check(l *Ledger, cmds []Command) error {
+	for _, q := range l.Queues() {
+		previous := limits[q.Name]
+		limits[q.Name] = q
+		permitted := []uint32{previous.Config.Limit, q.Config.Limit}
+		for _, c := range cmds {
+			if c, ok := c.(*ChangeQueue); ok && c.Name == q.Name && c.Change.Limit != nil {
+				permitted = append(permitted, *c.Change.Limit)
+			}
+		}
+		most := max(previous.Counts[job.Active], int(slices.Max(permitted)))
+		if active := q.Counts[job.Active]; previous.ID == q.ID && !slices.Contains(permitted, 0) && active > most {
+			return fmt.Errorf("queue %s has %d active jobs, at most %d are permitted", q.Name, active, most)
+		}
+	}
+	return nil
+}
+
+// checkQueues compares the indexes and counters of each queue with its jobs.
 func checkQueues(l *Ledger) error {
 	var err error
 	busy := 0
@@ -255,9 +280,6 @@ func checkQueues(l *Ledger) error {
 		}
 		if err := checkReads(l, view); err != nil {
 			return err
-		}
-		if limit := int(q.config.Limit); limit > 0 && want[job.Active] > limit {
-			return fmt.Errorf("queue %s has %d active jobs, limit %d", q.name, want[job.Active], limit)
 		}
 	}
 	if busy != l.jobs.waitlists.Len() {
@@ -347,7 +369,6 @@ func TestEventChecker_Fails(t *testing.T) {
 	for name, corrupt := range map[string]func(l *Ledger){
 		"count":    func(l *Ledger) { l.counts.Pending++ },
 		"queue":    func(l *Ledger) { l.queues.get("mail").counts[job.Active]++ },
-		"limit":    func(l *Ledger) { q := l.queues.get("mail"); q.config.Limit = 1; q.counts[job.Active] = 2 },
 		"outbox":   func(l *Ledger) { l.outbox.bytes++ },
 		"gap":      func(l *Ledger) { l.outbox.entries = l.outbox.entries[:1] },
 		"key":      func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byTime.Delete(h) },
@@ -364,6 +385,15 @@ func TestEventChecker_Fails(t *testing.T) {
 		if checkInvariants(l) == nil {
 			t.Errorf("%s: not detected", name)
 		}
+	}
+	limits, l := limitChecker{}, fresh()
+	l.queues.get("mail").config.Limit = 1
+	if err := limits.check(l, nil); err != nil {
+		t.Fatal(err)
+	}
+	l.queues.get("mail").counts[job.Active] = 2
+	if limits.check(l, nil) == nil {
+		t.Error("a limit that is exceeded is not detected")
 	}
 	w := newEventChecker()
 	if err := w.observe(fresh()); err != nil {

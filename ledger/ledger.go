@@ -25,7 +25,7 @@ type Result struct {
 	Placed   []bool     // Place: one per placement
 	Settled  []Settled  // Settle: one per settlement
 	State    job.State
-	Queue    *QueueView // AddQueue, PauseQueue: the queue after the command
+	Queue    *QueueView // AddQueue, ChangeQueue, PauseQueue: the queue after the command
 }
 
 // Errors that refuse a command.

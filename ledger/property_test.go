@@ -19,7 +19,7 @@ import (
 func TestLedger_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := newGenerator()
-		restored, seen, producer := New(), newEventChecker(), keyClaims{}
+		restored, seen, producer, limits := New(), newEventChecker(), keyClaims{}, limitChecker{}
 		var kept *Ledger // a copy, and what it was when it was taken
 		var before []byte
 		for range rapid.IntRange(1, 60).Draw(t, "entries") {
@@ -28,7 +28,7 @@ func TestLedger_Properties(t *testing.T) {
 			if got, want := fmt.Sprint(formatResults(b)), fmt.Sprint(formatResults(a)); got != want {
 				t.Fatalf("replicas answer differently:\n%s\n%s", want, got)
 			}
-			for _, err := range []error{checkInvariants(g.ledger), checkInvariants(restored), seen.observe(g.ledger), producer.ingest(g.ledger, cmds, a), producer.check(g.ledger)} {
+			for _, err := range []error{checkInvariants(g.ledger), checkInvariants(restored), seen.observe(g.ledger), producer.ingest(g.ledger, cmds, a), producer.check(g.ledger), limits.check(g.ledger, cmds)} {
 				if err != nil {
 					t.Fatalf("after entry %d: %v", g.at.Index, err)
 				}
@@ -318,13 +318,16 @@ func (g *generator) jobCommand(t *rapid.T) Command {
 }
 
 func (g *generator) queueCommand(t *rapid.T) Command {
-	switch name := someQueues.Draw(t, "queue"); rapid.IntRange(0, 3).Draw(t, "about a queue") {
+	limit := uint32(rapid.IntRange(0, 2).Draw(t, "limit"))
+	switch name := someQueues.Draw(t, "queue"); rapid.IntRange(0, 4).Draw(t, "about a queue") {
 	case 0:
 		return &RemoveQueue{Name: name}
 	case 1:
 		return &PauseQueue{Name: name, Paused: rapid.Bool().Draw(t, "paused"), OnlyIfIdle: rapid.Bool().Draw(t, "idle")}
+	case 2:
+		return &ChangeQueue{Name: name, Change: job.QueueChange{Limit: &limit}}
 	default:
-		return &AddQueue{ID: job.ID{1}, Name: name, Config: job.QueueConfig{Limit: uint32(rapid.IntRange(0, 2).Draw(t, "limit"))}}
+		return &AddQueue{ID: job.ID{1}, Name: name, Config: job.QueueConfig{Limit: limit}}
 	}
 }
 

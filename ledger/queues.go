@@ -114,6 +114,16 @@ func (c *AddQueue) apply(l *Ledger) Result {
 	return l.queues.add(c.Name, c.ID, c.Config).result()
 }
 
+// apply changes the queue's settings.
+func (c *ChangeQueue) apply(l *Ledger) Result {
+	q, err := l.userQueue(c.Name)
+	if err != nil {
+		return Result{Err: err}
+	}
+	q.config = q.config.Changed(c.Change)
+	return q.result()
+}
+
 // ErrQueueRemoving is returned for a queue with more finished jobs than one entry
 // forgets: the command has forgotten maxRemoved of them, and must be repeated.
 var ErrQueueRemoving = errors.New("the queue's finished jobs are being forgotten; repeat the command to remove the queue")

@@ -17,10 +17,10 @@ import (
 //	place <job>#<n>@<node>/<incarnation>:<channel>…
 //	settle <job>#<n>=<done|retry|give-back|loss|dead>[,at=t,reason=reason,value=json,by=<node>/<incarnation>]…
 //	published events=n results=n dead=n message=<first>:<seq>
-//	add <queue> [limit=n]   drop|pause|resume|pause-idle <queue>
 //	cancel|cancel-with-queue|remove <job>   retry <job> [n=n] [keep=1] [relocated=seq]
 //	hold <holder> until=<time>
 //	reclaim <lane|relocated> <below> as-of=<index>   relocate <job>:<lane|relocated>@<from>-<to>…
+//	add <queue> [limit=n]   change <queue> limit=n   drop|pause|resume|pause-idle <queue>
 //	move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
 //	worker-events <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
@@ -93,6 +93,8 @@ func (s *script) shortByName(verb string, words []string) Command {
 			config.Limit = uint32(s.number(limit))
 		}
 		return &AddQueue{ID: s.id("queue " + words[0]), Name: words[0], Config: config}
+	case "change":
+		return &ChangeQueue{Name: words[0], Change: job.QueueChange{Limit: new(uint32(s.number(option(words, "limit"))))}}
 	case "drop":
 		return &RemoveQueue{Name: words[0]}
 	case "pause", "resume", "pause-idle":
