@@ -172,6 +172,10 @@ var Endpoints = []Endpoint{
 		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides", Reply: Queue{}, Indexed: true,
 	},
 	{
+		Name: "queue-set", Subject: "yard.api.v1.queue.set", Summary: "change settings of a queue; those that are not given stay",
+		Pattern: "PATCH /v1/queues/{name}", Request: QueueChange{}, Accepts: "*", Reply: Queue{}, Indexed: true,
+	},
+	{
 		Name: "queue-pause", Subject: "yard.api.v1.queue.pause", Summary: "start no more jobs of a queue",
 		Pattern: "POST /v1/queues/{name}/pause", Request: QueueRequest{}, Reply: Queue{}, Indexed: true,
 	},

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"encoding/json"
+	"reflect"
+
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -13,6 +16,42 @@ type QueueRequest struct {
 	Limit          *int64 `json:"concurrency_limit"`
 	AllowOverrides *bool  `json:"allow_job_overrides"` // nil means true
 }
+
+// QueueChange names a queue, and the settings of it that change.
+type QueueChange struct {
+	Name           string         `json:"name"`
+	Limit          Setting[int64] `json:"concurrency_limit,omitzero"`
+	AllowOverrides Setting[bool]  `json:"allow_job_overrides,omitzero"`
+}
+
+// Setting is a setting in a request that changes some of them. A key that is missing in
+// the request leaves the setting as it is; null resets it to its default.
+type Setting[T any] struct {
+	given bool
+	value *T
+}
+
+// SetTo returns the setting that changes to value.
+func SetTo[T any](value T) Setting[T] { return Setting[T]{true, &value} }
+
+// Reset returns the setting that changes to its default.
+func Reset[T any]() Setting[T] { return Setting[T]{given: true} }
+
+// Get returns the value to which the setting changes, nil if it is to be reset; given is
+// false if it stays as it is.
+func (s Setting[T]) Get() (value *T, given bool) { return s.value, s.given }
+
+// MarshalJSON returns the JSON of the value, null for a reset.
+func (s Setting[T]) MarshalJSON() ([]byte, error) { return json.Marshal(s.value) }
+
+// UnmarshalJSON reads a value, or null for a reset.
+func (s *Setting[T]) UnmarshalJSON(data []byte) error {
+	s.given = true
+	return json.Unmarshal(data, &s.value)
+}
+
+// Type returns the type of the JSON: a pointer to that of the value.
+func (s Setting[T]) Type() reflect.Type { return reflect.TypeOf(s.value) }
 
 // Queue is a queue, and how many jobs it has.
 type Queue struct {

@@ -153,6 +153,44 @@ func TestClient(t *testing.T) {
 			t.Errorf("error is %v, which should name the known functions", err)
 		}
 	})
+	t.Run("queue settings", func(t *testing.T) {
+		if err := c.AddQueue(t.Context(), "narrow"); err != nil {
+			t.Fatal(err)
+		}
+		setLimit := func(limit int) error {
+			return c.SetQueue(t.Context(), "narrow", client.QueueSettings{Limit: &limit})
+		}
+		if err := setLimit(1); err != nil {
+			t.Fatal(err)
+		}
+		started, proceed := make(chan int64, 2), make(chan struct{})
+		w := c.Worker()
+		w.Handle("narrow", "", func(_ context.Context, a *client.Attempt) (any, error) {
+			started <- a.Fence
+			<-proceed
+			return nil, nil
+		})
+		work(t, w)
+		ids := []string{enqueue(t, c, client.Job{Queue: "narrow", Params: mail{}}), enqueue(t, c, client.Job{Queue: "narrow", Params: mail{}})}
+		<-started
+		if err := setLimit(2); err != nil {
+			t.Fatal(err)
+		}
+		<-started // the second job, beside the first
+		close(proceed)
+		for _, id := range ids {
+			if _, err := c.Wait(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		}
+		var refused *client.Error
+		if err := c.SetQueue(t.Context(), "none", client.QueueSettings{Limit: new(1)}); !errors.As(err, &refused) || refused.Code != "QUEUE_NOT_FOUND" {
+			t.Errorf("a queue that does not exist: %v", err)
+		}
+		if err := setLimit(-1); err == nil {
+			t.Error("a negative limit is sent")
+		}
+	})
 	t.Run("key", func(t *testing.T) {
 		j := client.Job{Queue: "mail", Function: "silent", Key: "order 17"}
 		if first, second := enqueue(t, c, j), enqueue(t, c, j); first != second {

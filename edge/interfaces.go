@@ -38,6 +38,7 @@ type Session interface {
 	Queue(ctx context.Context, name string) (job.Queue, bool, error)
 	Queues(ctx context.Context) ([]job.Queue, error) // in any order
 	AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error)
+	ChangeQueue(ctx context.Context, name string, change job.QueueChange) error
 	RemoveQueue(ctx context.Context, name string) error
 	// PauseQueue pauses or resumes a queue. It returns job.ErrQueuePaused or
 	// job.ErrQueueNotPaused if there is nothing to change.

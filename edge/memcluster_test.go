@@ -221,6 +221,18 @@ func (c *memCluster) AddQueue(_ context.Context, name string, cfg job.QueueConfi
 	return id, nil
 }
 
+func (c *memCluster) ChangeQueue(_ context.Context, name string, change job.QueueChange) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q, ok := c.queues[name]
+	if !ok {
+		return job.ErrQueueNotFound
+	}
+	q.Config = q.Config.Changed(change)
+	c.queues[name] = q
+	return nil
+}
+
 func (c *memCluster) RemoveQueue(_ context.Context, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

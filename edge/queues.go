@@ -69,6 +69,14 @@ func (q queries) handleAddQueue(ctx context.Context, queue overhop.AddQueue) (ov
 	return textField("qid", id.String()), nil
 }
 
+// handleSetQueue changes settings of a queue.
+func (q queries) handleSetQueue(ctx context.Context, s overhop.SetQueue) (overhop.Raw, error) {
+	if err := q.checkUserQueue(ctx, s.Queue); err != nil {
+		return nil, err
+	}
+	return nil, q.cluster.ChangeQueue(ctx, s.Queue, job.QueueChange{Limit: s.Limit, AllowOverrides: s.AllowOverrides})
+}
+
 // requireQueue returns job.ErrQueueNotFound if the queue does not exist.
 func (q queries) requireQueue(ctx context.Context, name string) error {
 	_, found, err := q.cluster.Queue(ctx, name)

@@ -208,6 +208,7 @@ var readers = map[int64]reader{
 	overhop.TDone: only(overhop.ParseDone), overhop.TFail: only(overhop.ParseFail), overhop.TAwait: two(overhop.ParseAwait),
 	overhop.TGoodbye: only(overhop.ParseGoodbye), overhop.TCancel: two(overhop.ParseCancel),
 	overhop.TClrQueue: two(overhop.ParseClrQueue), overhop.TObliterate: two(overhop.ParseObliterate),
+	overhop.TSetQueue: only(overhop.ParseSetQueue),
 }
 
 func readBeat(p overhop.Raw, _ bool) error {

@@ -72,6 +72,7 @@ const (
 	KindReclaim  Kind = iota + 40
 	KindRelocate      // move records out of the lanes
 )
+
 // KindChangeQueue changes the settings of a queue.
 const KindChangeQueue Kind = 42
 

@@ -156,6 +156,33 @@ func TestPause_StopsAndResumes(t *testing.T) {
 	})
 }
 
+// A raised limit starts the next job at once, a lowered one none until enough have ended.
+func TestLimit_IsChanged(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		limit := func(n uint32) { h.propose(&ledger.ChangeQueue{Name: "mail", Change: job.QueueChange{Limit: &n}}) }
+		active := func() int { return int(h.counts().Notified) }
+		h.propose(&ledger.AddQueue{ID: job.ID{1}, Name: "mail", Config: job.QueueConfig{Limit: 1}})
+		n1 := h.node("n1")
+		n1.work = func(*job.Assignment) (time.Duration, job.Outcome) { return -1, job.Outcome{} } // jobs never end
+		n1.offer(job.Overhop, "mail", "w1", 9)
+		for range 4 {
+			h.enqueue("mail", "", anyJob)
+		}
+		h.until("one runs", func() bool { return active() == 1 })
+		limit(3)
+		raised := time.Now()
+		h.until("three run", func() bool { return active() == 3 })
+		if took := time.Since(raised); took > 5*time.Millisecond {
+			t.Errorf("the raised limit took %v", took)
+		}
+		limit(2)
+		h.advance(10 * time.Second)
+		if active() != 3 {
+			t.Errorf("%d jobs run after the limit was lowered", active())
+		}
+	})
+}
+
 func TestDelayed_StartsAtItsTime(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		h.node("n1").offer(job.Overhop, "mail", "w1", 5)

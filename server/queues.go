@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -22,7 +23,7 @@ type Queues struct {
 func (h *Queues) Handlers() map[string]Handler {
 	return map[string]Handler{
 		"queue-list": JSONReply(h.list), "queue-show": JSON(h.show), "queue-add": JSON(h.add),
-		"queue-pause": JSON(h.pause), "queue-resume": JSON(h.resume), "queue-remove": JSON(h.remove),
+		"queue-set": JSON(h.set), "queue-pause": JSON(h.pause), "queue-resume": JSON(h.resume), "queue-remove": JSON(h.remove),
 		"queue-cancel": JSON(h.cancelJobs), "queue-clear": JSON(h.clear),
 	}
 }
@@ -59,17 +60,46 @@ func findQueue(ctx context.Context, c *authority.Client, name string) (*api.Queu
 // given.
 func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, error) {
 	c := &ledger.AddQueue{ID: job.ID(uuid.New()), Name: q.Name, Config: job.DefaultQueueConfig}
-	if q.Limit != nil {
-		if *q.Limit < 1 || *q.Limit > job.MaxLimit {
-			return nil, &job.InvalidError{Reason: fmt.Sprintf("concurrency_limit is %d; must be 1 to %d, or not given", *q.Limit, int64(job.MaxLimit))}
-		}
-		c.Config.Limit = uint32(*q.Limit)
+	limit, err := checkLimit(q.Limit)
+	if err != nil {
+		return nil, err
 	}
+	c.Config.Limit = limit
 	if q.AllowOverrides != nil {
 		c.Config.AllowOverrides = *q.AllowOverrides
 	}
 	if err := job.ValidQueue(q.Name); err != nil {
 		return nil, err
+	}
+	return h.change(ctx, q.Name, c)
+}
+
+// checkLimit returns the concurrency limit of a request, 0 for nil.
+func checkLimit(limit *int64) (uint32, error) {
+	if limit == nil {
+		return 0, nil
+	}
+	if *limit < 1 || *limit > job.MaxLimit {
+		return 0, &job.InvalidError{Reason: fmt.Sprintf("concurrency_limit is %d; must be 1 to %d, or null for no limit", *limit, int64(job.MaxLimit))}
+	}
+	return uint32(*limit), nil
+}
+
+// set changes the settings of a queue that the request gives.
+func (h *Queues) set(ctx context.Context, q *api.QueueChange) (*api.Queue, error) {
+	c := &ledger.ChangeQueue{Name: q.Name}
+	if value, given := q.Limit.Get(); given {
+		limit, err := checkLimit(value)
+		if err != nil {
+			return nil, err
+		}
+		c.Change.Limit = &limit
+	}
+	if value, given := q.AllowOverrides.Get(); given {
+		c.Change.AllowOverrides = cmp.Or(value, &job.DefaultQueueConfig.AllowOverrides)
+	}
+	if c.Change == (job.QueueChange{}) {
+		return nil, &job.InvalidError{Reason: "the request changes nothing; give a setting of the queue, such as concurrency_limit"}
 	}
 	return h.change(ctx, q.Name, c)
 }

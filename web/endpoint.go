@@ -72,7 +72,9 @@ func newEndpoint(r *Route) (*endpoint, error) {
 }
 
 // hasBody reports whether the method has a body.
-func (e *endpoint) hasBody() bool { return e.method == http.MethodPost || e.method == http.MethodPut }
+func (e *endpoint) hasBody() bool {
+	return e.method == http.MethodPost || e.method == http.MethodPut || e.method == http.MethodPatch
+}
 
 // bodyLimit returns the size of the largest accepted body, in bytes.
 func (e *endpoint) bodyLimit() int64 {

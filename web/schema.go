@@ -53,10 +53,16 @@ var (
 	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 )
 
+// setting is implemented by types whose JSON is that of another type.
+type setting interface{ Type() reflect.Type }
+
 // schemaOf returns the schema of the JSON of a type, {} if it may be any JSON. reply means
 // that the JSON is part of a reply: then the fields that are always there are required,
 // and slices and maps may be null.
 func schemaOf(kind reflect.Type, reply bool) schema {
+	if kind != nil && kind.Implements(reflect.TypeFor[setting]()) {
+		return schemaOf(reflect.Zero(kind).Interface().(setting).Type(), reply)
+	}
 	switch {
 	case kind == nil, kind == rawJSON, kind == anyType:
 		return schema{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -17,7 +18,7 @@ import (
 func QueueVerbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "queue <verb>",
-		Short: "List, show, explain, add, pause, resume and remove queues",
+		Short: "List, show, explain, add, change, pause, resume and remove queues",
 		Long: `Shows and changes queues. A queue is created by its first job; add it beforehand to
 give it a concurrency limit.`,
 		Example: `  yardmaster queue list
@@ -27,6 +28,7 @@ give it a concurrency limit.`,
 		queueVerb(env, "show", "Show a queue and its number of jobs by state"),
 		queueExplain(env),
 		queueAdd(env),
+		queueSet(env),
 		queueVerb(env, "pause", "Pause a queue: its jobs do not start; running jobs continue"),
 		queueVerb(env, "resume", "Resume a paused queue"),
 		queueRemove(env))
@@ -108,6 +110,35 @@ func queueAdd(env *command.Env) *cobra.Command {
 		},
 	})
 	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
+	return c
+}
+
+// queueSet returns the verb 'queue set'.
+func queueSet(env *command.Env) *cobra.Command {
+	var limit string
+	c := env.WithJSON(&cobra.Command{
+		Use:   "set <queue>",
+		Short: "Change settings of a queue; those that are not given stay",
+		Long: `Changes settings of a queue. Under a raised limit more jobs start at once. A lowered
+limit stops no job: none starts until enough have ended.`,
+		Example: `  yardmaster queue set mail --limit 20
+  yardmaster queue set mail --limit none`,
+		RunE: func(c *cobra.Command, args []string) error {
+			request := named(args)
+			switch n, err := strconv.ParseInt(limit, 10, 64); {
+			case !c.Flags().Changed("limit"):
+				return usererror.Usage(c, "there is nothing to change: give --limit")
+			case limit == "none":
+				request["concurrency_limit"] = nil
+			case err != nil || n < 1 || n > job.MaxLimit:
+				return usererror.Usage(c, "--limit is %q: must be 1 to %d, or none", limit, int64(job.MaxLimit))
+			default:
+				request["concurrency_limit"] = n
+			}
+			return requestQueue(c.Context(), env, "set", request, queueTable)
+		},
+	})
+	c.Flags().StringVar(&limit, "limit", "", "largest `number` of the queue's jobs that run at the same time in the whole yard, or none")
 	return c
 }
 

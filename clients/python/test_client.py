@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 from fakenode import PATIENCE, FakeNode
-from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, STATUS, Client,
+from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETQUEUE, STATUS, Client,
                         CodecError, ConnectionLost, JobFailed, OverhopError)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
@@ -162,6 +162,14 @@ class Jobs(ClientCase):
         future = self.submit(self.client.clear_queue, "q", ["failed"])
         self.assertEqual(self.node.accept().answer(CLRQUEUE, {"removed": 3}), {"q": "q", "statuses": ["failed"]})
         self.assertEqual(future.result(PATIENCE), 3)
+
+    def test_set_queue(self):
+        connection = None
+        for limit in (5, None):
+            future = self.submit(self.client.set_queue, "q", limit=limit)
+            connection = connection or self.node.accept()
+            self.assertEqual(connection.answer(SETQUEUE, {}), {"q": "q", "config": {"concurrency_limit": limit}})
+            future.result(PATIENCE)
 
     def test_result_timeout(self):
         future = self.submit(self.client.result, JID, timeout=0.1)

@@ -62,7 +62,7 @@ log = logging.getLogger("yardmaster")
 # Message types: requests of a client, answers of a node, pushes of a node.
 HELLO, REGISTER, PING, QUEUE, LSQUEUE, SUBSCRIBE, UNSUBSCRIBE, CREDIT, ADDQUEUE = range(1, 10)
 STATUS, RMQUEUE, PAUSE, RESUME, ENQUEUE, JOB, RMJOB, LSJOB, QSTATS = range(10, 19)
-ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE = range(40, 53)
+ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE, SETQUEUE = range(40, 54)
 OK, ERR, HI, IDENT, PONG = range(101, 106)
 QUEST, RECALL, CREDITS, DRAIN, BYE, JOBEND = range(140, 146)
 
@@ -1852,6 +1852,13 @@ class Client:
         except OverhopError as e:
             if not exist_ok or e.code != "DUPLICATE_QUEUE":
                 raise
+
+    def set_queue(self, name: str, *, limit: Optional[int]) -> None:
+        """Let at most ``limit`` jobs of an existing queue run at once over all workers; None means no limit.
+
+        A lowered limit stops no running job.
+        """
+        self._call(SETQUEUE, {"q": name, "config": {"concurrency_limit": limit}})
 
     def remove_queue(self, name: str) -> None:
         """Remove a queue whose jobs have all ended."""

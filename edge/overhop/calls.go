@@ -32,6 +32,18 @@ func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err erro
 	return c.callForText(ctx, TAddQueue, Fields{"name": q.Name, "config": config}.Raw(), "qid")
 }
 
+// SetQueue changes settings of a queue.
+func (c *Client) SetQueue(ctx context.Context, s SetQueue) error {
+	config := Fields{}
+	if s.Limit != nil {
+		config["concurrency_limit"] = nil
+		setUnlessZero(config, "concurrency_limit", *s.Limit)
+	}
+	setIfGiven(config, "allow_job_overrides", s.AllowOverrides)
+	_, err := c.Call(ctx, TSetQueue, Fields{"q": s.Queue, "config": config}.Raw())
+	return err
+}
+
 // Enqueue submits a job and returns its id once the job is accepted.
 func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
 	return c.callForText(ctx, TEnqueue, e.append(nil, c), "jid")

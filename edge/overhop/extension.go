@@ -32,6 +32,7 @@ const (
 	TRetryJob   = 50
 	TClrQueue   = 51
 	TObliterate = 52
+	TSetQueue   = 53
 )
 
 // Messages that a server pushes to clients that offered the extension.
@@ -269,6 +270,31 @@ func ParseClrQueue(payload Raw) (queue string, statuses []string, err error) {
 		}
 	}
 	return queue, statuses, r.err
+}
+
+// SetQueue is the payload of SETQUEUE, which changes settings of a queue. Those that
+// are nil stay as they are.
+type SetQueue struct {
+	Queue          string
+	Limit          *uint32 // 0 removes the limit
+	AllowOverrides *bool
+}
+
+// ParseSetQueue parses a SETQUEUE. In its config, a missing key leaves a setting, and nil
+// resets it. The error is a [*Violation].
+func ParseSetQueue(payload Raw) (SetQueue, error) {
+	r := newFieldReader(payload, "q", "config")
+	s := SetQueue{Queue: r.str("q")}
+	config := r.nested(r.container("config", KindMap, "a map"), "config.", "concurrency_limit", "allow_job_overrides")
+	isGiven := func(name string) bool { return len(config.raw(name)) > 0 }
+	config.nilIsAbsent = true
+	if isGiven("concurrency_limit") {
+		s.Limit = new(uint32(config.optInt("concurrency_limit", 1, maxCount, 0)))
+	}
+	if isGiven("allow_job_overrides") {
+		s.AllowOverrides = new(config.optBool("allow_job_overrides", true))
+	}
+	return s, config.err
 }
 
 // ParseObliterate parses an OBLITERATE. The error is a [*Violation].

@@ -129,6 +129,11 @@ func (s *session) AddQueue(ctx context.Context, name string, cfg job.QueueConfig
 	return id, err
 }
 
+func (s *session) ChangeQueue(ctx context.Context, name string, change job.QueueChange) error {
+	_, err := s.propose(ctx, &ledger.ChangeQueue{Name: name, Change: change})
+	return err
+}
+
 func (s *session) RemoveQueue(ctx context.Context, name string) error {
 	_, err := s.propose(ctx, &ledger.RemoveQueue{Name: name})
 	return err
