@@ -121,7 +121,8 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 	longest := job.MaxDuration.Milliseconds()
 	spec := job.Spec{
 		Function: request.Function, Priority: request.Priority, Trace: request.Trace,
-		UniqueKey: request.UniqueKey, UniqueTTLMS: request.UniqueTTL, RateLimitKey: request.RateLimitKey, RateLimitMS: request.RateLimit,
+		UniqueKey: request.UniqueKey, UniqueTTLMS: request.UniqueTTL, UniqueUntil: request.UniqueUntil,
+		RateLimitKey: request.RateLimitKey, RateLimitMS: request.RateLimit,
 		DebounceKey: request.DebounceKey, DebounceMS: request.Debounce,
 		MaxAttempts:   nilIfZero(request.MaxAttempts),
 		RetryInterval: nilIfZero(min(request.RetryInterval, longest)),

@@ -17,7 +17,8 @@ const (
 // A key is valid across all queues of the cluster.
 //
 // Unique: while the key is held, no second job with it is created; the producer
-// gets the id of the first. Rate: while the key is held, no job with it is
+// gets the id of the first. It is held for its TTL, or until its job has started or
+// ended. Rate: while the key is held, no job with it is
 // created at all. Debounce: while a job with the key has not started, a newer
 // record replaces what it asks for and postpones its start by the window. Rate
 // and Debounce exclude each other.
@@ -25,16 +26,30 @@ type Guards struct{ Unique, Rate, Debounce Guard }
 
 // Guard is a key and how long it is held. The zero Guard is not set.
 type Guard struct {
-	Key GuardKey
-	TTL time.Duration
+	Key   GuardKey
+	TTL   time.Duration
+	Until Until // a unique key: what frees it in place of TTL
 }
+
+// Until is what frees a unique key.
+type Until uint8
+
+// Values of Until. A job that is retried does not take its key again.
+const (
+	UntilTTL   Until = iota
+	UntilStart       // the job's first start, or its end without one
+	UntilEnd         // the job's end
+)
+
+// untilNames are the values of unique_until.
+var untilNames = map[string]Until{"start": UntilStart, "end": UntilEnd}
 
 // GuardKey is the first 16 bytes of a hash of a guard's kind and key text. Keys
 // of different kinds never collide.
 type GuardKey [16]byte
 
 // IsSet reports whether the producer asked for the guard.
-func (g Guard) IsSet() bool { return g.TTL > 0 }
+func (g Guard) IsSet() bool { return g.TTL > 0 || g.Until != UntilTTL }
 
 // Kinds of guards. They are part of the hash and must never change.
 const (
@@ -69,11 +84,15 @@ func (s *Spec) guards() *Guards {
 	if !s.HasGuards() {
 		return nil
 	}
-	return &Guards{
+	guards := &Guards{
 		Unique:   newGuard(kindUnique, s.UniqueKey, s.UniqueTTLMS, DefaultUniqueTTL),
 		Rate:     newGuard(kindRate, s.RateLimitKey, s.RateLimitMS, 0),
 		Debounce: newGuard(kindDebounce, s.DebounceKey, s.DebounceMS, 0),
 	}
+	if s.UniqueUntil != nil {
+		guards.Unique.TTL, guards.Unique.Until = 0, untilNames[*s.UniqueUntil]
+	}
+	return guards
 }
 
 // validateGuards checks the keys of s and how long they are held, and that no
@@ -105,6 +124,17 @@ func (s *Spec) validateGuards() error {
 		}
 	}
 
+	if s.UniqueUntil != nil {
+		_, known := untilNames[*s.UniqueUntil]
+		switch {
+		case !known:
+			return invalid("unique_until is %q; must be start or end, or not given for a time", *s.UniqueUntil)
+		case s.UniqueKey == nil:
+			return invalid("unique_until means nothing without unique_key: give both or neither")
+		case s.UniqueTTLMS != nil:
+			return invalid("unique_until and unique_ttl_ms exclude each other: the key is held until the job's start or end, or for a time")
+		}
+	}
 	if s.RateLimitKey != nil && s.DebounceKey != nil {
 		return invalid("rate_limit_key and debounce_key exclude each other: the one refuses the later job, the other takes it for the earlier")
 	}

@@ -22,7 +22,7 @@ type Defaults struct {
 
 // apply sets those fields of j that s, from which j was made, leaves open.
 func (d Defaults) apply(j *Job, s *Spec) {
-	if d.UniqueTTL > 0 && s.UniqueKey != nil && s.UniqueTTLMS == nil {
+	if d.UniqueTTL > 0 && s.UniqueKey != nil && s.UniqueTTLMS == nil && s.UniqueUntil == nil {
 		j.Guards.Unique.TTL = d.UniqueTTL
 	}
 	if s.ResultTTLMS == nil {

@@ -82,6 +82,8 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		return scanInt(&s.ResultTTLMS, body, i)
 	case "unique_key":
 		return scanString(&s.UniqueKey, body, i)
+	case "unique_until":
+		return scanString(&s.UniqueUntil, body, i)
 	case "unique_ttl_ms":
 		return scanInt(&s.UniqueTTLMS, body, i)
 	}

@@ -57,6 +57,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{ "timeout_ms" : 1000, "retry_interval_ms":10,"params":{"a":"\\\"\/\b\f\n\r\t"}}`))
 	f.Add([]byte(`{"params":{"a":[[[[{}]]]]}}`))
 	f.Add([]byte(`{"function":"f","unique_key":"k\"","unique_ttl_ms":5}`))
+	f.Add([]byte(`{"function":"f","unique_key":"k","unique_until":"end"}`))
 	f.Add([]byte(`{"function":"f","delay_ms":5,"result_ttl_ms":1}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got, want Spec

@@ -35,6 +35,7 @@ type Spec struct {
 	// See [Guards]. Times are in milliseconds.
 	UniqueKey    *string `json:"unique_key,omitempty"`
 	UniqueTTLMS  *int64  `json:"unique_ttl_ms,omitempty"`
+	UniqueUntil  *string `json:"unique_until,omitempty"` // "start" or "end" of the job; excludes UniqueTTLMS
 	RateLimitKey *string `json:"rate_limit_key,omitempty"`
 	RateLimitMS  *int64  `json:"rate_limit_ms,omitempty"`
 	DebounceKey  *string `json:"debounce_key,omitempty"`

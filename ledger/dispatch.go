@@ -55,7 +55,7 @@ func (d *dispatches) place(placement *Placement) bool {
 		next.run.failure = old.run.failure
 	}
 	d.store(old, &next)
-	d.releaseDebounce(old)
+	d.releaseUntil(old, untilStart)
 	d.emitDispatch(old, DispatchNotified, next.run.channel)
 	d.emitDispatch(old, WorkerAssigned, next.run.channel)
 	return true
@@ -109,6 +109,7 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 func (d *dispatches) complete(old, next *storedJob, settlement *Settlement) {
 	d.emitDispatch(old, DispatchDelivered, "")
 	next.state, next.due, next.flags = job.Completed, d.now, old.flags&guarded
+	d.releaseUntil(old, untilEnd)
 	if size := job.ResultSize(settlement.Result.Data, settlement.Blob, settlement.Dropped); size > 0 {
 		lastRun := *old.run
 		lastRun.resultSize = size
@@ -187,6 +188,7 @@ func (d *dispatches) fail(old, next *storedJob, reason string, fault *job.Fault)
 	}
 	next.run.failure = d.failure(reason, fault)
 	next.state, next.due, next.flags = job.Failed, d.now, old.flags&guarded
+	d.releaseUntil(old, untilEnd)
 	d.store(old, next)
 	next.run.failure.deadLetter = d.addDeadLetter(next, reason, fault).Number
 }
@@ -248,7 +250,6 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		lastRun := *old.run
 		next.run = &lastRun
 	}
-	l.releaseDebounce(old) // the job will never start
 	l.fail(old, &next, reason, fault)
 	return Result{State: job.Failed}
 }
@@ -266,7 +267,7 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 	if stored.state == job.Waiting {
 		l.emitUnstartedFailure(stored, job.ReasonRemoved, "")
 	}
-	l.drop(stored)
+	l.remove(stored)
 	return Result{State: stored.state}
 }
 

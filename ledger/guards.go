@@ -19,16 +19,19 @@ const MaxHeldKeys = 1_000_000
 type heldKey struct {
 	key   job.GuardKey
 	job   job.ID // the job that holds it; zero for a rate limit key
-	until int64  // Unix nanoseconds; untilStart for a debounce key
+	queue string // of that job
+	until int64  // Unix nanoseconds, untilStart or untilEnd
 	rate  bool   // a rate limit key, which belongs to no job
 }
 
-// untilStart is the expiry of a debounce key: it is released when its job
-// starts or ends, not after a time.
-const untilStart = math.MaxInt64
+// Expiries of keys that are not released after a time. Debounce keys have the first.
+const (
+	untilStart = math.MaxInt64 - iota // when the job starts or ends
+	untilEnd                          // when the job ends
+)
 
-// guards are the held keys. Each is held by at most one job, which the ledger
-// has, and no job holds more than two.
+// guards are the held keys. Each is held by at most one job, and no job holds more
+// than two. A key with a time may outlive the record of its job in the ledger.
 type guards struct {
 	byKey  map[job.GuardKey]*heldKey // nil in a copy
 	byTime *btree.BTreeG[*heldKey]
@@ -110,15 +113,6 @@ func (g *guards) heldBy(id job.ID) (keys []*heldKey) {
 	return keys
 }
 
-// release removes the keys of a job, or only its debounce key.
-func (g *guards) release(id job.ID, onlyDebounce bool) {
-	for _, held := range g.heldBy(id) {
-		if !onlyDebounce || held.until == untilStart {
-			g.drop(held)
-		}
-	}
-}
-
 // expire removes expired keys, at most maxPruned at a time.
 func (g *guards) expire(now int64) {
 	for range maxPruned {
@@ -130,11 +124,17 @@ func (g *guards) expire(now int64) {
 	}
 }
 
-// releaseDebounce releases the debounce key of a job that starts or will never
-// start.
-func (g *guards) releaseDebounce(stored *storedJob) {
-	if stored.flags&guarded != 0 {
-		g.release(stored.id, true)
+// releaseUntil releases the keys of a job whose expiry is until or later: with
+// untilStart those held until it starts, with untilEnd also those held until it ends,
+// with 0 all.
+func (g *guards) releaseUntil(stored *storedJob, until int64) {
+	if stored.flags&guarded == 0 {
+		return
+	}
+	for _, held := range g.heldBy(stored.id) {
+		if held.until >= until {
+			g.drop(held)
+		}
 	}
 }
 
@@ -142,13 +142,20 @@ func (g *guards) releaseDebounce(stored *storedJob) {
 // is held at least until the job is due.
 func (g *guards) holdFor(stored *storedJob, keys *job.Guards, now int64) {
 	if keys.Unique.IsSet() {
-		g.hold(&heldKey{key: keys.Unique.Key, job: stored.id, until: max(now+int64(keys.Unique.TTL), stored.due)})
+		until := max(now+int64(keys.Unique.TTL), stored.due)
+		switch keys.Unique.Until {
+		case job.UntilStart:
+			until = untilStart
+		case job.UntilEnd:
+			until = untilEnd
+		}
+		g.hold(&heldKey{key: keys.Unique.Key, job: stored.id, queue: stored.queue.name, until: until})
 	}
 	if keys.Rate.IsSet() {
 		g.hold(&heldKey{key: keys.Rate.Key, until: now + int64(keys.Rate.TTL), rate: true})
 	}
 	if keys.Debounce.IsSet() {
-		g.hold(&heldKey{key: keys.Debounce.Key, job: stored.id, until: untilStart})
+		g.hold(&heldKey{key: keys.Debounce.Key, job: stored.id, queue: stored.queue.name, until: untilStart})
 	}
 }
 
@@ -181,7 +188,7 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 		replaced = in.jobs.byID[held.job]
 	}
 	if held := in.holder(j.Guards.Unique, in.now); held != nil && (replaced == nil || held.job != replaced.id) {
-		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: in.jobs.byID[held.job].queue.name}
+		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}
 	}
 	if held := in.holder(j.Guards.Rate, in.now); held != nil {
 		in.emitRateLimited(j, identity)
@@ -230,7 +237,7 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 		in.emitUnstartedFailure(old, reasonDebounced, "")
 	}
 	in.store(old, next)
-	in.release(next.id, false)
+	in.releaseUntil(old, 0)
 	in.holdFor(next, j.Guards, in.now)
 	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: j.Queue}
 }
@@ -263,16 +270,16 @@ func (d *dispatches) GuardsBlock(g *job.Guards) bool {
 	return g.Debounce.IsSet() || d.holder(g.Unique, d.now) != nil || d.holder(g.Rate, d.now) != nil
 }
 
-// guards encodes or decodes the held keys. A key that is held twice, or by a job
-// that does not exist or holds no keys, fails with errCorrupt.
+// guards encodes or decodes the held keys. A key that is held twice, or until the start
+// or end of a job that does not exist or holds no keys, fails with errCorrupt.
 func (c *codec) guards(d *dispatches) {
 	each(c, d.guards.byTime.Len(), d.guards.byTime.Scan, func(held *heldKey) {
-		c.fields((*job.ID)(&held.key), &held.job, &held.until, &held.rate)
+		c.fields((*job.ID)(&held.key), &held.job, (*name)(&held.queue), &held.until, &held.rate)
 		if !c.decoding() {
 			return
 		}
 		holder := d.jobs.byID[held.job]
-		validHolder := held.rate || holder != nil && holder.flags&guarded != 0
+		validHolder := held.rate || holder != nil && holder.flags&guarded != 0 || holder == nil && held.until < untilEnd
 		if d.guards.byKey[held.key] != nil || !validHolder {
 			c.fail(errCorrupt)
 			return

@@ -26,10 +26,12 @@ func checkGuards(l *Ledger) error {
 		r := l.jobs.byID[h.job]
 		_, indexed := l.guards.byJob.Get(h)
 		switch {
-		case !indexed || r == nil || r.flags&guarded == 0 || jobs[h.job] > 2:
+		case !indexed || jobs[h.job] > 2 || r == nil && h.until >= untilEnd || r != nil && r.flags&guarded == 0:
 			err = fmt.Errorf("key %x is held by job %s: %+v", h.key, h.job, r)
 		case h.until == untilStart && (r.run != nil || r.state != job.Waiting && r.state != job.Delayed):
-			err = fmt.Errorf("debounce key %x is held by %s, which has started or ended: %+v", h.key, h.job, r)
+			err = fmt.Errorf("key %x is held until the start of %s, which has started or ended: %+v", h.key, h.job, r)
+		case h.until == untilEnd && r.state.Ended():
+			err = fmt.Errorf("key %x is held until the end of %s, which has ended: %+v", h.key, h.job, r)
 		}
 		return err == nil
 	})

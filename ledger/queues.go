@@ -150,7 +150,7 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 			if removed == maxRemoved {
 				return Result{Err: ErrQueueRemoving}
 			}
-			l.drop(oldest.job)
+			l.remove(oldest.job)
 			removed++
 		}
 	}

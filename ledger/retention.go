@@ -19,12 +19,16 @@ func (d *dispatches) prune() {
 	d.jobs.forgotten.trim(d.now-int64(DedupeHorizon), MaxDedupeIDs)
 }
 
-// drop removes a job and its guard keys, and remembers its id as forgotten.
+// remove drops a job at a caller's request, and releases its keys.
+func (d *dispatches) remove(stored *storedJob) {
+	d.releaseUntil(stored, 0)
+	d.drop(stored)
+}
+
+// drop removes a job and remembers its id as forgotten. Keys that the job holds for a
+// time stay held.
 func (d *dispatches) drop(stored *storedJob) {
 	d.unindex(stored)
-	if stored.flags&guarded != 0 {
-		d.release(stored.id, false)
-	}
 	delete(d.jobs.byID, stored.id)
 	d.jobs.forgotten.add(stored.id, d.now)
 }

@@ -12,7 +12,7 @@ import (
 //	lead <owner> until=<time>        renew until=<time>
 //	bootstrap <lane identity>…
 //	ingest <lane> <from>-<to> [lane=<identity>] [existing-queues] <record>…
-//	     record: <job>:<queue>[/<function>][,prio=n,at=t,acc=t,max=n,unique=k/t,rate=k/t,debounce=k/t]
+//	     record: <job>:<queue>[/<function>][,prio=n,at=t,acc=t,max=n,unique=k/<t|start|end>,rate=k/t,debounce=k/t]
 //	     or  <job>!<queue>,reason=<reason>
 //	place <job>#<n>@<node>/<incarnation>:<channel>…
 //	settle <job>#<n>=<done|retry|give-back|loss|dead>[,at=t,reason=reason,value=json,by=<node>/<incarnation>]…
@@ -205,7 +205,14 @@ func (s *script) record(word string, pos job.Position) job.Job {
 func (s *script) guard(parts []string, kind string) (g job.Guard) {
 	if key, held, ok := strings.Cut(option(parts, kind), "/"); ok {
 		copy(g.Key[:], kind[:1]+key)
-		g.TTL = s.time(held).Sub(scriptStart)
+		switch held {
+		case "start":
+			g.Until = job.UntilStart
+		case "end":
+			g.Until = job.UntilEnd
+		default:
+			g.TTL = s.time(held).Sub(scriptStart)
+		}
 	}
 	return g
 }

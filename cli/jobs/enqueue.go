@@ -297,7 +297,10 @@ func fileError(err error) error {
 }
 
 // guardFlags are the flags of unique, rate limit and debounce keys.
-type guardFlags struct{ unique, rateLimit, debounce guard }
+type guardFlags struct {
+	unique, rateLimit, debounce guard
+	uniqueUntil                 string
+}
 
 // guard is a key, and the time a job holds it.
 type guard struct {
@@ -310,6 +313,7 @@ func (f *guardFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.unique.key, "unique-key", "", "make no second job with this `key`; show the id of the first")
 	durationflag.Var(flags, &f.unique.held, "unique-ttl", 0, "`time` the job holds the unique key, at least until it is due (default 6h)")
+	flags.StringVar(&f.uniqueUntil, "unique-until", "", "hold the unique key until the `event` start or end of the job, not for a time")
 	flags.StringVar(&f.rateLimit.key, "rate-limit-key", "", "make no job while another job holds this `key`")
 	durationflag.Var(flags, &f.rateLimit.held, "rate-limit", 0, "`time` the job holds the rate limit key")
 	flags.StringVar(&f.debounce.key, "debounce-key", "", "replace a job with this `key` that has not started")
@@ -345,7 +349,14 @@ func (f *guardFlags) setOn(spec *job.Spec, c *cobra.Command) error {
 			*g.ms = new(g.guard.held.Milliseconds())
 		}
 	}
+	if given("unique-until") {
+		spec.UniqueUntil = &f.uniqueUntil
+	}
 	switch {
+	case given("unique-until") && !given("unique-key"):
+		return usererror.Usage(c, "--unique-until requires --unique-key")
+	case given("unique-until") && given("unique-ttl"):
+		return usererror.Usage(c, "--unique-until and --unique-ttl exclude each other")
 	case given("rate-limit-key") && given("debounce-key"):
 		return usererror.Usage(c, "--rate-limit-key and --debounce-key exclude each other")
 	case given("debounce-key") && (given("in") || given("at")):

@@ -1729,7 +1729,8 @@ class Client:
                 max_attempts: Optional[int] = None, retry_interval: Union[float, timedelta, None] = None,
                 timeout: Union[float, timedelta, None] = None, priority: Optional[int] = None,
                 key: Optional[str] = None, unique_key: Optional[str] = None,
-                unique_ttl: Union[float, timedelta, None] = None, rate_limit_key: Optional[str] = None,
+                unique_ttl: Union[float, timedelta, None] = None,
+                unique_until: Optional[str] = None, rate_limit_key: Optional[str] = None,
                 rate_limit: Union[float, timedelta, None] = None, debounce_key: Optional[str] = None,
                 debounce: Union[float, timedelta, None] = None, trace: Optional[Dict[str, str]] = None,
                 wait: Union[bool, float] = False) -> Any:
@@ -1745,7 +1746,8 @@ class Client:
         a key is generated, so that a lost answer never makes two jobs.
 
         The other keys hold across all queues. Another job with the same
-        ``unique_key`` is refused for ``unique_ttl`` seconds (DUPLICATE_JOB), and
+        ``unique_key`` is refused for ``unique_ttl`` seconds, or until the first has
+        reached its ``unique_until``, "start" or "end" (DUPLICATE_JOB), and
         one with the same ``rate_limit_key`` for ``rate_limit`` seconds after the
         last (RATE_LIMITED). A job replaces one with the same ``debounce_key``
         that has not started, and starts ``debounce`` seconds from now.
@@ -1771,7 +1773,7 @@ class Client:
             "retry_interval_ms": _optional_milliseconds(retry_interval),
             "timeout_ms": _optional_milliseconds(timeout), "priority": priority,
             "key": key if key is not None else f"auto-{uuid.uuid4().hex}", "unique_key": unique_key,
-            "unique_ttl_ms": _optional_milliseconds(unique_ttl),
+            "unique_ttl_ms": _optional_milliseconds(unique_ttl), "unique_until": unique_until,
             "rate_limit_key": rate_limit_key, "rate_limit_ms": _window("rate_limit", rate_limit_key, rate_limit),
             "debounce_key": debounce_key, "debounce_ms": _window("debounce", debounce_key, debounce), "trace": trace,
         }

@@ -93,6 +93,7 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	setIfGiven(p, "priority", e.Priority)
 	setIfGiven(p, "unique_key", e.UniqueKey)
 	setIfGiven(p, "unique_ttl_ms", e.UniqueTTL)
+	setIfGiven(p, "unique_until", e.UniqueUntil)
 	setIfGiven(p, "rate_limit_key", e.RateLimitKey)
 	setIfGiven(p, "rate_limit_ms", e.RateLimit)
 	setIfGiven(p, "debounce_key", e.DebounceKey)

@@ -204,6 +204,7 @@ type Enqueue struct {
 	// not started. nil means not set; times are in milliseconds.
 	UniqueKey    *string
 	UniqueTTL    *int64
+	UniqueUntil  *string // "start" or "end" of the job, in place of UniqueTTL
 	RateLimitKey *string
 	RateLimit    *int64
 	DebounceKey  *string
@@ -214,7 +215,7 @@ type Enqueue struct {
 // extension are read only if delivery is set. The error is a [*Violation].
 func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 	r := newFieldReader(payload, "q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
-		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms",
+		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms", "unique_until",
 		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
 	e := Enqueue{
 		Queue:         r.str("q"),
@@ -232,6 +233,7 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 		e.Trace = r.optStrings("trace")
 		e.Notify = r.optBool("notify", false)
 		e.UniqueKey, e.UniqueTTL = r.optKey("unique_key"), r.optCount("unique_ttl_ms", minInt, maxInt)
+		e.UniqueUntil = r.optKey("unique_until")
 		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key"), r.optCount("rate_limit_ms", minInt, maxInt)
 		e.DebounceKey, e.Debounce = r.optKey("debounce_key"), r.optCount("debounce_ms", minInt, maxInt)
 	}

@@ -222,7 +222,8 @@ func (r *requeuer) enqueue(ctx context.Context, l *letter, id job.ID, to string)
 // without guards, which are there to limit producers.
 func respec(spec job.Spec) job.Spec {
 	spec.ClearSchedule()
-	spec.UniqueKey, spec.UniqueTTLMS, spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil, nil, nil
+	spec.UniqueKey, spec.UniqueTTLMS, spec.UniqueUntil = nil, nil, nil
+	spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil
 	return spec
 }
 
