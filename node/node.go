@@ -191,7 +191,6 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	n.runChecks(baseLoops)
 	leaderLoops.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.runTenure) })
-
 	agentLoops.Go(n.agent.Run)
 	n.serveEndpoints(endpointLoops)
 	err = n.serveUntilFailure(ctx, baseLoops.ctx, leaderLoops.ctx, agentLoops.ctx, endpointLoops.ctx)
