@@ -17,7 +17,7 @@ import (
 // Parameters of freeing the large bodies that no job needs.
 const (
 	bodySweepInterval = time.Second
-	bodySweepShare    = 20               // a sweep is followed by a pause of this many times its duration, at least
+	bodyListShare     = 10               // a sweep is followed by a pause of this many times the duration of its listing, at least
 	bodyGrace         = 10 * time.Minute // for the record of a body to be stored: far more than nodes allow, and their clocks may differ
 	maxBodyRemovals   = 8                // at the same time
 )
@@ -41,26 +41,29 @@ type bodySweeper struct {
 	laneEnds []uint64  // last sequences of all lanes at an earlier sweep; nil: not all were known
 	endsAt   time.Time // before laneEnds was read
 	settled  time.Time // every record that was stored before this time is ingested
+
+	listing time.Duration // how long the bodies took to list at the last sweep
 }
 
 // run removes bodies until ctx ends.
 func (s *bodySweeper) run(ctx context.Context) error {
 	pause := time.Duration(bodySweepInterval)
 	for backoff.Sleep(ctx, pause) == nil {
-		started := time.Now()
 		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("removal of large bodies failed, retrying", "err", err)
 			pause = reclaimInterval
 			continue
 		}
-		pause = max(bodySweepInterval, bodySweepShare*time.Since(started))
+		pause = max(bodySweepInterval, bodyListShare*s.listing)
 	}
 	return nil
 }
 
 // sweep removes what is not needed now, unless a backup holds the bodies.
 func (s *bodySweeper) sweep(ctx context.Context) error {
+	started := time.Now()
 	bodies, err := s.lanes.Bodies(ctx)
+	s.listing = time.Since(started)
 	if err != nil || len(bodies) == 0 {
 		return err
 	}

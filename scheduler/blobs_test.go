@@ -162,6 +162,21 @@ func TestBodies_RemovalRepeated(t *testing.T) {
 	})
 }
 
+// TestBodies_SlowRemoval checks that the next sweep follows soon after one whose removals
+// took long: the space of bodies must be freed as fast as jobs end.
+func TestBodies_SlowRemoval(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		h.node("n1").offer(job.Overhop, "mail", "w1", 8)
+		h.lanes.set(func() { h.lanes.removeTime = 3 * time.Second })
+		for range 2 {
+			id, name := h.enqueueLarge("")
+			h.until("it ran", func() bool { return h.state(id) == job.Completed })
+			h.advance(6 * time.Second)
+			h.wantBody("6 s after the job's end", name, false)
+		}
+	})
+}
+
 // TestBodies_HeldByBackup checks that nothing is removed while a backup holds it.
 func TestBodies_HeldByBackup(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {

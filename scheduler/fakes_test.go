@@ -168,10 +168,11 @@ type fakeLanes struct {
 
 	relocated fakeLane
 
-	bodies    map[string]StoredBody // stored as blobs, by name
-	removeErr error                 // of RemoveBody
-	letters   map[job.ID]bool       // owners of bodies that dead letters refer to
-	tailEnds  chan struct{}         // closed to make Tail return an error
+	bodies     map[string]StoredBody // stored as blobs, by name
+	removeErr  error                 // of RemoveBody
+	removeTime time.Duration         // that RemoveBody takes
+	letters    map[job.ID]bool       // owners of bodies that dead letters refer to
+	tailEnds   chan struct{}         // closed to make Tail return an error
 }
 
 type fakeLane struct {
@@ -263,6 +264,10 @@ func (l *fakeLanes) DeadLetterBodies(context.Context) (map[job.ID]bool, error) {
 }
 
 func (l *fakeLanes) RemoveBody(_ context.Context, name string) error {
+	l.mu.Lock()
+	wait := l.removeTime
+	l.mu.Unlock()
+	time.Sleep(wait) // without mu: a goroutine that waits for it would stop the bubble's time
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.removeErr == nil {
