@@ -26,6 +26,7 @@ type Options struct {
 	Name  string      // name of this client, for display
 	Token string      // token that the node requires; empty: none
 	TLS   *tls.Config // for [Dial]; nil: plain TCP
+	Plain bool        // name no capabilities: values are in the protocol's own form only
 
 	OnQuest func(Quest) // called by Run for every QUEST; must not block
 
@@ -85,6 +86,9 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 // node's name, the worker's id and the frame limit.
 func (c *Client) handshake() error {
 	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON}}
+	if c.opts.Plain {
+		delete(hello, "caps")
+	}
 	setUnlessZero(hello, "name", c.opts.Name)
 	setUnlessZero(hello, "token", c.opts.Token)
 	hi, err := c.roundTrip(THello, hello.Raw(), THi)

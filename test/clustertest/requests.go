@@ -181,6 +181,7 @@ func (m *Member) Overhop(t testing.TB, o overhop.Options) *overhop.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
+	o.Plain = true
 	c, err := overhop.Dial(ctx, m.node.Addresses().Overhop, o)
 	if err != nil {
 		t.Fatal(err)

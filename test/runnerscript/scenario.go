@@ -211,7 +211,7 @@ func (run *scriptRun) fullResult(e *scriptJob) (string, error) {
 func (run *scriptRun) result(jid string) (string, error) {
 	ctx, cancel := context.WithTimeout(run.ctx, transportTimeout)
 	defer cancel()
-	c, err := overhop.Dial(ctx, run.env.Overhop(), overhop.Options{})
+	c, err := overhop.Dial(ctx, run.env.Overhop(), overhop.Options{Plain: true})
 	if err != nil {
 		return "", err
 	}
