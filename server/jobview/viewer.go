@@ -221,10 +221,13 @@ func (v *Viewer) LoadRecord(ctx context.Context, at job.Position, id job.ID) ([]
 	if !errors.Is(err, streams.ErrNotStored) {
 		return record, err
 	}
-	if err := v.ReadBarrier(ctx); err != nil { // the local ledger may not know yet where it is
-		return nil, err
-	}
 	view, _, findErr := v.ledgerView(id)
+	if findErr == nil && !view.State.Ended() && view.Position == at { // the local ledger may lag
+		if err := v.ReadBarrier(ctx); err != nil {
+			return nil, err
+		}
+		view, _, findErr = v.ledgerView(id)
+	}
 	switch {
 	case findErr != nil:
 		return nil, err
