@@ -21,7 +21,7 @@ const (
 	reclaimInterval   = 30 * time.Second // between two steps, unless a stream grows sooner
 	reclaimMinSize    = 64 << 20         // bytes that are worth a purge, or an eighth of a smaller stream
 
-	relocateMax      = 2048 // records relocated in one step
+	relocateMax      = 2048 // records relocated in one round
 	relocateMaxBytes = 64 << 20
 	relocateBatch    = 128 // records that are relocated together
 
@@ -158,7 +158,7 @@ func (r *laneReclaimer) reclaim(ctx context.Context, i int) (relocated bool, err
 	index, needs := copied.Index(), copied.Needs(relocateMax)[i]
 	plan := planReclaim(info, &needs, s.number == job.RelocatedLane)
 	if plan.relocate > 0 {
-		err = r.relocate(ctx, s.number, needs.Oldest[:plan.relocate])
+		err = r.relocate(ctx, s, needs.Oldest[:plan.relocate])
 	}
 	s.noteHolders(&needs, err)
 	switch {
@@ -239,7 +239,8 @@ var errRelocatedFull = errors.New("the stream of relocated records is nearly ful
 
 // relocate copies records to the stream of relocated records and lets their jobs refer
 // to the copies. It stops after relocateMaxBytes.
-func (r *laneReclaimer) relocate(ctx context.Context, lane uint8, records []ledger.NeededRecord) error {
+func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, records []ledger.NeededRecord) error {
+	lane := s.number
 	if lane != job.RelocatedLane {
 		info, err := r.lanes.Info(ctx, job.RelocatedLane)
 		if err != nil {
@@ -268,7 +269,7 @@ func (r *laneReclaimer) relocate(ctx context.Context, lane uint8, records []ledg
 			break
 		}
 	}
-	r.log.Info("records relocated", "lane", lane, "records", moved, "bytes", bytes)
+	r.log.Info("records relocated", "lane", s.name(), "records", moved, "bytes", bytes)
 	return nil
 }
 
