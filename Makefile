@@ -10,10 +10,11 @@ PKGS       ?= ./...
 JOBS       ?= 2000
 SEEDS      ?= 100000
 FIRST      ?= 1
+YEAR_JOBS  ?= 1000000
 REPORT     ?= drills
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants bench demo drill drill-tests image \
+.PHONY: help build test python race check fuzz sim mutants year bench demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
 
 help: ## show this list
@@ -74,6 +75,9 @@ sim: ## simulate SEEDS (100000) yards with faults, from seed FIRST (1) on
 
 mutants: ## check that the simulation finds each of the known mutants
 	@$(GO) test -count=1 -timeout 1h -v -run TestMutants ./test/sim -mutants
+
+year: ## run a yard through a year of YEAR_JOBS (1000000) jobs in memory; its size must level off
+	@$(GO) test -count=1 -timeout 24h -v -run TestYear ./test/sim/lean -jobs=$(YEAR_JOBS) -days=365
 
 bench: build ## benchmark three nodes against baselines on this machine
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench

@@ -22,6 +22,11 @@
 // a lane is truncated, which the authority has to report before the simulation
 // restores the lane.
 //
+// Most runs have faults for 12 seconds and jobs of at most 9; a few long ones have faults
+// for 40 seconds and jobs of up to 30. Faults come alone or composed: a node crashes
+// while it is cut off, authorities are paused while they hand over. Package lean, below
+// this one, has no faults, and runs a yard for a year.
+//
 // What a disk has acknowledged is never lost: Raft and streams fsync before they
 // answer, which the drills verify with real nodes. Unacknowledged entries and
 // snapshots may be lost.

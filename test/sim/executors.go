@@ -154,8 +154,8 @@ func (sim *simulation) workTime(key string, a *job.Assignment) time.Duration {
 	if lasts := sim.plan.Lasts[a.Job]; lasts > 0 && a.Attempt <= 1 {
 		return lasts
 	}
-	if a.Attempt <= 1 && sim.chance("long "+key, 120) {
-		return sim.duration(key, 1500*time.Millisecond, 9*time.Second)
+	if a.Attempt <= 1 && sim.chance("long "+key, sim.shape.longJobs) {
+		return sim.duration(key, 1500*time.Millisecond, sim.shape.longJob)
 	}
 	return sim.duration(key, time.Millisecond, 1500*time.Millisecond)
 }

@@ -75,7 +75,7 @@ func (n *node) start() {
 	proc.ctx, proc.cancel = context.WithCancel(sim.ctx)
 	n.process = proc
 	cfg := scheduler.Config{
-		Node: n.name, Policy: retryPolicy, DefaultTimeout: jobTimeout, CreateQueues: true,
+		Node: n.name, Policy: retryPolicy, DefaultTimeout: sim.shape.jobTimeout, CreateQueues: true,
 	}
 	for i := range members {
 		cfg.Members = append(cfg.Members, nodeName(i))
@@ -238,10 +238,8 @@ func (w *authorityWatch) changed() <-chan struct{} {
 	return w.next
 }
 
-// retryPolicy is the policy of all jobs, and jobTimeout their hard limit.
+// retryPolicy is the policy of all jobs.
 var retryPolicy = job.Policy{MaxAttempts: 4, BaseDelay: 400 * time.Millisecond, MaxDelay: 2 * time.Second}
-
-const jobTimeout = 11 * time.Second
 
 var errDeposed = errors.New("leadership lost")
 

@@ -26,7 +26,7 @@ func (p *producers) start() {
 	sim := p.sim
 	for i := range sim.plan.drawn() {
 		key := fmt.Sprintf("k%d", i)
-		wait := sim.duration("plan "+key, 50*time.Millisecond, warmup+faultPhase)
+		wait := sim.duration("plan "+key, 50*time.Millisecond, warmup+sim.shape.faults)
 		queue := [...]string{"mail", "narrow", "post"}[sim.intn("queue "+key, 3)]
 		sim.after(wait, "enqueue "+key, func() { p.enqueue(queue, key, p.body(queue, key)) })
 	}
@@ -225,7 +225,7 @@ func (p *callers) randomMark() ledger.Command {
 func (p *callers) randomCron() ledger.Command {
 	return &ledger.SetCron{Replace: true, Cron: ledger.Cron{
 		Name: cronEntries[p.intn("entry", len(cronEntries))], Schedule: [...]string{"@every 1s", "* * * * * *", "*/3 * * * * *"}[p.intn("times", 3)],
-		Queue: "mail", Body: []byte("{}"), NoOverlap: p.chance("alone", 500), CatchUp: p.chance("catch up", 500),
+		Queue: "mail", Body: []byte(`{"params":{}}`), NoOverlap: p.chance("alone", 500), CatchUp: p.chance("catch up", 500),
 	}}
 }
 
@@ -253,7 +253,7 @@ func (p *callers) do(proc *process, c ledger.Command) {
 func (p *callers) restoreRecord(ctx context.Context, proc *process, id job.ID) (seq uint64, err error) {
 	return askLane(ctx, proc, job.RelocatedLane, "restore "+id.String(), func(*lane) (uint64, error) {
 		p.trace("%s restores the record of %s", proc.id, id)
-		return p.lanes.storeRelocated(job.Record{Queue: "mail", Body: []byte("{}")}, id), nil
+		return p.lanes.storeRelocated(job.Record{Queue: "mail", Body: []byte(`{"params":{}}`)}, id), nil
 	})
 }
 

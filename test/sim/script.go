@@ -167,13 +167,7 @@ func (sim *simulation) injectNamed(event string, n *node, lasts time.Duration) {
 	case "late":
 		sim.net.late[n.name] = lateness{until: time.Now().Add(3 * time.Second), by: lasts}
 	case "cut":
-		for _, other := range sim.nodes {
-			if other != n {
-				sim.cut(n.name, other.name, lasts)
-				sim.cut(other.name, n.name, lasts)
-			}
-		}
-		sim.raft.ensureLeader()
+		sim.isolate(n, lasts)
 	}
 }
 

@@ -33,6 +33,8 @@ type Report struct {
 	Moves          int           // dispatches that moved to another node
 	Ticks          int           // cron ticks that made a job
 	Faults         int           // faults of the plan, also those left out
+	Composed       int           // composed faults
+	LongRuns       int           // runs of the long shape
 	TruncatedLanes int           // truncations of lanes that the authority has reported
 	Relocated      int           // records stored in the stream of relocated records
 	Duration       time.Duration // simulated time
@@ -49,6 +51,8 @@ func (r *Report) add(o *Report) {
 	r.Moves += o.Moves
 	r.Ticks += o.Ticks
 	r.Faults += o.Faults
+	r.Composed += o.Composed
+	r.LongRuns += o.LongRuns
 	r.TruncatedLanes += o.TruncatedLanes
 	r.Relocated += o.Relocated
 	r.Duration += o.Duration
@@ -56,22 +60,40 @@ func (r *Report) add(o *Report) {
 
 // summary returns r's counts as text.
 func (r *Report) summary() string {
-	return fmt.Sprintf("%d jobs, %d entries, %d faults, %d leaders, %d crashes, %d truncated lanes, %d records relocated, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
-		r.Accepted, r.Entries, r.Faults, r.Tenures, r.Crashes, r.TruncatedLanes, r.Relocated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
+	return fmt.Sprintf("%d jobs, %d entries, %d faults (%d composed), %d long runs, %d leaders, %d crashes, %d truncated lanes, %d records relocated, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
+		r.Accepted, r.Entries, r.Faults, r.Composed, r.LongRuns, r.Tenures, r.Crashes, r.TruncatedLanes, r.Relocated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
 }
 
 // Durations of a run, in simulated time.
 const (
-	warmup          = time.Second      // before the first fault
-	faultPhase      = 12 * time.Second // the time of faults
-	recoveryTimeout = 90 * time.Second // after the fault phase, within which all jobs must end
-	checkInterval   = 200 * time.Millisecond
+	warmup        = time.Second // before the first fault
+	checkInterval = 200 * time.Millisecond
 )
+
+// shape is how long the parts of a run last, in simulated time.
+type shape struct {
+	faults     time.Duration // the time of faults
+	recovery   time.Duration // after the fault phase, within which all jobs must end
+	longJob    time.Duration // the longest first attempt of a job
+	longJobs   int           // how many first attempts run for longer than 1.5 s, of a thousand
+	jobTimeout time.Duration // hard limit of an attempt
+	faultPause time.Duration // the longest time between two faults
+}
+
+// The two shapes. In a long run jobs outlast several leases, authorities and faults.
+var (
+	usualShape = shape{12 * time.Second, 90 * time.Second, 9 * time.Second, 120, 11 * time.Second, 2500 * time.Millisecond}
+	longShape  = shape{40 * time.Second, 200 * time.Second, 30 * time.Second, 300, 35 * time.Second, 5 * time.Second}
+)
+
+// longRuns is how many runs have the long shape, of a thousand.
+const longRuns = 60
 
 // simulation is the state of one run. Apart from the fields below mu, it is used only
 // by the function that run currently calls.
 type simulation struct {
 	plan       Plan
+	shape      shape
 	started    time.Time
 	log        *slog.Logger
 	ctx        context.Context
@@ -99,6 +121,11 @@ type simulation struct {
 func Run(p Plan) Report {
 	sim := &simulation{plan: p, started: time.Now(), wake: make(chan struct{}, 1), hash: fnv.New64a(), log: slog.New(slog.DiscardHandler)}
 	sim.report.Plan = p
+	sim.shape = usualShape
+	if p.Steps == nil && sim.chance("long run", longRuns) {
+		sim.shape = longShape
+		sim.report.LongRuns++
+	}
 	sim.ctx, sim.cancel = context.WithCancel(context.Background())
 	sim.checker = newChecker(sim)
 	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, late: map[string]lateness{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
@@ -120,7 +147,7 @@ func Run(p Plan) Report {
 	} else {
 		p.begin(sim)
 	}
-	sim.after(warmup+faultPhase, "heal", sim.heal)
+	sim.after(warmup+sim.shape.faults, "heal", sim.heal)
 	sim.run()
 	sim.cancel()
 	for _, n := range sim.nodes {
@@ -149,7 +176,7 @@ func (sim *simulation) heal() {
 	}
 	sim.raft.ensureLeader()
 	sim.callers.cleanUp()
-	sim.after(checkInterval, "look", func() { sim.checkRecovery(time.Now().Add(recoveryTimeout)) })
+	sim.after(checkInterval, "look", func() { sim.checkRecovery(time.Now().Add(sim.shape.recovery)) })
 }
 
 // checkRecovery ends the run when all work has ended, or as a failure when it has not
@@ -166,7 +193,7 @@ func (sim *simulation) checkRecovery(until time.Time) {
 		sim.checker.checkFinal()
 		sim.cancel()
 	case time.Now().After(until):
-		sim.fail("not recovered %s after all was healed: %s", recoveryTimeout, strings.Join(problems, "; "))
+		sim.fail("not recovered %s after all was healed: %s", sim.shape.recovery, strings.Join(problems, "; "))
 		sim.cancel()
 	default:
 		sim.after(checkInterval, "look", func() { sim.checkRecovery(until) })
@@ -315,7 +342,7 @@ func (sim *simulation) duration(key string, from, to time.Duration) time.Duratio
 // only, because any goroutine may call it.
 func (sim *simulation) faultsActive() bool {
 	since := time.Since(sim.started)
-	return since >= warmup && since < warmup+faultPhase
+	return since >= warmup && since < warmup+sim.shape.faults
 }
 
 // minorFaultsActive reports whether single messages and operations may fail or be
