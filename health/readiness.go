@@ -37,6 +37,9 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 		s := r.SnapshotContext(l, authority)
 		s.Reasons = append(s.Reasons, reasons...)
 		state.Readiness = l.Snapshot(s).Readiness
+		if warning := l.ForgottenIDs().Warning(); warning != "" {
+			state.Warnings = append(state.Warnings, warning)
+		}
 	})
 	return state
 }

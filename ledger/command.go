@@ -73,8 +73,11 @@ const (
 	KindRelocate      // move records out of the lanes
 )
 
-// KindChangeQueue changes the settings of a queue.
-const KindChangeQueue Kind = 42
+// Later additions.
+const (
+	KindChangeQueue  Kind = iota + 42 // change the settings of a queue
+	KindMarkIngested                  // up to which time lanes were ingested
+)
 
 // Command is one atomic change: it takes effect completely or not at all.
 type Command interface {
@@ -101,7 +104,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*TickCrons)(nil), (*AdvanceReplay)(nil), (*SetMembers)(nil), (*ChangeMembers)(nil), (*AdvanceMember)(nil),
 		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
-		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil),
+		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil), (*MarkIngested)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}

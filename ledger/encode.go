@@ -11,7 +11,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 8
+const formatVersion = 9
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
 // encode to the same bytes, also if they were restored from different
@@ -51,7 +51,9 @@ func Decode(r io.Reader) (*Ledger, error) {
 func (c *codec) ledger(l *Ledger) {
 	a := &l.authority
 	c.fields(&l.index, &l.term, &l.now, &a.owner, &a.leaseID, &a.leasedUntil, &a.until, &a.epoch, &a.term, &a.member, &l.secret)
-	list(c, &l.lanes, func(lane *LaneCursor) { c.fields(&lane.Identity, &lane.Cursor, &lane.Floor, &lane.LastID) })
+	list(c, &l.lanes, func(lane *LaneCursor) {
+		c.fields(&lane.Identity, &lane.Cursor, &lane.Floor, &lane.LastID, &lane.IngestedUntil)
+	})
 	c.fields(&l.streams, &l.relocatedFloor, &l.revived)
 	c.replay(&l.replay)
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
@@ -182,24 +184,6 @@ func (c *codec) external(l *Ledger) {
 			c.fail(errCorrupt)
 		case c.decoding():
 			l.addExternal(d)
-		}
-	})
-}
-
-// forgottenIDs encodes or decodes the ids of forgotten jobs. Empty slabs and
-// slabs above the normal size fail with errCorrupt.
-func (c *codec) forgottenIDs(ring *idRing) {
-	list(c, &ring.slabs, func(slab *idSlab) {
-		c.fields(&slab.at)
-		list(c, &slab.ids, func(id *job.ID) {
-			c.fields(id)
-			if c.decoding() {
-				ring.known[*id] = struct{}{}
-				ring.size++
-			}
-		})
-		if len(slab.ids) == 0 || len(slab.ids) > slabSize {
-			c.fail(errCorrupt)
 		}
 	})
 }

@@ -234,7 +234,7 @@ func TestDecisions_Bounded(t *testing.T) {
 	stamp.At = stamp.At.Add(DedupeHorizon + time.Second)
 	for range maxDecisions/maxPruned + 1 {
 		stamp.Index++
-		back.Apply(stamp, nil)
+		back.Apply(stamp, []Command{&MarkIngested{Lanes: []LaneEnd{{Last: n, At: stamp.At}}}})
 	}
 	if len(back.decisions.list)+len(back.decisions.byPosition)+len(back.decisions.byID) != 0 {
 		t.Errorf("%d decisions are kept beyond the horizon", len(back.decisions.list))

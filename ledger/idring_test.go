@@ -1,44 +1,200 @@
 package ledger
 
 import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// TestIDRing_Shortfall checks that the ledger is not ready while more ids were
-// forgotten within the dedupe horizon than it can remember.
-func TestIDRing_Shortfall(t *testing.T) {
-	s := newScript(t)
-	s.run("> lead n1 until=1000h")
-	l := s.ledger
-	reasons := func() string {
-		return strings.Join(l.Snapshot(SnapshotContext{Now: l.Now()}).Readiness.Reasons, "\n")
+// TestIDRing compares a ring, through growth, trims and an encoding, with the ids that
+// it must have.
+func TestIDRing(t *testing.T) {
+	const perSecond = 997
+	g, random := newIDRing(), rand.New(rand.NewPCG(1, 2))
+	added, removed, trimmed := 0, 0, int64(0)
+	now := func() int64 { return int64(added/perSecond) * int64(time.Second) }
+	check := func() {
+		t.Helper()
+		if g.size != added-removed {
+			t.Fatalf("%d ids, want %d", g.size, added-removed)
+		}
+		for i := max(0, removed-5000); i < added+1000; i++ {
+			if want := i >= removed && i < added; g.has(benchID(i)) != want {
+				t.Fatalf("has(%d) is %t with ids %d to %d", i, !want, removed, added)
+			}
+		}
 	}
-	g := l.jobs.forgotten
-	for i := range 3 * slabSize {
-		g.add(jobID(i), l.now)
+	for round := range 12 {
+		for range 5000 + random.IntN(20_000) {
+			g.add(benchID(added), now())
+			added++
+		}
+		before := now() - int64(random.IntN(60))*int64(time.Second)
+		g.trim(before)
+		trimmed = max(trimmed, before)
+		for len(g.slabs) > 0 && removed < added && g.slabs[0].ids[0] != benchID(removed) {
+			removed++
+		}
+		if len(g.slabs) > 0 && g.slabs[0].at < before || removed > 0 && int64((removed-1)/perSecond)*int64(time.Second) >= trimmed {
+			t.Fatalf("trimmed to id %d, before %s", removed, time.Duration(before))
+		}
+		check()
+		if round == 6 {
+			decoded := New()
+			decoded.jobs.forgotten = g
+			decoded = decodedCopy(t, decoded)
+			g = decoded.jobs.forgotten
+			check()
+		}
 	}
-	g.size = MaxDedupeIDs - slabSize // as if it had that many
-	if got := reasons(); got != "" {
-		t.Fatalf("not ready although the ring is not full: %s", got)
+	g.trim(now() + 1)
+	removed = added
+	check()
+	for shard := range g.index.shards { // memory is released with the first ids after a peak
+		for len(g.index.shards[shard].slots) > 64 {
+			g.add(benchID(added), now())
+			added++
+		}
 	}
-	g.size = MaxDedupeIDs + 1
-	s.run("> pass @4m")
-	if g.has(jobID(0)) || !g.has(jobID(slabSize)) {
-		t.Fatal("only the oldest ids must be dropped")
+	check()
+}
+
+// TestIDRing_FewIDs checks that few ids are forgotten as early as many, and that a ring
+// that must not forget any does not fill up with short slabs.
+func TestIDRing_FewIDs(t *testing.T) {
+	g, minute := newIDRing(), int64(time.Minute)
+	for i := range 20 {
+		g.add(benchID(i), int64(i)*minute)
 	}
-	const want = "keys of forgotten jobs are known for 4m0s, not for 10m0s: there are more than 9998976; publish no job again that is older"
-	if got := reasons(); got != want {
-		t.Errorf("got  %q\nwant %q", got, want)
+	g.trim(10 * minute)
+	if g.has(benchID(9)) || !g.has(benchID(10)) || g.size != 10 {
+		t.Errorf("%d ids", g.size)
 	}
-	s.run("> pass @9m59s")
-	if reasons() == "" {
-		t.Error("ready too early")
+	const n = 3 * maxShortSlabs
+	for i := range n {
+		g.add(benchID(20+i), int64(20+i)*minute)
 	}
-	s.run("> pass @10m")
-	if got := reasons(); got != "" {
-		t.Errorf("not ready although the oldest id is old enough: %s", got)
+	if len(g.slabs) > maxShortSlabs+n/slabSize+1 {
+		t.Errorf("%d slabs for %d ids", len(g.slabs), g.size)
 	}
+	if !g.has(benchID(10)) || !g.has(benchID(20+n-1)) {
+		t.Error("an id is missing")
+	}
+}
+
+// TestIDRing_SlabNumbersWrap checks that slots of removed ids are not taken for others
+// when the numbers of slabs begin again.
+func TestIDRing_SlabNumbersWrap(t *testing.T) {
+	g := newIDRing()
+	g.first = ^uint32(0) - 2
+	for i := range 3 * maxSlabs {
+		g.add(benchID(i), int64(i)*slabSpan) // one slab each
+		g.trim(int64(i-10) * slabSpan)
+		if !g.has(benchID(max(0, i-10))) || g.has(benchID(i-11)) || g.has(benchID(i+1)) {
+			t.Fatalf("at %d: %d ids", i, g.size)
+		}
+	}
+	if g.size != 11 {
+		t.Errorf("%d ids", g.size)
+	}
+}
+
+func decodedCopy(t *testing.T, l *Ledger) *Ledger {
+	t.Helper()
+	var buf bytes.Buffer
+	if err := l.Encode(&buf); err != nil {
+		t.Fatal(err)
+	}
+	encoding := bytes.Clone(buf.Bytes())
+	decoded, err := Decode(&buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := decoded.Encode(&buf); err != nil || !bytes.Equal(buf.Bytes(), encoding) {
+		t.Fatalf("decoding changes the ledger: %v", err)
+	}
+	return decoded
+}
+
+// BenchmarkIDRing measures a ring of ten million ids: memory, and the time to look for,
+// add and remove an id and to copy and decode the ring.
+func BenchmarkIDRing(b *testing.B) {
+	const n, perSecond = 10_000_000, 20_000
+	ids := make([]job.ID, 1<<20)
+	random := rand.NewChaCha8([32]byte{1})
+	refill := func() {
+		for i := range ids {
+			_, _ = random.Read(ids[i][:])
+		}
+	}
+	var add, has, turn, longest, copied, decode time.Duration
+	var perID float64
+	for range b.N {
+		g := newIDRing()
+		before, count := heapInUse(), 0
+		at := func() int64 { return int64(count) * int64(time.Second) / perSecond }
+		fill := func(total int, trim bool) (spent time.Duration) {
+			for end := count + total; count < end; {
+				refill()
+				for i := 0; i < len(ids) && count < end; i += 64 {
+					start := time.Now()
+					for k := i; k < i+64 && count < end; k++ {
+						g.add(ids[k], at())
+						count++
+					}
+					if trim {
+						g.trim(at() - n/perSecond*int64(time.Second))
+					}
+					took := time.Since(start)
+					spent += took
+					longest = max(longest, took)
+				}
+			}
+			return spent
+		}
+		add += fill(n, false)
+		perID = float64(heapInUse()-before) / n
+		refill()
+		start := time.Now()
+		for i := range ids {
+			if g.has(ids[i]) {
+				b.Fatal("an unknown id was found")
+			}
+		}
+		has += time.Since(start)
+		turn += fill(n, true)
+		if g.size < n || g.size > n+2*slabSize {
+			b.Fatalf("%d ids", g.size)
+		}
+		start = time.Now()
+		c := g.copy()
+		copied += time.Since(start)
+		runtime.KeepAlive(c)
+		l := New()
+		l.jobs.forgotten = g
+		var buf bytes.Buffer
+		if err := l.Encode(&buf); err != nil {
+			b.Fatal(err)
+		}
+		start = time.Now()
+		if _, err := Decode(&buf); err != nil {
+			b.Fatal(err)
+		}
+		decode += time.Since(start)
+	}
+	per := float64(b.N)
+	b.ReportMetric(perID, "bytes/id")
+	b.ReportMetric(float64(add.Nanoseconds())/per/n, "ns/add")
+	b.ReportMetric(float64(turn.Nanoseconds())/per/n, "ns/add+trim")
+	b.ReportMetric(float64(longest.Microseconds()), "µs-longest-64-adds")
+	b.ReportMetric(float64(has.Nanoseconds())/per/float64(len(ids)), "ns/has")
+	b.ReportMetric(float64(copied.Microseconds())/per, "µs/copy")
+	b.ReportMetric(float64(decode.Milliseconds())/per, "ms/decode")
 }
 
 // TestReplay_MoreDamage checks that damage beyond maxDamage is counted.

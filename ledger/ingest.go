@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -28,10 +29,11 @@ const (
 
 // LaneCursor is how far a lane has been ingested.
 type LaneCursor struct {
-	Identity string
-	Cursor   uint64 // sequence of the last ingested record; 0: none
-	Floor    uint64 // records below it may have been purged
-	LastID   job.ID // id of the job or rejection at the cursor, or of the last one before it
+	Identity      string
+	Cursor        uint64    // sequence of the last ingested record; 0: none
+	Floor         uint64    // records below it may have been purged
+	LastID        job.ID    // id of the job or rejection at the cursor, or of the last one before it
+	IngestedUntil time.Time // every record that was stored earlier, in the ledger's time, is ingested; zero: not known
 }
 
 // ingestion turns the records of lanes into jobs.

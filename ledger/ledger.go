@@ -47,7 +47,7 @@ const (
 	FinishedRetention = 24 * time.Hour
 	MaxFinished       = 200_000
 	DedupeHorizon     = 10 * time.Minute
-	MaxDedupeIDs      = 10_000_000
+	MaxDedupeIDs      = 20_000_000 // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
 )
 
 // Ledger is the replicated state. It is not safe for concurrent use: package
@@ -104,7 +104,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	}
 	l.prune()
 	l.external.prune(l.now - int64(FinishedRetention))
-	l.decisions.trim(l.now - int64(DedupeHorizon))
+	l.forget()
 	l.outbox.seal()
 	return results
 }

@@ -333,6 +333,11 @@ func (g *generator) queueCommand(t *rapid.T) Command {
 
 func (g *generator) lease(t *rapid.T) Command {
 	until := g.at.At.Add(10 * time.Second)
+	if rapid.IntRange(0, 3).Draw(t, "mark") == 0 {
+		lane := rapid.IntRange(0, 1).Draw(t, "lane")
+		last := g.ledger.Lanes()[lane].Cursor + uint64(rapid.IntRange(0, 1).Draw(t, "later"))
+		return &MarkIngested{Lanes: []LaneEnd{{Lane: uint8(lane), Last: last, At: g.at.At.Add(somePauses.Draw(t, "ago"))}}}
+	}
 	if rapid.IntRange(0, 9).Draw(t, "made") == 0 {
 		return &Bootstrap{StreamsCreated: true, Lanes: []string{"L9"}}
 	}

@@ -84,7 +84,7 @@ func (l *Ledger) Snapshot(s SnapshotContext) Snapshot {
 }
 
 // reasons returns the ledger's own reasons not to be ready: they concern the
-// authority in view, unread records, the dedupe horizon, a restore, and damage
+// authority in view, unread records, a restore, and damage
 // that a replay found. It returns an empty list, never nil, without a reason.
 func (l *Ledger) reasons(view *Snapshot, s SnapshotContext) []string {
 	reasons := []string{}
@@ -96,10 +96,6 @@ func (l *Ledger) reasons(view *Snapshot, s SnapshotContext) []string {
 	}
 	if s.PendingEvents > 0 && (s.Deferred || s.OldestPending > maxPendingAge) {
 		reasons = append(reasons, fmt.Sprintf("replay has %d pending events", s.PendingEvents))
-	}
-	if age, short := l.forgotten.shortfall(l.now, int64(DedupeHorizon), MaxDedupeIDs); short {
-		reasons = append(reasons, fmt.Sprintf("keys of forgotten jobs are known for %s, not for %s: there are more than %d; publish no job again that is older",
-			time.Duration(age).Round(time.Second), DedupeHorizon, MaxDedupeIDs-slabSize))
 	}
 	if id, source := l.Restoring(); id != "" {
 		reasons = append(reasons, fmt.Sprintf("a restore of %s was begun and has not ended: nothing is accepted; if none is running, take it again: yardmaster restore <file>", source))

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -38,9 +37,7 @@ type bodySweeper struct {
 	lanes  Lanes
 	log    *slog.Logger
 
-	laneEnds []uint64  // last sequences of all lanes at an earlier sweep; nil: not all were known
-	endsAt   time.Time // before laneEnds was read
-	settled  time.Time // every record that was stored before this time is ingested
+	ingested func() time.Time // returns a time before which no record was stored that is not ingested; zero: none is known
 
 	listing time.Duration // how long the bodies took to list at the last sweep
 }
@@ -67,7 +64,6 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 	if err != nil || len(bodies) == 0 {
 		return err
 	}
-	s.updateSettled(ctx)
 	unneeded := s.unneeded(bodies)
 	if len(unneeded) == 0 {
 		return nil
@@ -98,6 +94,7 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 // that is not published. A body whose owner the ledger does not know may belong to a
 // record that is not ingested yet, or not stored yet, until bodyGrace has passed.
 func (s *bodySweeper) unneeded(bodies []StoredBody) (unneeded []StoredBody) {
+	ingested := s.ingested() // before the ledger is read
 	s.ledger.View(func(l *ledger.Ledger) {
 		// A backup takes its hold before it copies the ledger. So without a hold here, the
 		// copy is later and needs no body that this ledger does not.
@@ -112,49 +109,10 @@ func (s *bodySweeper) unneeded(bodies []StoredBody) (unneeded []StoredBody) {
 			if l.NeedsBody(body.Owner) || letters[body.Owner] {
 				continue
 			}
-			if _, known := l.Known(body.Owner); known || body.Stored.Before(s.settled.Add(-bodyGrace)) {
+			if _, known := l.Known(body.Owner); known || body.Stored.Before(ingested.Add(-bodyGrace)) {
 				unneeded = append(unneeded, body)
 			}
 		}
 	})
 	return unneeded
-}
-
-// updateSettled sets s.settled to a time, if a later one is known, before which no record
-// was stored that is not ingested: the time of an earlier sweep, if the lanes are
-// ingested as far as they went then.
-func (s *bodySweeper) updateSettled(ctx context.Context) {
-	var lanes []ledger.LaneCursor
-	s.ledger.View(func(l *ledger.Ledger) { lanes = l.Lanes() })
-	for i, end := range s.laneEnds {
-		if lanes[i].Cursor < end {
-			return // laneEnds stay, until the lanes are ingested up to there
-		}
-	}
-	if s.laneEnds != nil {
-		s.settled = s.endsAt
-	}
-	at := time.Now()
-	ends, err := s.currentEnds(ctx, lanes)
-	if err != nil { // without a leader of each lane, what it holds is unknown
-		s.laneEnds = nil
-		return
-	}
-	s.laneEnds, s.endsAt = ends, at
-}
-
-// currentEnds returns the last sequence of each lane.
-func (s *bodySweeper) currentEnds(ctx context.Context, lanes []ledger.LaneCursor) ([]uint64, error) {
-	ends := make([]uint64, len(lanes))
-	for i, lane := range lanes {
-		info, err := s.lanes.Info(ctx, uint8(i))
-		if err == nil && info.Identity != lane.Identity {
-			err = errors.New("the lane's stream was replaced")
-		}
-		if err != nil {
-			return nil, err
-		}
-		ends[i] = info.Last
-	}
-	return ends, nil
 }

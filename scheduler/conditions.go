@@ -51,9 +51,12 @@ func (t *tenure) conditions(now time.Time) (all []condition) {
 	}
 	for _, lane := range t.lanes.all {
 		name := lane.name()
-		if lane.problem != "" {
+		switch ids := t.lanes.forgotten; {
+		case lane.problem != "":
 			add(name, "%s is not ingested: %s", name, strings.TrimPrefix(lane.problem, name+": "))
-		} else if lane.full {
+		case lane.held && ids.Lane >= 0:
+			add(name, "%s is not ingested: %d ids of forgotten jobs are kept, the maximum, until lane %d is ingested; make that lane readable", name, ids.Count, ids.Lane)
+		case lane.full:
 			add(name+" full", "%s is full and takes no jobs: %s", name, t.reclaimer.holders(lane.number).remedy())
 		}
 	}

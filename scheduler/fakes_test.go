@@ -180,6 +180,7 @@ type fakeLane struct {
 	first    uint64 // first sequence that is not purged
 	records  []job.Record
 	lost     map[uint64]bool // sequences of missing records
+	down     bool            // it cannot be read
 }
 
 func (l *fakeLanes) Ensure(_ context.Context, identities []string, created uint8) error {
@@ -208,6 +209,9 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (LaneInfo, error) {
 		return LaneInfo{}, &OperatorError{errors.New("no such stream")}
 	}
 	lane := l.lane(number)
+	if lane.down {
+		return LaneInfo{}, errors.New("no answer")
+	}
 	kept := uint64(len(lane.records)) + 1 - lane.first
 	return LaneInfo{
 		Identity: lane.identity, First: lane.first, Last: uint64(len(lane.records)), Bytes: kept * l.recordSize, MaxBytes: l.max,
@@ -287,6 +291,9 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, limit int
 		return nil, errors.New("no answer")
 	}
 	lane := l.lanes[number]
+	if lane.down {
+		return nil, errors.New("no answer")
+	}
 	if from < lane.first {
 		return nil, fmt.Errorf("lane %d has no record %d", number, from)
 	}

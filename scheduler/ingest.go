@@ -60,7 +60,7 @@ func (ls *lanes) addRecord(lane *laneState, r pendingRecord) {
 	lane.pending = append(lane.pending, r)
 	lane.next++
 	ls.loop.entry.size += r.size()
-	if ls.blocked == "" {
+	if ls.blocked == "" && !lane.held {
 		ls.loop.markUrgent()
 	}
 }
@@ -77,6 +77,10 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 	waiting := ls.pending
 	ls.pending = nil
 	for i, lane := range waiting {
+		if lane.held {
+			ls.pending = append(ls.pending, lane)
+			continue
+		}
 		share, n := budget/(len(waiting)-i), 0
 		for n < len(lane.pending) && share > 0 {
 			size := lane.pending[n].size()
@@ -157,9 +161,19 @@ func (ls *lanes) pendingSize() (size int) {
 	return size
 }
 
+// ingestible reports whether records are pending that may be ingested.
+func (ls *lanes) ingestible() bool {
+	return ls.blocked == "" && slices.ContainsFunc(ls.pending, func(lane *laneState) bool { return !lane.held })
+}
+
 // updateBlocked sets ls.blocked, the reason why nothing is ingested: the outbox is half
-// full, or the reason that Config.BlockedReason returns.
+// full, or the reason that Config.BlockedReason returns. It also determines which lanes are
+// held.
 func (ls *lanes) updateBlocked(l *ledger.Ledger) {
+	for _, lane := range ls.all {
+		lane.held = !ls.mayIngest(l, lane.number)
+	}
+	ls.forgotten = l.ForgottenIDs()
 	ls.blocked = ""
 	if ls.loop.cfg.BlockedReason != nil {
 		ls.blocked = ls.loop.cfg.BlockedReason()

@@ -44,6 +44,9 @@ type laneState struct {
 	wake         chan uint64 // holds at most one request to read from a sequence on
 	reading      bool        // a read is requested or running
 	receivedAt   time.Time   // when the oldest pending record was received
+	held         bool        // none of its records is ingested, see [ledger.Ledger.MayIngest]
+	end          laneEnd
+	completeAt   time.Time // every record that was stored before this time, by this node's clock, is ingested; zero: not known
 }
 
 // lanes ingests the records of all lanes. Its fields belong to the loop's goroutine,
@@ -60,10 +63,17 @@ type lanes struct {
 	ingests     uint64 // ingest commands built so far
 	provisional provisionalWaitlists
 	blocked     string // why no job is ingested; "": jobs are
+	forgotten   ledger.ForgottenIDs
+	mayIngest   func(l *ledger.Ledger, lane uint8) bool // is [ledger.Ledger.MayIngest], except in tests
+
+	completeAt atomic.Int64 // the earliest of the lanes, in Unix nanoseconds; 0: not known. Any goroutine may read it
 }
 
 func newLanes(loop *eventLoop, client Lanes, c *counters, operator operatorTopics) *lanes {
-	return &lanes{loop: loop, client: client, counters: c, operator: operator, bodies: newBodyCache(), provisional: provisionalWaitlists{}}
+	return &lanes{
+		loop: loop, client: client, counters: c, operator: operator,
+		bodies: newBodyCache(), provisional: provisionalWaitlists{}, mayIngest: (*ledger.Ledger).MayIngest,
+	}
 }
 
 // load initializes the lanes from the ledger's cursors.
@@ -372,17 +382,30 @@ func isStreamMismatch(err error) bool {
 	return isLaneLost(err) || errors.As(err, &mismatch)
 }
 
-// verify compares the lane's stream with the ledger, while both may advance: the stream
-// must be the same one, have all records after the cursor, and have the last ingested
-// record at the cursor. It returns a [*streamMismatchError] if that is not so, and
-// another error if the stream could not be read.
+// verify compares the lane's stream with the ledger, and notes where the stream ends. It
+// returns a [*streamMismatchError] if the stream does not match, and another error if the
+// stream could not be read.
 func (r *laneReader) verify(ctx context.Context) error {
-	ingested := r.cursor().Cursor // read before Info: the stream must not end below it
+	end := laneEnd{seenAt: time.Now()}
+	var ingested uint64 // read before Info: the stream must not end below it
+	r.lanes.loop.ledger.View(func(l *ledger.Ledger) { ingested, end.ledgerAt = l.Lanes()[r.lane.number].Cursor, l.Now() })
 	info, err := r.lanes.client.Info(ctx, r.lane.number)
 	if err != nil {
 		return fmt.Errorf("lane %d: %w", r.lane.number, err)
 	}
 	r.lanes.loop.post(func() { r.lane.full = LaneFull(info.Bytes, info.MaxBytes) })
+	if err := r.compare(ctx, info, ingested); err != nil {
+		return err
+	}
+	end.last = info.Last
+	r.lanes.loop.post(func() { r.lane.noteEnd(end) })
+	return nil
+}
+
+// compare compares the lane's stream with the ledger, while both may advance: the stream
+// must be the same one, not end below the sequence ingested, have all records after the
+// cursor, and have the last ingested record at the cursor.
+func (r *laneReader) compare(ctx context.Context, info LaneInfo, ingested uint64) error {
 	cursor := r.cursor() // read after Info: every record purged before is below it
 	mismatchf := func(format string, args ...any) error {
 		return &streamMismatchError{r.lane.number, fmt.Sprintf(format, args...), false}

@@ -168,7 +168,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 		return group.Wait()
 	}
 	identities := t.lanes.identities()
-	bodies := &bodySweeper{ledger: s.ledger, lanes: s.lanes, log: s.log}
+	bodies := &bodySweeper{ledger: s.ledger, lanes: s.lanes, log: s.log, ingested: t.lanes.ingestedBefore}
 	group.Go(func() error { return t.streams.run(ctx, identities) })
 	group.Go(func() error { return t.lanes.run(ctx) })
 	group.Go(func() error { return t.outbox.Run(ctx, t.loop.epoch) })

@@ -199,7 +199,7 @@ func (t *tenure) carryOver() {
 	for _, c := range e.commands {
 		e.size += sizeOf(c.command)
 	}
-	if len(t.dispatches.outcomes) > 0 || len(e.commands) > 0 || len(t.lanes.pending) > 0 && t.lanes.blocked == "" {
+	if len(t.dispatches.outcomes) > 0 || len(e.commands) > 0 || t.lanes.ingestible() {
 		t.loop.markUrgent()
 	}
 }
@@ -210,6 +210,7 @@ func (t *tenure) sweep() {
 	now := time.Now()
 	if now.Sub(t.lease.renewedAt) >= renewInterval {
 		t.lease.renew(t.phase())
+		t.lanes.markIngested()
 		t.submitConsistencyCheck(now)
 	}
 	t.endOnRestore()
@@ -266,8 +267,8 @@ func (t *tenure) committed(s submission, c Commit) {
 		}
 		t.nextDue = l.NextDue()
 	})
-	if len(t.lanes.pending) > 0 {
-		t.loop.markUrgent() // ingests that a full outbox held back may continue
+	if t.lanes.ingestible() {
+		t.loop.markUrgent() // ingests that were held back may continue
 	}
 	t.outbox.Wake()
 }

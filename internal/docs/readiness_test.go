@@ -33,7 +33,6 @@ var reasonTests = map[string]string{
 	"lane … is not ingested":             "scheduler/verifylane_test.go: TestVerifyLane_ReplacedDuringTenure",
 	"lane … is full":                     "scheduler/blocked_test.go: lane 0 is full and takes no jobs",
 	"replay has":                         "ledger/testdata/readiness.txt: replay has 2 pending events",
-	"keys of forgotten jobs":             "ledger/idring_test.go: TestIDRing_Shortfall",
 	"lane …: record … missing":           "ledger/testdata/replay.txt: missing from the stream",
 	"lane …: record … not what":          "ledger/testdata/replay.txt: not what was ingested",
 	"the replay found damage":            "ledger/idring_test.go: TestReplay_MoreDamage",
