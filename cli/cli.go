@@ -53,7 +53,7 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 		return exit.Code
 	}
 	err = usererror.Explain(err, env.Target(), env.Timeout)
-	fmt.Fprintln(s.Err, "yardmaster:", usererror.Line(err))
+	env.Note("%s", usererror.Line(err))
 	explained, ok := err.(*usererror.Error)
 	switch {
 	case ok && explained.Usage:

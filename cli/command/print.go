@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 )
@@ -59,19 +58,15 @@ func (env *Env) PrintJSON(text []byte) error {
 	return err
 }
 
-// Note writes a line about the program itself to standard error.
-func (env *Env) Note(format string, args ...any) {
-	fmt.Fprintf(env.Err, "yardmaster: "+format+"\n", args...)
+// PrintLine writes text, which is not changed, and a line break to standard output.
+func (env *Env) PrintLine(text []byte) error {
+	_, err := env.Out.Write(append(bytes.Clone(text), '\n'))
+	return err
 }
 
-// Rows returns a function that writes a named value to w, unless the value is "", "-" or
-// "null".
-func Rows(w io.Writer) func(name, value string) {
-	return func(name, value string) {
-		if value != "" && value != "-" && value != "null" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
+// Note writes a line about the program itself to standard error.
+func (env *Env) Note(format string, args ...any) {
+	Printf(env.Err, "yardmaster: "+format+"\n", args...)
 }
 
 // OrDash returns s, or "-" if s is empty.
@@ -103,24 +98,6 @@ func Counts(numbers map[string]int) string {
 		words = append(words, fmt.Sprint(numbers[name], " ", name))
 	}
 	return strings.Join(words, ", ")
-}
-
-// maxCell is the longest text in a table's cell, in characters.
-const maxCell = 160
-
-// Sanitize returns text as one line without control characters, which a terminal
-// might interpret.
-func Sanitize(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-}
-
-// FitCell returns text sanitized and cut to maxCell characters.
-func FitCell(text string) string {
-	text = Sanitize(text)
-	if runes := []rune(text); len(runes) > maxCell {
-		return string(runes[:maxCell-1]) + "…"
-	}
-	return text
 }
 
 // List writes a list that arrives in parts, without holding all of it in

@@ -66,7 +66,7 @@ func snapshotOfYard(ctx context.Context, env *command.Env) error {
 		return err
 	}
 	if index > 0 {
-		fmt.Fprintf(env.Err, "index=%d\n", index)
+		command.Printf(env.Err, "index=%d\n", index)
 	}
 	return nil
 }
@@ -77,14 +77,14 @@ func snapshotLine(w io.Writer, s *ledger.Snapshot) {
 	if !s.Readiness.Ready {
 		readiness = "blocked(" + strings.Join(s.Readiness.Reasons, ", ") + ")"
 	}
-	fmt.Fprintf(w, "schema=%d authority=owner=%s lease_id=%s leased_until=%s stale=%t stale_reason=%s",
+	command.Printf(w, "schema=%d authority=owner=%s lease_id=%s leased_until=%s stale=%t stale_reason=%s",
 		s.SchemaVersion, orNone(s.Authority.Owner), orNone(s.Authority.LeaseID), orNone(s.Authority.LeasedUntil),
 		s.Authority.Stale, orNone(s.Authority.StaleReason))
-	fmt.Fprintf(w, " backlog=pending=%d notified=%d delivered=%d failed=%d",
+	command.Printf(w, " backlog=pending=%d notified=%d delivered=%d failed=%d",
 		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
-	fmt.Fprintf(w, " replay=cursor=%s pending_events=%d last_replayed_event_id=%s deferred_leader_notification=%t",
+	command.Printf(w, " replay=cursor=%s pending_events=%d last_replayed_event_id=%s deferred_leader_notification=%t",
 		orNone(s.Replay.Cursor), s.Replay.PendingEvents, orNone(s.Replay.LastReplayedEventID), s.Replay.DeferredLeaderNotification)
-	fmt.Fprintf(w, " readiness=%s\n", readiness)
+	command.Printf(w, " readiness=%s\n", readiness)
 }
 
 func orNone(s *string) string {
@@ -192,7 +192,7 @@ func commandNames() []string { return slices.Concat(ledger.CommandNames, ledger.
 func eventNames() []string { return slices.Concat(ledger.EventNames(), ledger.MailboxEventNames) }
 
 func schemaText(w io.Writer, _ *struct{}) {
-	fmt.Fprintf(w, `runtime-schema=%d
+	command.Printf(w, `runtime-schema=%d
 commands=%s
 events=%s
 transport=%s
@@ -284,7 +284,7 @@ kept under names that end in .old. Other files stay.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(env.Out, "initialized state directory:", args[0])
+			err = command.Printf(env.Out, "initialized state directory: %s\n", args[0])
 			return err
 		},
 	}

@@ -69,7 +69,7 @@ func listDeadLetters(ctx context.Context, p pages) error {
 	list := &command.List{Env: p.env, Head: "LETTER\tJOB\tQUEUE\tFUNCTION\tATTEMPTS\tFAILED\tSTATE\tERROR\n", Name: "letters"}
 	moreLeft, err := p.each(ctx, func(part *page) error {
 		return command.WriteItems(list, part.Letters, func(w io.Writer, l *api.DeadLetter) {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", l.Number, command.OrDash(l.ID), l.Queue, command.OrDash(l.Function), l.Attempts,
+			command.Row(w, l.Number, command.OrDash(l.ID), l.Queue, command.OrDash(l.Function), l.Attempts,
 				command.TimeText(&l.Failed), command.OrDash(l.State), command.OrDash(deadLetterCause(l)))
 		})
 	})
@@ -88,25 +88,25 @@ func deadLetterCause(l *api.DeadLetter) string {
 	fault := l.Error
 	switch {
 	case fault == nil || fault.Message == "":
-		return command.FitCell(l.Reason)
+		return l.Reason
 	case fault.Type == "":
-		return command.FitCell(fault.Message)
+		return fault.Message
 	}
-	return command.FitCell(fault.Type + ": " + fault.Message)
+	return fault.Type + ": " + fault.Message
 }
 
 // deadLetterTable shows one dead letter, without empty fields.
 func deadLetterTable(w io.Writer, l *api.DeadLetter) {
-	row := command.Rows(w)
+	row := command.Fields(w)
 	row("letter", fmt.Sprint(l.Number))
 	row("job", l.ID)
 	row("queue", l.Queue)
 	row("function", l.Function)
-	row("reason", command.Sanitize(l.Reason))
+	row("reason", l.Reason)
 	if fault := l.Error; fault != nil {
-		row("error", command.Sanitize(fault.Message))
-		row("error type", command.Sanitize(fault.Type))
-		row("error code", command.Sanitize(fault.Code))
+		row("error", fault.Message)
+		row("error type", fault.Type)
+		row("error code", fault.Code)
 		row("details", string(fault.Details))
 	}
 	row("attempts", fmt.Sprint(l.Attempts))
@@ -151,20 +151,20 @@ func addCounts(total, counts map[string]int) {
 // statsTable writes the number of dead letters, their age, and a table of the numbers
 // by queue, function and error, each with the largest number first.
 func statsTable(w io.Writer, s *api.DeadLetterCounts) {
-	fmt.Fprintf(w, "letters\t%d\n", s.Count)
+	command.Printf(w, "letters\t%d\n", s.Count)
 	if s.Count == 0 {
 		return
 	}
-	fmt.Fprintf(w, "oldest\t%s\nnewest\t%s\n", command.TimeText(s.Oldest), command.TimeText(s.Newest))
+	command.Printf(w, "oldest\t%s\nnewest\t%s\n", command.TimeText(s.Oldest), command.TimeText(s.Newest))
 	for _, table := range []struct {
 		title  string
 		counts map[string]int
 	}{{"QUEUE", s.Queues}, {"FUNCTION", s.Functions}, {"ERROR", s.Errors}} {
-		fmt.Fprintf(w, "\n%s\tLETTERS\n", table.title)
+		command.Printf(w, "\n%s\tLETTERS\n", table.title)
 		names := command.SortedKeys(table.counts)
 		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(table.counts[b], table.counts[a]) })
 		for _, name := range names {
-			fmt.Fprintf(w, "%s\t%d\n", command.OrDash(command.FitCell(name)), table.counts[name])
+			command.Row(w, command.OrDash(name), table.counts[name])
 		}
 	}
 }
@@ -184,8 +184,8 @@ func changeDeadLetters(ctx context.Context, p pages, dryRun bool) error {
 			if r.Error != "" {
 				failed++
 			}
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", r.Number, r.Result, command.OrDash(cmp.Or(r.Job, r.ID)), command.OrDash(r.Queue),
-				command.OrDash(command.FitCell(cmp.Or(r.Error, r.Note))))
+			command.Row(w, r.Number, r.Result, command.OrDash(cmp.Or(r.Job, r.ID)), command.OrDash(r.Queue),
+				command.OrDash(cmp.Or(r.Error, r.Note)))
 		})
 	})
 	if err != nil && len(results) == 0 && !p.env.JSON {

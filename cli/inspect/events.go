@@ -161,8 +161,7 @@ func events(ctx context.Context, env *command.Env, f *eventFilter, follow bool) 
 	return client.History(ctx, f.since, follow, func(batch streams.Batch) error {
 		return f.eachEvent(batch.Body, func(line []byte, e *eventLine) error {
 			if env.JSON {
-				_, err := fmt.Fprintf(env.Out, "%s\n", line)
-				return err
+				return env.PrintLine(line)
 			}
 			return e.write(env.Out)
 		})
@@ -290,15 +289,14 @@ func (e *eventLine) write(w io.Writer) error {
 		{"lease_id", e.LeaseID}, {"leased_until", e.Until},
 	} {
 		if field.value != "" {
-			fmt.Fprintf(&rest, " %s=%s", field.name, field.value)
+			command.Printf(&rest, " %s=%s", field.name, field.value)
 		}
 	}
 	if e.Cursor != nil {
-		fmt.Fprintf(&rest, " cursor=%s", *e.Cursor)
+		command.Printf(&rest, " cursor=%s", *e.Cursor)
 	}
 	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
-		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
+		command.Printf(&rest, " metadata=%s", e.Metadata)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-8d %-21s %s\n", command.TimeText(&e.At), e.Number, typeName(e.Event), command.Sanitize(command.OrDash(cmp.Or(e.Request, e.Task, e.Job))+rest.String()))
-	return err
+	return command.Printf(w, "%s  %-8d %-21s %s\n", command.TimeText(&e.At), e.Number, typeName(e.Event), command.OrDash(cmp.Or(e.Request, e.Task, e.Job))+rest.String())
 }

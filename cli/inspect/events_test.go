@@ -58,3 +58,16 @@ func TestEventLine_Plain(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Fields of an event may hold what a producer or a worker wrote.
+func TestEventLine_Hostile(t *testing.T) {
+	e := eventLine{Event: "DispatchFailed"}
+	e.Request, e.Reason, e.Function = "id#1", "\x1b[2Jgone\r\nfaked line\u2028", "f\u202e"
+	var out strings.Builder
+	if err := e.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), "id#1 function=f reason=[2Jgone faked line\n"; !strings.HasSuffix(got, want) || strings.Count(got, "\n") != 1 {
+		t.Errorf("shown as %q, want one line that ends with %q", got, want)
+	}
+}

@@ -82,8 +82,7 @@ func health(ctx context.Context, env *command.Env, aspect, url, path string) err
 		}
 		return usererror.Failed
 	case hasAspect:
-		_, err := fmt.Fprintln(env.Out, aspect)
-		return err
+		return command.Printf(env.Out, "%s\n", aspect)
 	}
 	return usererror.New(fmt.Sprintf("node %s is not %s: %s", node, aspect, command.OrDash(strings.Join(reply.Reasons, "; and "))), "'yardmaster status' shows more")
 }

@@ -29,23 +29,23 @@ pending and running dispatches, and, if the yard is not ready, the reasons.`,
 // statusTable shows the state of the yard in named lines, followed by tables of the
 // members, the lanes and the runner pools.
 func statusTable(w io.Writer, s *api.Status) {
-	fmt.Fprintf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
-	fmt.Fprintf(w, "ready\t%s\n", readiness(s))
+	command.Printf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
+	command.Printf(w, "ready\t%s\n", readiness(s))
 	for _, reason := range s.Readiness.Reasons {
-		fmt.Fprintf(w, "\t- %s\n", reason)
+		command.Printf(w, "\t- %s\n", reason)
 	}
 	for _, warning := range s.Readiness.Warnings {
-		fmt.Fprintf(w, "warning\t%s\n", warning)
+		command.Printf(w, "warning\t%s\n", warning)
 	}
-	fmt.Fprintf(w, "http\t%s\n", command.OrDash(s.HTTP))
-	fmt.Fprintf(w, "authority\t%s\n", authority(s))
-	fmt.Fprintf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",
+	command.Printf(w, "http\t%s\n", command.OrDash(s.HTTP))
+	command.Printf(w, "authority\t%s\n", authority(s))
+	command.Printf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",
 		command.OrDash(s.Raft.State), command.OrDash(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
-	fmt.Fprintf(w, "backlog\t%d pending, %d notified, %d delivered, %d failed\n",
+	command.Printf(w, "backlog\t%d pending, %d notified, %d delivered, %d failed\n",
 		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
-	fmt.Fprintf(w, "guards\t%d keys held\n", s.HeldKeys)
-	fmt.Fprintf(w, "outbox\t%d bytes to publish; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
-	fmt.Fprintf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
+	command.Printf(w, "guards\t%d keys held\n", s.HeldKeys)
+	command.Printf(w, "outbox\t%d bytes to publish; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
+	command.Printf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
 		s.Workers.Connections, s.Workers.Registered, s.Workers.Subscriptions)
 	memberTable(w, s)
 	laneTable(w, s)
@@ -62,7 +62,7 @@ func memberTable(w io.Writer, s *api.Status) {
 	for _, n := range s.Nodes {
 		statuses[n.Name] = n
 	}
-	fmt.Fprint(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tAVAILABLE\tLAST BEAT\tVERSION\n")
+	command.Printf(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tAVAILABLE\tLAST BEAT\tVERSION\n")
 	for _, m := range s.Members {
 		running, available, beat := "-", "-", "-"
 		if n, ok := statuses[m.Name]; ok {
@@ -71,7 +71,7 @@ func memberTable(w io.Writer, s *api.Status) {
 				beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, voterText(m.Leader, m.Voter), command.OrDash(m.Address), running, available, beat, peerText(m.Version, m.TLS, m.Refused))
+		command.Row(w, m.Name, m.State, voterText(m.Leader, m.Voter), command.OrDash(m.Address), running, available, beat, peerText(m.Version, m.TLS, m.Refused))
 	}
 }
 
@@ -101,9 +101,9 @@ func laneTable(w io.Writer, s *api.Status) {
 	if len(s.Lanes) == 0 {
 		return
 	}
-	fmt.Fprint(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG\n")
+	command.Printf(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG\n")
 	for _, l := range s.Lanes {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%d\t%d\n", l.Lane, l.Stream, command.OrDash(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
+		command.Row(w, l.Lane, l.Stream, command.OrDash(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
 	}
 }
 
@@ -111,13 +111,13 @@ func poolTable(w io.Writer, s *api.Status) {
 	if len(s.Pools) == 0 {
 		return
 	}
-	fmt.Fprint(w, "\nRUNNER\tUP\tRUNNING\tSLOTS\tPROBLEM\n")
+	command.Printf(w, "\nRUNNER\tUP\tRUNNING\tSLOTS\tPROBLEM\n")
 	for _, p := range s.Pools {
-		fmt.Fprintf(w, "%s\t%d of %d\t%d\t%d\t%s\n", p.Runner, p.Up, p.Size, p.InFlight, p.Slots, command.OrDash(p.Reason))
+		command.Row(w, p.Runner, fmt.Sprintf("%d of %d", p.Up, p.Size), p.InFlight, p.Slots, p.Reason)
 	}
 	for _, p := range s.Pools {
 		if !p.Managed {
-			fmt.Fprintf(w, "\n%s is external: this node cannot end a handler that ignores its cancel, even when the node's lease ends.\n", p.Runner)
+			command.Printf(w, "\n%s is external: this node cannot end a handler that ignores its cancel, even when the node's lease ends.\n", p.Runner)
 		}
 	}
 }

@@ -36,30 +36,30 @@ of jobs that the ledger has there.`,
 func workersTable(w io.Writer, list *api.WorkerList) {
 	now := time.Now()
 	count := 0
-	fmt.Fprint(w, "NODE\tKIND\tNAME\tWORKER\tADDRESS\tTAKES\tRUNNING\tSTATE\tSINCE\n")
+	command.Printf(w, "NODE\tKIND\tNAME\tWORKER\tADDRESS\tTAKES\tRUNNING\tSTATE\tSINCE\n")
 	for _, node := range list.Nodes {
 		for i := range node.Workers {
 			count++
 			worker := &node.Workers[i]
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", node.Node, worker.Kind, command.OrDash(command.Sanitize(worker.Name)),
+			command.Row(w, node.Node, worker.Kind, command.OrDash(worker.Name),
 				command.OrDash(worker.Worker), command.OrDash(worker.Address), capacity(worker), worker.Running, workerState(worker),
 				command.TimeText(worker.Connected))
 			for _, j := range worker.Jobs {
-				fmt.Fprintf(w, "\t\t  %s\t%s\tattempt %d\t%s\t\tfor %s\t%s\n", command.OrDash(command.Sanitize(j.Function)), j.JID, j.Attempt, percentText(j.Percent),
-					now.Sub(j.Started).Truncate(time.Second), command.TimeText(&j.Started))
+				command.Row(w, " ", " ", "  "+command.OrDash(j.Function), j.JID, fmt.Sprintf("attempt %d", j.Attempt), percentText(j.Percent),
+					" ", fmt.Sprintf("for %s", now.Sub(j.Started).Truncate(time.Second)), command.TimeText(&j.Started))
 			}
 			if hidden := worker.Running - len(worker.Jobs); hidden > 0 && len(worker.Jobs) > 0 {
-				fmt.Fprintf(w, "\t\t  and %d more\n", hidden)
+				command.Printf(w, "\t\t  and %d more\n", hidden)
 			}
 		}
 	}
-	fmt.Fprintf(w, "\n%d listed\n", count)
+	command.Printf(w, "\n%d listed\n", count)
 	for _, node := range list.Nodes {
 		if node.Error != "" {
-			fmt.Fprintf(w, "%s does not answer (%s): by the ledger it runs %d jobs\n", node.Node, command.Sanitize(node.Error), node.Running)
+			command.Printf(w, "%s does not answer (%s): by the ledger it runs %d jobs\n", node.Node, node.Error, node.Running)
 		}
 		if node.More > 0 {
-			fmt.Fprintf(w, "%s has %d more: use --queue or --worker\n", node.Node, node.More)
+			command.Printf(w, "%s has %d more: use --queue or --worker\n", node.Node, node.More)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func workerState(w *api.Worker) string {
 	case w.Leaving:
 		return "leaving"
 	case w.Kind == "runner" && w.Worker == "":
-		return "down: " + command.Sanitize(w.Reason)
+		return "down: " + w.Reason
 	}
 	return "up"
 }

@@ -350,7 +350,7 @@ func (b *bulk) show(c *chunk) error {
 			b.accepted++
 		}
 		if !b.env.JSON {
-			fmt.Fprintf(&out, "%d\t%s\t%s\n", item.Line, command.OrDash(idText(item.ID)), word)
+			command.Printf(&out, "%d\t%s\t%s\n", item.Line, command.OrDash(idText(item.ID)), word)
 			continue
 		}
 		text, err := json.Marshal(item)
@@ -366,11 +366,11 @@ func (b *bulk) show(c *chunk) error {
 
 // summarize writes the totals and the first refusal to standard error.
 func (b *bulk) summarize() {
-	fmt.Fprintf(b.env.Err, "yardmaster: %d accepted, %d already known, %d refused\n", b.accepted, b.duplicates, b.failed)
+	command.Printf(b.env.Err, "yardmaster: %d accepted, %d already known, %d refused\n", b.accepted, b.duplicates, b.failed)
 	if b.firstFailed == nil {
 		return
 	}
 	first := b.firstFailed.Error
 	err := usererror.Refusal(&api.Error{Code: first.Code, Text: first.Text, RetryAfter: time.Duration(first.RetryAfterMS) * time.Millisecond})
-	fmt.Fprintf(b.env.Err, "yardmaster: line %d: %v\n", b.firstFailed.Line, err)
+	command.Printf(b.env.Err, "yardmaster: line %d: %v\n", b.firstFailed.Line, err)
 }

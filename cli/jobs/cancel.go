@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -204,7 +203,7 @@ func printCancelled(env *command.Env, f *cancelFlags, jobs []cancelResult) error
 	}
 
 	list := &command.List{Env: env, Head: "JOB\tSTATE\tRESULT\n", Name: "jobs"}
-	err := command.WriteItems(list, items, func(w io.Writer, j *cancelResult) { fmt.Fprintf(w, "%s\t%s\t%s\n", j.ID, j.State, j.Result) })
+	err := command.WriteItems(list, items, func(w io.Writer, j *cancelResult) { command.Row(w, j.ID, j.State, j.Result) })
 	if err = errors.Join(err, list.End("no such jobs")); err != nil || env.JSON || len(jobs) == 0 {
 		return err
 	}

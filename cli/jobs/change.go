@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"fmt"
 	"io"
 	"maps"
 
@@ -36,10 +35,10 @@ func jobRemove(env *command.Env) *cobra.Command {
 		Long: `Removes a job that is not running from the ledger; a waiting job will not run. Its
 history, and its dead letter if it has one, stay.`,
 		Example: "  yardmaster job rm order-7 --queue mail",
-	}, func(w io.Writer, s *api.JobRemoved) { fmt.Fprintf(w, "%s\tremoved\n", s.ID) })
+	}, func(w io.Writer, s *api.JobRemoved) { command.Printf(w, "%s\tremoved\n", s.ID) })
 }
 
-func stateLine(w io.Writer, s *api.JobChanged) { fmt.Fprintf(w, "%s\t%s\n", s.ID, s.State) }
+func stateLine(w io.Writer, s *api.JobChanged) { command.Row(w, s.ID, s.State) }
 
 // replayFlags are the flags of 'job replay'.
 type replayFlags struct {
@@ -131,6 +130,6 @@ func (f *replayFlags) changes(env *command.Env, c *cobra.Command, numJobs int) (
 func acceptedLine(env *command.Env) func(io.Writer, *api.EnqueueReply) {
 	return func(w io.Writer, accepted *api.EnqueueReply) {
 		noteExisting(env, accepted, false)
-		fmt.Fprintln(w, accepted.ID)
+		command.Row(w, accepted.ID)
 	}
 }

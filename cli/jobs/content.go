@@ -83,7 +83,7 @@ func printContent(ctx context.Context, env *command.Env, endpoint string, reques
 		offset += int64(len(part.Data))
 		if offset >= part.Size || len(part.Data) == 0 {
 			if newline && part.Encoding == "json" {
-				_, err = fmt.Fprintln(w)
+				_, err = io.WriteString(w, "\n")
 			}
 			return err
 		}

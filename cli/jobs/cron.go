@@ -49,7 +49,7 @@ func cronVerb(env *command.Env, verb, endpoint, short string, table func(io.Writ
 }
 
 func cronRemove(env *command.Env) *cobra.Command {
-	c := cronVerb(env, "rm", "remove", "Remove a cron entry; jobs that it made stay", func(w io.Writer, c *api.CronDetail) { fmt.Fprintf(w, "%s\tremoved\n", c.Name) })
+	c := cronVerb(env, "rm", "remove", "Remove a cron entry; jobs that it made stay", func(w io.Writer, c *api.CronDetail) { command.Printf(w, "%s\tremoved\n", c.Name) })
 	c.Aliases = []string{"remove", "del", "delete"}
 	return c
 }
@@ -171,7 +171,7 @@ entry again changes nothing.`,
 
 // cronsTable shows cron entries, one per line.
 func cronsTable(w io.Writer, s *api.CronPage) {
-	fmt.Fprint(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM\n")
+	command.Printf(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM\n")
 	for i := range s.Entries {
 		c := &s.Entries[i]
 		next, last := "-", "-"
@@ -181,7 +181,7 @@ func cronsTable(w io.Writer, s *api.CronPage) {
 		if c.Last != nil {
 			last = c.Last.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", c.Name, c.State, c.Schedule, c.Zone, c.Queue,
+		command.Row(w, c.Name, c.State, c.Schedule, c.Zone, c.Queue,
 			command.OrDash(cronSpec(c).Function), next, last, c.Fired, c.Skipped, c.Overdue, cronOrigin(c))
 	}
 }
@@ -191,14 +191,14 @@ func cronTable(w io.Writer, c *api.CronDetail) {
 	cronsTable(w, &api.CronPage{Entries: []api.Cron{c.Cron}})
 	for i, at := range c.Upcoming {
 		if i > 0 {
-			fmt.Fprintln(w, "then", at.Format(time.RFC3339))
+			command.Printf(w, "then %s\n", at.Format(time.RFC3339))
 		}
 	}
 }
 
 // cronRows shows one entry in full, without empty fields.
 func cronRows(w io.Writer, c *api.CronDetail) {
-	row := command.Rows(w)
+	row := command.Fields(w)
 	row("entry", c.Name)
 	row("state", c.State)
 	row("from", cronOrigin(&c.Cron))

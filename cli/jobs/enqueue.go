@@ -126,8 +126,7 @@ func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags)
 	case env.JSON:
 		return env.PrintJSON(reply)
 	}
-	_, err = fmt.Fprintln(env.Out, accepted.ID)
-	return err
+	return command.Printf(env.Out, "%s\n", accepted.ID)
 }
 
 // enqueueBody returns the body of the request that enqueues one job. function has at

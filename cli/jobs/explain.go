@@ -43,9 +43,9 @@ and runners of each node.`,
 // explainTable shows why a job does not run or how it ended: the verdict in one
 // sentence, the facts, and the job's history.
 func explainTable(out io.Writer, e *api.JobExplanation) {
-	fmt.Fprintf(out, "%s\n\n", command.Sanitize(e.Verdict))
+	command.Printf(out, "%s\n\n", e.Verdict)
 	w := command.Table(out)
-	row := rows(w)
+	row := command.Fields(w)
 	if !e.ID.IsZero() {
 		row("job", e.ID.String())
 	}
@@ -71,13 +71,6 @@ func explainTable(out io.Writer, e *api.JobExplanation) {
 	observedRow(row, &e.Observed)
 	w.Flush() // out is in memory
 	writeHistory(out, e)
-}
-
-// rows returns a function that writes a named value to w without control
-// characters, unless it is empty.
-func rows(w io.Writer) func(name, value string) {
-	row := command.Rows(w)
-	return func(name, value string) { row(name, command.Sanitize(value)) }
 }
 
 // reasonRows shows the reasons why jobs do not run, each with its data: the remaining
@@ -160,14 +153,14 @@ func observedRow(row func(name, value string), o *api.Provenance) {
 // writeHistory writes a job's acceptance and its events as a table. It skips an event
 // that it cannot decode.
 func writeHistory(out io.Writer, e *api.JobExplanation) {
-	fmt.Fprint(out, "\nhistory")
+	command.Printf(out, "\nhistory")
 	if e.History.Note != "" {
-		fmt.Fprintf(out, " (%s)", command.Sanitize(e.History.Note))
+		command.Printf(out, " (%s)", e.History.Note)
 	}
-	fmt.Fprintln(out)
+	command.Printf(out, "\n")
 	w := command.Table(out)
 	if e.Job != nil {
-		fmt.Fprintf(w, "%s\t-\taccepted\t%s\n", command.TimeText(&e.Job.Created), job.Position{Lane: e.Job.Lane, Seq: e.Job.Seq})
+		command.Printf(w, "%s\t-\taccepted\t%s\n", command.TimeText(&e.Job.Created), job.Position{Lane: e.Job.Lane, Seq: e.Job.Seq})
 	}
 	for _, text := range e.History.Events {
 		var line struct {
@@ -187,7 +180,7 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 			facts = []string{line.Action, line.Target, "by", line.Actor, "over", line.Door, line.Reason}
 		}
 		facts = slices.DeleteFunc(facts, func(fact string) bool { return fact == "" })
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", command.TimeText(&line.At), dispatch, line.Event, command.Sanitize(strings.Join(facts, " ")))
+		command.Row(w, command.TimeText(&line.At), dispatch, line.Event, strings.Join(facts, " "))
 	}
 	w.Flush() // out is in memory
 }
@@ -195,10 +188,10 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 // queueExplainTable shows why a queue's jobs do or do not run: the verdict in one
 // sentence, and the facts.
 func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
-	fmt.Fprintf(out, "%s\n\n", command.Sanitize(e.Verdict))
+	command.Printf(out, "%s\n\n", e.Verdict)
 	w := command.Table(out)
 	defer w.Flush()
-	row := rows(w)
+	row := command.Fields(w)
 	row("queue", e.Queue.Name)
 	row("state", e.Queue.State)
 	row("limit", limitText(e.Queue.Limit))

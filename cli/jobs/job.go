@@ -188,13 +188,13 @@ func listJobs(ctx context.Context, env *command.Env, queue string, f listFlags) 
 // jobsTable shows jobs, one per line.
 func jobsTable(w io.Writer, page *api.JobPage) {
 	if len(page.Jobs) == 0 {
-		fmt.Fprintln(w, "no jobs")
+		command.Printf(w, "no jobs\n")
 		return
 	}
-	fmt.Fprint(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
+	command.Printf(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
 	for i := range page.Jobs {
 		j := &page.Jobs[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, command.OrDash(j.Function), attemptText(j), command.TimeText(&j.Created), jobNote(j))
+		command.Row(w, j.ID, j.State, command.OrDash(j.Function), attemptText(j), command.TimeText(&j.Created), jobNote(j))
 	}
 }
 
@@ -226,7 +226,7 @@ func jobNote(j *api.Job) string {
 func jobTable(out io.Writer, j *api.Job) {
 	w := command.Table(out)
 	defer w.Flush()
-	row := command.Rows(w)
+	row := command.Fields(w)
 	row("job", j.ID.String())
 	row("queue", j.Queue)
 	row("state", j.State)

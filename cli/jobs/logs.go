@@ -57,7 +57,7 @@ func showLog(ctx context.Context, env *command.Env, request map[string]any, foll
 		return err
 	}
 	if log.More && !env.JSON {
-		fmt.Fprintln(env.Out, "... (earlier lines are not shown)")
+		command.Printf(env.Out, "... (earlier lines are not shown)\n")
 	}
 	for _, line := range log.Lines {
 		if err := showLogLine(env, line); err != nil {
@@ -87,8 +87,7 @@ func showLog(ctx context.Context, env *command.Env, request map[string]any, foll
 // the number of lost lines, if the line reports that lines were lost.
 func showLogLine(env *command.Env, line []byte) error {
 	if env.JSON {
-		_, err := fmt.Fprintf(env.Out, "%s\n", line)
-		return err
+		return env.PrintLine(line)
 	}
 	var parsed job.LogLine
 	if err := json.Unmarshal(line, &parsed); err != nil {
@@ -103,7 +102,6 @@ func showLogLine(env *command.Env, line []byte) error {
 	case parsed.Truncated:
 		text += " (truncated)"
 	}
-	_, err := fmt.Fprintf(env.Out, "%s  #%d %s %s %-5s %s\n",
+	return command.Printf(env.Out, "%s  #%d %s %s %-5s %s\n",
 		command.TimeText(&parsed.At), parsed.N, parsed.Node, parsed.Worker, parsed.Level, text)
-	return err
 }

@@ -84,7 +84,7 @@ func queueRemove(env *command.Env) *cobra.Command {
 Its completed and failed jobs are removed from the ledger, with their results; dead
 letters and history stay.`,
 		Example: "  yardmaster queue rm mail",
-	}, func(w io.Writer, q *api.Removed) { fmt.Fprintf(w, "%s\tremoved, with its ended jobs\n", q.Name) })
+	}, func(w io.Writer, q *api.Removed) { command.Printf(w, "%s\tremoved, with its ended jobs\n", q.Name) })
 }
 
 // queueAdd returns the verb 'queue add'.
@@ -143,11 +143,11 @@ limit stops no job: none starts until enough have ended.`,
 }
 
 func queuesTable(w io.Writer, s *api.QueueList) {
-	fmt.Fprint(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
+	command.Printf(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := q.Counts
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", q.Name, q.State, limitText(q.Limit),
+		command.Row(w, q.Name, q.State, limitText(q.Limit),
 			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"])
 	}
 }

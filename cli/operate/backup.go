@@ -197,17 +197,17 @@ func verifyFile(path string) (*backup.Plan, error) {
 }
 
 func manifestTable(w io.Writer, m *backup.Manifest) {
-	fmt.Fprintf(w, "yard\t%s, saved by %s of %v\n", m.Yard, m.Node, m.Members)
-	fmt.Fprintf(w, "ledger\tentry %d, %s, hash %s\n", m.Index, m.At, m.Ledger.SHA256)
-	fmt.Fprintf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Started).Round(time.Millisecond))
+	command.Printf(w, "yard\t%s, saved by %s of %v\n", m.Yard, m.Node, m.Members)
+	command.Printf(w, "ledger\tentry %d, %s, hash %s\n", m.Index, m.At, m.Ledger.SHA256)
+	command.Printf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Started).Round(time.Millisecond))
 	backupQueuesTable(w, m.Queues)
 }
 
 func backupQueuesTable(w io.Writer, queues []api.BackupQueue) {
 	t := command.Table(w) // its columns differ from those of w
-	fmt.Fprintln(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED")
+	command.Printf(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
 	for _, q := range queues {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\n", q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed)
+		command.Row(t, q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed)
 	}
 	t.Flush() // w is in memory
 }

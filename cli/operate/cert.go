@@ -197,7 +197,7 @@ func savePair(env *command.Env, f issueFlags, name string, pair certs.Pair) erro
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.Out, "%s, %s: %s, until %s\n", cert, key, describeCert(parsed[0]), parsed[0].NotAfter.UTC().Format(time.DateOnly))
+	err = command.Printf(env.Out, "%s, %s: %s, until %s\n", cert, key, describeCert(parsed[0]), parsed[0].NotAfter.UTC().Format(time.DateOnly))
 	return err
 }
 
@@ -285,9 +285,9 @@ func showCertificates(env *command.Env, files []string) error {
 func certificatesText(w io.Writer, certificates *[]certInfo) {
 	for i, s := range *certificates {
 		if i > 0 {
-			fmt.Fprintln(w)
+			command.Printf(w, "\n")
 		}
-		fmt.Fprintf(w, "file      %s\nsubject   %s\nnames     %s\nfor       %s\nissuer    %s\nfrom      %s\nuntil     %s (%s)\n",
+		command.Printf(w, "file      %s\nsubject   %s\nnames     %s\nfor       %s\nissuer    %s\nfrom      %s\nuntil     %s (%s)\n",
 			s.File, s.Subject, command.OrDash(strings.Join(s.Names, ", ")), s.For, s.Issuer, s.From.Format(time.RFC3339), s.Until.Format(time.RFC3339), s.State)
 	}
 }

@@ -59,35 +59,35 @@ them it leads. A change in progress is shown below with the step it waits for.`,
 // membersTable shows the members of the yard, one per line, followed by what is wrong
 // with them and by the change in progress.
 func membersTable(w io.Writer, membership *api.Membership) {
-	fmt.Fprint(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
+	command.Printf(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
 	for i := range membership.Members {
 		m := &membership.Members[i]
 		streams := "-" // after a member's death no stream may have a leader for a moment
 		if membership.Uncounted == "" || m.Streams > 0 {
 			streams = fmt.Sprintf("%d, leads %d", m.Streams, m.Leads)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", m.Name, m.Directory, m.State, command.YesNo(m.Answers), command.YesNo(m.Voter),
+		command.Row(w, m.Name, m.Directory, m.State, command.YesNo(m.Answers), command.YesNo(m.Voter),
 			m.Lag, m.JetStream, streams, m.Running, command.OrDash(m.Route), command.OrDash(m.Raft), command.OrDash(m.Version))
 	}
 	for i := range membership.Members {
 		m := &membership.Members[i]
 		if len(m.Behind) > 0 {
-			fmt.Fprintf(w, "%s lags on %s\n", m.Name, strings.Join(m.Behind, ", "))
+			command.Printf(w, "%s lags on %s\n", m.Name, strings.Join(m.Behind, ", "))
 		}
 		if m.Declares != "" {
-			fmt.Fprintf(w, "the configuration of %s lists %s, which is ignored: the member list in the ledger applies\n", m.Name, m.Declares)
+			command.Printf(w, "the configuration of %s lists %s, which is ignored: the member list in the ledger applies\n", m.Name, m.Declares)
 		}
 	}
 	if membership.Uncounted != "" {
-		fmt.Fprintf(w, "not counted: %s; try again\n", membership.Uncounted)
+		command.Printf(w, "not counted: %s; try again\n", membership.Uncounted)
 	}
 	if membership.Change != "" {
-		fmt.Fprintf(w, "\n%s: %s\n", membership.Change, command.OrDash(membership.Step))
+		command.Printf(w, "\n%s: %s\n", membership.Change, command.OrDash(membership.Step))
 	} else if membership.Outcome != "" {
-		fmt.Fprintf(w, "\nthe last change failed: %s\n", membership.Outcome)
+		command.Printf(w, "\nthe last change failed: %s\n", membership.Outcome)
 	}
 	for _, warning := range membership.Skew {
-		fmt.Fprintln(w, warning)
+		command.Printf(w, "%s\n", warning)
 	}
 }
 
@@ -156,7 +156,7 @@ func (ch *memberChange) run(ctx context.Context, env *command.Env, request map[s
 		}
 		if step, _, _ := strings.Cut(members.Step, ":"); step != lastStep && step != "" {
 			lastStep = step
-			fmt.Fprintln(env.Err, members.Step)
+			command.Printf(env.Err, "%s\n", members.Step)
 		}
 		if reply, err = pollMembers(ctx, env); err != nil {
 			return err
@@ -245,7 +245,7 @@ func clusterTransfer(env *command.Env) *cobra.Command {
 }
 
 func transferLine(w io.Writer, t *api.Transfer) {
-	fmt.Fprintf(w, "authority transferred to %s from %s; epoch %d\n", t.To, t.From, t.Epoch)
+	command.Printf(w, "authority transferred to %s from %s; epoch %d\n", t.To, t.From, t.Epoch)
 }
 
 // retiredVerbs returns the hidden verbs of earlier versions that compared and rebuilt

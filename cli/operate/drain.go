@@ -49,7 +49,7 @@ func Resume(env *command.Env) *cobra.Command {
 		Example: "  yardmaster node resume n2",
 		RunE: func(c *cobra.Command, names []string) error {
 			err := command.Request(c.Context(), env, api.NodeSubject(names[0], "resume"), struct{}{}, func(w io.Writer, r *api.Resumed) {
-				fmt.Fprintf(w, "%s is resumed; it was drained since %s\n", r.Node, command.TimeText(&r.Drained))
+				command.Printf(w, "%s is resumed; it was drained since %s\n", r.Node, command.TimeText(&r.Drained))
 			})
 			return nodeRequestError(err, names[0])
 		},
@@ -110,7 +110,7 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 	for !d.Done && !noWait {
 		if report := d.remaining(); report != lastReport {
 			lastReport = report
-			fmt.Fprintln(env.Err, report)
+			command.Printf(env.Err, "%s\n", report)
 		}
 		if time.Since(began) > limit {
 			return usererror.New(fmt.Sprintf("the drain of %s did not finish within %s: %s", member, limit, d.remaining()),
@@ -134,9 +134,9 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 	}
 	return command.PrintValue(env, d, func(w io.Writer, d *drainReply) {
 		if d.Done {
-			fmt.Fprintf(w, "%s is drained and may be stopped; 'yardmaster node resume %s' or a restart ends the drain\n", member, member)
+			command.Printf(w, "%s is drained and may be stopped; 'yardmaster node resume %s' or a restart ends the drain\n", member, member)
 		} else {
-			fmt.Fprintf(w, "%s is drained; left: %s\n", member, d.remaining())
+			command.Printf(w, "%s is drained; left: %s\n", member, d.remaining())
 		}
 	})
 }

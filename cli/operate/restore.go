@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -119,7 +118,7 @@ func abandonRestore(ctx context.Context, env *command.Env) error {
 	if _, err := client.request(ctx, "abandon", []byte("{}")); err != nil {
 		return client.explain(err, "repeat 'yardmaster restore --abandon', with any node")
 	}
-	return command.Print(env, []byte(`{"abandoned": true}`), func(w io.Writer, _ *struct{}) { fmt.Fprintln(w, "given up; the yard is fresh again") })
+	return command.Print(env, []byte(`{"abandoned": true}`), func(w io.Writer, _ *struct{}) { command.Printf(w, "given up; the yard is fresh again\n") })
 }
 
 // newRestoreClient connects to a yard and returns a client for one restore.
@@ -191,7 +190,7 @@ func (b *restoreClient) request(ctx context.Context, verb string, body []byte) (
 		}
 		if reply.Activity != b.activity {
 			b.activity = reply.Activity
-			fmt.Fprintf(b.progress, "%s: %s\n", b.node, b.activity)
+			command.Printf(b.progress, "%s: %s\n", b.node, b.activity)
 		}
 		verb, body = "wait", b.header(nil)
 	}
@@ -224,16 +223,16 @@ func (b *restoreClient) push(ctx context.Context, name string, part io.Reader) e
 
 // restoredTable shows the report of a restore.
 func restoredTable(w io.Writer, r *api.RestoreReport) {
-	fmt.Fprintf(w, "restored\tyard %s as of entry %d, at entry %d here\n", r.Yard, r.Index, r.At)
-	fmt.Fprintf(w, "ledger\thash %s: identical\n", r.Hash)
+	command.Printf(w, "restored\tyard %s as of entry %d, at entry %d here\n", r.Yard, r.Index, r.At)
+	command.Printf(w, "ledger\thash %s: identical\n", r.Hash)
 	counts := "compared: identical to the backup"
 	if !r.Exact {
 		counts = "not compared: the yard changed before that was possible"
 	}
-	fmt.Fprintf(w, "counts\t%s\n", counts)
-	fmt.Fprintf(w, "running\t%d jobs ran when the backup was made, and run again\n", r.GivenBack)
-	fmt.Fprintf(w, "later\t%d records accepted after the ledger was saved are ingested again; %d messages about later decisions are dropped\n", r.Replayed, r.CutEvents)
-	fmt.Fprintf(w, "fences\tabove %d, epochs from %d: workers of the saved yard are refused\n", r.FenceAbove, r.Epoch)
-	fmt.Fprintf(w, "lanes\t%d\n", r.Lanes)
+	command.Printf(w, "counts\t%s\n", counts)
+	command.Printf(w, "running\t%d jobs ran when the backup was made, and run again\n", r.GivenBack)
+	command.Printf(w, "later\t%d records accepted after the ledger was saved are ingested again; %d messages about later decisions are dropped\n", r.Replayed, r.CutEvents)
+	command.Printf(w, "fences\tabove %d, epochs from %d: workers of the saved yard are refused\n", r.FenceAbove, r.Epoch)
+	command.Printf(w, "lanes\t%d\n", r.Lanes)
 	backupQueuesTable(w, r.Queues)
 }

@@ -2,7 +2,6 @@ package run
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/demo"
@@ -56,7 +55,7 @@ func runDemo(env *command.Env, c *cobra.Command, o demo.Options) error {
 	if env.JSON {
 		err = command.PrintValue[demo.Report](env, report, nil)
 	} else {
-		fmt.Fprintln(env.Out)
+		command.Printf(env.Out, "\n")
 		err = report.Write(env.Out)
 	}
 	if err == nil && !report.Good() {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -117,7 +116,7 @@ and has enough disk space; docs/guides/operate.md explains its use.`,
 			return usererror.New("there is no ballast in "+cfg.Node.DataDir,
 				"name the node's directory with --data-dir or its configuration with --config; or free disk space by other means")
 		}
-		_, err = fmt.Fprintf(env.Out, "%d bytes freed in %s\n", freed, cfg.Node.DataDir)
+		err = command.Printf(env.Out, "%d bytes freed in %s\n", freed, cfg.Node.DataDir)
 		return err
 	}
 	return c
