@@ -130,10 +130,15 @@ func newRestoreClient(ctx context.Context, env *command.Env) (*restoreClient, er
 }
 
 // explain returns the user error for a restore that failed with err. Once a restore has
-// begun the yard accepts nothing until it is complete, so the remedy is then retryHint.
+// begun the yard accepts nothing until it is complete, so the remedy is then retryHint. If
+// the first request failed without a refusal, only the yard knows whether it has begun.
 func (b *restoreClient) explain(err error, retryHint string) error {
 	if !b.started && refusedToStart(err) {
 		return err
+	}
+	if !b.started {
+		return usererror.New("the restore did not complete: "+failureText(b.node, err),
+			"'yardmaster status' shows whether it has begun: if not, the yard is unchanged, and you can repeat the command; if it has, "+retryHint+"; until then the yard accepts nothing")
 	}
 	return usererror.New("the restore did not complete: "+failureText(b.node, err), retryHint+"; until then the yard accepts nothing")
 }

@@ -45,3 +45,25 @@ func TestRestore_Refused(t *testing.T) {
 		}
 	}
 }
+
+// Only of a restore that has begun is said that the yard accepts nothing and that it can
+// be abandoned; where that is not known, the error names the command that shows it.
+func TestRestore_Explain(t *testing.T) {
+	const hint, closed = "repeat it or use --abandon", "the yard accepts nothing"
+	for _, tt := range []struct {
+		name      string
+		started   bool
+		err       error
+		want, not string
+	}{
+		{"refused", false, &api.Error{Code: api.CodeConflict, Text: "this yard has accepted jobs"}, "has accepted jobs", closed},
+		{"unavailable at first", false, &api.Error{Code: api.CodeUnavailable, Text: "no authority"}, "if not, the yard is unchanged", ""},
+		{"no reply at first", false, context.DeadlineExceeded, "'yardmaster status' shows whether it has begun", ""},
+		{"begun", true, &api.Error{Code: api.CodeUnavailable, Text: "no authority"}, hint + "; until then " + closed, "yardmaster status"},
+	} {
+		text := (&restoreClient{started: tt.started}).explain(tt.err, hint).Error()
+		if !strings.Contains(text, tt.want) || tt.not != "" && strings.Contains(text, tt.not) {
+			t.Errorf("%s: %q, want %q and not %q", tt.name, text, tt.want, tt.not)
+		}
+	}
+}
