@@ -207,7 +207,7 @@ func (c *Cluster) eachEnded(ctx context.Context, n *Node, queue, state string, v
 func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) {
 	var runs []check.Run
 	for _, f := range must.Get(filepath.Glob(filepath.Join(c.Dir, "*.witness"))) {
-		runs = append(runs, must.Get(readWitness(f))...)
+		runs = append(runs, must.Get(ReadWitness(f))...)
 	}
 	slices.SortFunc(runs, func(a, b check.Run) int { return cmp.Compare(a.Begin, b.Begin) })
 	v.Runs = len(runs)
@@ -267,9 +267,9 @@ func maxConcurrent(runs []check.Run, result map[string]int) {
 	}
 }
 
-// readWitness reads the witness file of a worker, an example worker or a runner. Only
+// ReadWitness reads the witness file of a worker, an example worker or a runner. Only
 // workers record times, so that the runs of the others have none.
-func readWitness(path string) (runs []check.Run, err error) {
+func ReadWitness(path string) (runs []check.Run, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read witness: %w", err)

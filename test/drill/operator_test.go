@@ -194,7 +194,7 @@ func witnessed(t *testing.T, cl *Cluster) map[string]int {
 	}
 	ran := map[string]int{}
 	for _, f := range files {
-		runs, err := readWitness(f)
+		runs, err := ReadWitness(f)
 		if err != nil {
 			t.Fatal(err)
 		}
