@@ -12,10 +12,12 @@ SEEDS      ?= 100000
 FIRST      ?= 1
 YEAR_JOBS  ?= 1000000
 REPORT     ?= drills
+DURATION   ?= 30m
+RATE       ?= 1500
 
 .DEFAULT_GOAL := help
 .PHONY: help build test python race check fuzz sim mutants year bench demo drill drill-tests image \
-        compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
+        compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +92,9 @@ drill: build ## inject every known fault into real yards and check the promises 
 
 drill-tests: build ## run the long tests with faults: some minutes
 	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestInterop' ./test/drill ./cluster ./test/clustertest
+
+soak: build ## run a yard for DURATION (30m) under RATE (1500) jobs/s and check that it levels off
+	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/soak --duration $(DURATION) --rate $(RATE)
 
 # The image is built from scratch, without a registry: it holds only static programs.
 IMAGE   := bin/image
