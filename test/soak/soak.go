@@ -32,7 +32,7 @@ type Options struct {
 	Report   string        // directory for the report
 	Duration time.Duration // of the load
 	Rate     int           // jobs per second
-	Queues   int
+	Queues   int           // more than ownQueues
 	Keys     int // unique keys
 	Seed     uint64
 	Out      io.Writer // receives the progress
@@ -63,6 +63,10 @@ snapshot_bytes = 4194304
 // maxStore is the smallest store of a node, of which its streams take shares.
 const maxStore = "YARD_NATS_MAX_STORE_BYTES=268435456"
 
+// ownQueues is the number of queues of the yard that are not for all jobs: the paused one,
+// that of the runners, and that of the system.
+const ownQueues = 3
+
 // Run runs a cluster under load and returns what it has seen. Promises that were broken
 // are in the report; the error is why a run could not be completed. If ctx ends, the load
 // ends early and the report says so.
@@ -70,7 +74,7 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	m := &mix{seed: o.Seed, rate: o.Rate, duration: o.Duration, queues: o.Queues, keys: o.Keys}
+	m := &mix{seed: o.Seed, rate: o.Rate, duration: o.Duration, queues: o.Queues - ownQueues, keys: o.Keys}
 	r := &run{o: o, mix: m, table: newJobTable(o.Seed), refusals: newRefusalLog(), out: newRecorder()}
 	r.table.witnessed = func(n int) bool { return m.kind(n) != runnerJob }
 	r.cluster, err = drill.New(o.Dir, o.Binary, drill.Layout{Config: nodeConfig, Env: []string{maxStore}})

@@ -42,13 +42,13 @@ The nodes run the program that YARD_BIN names, by default one built from source.
 	flags := c.Flags()
 	flags.DurationVar(&o.Duration, "duration", soak.FullLength, "`time` for which jobs are enqueued")
 	flags.IntVar(&o.Rate, "rate", 1500, "jobs per second")
-	flags.IntVar(&o.Queues, "queues", 10_000, "`number` of queues")
+	flags.IntVar(&o.Queues, "queues", 10_000, "`number` of queues; a yard has at most 10000")
 	flags.IntVar(&o.Keys, "keys", 100_000, "`number` of unique keys")
 	flags.StringVar(&o.Report, "report", "soak-report", "`directory` for report.txt, soak.svg, samples.csv and report.json")
 	flags.Uint64Var(&o.Seed, "seed", 0, "`number` that determines the jobs and the faults; 0 picks one")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if o.Duration < 30*time.Second || o.Rate < 1 || o.Rate > 100_000 || o.Queues < 1 || o.Keys < 1 {
-			return errors.New("--duration must be at least 30s, --rate 1 to 100000, --queues and --keys at least 1")
+		if o.Duration < 30*time.Second || o.Rate < 1 || o.Rate > 100_000 || o.Queues < 4 || o.Keys < 1 {
+			return errors.New("--duration must be at least 30s, --rate 1 to 100000, --queues at least 4, --keys at least 1")
 		}
 		return command.With(func(path string) error { return run(c.Context(), path, o) })
 	}
