@@ -33,7 +33,7 @@ type Options struct {
 	Duration time.Duration // of the load
 	Rate     int           // jobs per second
 	Queues   int           // more than ownQueues
-	Keys     int // unique keys
+	Keys     int           // unique keys
 	Seed     uint64
 	Out      io.Writer // receives the progress
 }
