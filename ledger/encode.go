@@ -80,7 +80,7 @@ func (c *codec) jobs(d *dispatches) {
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides)
 		if c.decoding() {
-			d.queues.byName.Set(q.name, q)
+			d.queues.set(q)
 		}
 		count := 0
 		for _, inState := range q.counts {

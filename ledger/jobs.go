@@ -194,6 +194,7 @@ func (j *jobs) store(old, next *storedJob) {
 		j.unindex(old)
 	}
 	j.byID[next.id] = next
+	j.queues.touch(next.queue)
 	next.queue.counts[next.state]++
 	j.countBody(next, 1)
 	switch next.state {
@@ -212,6 +213,7 @@ func (j *jobs) store(old, next *storedJob) {
 
 // unindex removes a job from every index except byID.
 func (j *jobs) unindex(old *storedJob) {
+	j.queues.touch(old.queue)
 	old.queue.counts[old.state]--
 	j.countBody(old, -1)
 	wl := j.leaveWaitlist(old)

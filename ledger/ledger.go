@@ -155,8 +155,9 @@ func (l *Ledger) Streams() uint8 { return l.streams }
 
 // Copy returns a copy of the ledger that may be read while the original
 // changes. It shares all records with the original; its cost grows only with
-// the number of queues and waitlists. A copy is for encoding, listing, counting
-// and publishing. It must not be applied to, and it has no indexes by id:
+// the number of queues that changed since the last copy, and of their waitlists.
+// A copy is for encoding, listing, counting and publishing. It must not be
+// applied to or copied, and it has no indexes by id:
 // methods that look up a single job ([Ledger.Find], [Ledger.Known],
 // [Ledger.Dispatch], [Ledger.Decision]), and [Ledger.QueuesWaiting] and
 // [Ledger.Ticks], must be called on the original.

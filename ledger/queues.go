@@ -18,6 +18,7 @@ type queue struct {
 	config job.QueueConfig
 
 	pausedAt int64 // when it was paused, in Unix nanoseconds; 0: it is not
+	changed  bool  // it is in queues.changed
 
 	counts    [6]int                       // by job.State
 	waitlists btree.Map[string, *waitlist] // one per class that has unfinished jobs
@@ -28,14 +29,35 @@ type queue struct {
 // errTooManyQueues is returned for a queue beyond MaxQueues.
 var errTooManyQueues = fmt.Errorf("%d queues: %w", MaxQueues, job.ErrTooManyQueues)
 
+// queues are all queues. In a copy, only byName is set.
 type queues struct {
-	byName btree.Map[string, *queue]
+	byName  btree.Map[string, *queue]
+	copies  btree.Map[string, *queue] // each as it was at the last copy, for the next one; never changed
+	changed []*queue                  // those that were added or changed since then
 }
 
 func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 	added := &queue{id: id, name: name, config: config}
-	q.byName.Set(name, added)
+	q.set(added)
 	return added
+}
+
+func (q *queues) set(added *queue) {
+	q.byName.Set(added.name, added)
+	q.touch(added)
+}
+
+// touch must be called when a queue is changed, or a job of the queue.
+func (q *queues) touch(changed *queue) {
+	if !changed.changed {
+		changed.changed = true
+		q.changed = append(q.changed, changed)
+	}
+}
+
+func (q *queues) remove(name string) {
+	q.byName.Delete(name)
+	q.copies.Delete(name)
 }
 
 func (q *queues) get(name string) *queue {
@@ -44,17 +66,18 @@ func (q *queues) get(name string) *queue {
 }
 
 // copy returns a copy that shares the trees. Its cost grows with the number of
-// queues and waitlists.
+// queues that were changed since the last copy, and of their waitlists.
 func (q *queues) copy() queues {
-	var c queues
-	copies := make([]queue, q.byName.Len()) // one allocation, because there may be many queues
-	next := 0
-	for name, original := range q.byName.Scan {
-		original.copyTo(&copies[next])
-		c.byName.Load(name, &copies[next])
-		next++
+	copies := make([]queue, len(q.changed)) // one allocation, because there may be many queues
+	for i, original := range q.changed {
+		original.changed = false
+		if q.get(original.name) == original { // it was not removed
+			original.copyTo(&copies[i])
+			q.copies.Set(original.name, &copies[i])
+		}
 	}
-	return c
+	q.changed = nil
+	return queues{byName: *q.copies.Copy()}
 }
 
 // copyTo sets c to a copy of the queue that shares the trees and leaves out empty
@@ -154,7 +177,7 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 			removed++
 		}
 	}
-	l.queues.byName.Delete(c.Name)
+	l.queues.remove(c.Name)
 	l.act(c.By, "queue.remove", Event{B: c.Name}, "")
 	return Result{}
 }
@@ -184,7 +207,7 @@ func (c *PauseQueue) apply(l *Ledger) Result {
 
 func (q *queue) result() Result { return Result{Queue: new(q.view())} }
 
-// userQueue returns a queue that users may change.
+// userQueue returns a queue that users may change, to be changed.
 func (q *queues) userQueue(name string) (*queue, error) {
 	found := q.get(name)
 	if found == nil {
@@ -193,6 +216,7 @@ func (q *queues) userQueue(name string) (*queue, error) {
 	if found.isSystem() {
 		return nil, job.ErrSystemQueue
 	}
+	q.touch(found)
 	return found, nil
 }
 
