@@ -55,13 +55,15 @@ func (d *decisions) indexLast() {
 	d.byPosition[entry.position], d.byID[entry.id] = number, number
 }
 
-// forDuplicate returns the decision about another copy of the record j: a node
-// that gets no acknowledgement from one lane stores the record in the next,
-// with the same time. ok is false without such a copy. A producer's own retry
-// has a later time, and is decided again.
+// forDuplicate returns the decision that also holds for the record j. One case is
+// another copy of the decided record: a node that gets no acknowledgement from one
+// lane stores the record in the next, with the same time. The other is the record of
+// an earlier call whose retry was decided first, because that call's lane was slow: the
+// producer has the answer to the retry. ok is false without such a decision. A
+// producer's later call is decided again.
 func (d *decisions) forDuplicate(j *job.Job) (decision Decision, ok bool) {
 	number, ok := d.byID[j.ID]
-	if !ok || d.list[number-d.first].accepted != j.Accepted.UnixNano() {
+	if !ok || d.list[number-d.first].accepted < j.Accepted.UnixNano() {
 		return Decision{}, false
 	}
 	decision = d.list[number-d.first].Decision
