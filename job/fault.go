@@ -3,6 +3,7 @@ package job
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -55,14 +56,22 @@ func CutText(text string, n int) string {
 
 // CutJSON returns a JSON value of at most n bytes, which must be at least 64. A longer
 // value, which cannot be cut and remain JSON, becomes an object that has its size in bytes
-// and its beginning as text.
+// and its beginning as text. Such an object can be cut again, and keeps the original's size.
 func CutJSON(value json.RawMessage, n int) json.RawMessage {
 	if len(value) <= n {
 		return value
 	}
-	const end = `"}`
-	b := fmt.Appendf(make([]byte, 0, n), `{"cut":true,"bytes":%d,"start":"`, len(value))
-	for _, r := range string(value) {
+	const begin, end = `{"cut":true,"bytes":`, `"}`
+	size, start := len(value), string(value)
+	var earlier struct {
+		Bytes int
+		Start string
+	}
+	if strings.HasPrefix(start, begin) && json.Unmarshal(value, &earlier) == nil {
+		size, start = earlier.Bytes, earlier.Start
+	}
+	b := fmt.Appendf(make([]byte, 0, n), begin+`%d,"start":"`, size)
+	for _, r := range start {
 		var char [utf8.UTFMax]byte
 		escaped := utf8.AppendRune(char[:0], r)
 		switch {

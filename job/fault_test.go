@@ -57,3 +57,16 @@ func TestFault_Cut(t *testing.T) {
 		})
 	}
 }
+
+// Details that are cut twice, by the node and by the ledger, have the size and the beginning
+// of the original.
+func TestCutJSON_Twice(t *testing.T) {
+	original, err := json.Marshal(map[string]string{"stack": strings.Repeat(`ä"\`, 2000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	once := CutJSON(original, 512)
+	if twice := CutJSON(CutJSON(original, 4000), 512); string(twice) != string(once) {
+		t.Errorf("cut twice:\n%s\ncut once:\n%s", twice, once)
+	}
+}
