@@ -106,7 +106,7 @@ func convertDurations(value any, key toml.Key) (hasDays bool, err error) {
 		case string:
 			d, err := duration.Parse(value)
 			if err != nil {
-				return false, fmt.Errorf("%s is %w", key, err)
+				return false, fmt.Errorf("%s: %w", key, err)
 			}
 			if strings.Contains(value, "d") {
 				table[name], hasDays = d.String(), true

@@ -73,8 +73,8 @@ lease = "1d"
 		t.Errorf("environment: %v, %v", c.Scheduler.DefaultTimeout, err)
 	}
 	for wrong, says := range map[string]string{
-		"[scheduler]\nretry_max = \"10\"":                                 `scheduler.retry_max is "10" has no unit`,
-		"[scheduler]\nretry_max = \"1 day\"":                              `scheduler.retry_max is "1 day" is not a duration`,
+		"[scheduler]\nretry_max = \"10\"":                                 `scheduler.retry_max: "10" has no unit`,
+		"[scheduler]\nretry_max = \"1 day\"":                              `scheduler.retry_max: "1 day" is not a duration`,
 		"[scheduler]\nretry_max = \"1d\"\ndefault_timeout = true":         `node.toml: scheduler.default_timeout is a boolean`,
 		"[scheduler]\nretry_max = \"1d\"\n[node]\nnam = \"n\"":            `node.nam`,
 		"[scheduler]\nretry_max = \"1d\"\n[node]\nname = \"a\nb\"\nx = 1": `line 4`,
