@@ -18,7 +18,7 @@ import (
 func QueueVerbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "queue <verb>",
-		Short: "List, show, explain, add, change, pause, resume and remove queues",
+		Short: "List, show, explain, add, change, pause, resume, clear and remove queues",
 		Long: `Shows and changes queues. A queue is created by its first job; add it beforehand to
 give it a concurrency limit.`,
 		Example: `  yardmaster queue list
@@ -31,6 +31,7 @@ give it a concurrency limit.`,
 		queueSet(env),
 		queueVerb(env, "pause", "Pause a queue: its jobs do not start; running jobs continue"),
 		queueVerb(env, "resume", "Resume a paused queue"),
+		queueClear(env),
 		queueRemove(env))
 }
 
