@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -56,12 +57,23 @@ func (e *Error) Status() int {
 	return status
 }
 
-// ErrorReply is the body of an error response over HTTP.
+// Reply returns the JSON of an [ErrorReply] for the error.
+func (e *Error) Reply() []byte {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // safe: the content type is not HTML
+	if enc.Encode(ErrorReply{ErrorBody{Code: strconv.Itoa(e.Status()), Message: e.Text, RetryAfter: e.RetryAfter.Milliseconds(), Data: e.Data}}) != nil {
+		return []byte("{}") // Data is not JSON
+	}
+	return bytes.TrimSpace(body.Bytes())
+}
+
+// ErrorReply is the body of an error reply over HTTP and NATS.
 type ErrorReply struct {
 	Error ErrorBody `json:"error"`
 }
 
-// ErrorBody is an [Error] in an HTTP response.
+// ErrorBody is an [Error] in an [ErrorReply].
 type ErrorBody struct {
 	Code       string          `json:"code"` // the status
 	Message    string          `json:"message"`

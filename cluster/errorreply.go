@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
@@ -67,13 +68,14 @@ func errorCode(err error) (code string, retryAfter time.Duration) {
 }
 
 // errorReply returns the message that replies to the subject reply with an error, in the
-// convention of NATS services. node is this node's name.
+// convention of NATS services. Its body is the [api.ErrorReply], for clients that show no
+// headers. node is this node's name.
 func errorReply(reply, node string, e *api.Error) *nats.Msg {
 	header := nats.Header{subjects.HeaderError: []string{e.Text}, subjects.HeaderErrorCode: []string{e.Code}, subjects.HeaderNode: []string{node}}
 	if e.RetryAfter > 0 {
 		header[subjects.HeaderRetryAfter] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
 	}
-	return &nats.Msg{Subject: reply, Header: header, Data: e.Data}
+	return &nats.Msg{Subject: reply, Header: header, Data: e.Reply()}
 }
 
 // parseErrorReply returns the error of an error reply, nil if m is not one.
@@ -84,7 +86,11 @@ func parseErrorReply(m *nats.Msg) *api.Error {
 	}
 	milliseconds, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderRetryAfter), 10, 64) // absent or malformed: 0, unknown
 	retryAfter := time.Duration(max(milliseconds, 0)) * time.Millisecond
-	return &api.Error{Code: code, Text: m.Header.Get(subjects.HeaderError), RetryAfter: retryAfter, Data: m.Data}
+	var body api.ErrorReply
+	if json.Unmarshal(m.Data, &body) != nil {
+		body.Error.Data = nil // the headers suffice
+	}
+	return &api.Error{Code: code, Text: m.Header.Get(subjects.HeaderError), RetryAfter: retryAfter, Data: body.Error.Data}
 }
 
 // ErrorText returns the text of err for a user, which for the end of a deadline is

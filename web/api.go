@@ -1,10 +1,8 @@
 package web
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -223,14 +221,7 @@ func writeError(w http.ResponseWriter, err error) {
 		seconds := (r.RetryAfter + time.Second - 1) / time.Second // rounded up, so that no client retries too early
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
 	}
-	var body bytes.Buffer
-	enc := json.NewEncoder(&body)
-	enc.SetEscapeHTML(false) // safe: the content type is not HTML
-	if enc.Encode(api.ErrorReply{Error: api.ErrorBody{Code: strconv.Itoa(r.Status()), Message: r.Text, RetryAfter: r.RetryAfter.Milliseconds(), Data: r.Data}}) != nil {
-		body.Reset()
-		body.WriteString("{}")
-	}
-	writeReply(w, r.Status(), bytes.TrimSpace(body.Bytes()))
+	writeReply(w, r.Status(), r.Reply())
 }
 
 // writeReply sends a JSON response, with a deadline of writeTimeout.
