@@ -23,6 +23,7 @@ const mutantSeeds = 10000
 type mutant struct {
 	name  string
 	edits []edit
+	test  string // "PACKAGE TEST": the test that finds it; "": the simulation does
 }
 
 // edit replaces old, which must occur exactly once in file, by new.
@@ -30,71 +31,80 @@ type edit struct{ file, old, new string }
 
 var mutants = []mutant{
 	{"a stale outcome settles the current dispatch", []edit{
-		{"ledger/dispatch.go", "if old == nil || old.n != settlement.N || old.state", "if old == nil || old.state"}}},
+		{"ledger/dispatch.go", "if old == nil || old.n != settlement.N || old.state", "if old == nil || old.state"}}, ""},
 	{"a given-back attempt is subtracted twice", []edit{
-		{"ledger/dispatch.go", "next.attempt--\n", "next.attempt -= min(2, next.attempt)\n"}}},
+		{"ledger/dispatch.go", "next.attempt--\n", "next.attempt -= min(2, next.attempt)\n"}}, ""},
 	{"a queue's limit is not checked", []edit{
 		{"ledger/dispatch.go", "|| old.queue.limitReached() {", "{"},
-		{"scheduler/place.go", "headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue]", "headroom != math.MaxInt && headroom <= 0"}}},
+		{"scheduler/place.go", "headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue]", "headroom != math.MaxInt && headroom <= 0"}}, ""},
 	{"a placement is committed although its queue is paused", []edit{
-		{"ledger/dispatch.go", "|| old.queue.paused ||", "||"}}},
+		{"ledger/dispatch.go", "|| old.queue.paused ||", "||"}}, ""},
 	{"a gap in a lane is skipped", []edit{
 		{"scheduler/lanes.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"},
-		{"scheduler/ingest.go", "from := lane.next - 1 - uint64(len(lane.pending))", "from := l.Lanes()[lane.number].Cursor"}}},
+		{"scheduler/ingest.go", "from := lane.next - 1 - uint64(len(lane.pending))", "from := l.Lanes()[lane.number].Cursor"}}, ""},
 	{"a known job id makes a second job", []edit{
-		{"ledger/ingest.go", "if existing := in.jobs.byID[j.ID]; existing != nil {", "if existing := in.jobs.byID[j.ID]; existing != nil && existing.state != job.Completed {"}}},
+		{"ledger/ingest.go", "if existing := in.jobs.byID[j.ID]; existing != nil {", "if existing := in.jobs.byID[j.ID]; existing != nil && existing.state != job.Completed {"}}, ""},
 	{"a new authority does not adopt running dispatches", []edit{
-		{"scheduler/dispatches.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}},
+		{"scheduler/dispatches.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}, ""},
 	{"a dispatch is reassigned before its node's lease has ended", []edit{
-		{"scheduler/dispatches.go", "case now.Sub(lastContact) > reassignAfter:", "case now.Sub(lastContact) > reassignAfter/2:"}}},
+		{"scheduler/dispatches.go", "case now.Sub(lastContact) > reassignAfter:", "case now.Sub(lastContact) > reassignAfter/2:"}}, ""},
 	{"a node works after its lease has expired", []edit{
-		{"agent/heartbeat.go", "func (l *lease) expired() bool { return !time.Now().Before(l.until) }", "func (l *lease) expired() bool { return false }"}}},
+		{"agent/heartbeat.go", "func (l *lease) expired() bool { return !time.Now().Before(l.until) }", "func (l *lease) expired() bool { return false }"}}, ""},
 	{"a node obeys a replaced authority", []edit{
-		{"agent/agent.go", "return epoch == a.epoch\n", "return true\n"}}},
+		{"agent/agent.go", "return epoch == a.epoch\n", "return true\n"}}, ""},
 	{"a node starts a dispatch that it refused before", []edit{
-		{"agent/inflight.go", " || a.table.refused.has(d.DispatchID)", ""}}},
+		{"agent/inflight.go", " || a.table.refused.has(d.DispatchID)", ""}}, ""},
 	{"a node accepts assignments meant for its previous incarnation", []edit{
-		{"agent/inflight.go", "case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.observeEpoch(b.Epoch):", "case !a.observeEpoch(b.Epoch):"}}},
+		{"agent/inflight.go", "case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.observeEpoch(b.Epoch):", "case !a.observeEpoch(b.Epoch):"}}, ""},
 	{"leases that the previous authority granted late are not waited for", []edit{
-		{"scheduler/dispatches.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}},
+		{"scheduler/dispatches.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}, ""},
 	{"a worker's lease outlasts its node's", []edit{
-		{"agent/heartbeat.go", "\tif a.lease.until.Before(until) {\n\t\treturn a.lease.until\n\t}\n", ""}}},
+		{"agent/heartbeat.go", "\tif a.lease.until.Before(until) {\n\t\treturn a.lease.until\n\t}\n", ""}}, ""},
 	{"a late recall stops a dispatch that a later move brought back", []edit{
 		{"agent/recall.go", "d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason)", "d != nil && d.recall(r.Reason)"},
 		{"job/report.go", "return r.Reason == RecallSuperseded && r.MoveIndex != 0", "return false && r.MoveIndex != 0"},
-		{"scheduler/reports.go", "\tt.dispatches.endMissing(n, &b)\n", ""}}},
+		{"scheduler/reports.go", "\tt.dispatches.endMissing(n, &b)\n", ""}}, ""},
 	{"a new lease does not wake the lease's watcher", []edit{
-		{"agent/heartbeat.go", "\t\tcase <-a.leaseRenewed:\n", ""}}},
+		{"agent/heartbeat.go", "\t\tcase <-a.leaseRenewed:\n", ""}}, ""},
 	{"a node accepts assignments meant for its previous lease", []edit{
-		{"agent/inflight.go", "case !a.lease.canWork(), a.lease.previous.covers(b):", "case !a.lease.canWork():"}}},
+		{"agent/inflight.go", "case !a.lease.canWork(), a.lease.previous.covers(b):", "case !a.lease.canWork():"}}, ""},
 	{"a unique key is not held", []edit{
-		{"ledger/guards.go", "if keys.Unique.IsSet() {", "if keys.Unique.IsSet() && now == 0 {"}}},
+		{"ledger/guards.go", "if keys.Unique.IsSet() {", "if keys.Unique.IsSet() && now == 0 {"}}, ""},
 	{"a rate limit ends after half its time", []edit{
-		{"ledger/guards.go", "now + int64(keys.Rate.TTL)", "now + int64(keys.Rate.TTL)/2"}}},
+		{"ledger/guards.go", "now + int64(keys.Rate.TTL)", "now + int64(keys.Rate.TTL)/2"}}, ""},
 	{"a tick that is proposed twice fires twice", []edit{
 		{"ledger/cron.go", "c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)", "c.Rev == tick.Rev"},
-		{"scheduler/cron.go", "if !cr.inFlight[c.Name] {", "{"}}},
+		{"scheduler/cron.go", "if !cr.inFlight[c.Name] {", "{"}}, ""},
 	{"a tick's job that was not stored is not published again", []edit{
 		{"scheduler/cron.go", "cr.published[tick.Job] = time.Now().Add(tickRetryDelay)", "cr.published[tick.Job] = time.Time{}"},
-		{"scheduler/cron.go", "retryAt, known := cr.published[t.Job]", "retryAt, known := cr.published[t.Job]\n\t\tknown = known || len(cr.schedules) == 0"}}},
+		{"scheduler/cron.go", "retryAt, known := cr.published[t.Job]", "retryAt, known := cr.published[t.Job]\n\t\tknown = known || len(cr.schedules) == 0"}}, ""},
 	{"a truncated lane counts as healthy", []edit{
-		{"scheduler/lanes.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}},
+		{"scheduler/lanes.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}, ""},
 	{"a moved dispatch is lost when the node it left reports so", []edit{
-		{"ledger/dispatch.go", "if settlement.Node != \"\" && (settlement.Node != old.run.node || settlement.Incarnation != old.run.incarnation) {", "if settlement.Node != \"\" && settlement.Node == \"none\" {"}}},
+		{"ledger/dispatch.go", "if settlement.Node != \"\" && (settlement.Node != old.run.node || settlement.Incarnation != old.run.incarnation) {", "if settlement.Node != \"\" && settlement.Node == \"none\" {"}}, ""},
 	{"a moved dispatch is lost because its new node was silent before", []edit{
-		{"scheduler/dispatches.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}},
+		{"scheduler/dispatches.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}, ""},
 	{"a loss that a node reports of an earlier stay counts", []edit{
-		{"scheduler/dispatches.go", "return !d.movedAt.IsZero() && (o.MoveIndex == 0 ||", "return false && (o.MoveIndex == 0 ||"}}},
+		{"scheduler/dispatches.go", "return !d.movedAt.IsZero() && (o.MoveIndex == 0 ||", "return false && (o.MoveIndex == 0 ||"}}, ""},
 	{"one member's clock sets the time of all entries", []edit{
-		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}},
+		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}, ""},
 	{"a large body is freed before its job has ended", []edit{
-		{"scheduler/blobs.go", "if l.NeedsBody(body.Owner) || letters[body.Owner] {", "if letters[body.Owner] {"}}},
+		{"scheduler/blobs.go", "if l.NeedsBody(body.Owner) || letters[body.Owner] {", "if letters[body.Owner] {"}}, ""},
+	{"a cached body keeps its whole message in memory", []edit{
+		{"scheduler/ingest.go", "r.record.Body = bytes.Clone(r.record.Body)", "r.record.Body = bytes.TrimSpace(r.record.Body)"}},
+		"./scheduler TestBodies_KeepOnlyThemselvesAlive"},
+	{"an id is forgotten before every lane was ingested past it", []edit{
+		{"ledger/horizon.go", "in.jobs.forgotten.trim(until - int64(DedupeHorizon))", "in.jobs.forgotten.trim(max(until, in.now) - int64(DedupeHorizon))"}},
+		"./ledger TestForget_UnreadableLane|TestForget_Properties"},
+	{"the waitlists of a runner are never deleted", []edit{
+		{"ledger/waitlist.go", "stored.queue.waitlists.Delete(wl.class)", "_ = wl.class"}},
+		"./ledger TestWaitlists_RemovedWithLastJob"},
 	{"several batches of history are in flight", []edit{
-		{"scheduler/outbox/publisher.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}},
+		{"scheduler/outbox/publisher.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}, ""},
 }
 
 // TestMutants verifies that each mutant's edits still apply to the source and,
-// with -mutants, that the simulation finds each mutant.
+// with -mutants, that the simulation or the mutant's test finds each mutant.
 func TestMutants(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
@@ -105,7 +115,11 @@ func TestMutants(t *testing.T) {
 			overlay := filepath.Join(t.TempDir(), "overlay.json")
 			m.writeOverlay(t, root, overlay)
 			if *mutantsFlag {
-				t.Log(findFailure(t, root, overlay))
+				if m.test == "" {
+					t.Log(findFailure(t, root, overlay))
+				} else {
+					t.Log(m.runTest(t, root, overlay))
+				}
 			}
 		})
 	}
@@ -137,6 +151,24 @@ func (m *mutant) writeOverlay(t *testing.T, root, overlay string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// runTest runs the mutant's test and returns which part of it failed. It fails t if none
+// did.
+func (m *mutant) runTest(t *testing.T, root, overlay string) string {
+	t.Helper()
+	dir, tests, _ := strings.Cut(m.test, " ")
+	c := exec.Command("go", "test", "-count=1", "-overlay", overlay, "-run", tests, dir)
+	c.Dir = root
+	out, err := c.CombinedOutput()
+	failed := regexp.MustCompile(`--- FAIL: (\S+)`).FindSubmatch(out)
+	switch {
+	case err == nil:
+		t.Fatalf("not found by %s", m.test)
+	case failed == nil:
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return fmt.Sprintf("found by %s of %s", failed[1], dir)
 }
 
 // The output of a plan and of a seed that fail.
