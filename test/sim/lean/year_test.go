@@ -172,7 +172,7 @@ func (y *year) fill(r *job.Record, day int) {
 	case k < 10:
 		kind, more = "fails", `,"function":"fail"`
 	case k < 20:
-		hours := 1 + number/1000*7%(24*y.month)
+		hours := 1 + int(uint32(number)*2654435761>>8)%(24*y.month)
 		kind, more = "delayed by hours to a month", fmt.Sprintf(`,"delay_ms":%d`, hours*int(time.Hour/time.Millisecond))
 	case k < 22:
 		kind, more = "delayed by a month", fmt.Sprintf(`,"delay_ms":%d`, y.month*24*int(time.Hour/time.Millisecond))
