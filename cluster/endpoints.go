@@ -217,7 +217,7 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 		return nil, fmt.Errorf("endpoint %s is not one of the verbs %v that clients may send to a node", e.Name, subjects.NodeVerbs)
 	}
 	receive := func(m *nats.Msg) {
-		if m.Reply == "" && !e.AllowNoReply || isReservedReply(m.Reply) {
+		if m.Reply == "" && !e.AllowNoReply || subjects.IsReserved(m.Reply) {
 			return // the reply could not be sent
 		}
 		e.requests.Add(1)
@@ -242,12 +242,6 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 		return nil, fmt.Errorf("open endpoint %s: %w", e.Name, err)
 	}
 	return sub, nil
-}
-
-// isReservedReply reports whether a reply subject must not be used, because nodes
-// may publish to it and their clients may not.
-func isReservedReply(reply string) bool {
-	return strings.HasPrefix(reply, "yard.") || strings.HasPrefix(reply, "$")
 }
 
 // handle runs an endpoint's handler and sends its reply.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -33,7 +34,7 @@ func (s *Server) serveMicro(p *microService) ([]*nats.Subscription, error) {
 	var subs []*nats.Subscription
 	for verb, respond := range map[micro.Verb]func() any{micro.PingVerb: p.ping, micro.InfoVerb: p.info, micro.StatsVerb: p.stats} {
 		handle := func(m *nats.Msg) {
-			if isReservedReply(m.Reply) {
+			if subjects.IsReserved(m.Reply) {
 				return
 			}
 			text, err := json.Marshal(respond())

@@ -94,6 +94,7 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	background.Go(func() { s.Stalls.Run(ctx) })
+	background.Go(func() { s.Publisher.WatchLoad(ctx) })
 	if s.local.Config.Clustered() {
 		background.Go(func() { s.Replication.SendSnapshots(ctx) })
 		background.Go(func() { s.Publisher.WatchStreams(ctx) })

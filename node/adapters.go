@@ -205,14 +205,17 @@ func (a agentAdapter) LoadBody(ctx context.Context, at job.Position, id job.ID) 
 // laneIdentities are the identities of the lanes in the local ledger.
 type laneIdentities struct{ raft *consensus.Node }
 
-// all returns the identities of all lanes.
-func (i laneIdentities) all() (identities []string) {
+// all returns the identities of all lanes, how far each is ingested, and how many ids of
+// forgotten jobs the ledger has.
+func (i laneIdentities) all() (identities []string, cursors []uint64, ids lanes.Fill) {
 	i.raft.View(func(l *ledger.Ledger) {
+		forgotten := l.ForgottenIDs()
+		ids = lanes.Fill{Used: uint64(forgotten.Count), Max: uint64(forgotten.Max)}
 		for _, lane := range l.Lanes() {
-			identities = append(identities, lane.Identity)
+			identities, cursors = append(identities, lane.Identity), append(cursors, lane.Cursor)
 		}
 	})
-	return identities
+	return identities, cursors, ids
 }
 
 // of returns the identity of a lane, or "".
@@ -225,16 +228,20 @@ func (i laneIdentities) of(lane uint8) (identity string) {
 	return identity
 }
 
-// follow calls set with the identities of all lanes, as soon as the ledger has them and
-// whenever they change, until ctx ends.
-func (i laneIdentities) follow(ctx context.Context, set func([]string)) error {
+// follow calls p.SetLaneIdentities with the identities of all lanes, as soon as the ledger
+// has them and whenever they change, and p.SetIngested and p.SetForgottenIDs after each
+// change of the ledger, until ctx ends.
+func (i laneIdentities) follow(ctx context.Context, p *lanes.Publisher) error {
 	var current []string
 	for {
 		_, changed := i.raft.Applied()
-		if latest := i.all(); len(latest) > 0 && !slices.Equal(latest, current) {
+		latest, cursors, ids := i.all()
+		if len(latest) > 0 && !slices.Equal(latest, current) {
 			current = latest
-			set(current)
+			p.SetLaneIdentities(current)
 		}
+		p.SetIngested(cursors)
+		p.SetForgottenIDs(ids)
 		select {
 		case <-changed:
 		case <-ctx.Done():

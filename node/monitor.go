@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -68,7 +69,8 @@ func (n *Node) newReporter() *health.Reporter {
 		Workers: func() api.WorkerStatus { return n.edge.Counts() }, Pools: n.runners.Status, Drain: n.drainer.Status,
 		Monitor: n.monitor, LedgerReasons: n.consistency.Reasons,
 		Warnings: func() []string {
-			return append(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings()...)
+			pressure := n.cluster.Publisher.Pressure()
+			return slices.Concat(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings(), pressure.Warnings())
 		},
 	})
 }

@@ -185,7 +185,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	baseLoops.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
 	baseLoops.Go(func(ctx context.Context) error {
-		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher.SetLaneIdentities)
+		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher)
 	})
 	baseLoops.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
@@ -243,7 +243,7 @@ func (n *Node) wire() (err error) {
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
-		Publish: n.cluster.Publisher.Publish, StoreBody: n.cluster.Writer.StoreBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
+		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
 		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
@@ -357,7 +357,7 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	n.log.Info("node serving", "nats", n.cluster.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
 	collector := &metrics.Collector{
-		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Replication.Storage, Decisions: n.scheduler.Counts,
+		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Replication.Storage, Intake: n.cluster.Publisher, Decisions: n.scheduler.Counts,
 		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Reporter: n.reporter,
 	}
 	n.metrics.SetCollector(collector.Collect)

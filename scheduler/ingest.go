@@ -65,7 +65,7 @@ func (ls *lanes) addRecord(lane *laneState, r pendingRecord) {
 	}
 }
 
-// addIngests moves pending records into the entry, up to maxIngestSize bytes, of which
+// addIngests moves pending records into the entry, up to ls.loop.ingestSize bytes, of which
 // each lane gets an equal share. Jobs that are due join the provisional waitlists, so
 // that the same entry can place them. While ingest is blocked, it does nothing.
 func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
@@ -73,7 +73,7 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 	if ls.blocked != "" {
 		return
 	}
-	budget := maxIngestSize
+	budget := ls.loop.ingestSize()
 	waiting := ls.pending
 	ls.pending = nil
 	for i, lane := range waiting {
@@ -90,8 +90,13 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 		}
 		if n > 0 {
 			ls.addIngest(l, b, lane, n)
+			lane.receivedAt = time.Now()
 		}
 		lane.pending = lane.pending[n:]
+		if lane.behind.Load() && len(lane.pending) < maxPendingRecords/2 {
+			lane.behind.Store(false)
+			ls.requestRead(lane)
+		}
 		if len(lane.pending) == 0 {
 			lane.pending = nil // releases the array
 			continue

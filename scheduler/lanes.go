@@ -28,7 +28,7 @@ const (
 )
 
 // laneState is the tenure's state of one lane. Its fields belong to the loop's
-// goroutine, apart from lost and wake.
+// goroutine, apart from lost, wake and behind.
 type laneState struct {
 	number       uint8
 	identity     string
@@ -43,10 +43,12 @@ type laneState struct {
 	gapSince     time.Time   // since when record next is missing and later ones were received; zero: no gap, or a read was requested
 	wake         chan uint64 // holds at most one request to read from a sequence on
 	reading      bool        // a read is requested or running
-	receivedAt   time.Time   // when the oldest pending record was received
+	receivedAt   time.Time   // when the first of the pending records was received, or earlier ones were last ingested
 	held         bool        // none of its records is ingested, see [ledger.Ledger.MayIngest]
 	end          laneEnd
 	completeAt   time.Time // every record that was stored before this time, by this node's clock, is ingested; zero: not known
+
+	behind atomic.Bool // so many records are pending that received ones are not worth parsing
 }
 
 // lanes ingests the records of all lanes. Its fields belong to the loop's goroutine,
@@ -163,9 +165,13 @@ func (ls *lanes) receiveRecords(records []job.Record) {
 			n++
 		}
 		if number := int(records[0].Lane); number < len(ls.all) {
-			lane := ls.all[number]
-			parsed := parseRecords(records[:n], lane.identity, ls.loop.cfg.Defaults)
-			ls.loop.post(func() { ls.receive(lane, parsed) })
+			lane, last := ls.all[number], records[n-1].Seq
+			if lane.behind.Load() { // they are read once the lane's pending records are ingested
+				ls.loop.post(func() { lane.lastReceived = max(lane.lastReceived, last) })
+			} else {
+				parsed := parseRecords(records[:n], lane.identity, ls.loop.cfg.Defaults)
+				ls.loop.post(func() { ls.receive(lane, parsed) })
+			}
 		}
 		records = records[n:]
 	}
@@ -202,6 +208,9 @@ func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
 		case len(lane.outOfOrder) < maxOutOfOrder:
 			lane.outOfOrder[seq] = r
 		}
+	}
+	if len(lane.pending) >= maxPendingRecords {
+		lane.behind.Store(true)
 	}
 	if lane.next > lane.lastReceived {
 		lane.gapSince = time.Time{}
@@ -257,6 +266,7 @@ func (ls *lanes) requestRead(lane *laneState) {
 func (ls *lanes) resync(lane *laneState) {
 	ls.loop.ledger.View(func(l *ledger.Ledger) { lane.next = l.Lanes()[lane.number].Cursor + 1 })
 	lane.pending = nil
+	lane.behind.Store(false)
 	clear(lane.outOfOrder)
 	ls.pending = slices.DeleteFunc(ls.pending, func(other *laneState) bool { return other == lane })
 	ls.requestRead(lane)

@@ -13,12 +13,13 @@ import (
 // Parameters of group commit. The values were measured: fewer and larger writes
 // give the lowest latency.
 const (
-	maxInFlight   = 4                     // entries
-	fullEntrySize = 16 << 10              // bytes from which an entry is submitted at once
-	maxEntrySize  = 256 << 10             // bytes
-	entryMaxWait  = 3 * time.Millisecond  // how long urgent commands wait while an entry is in flight
-	settleMaxWait = 5 * time.Millisecond  // how long outcomes wait for urgent commands to share an entry with
-	trimMaxWait   = 50 * time.Millisecond // how long MarkPublished waits for another command to share an entry with
+	maxInFlight   = 4                      // entries
+	fullEntrySize = 16 << 10               // bytes from which an entry is submitted at once
+	maxEntrySize  = 256 << 10              // bytes
+	entryMaxWait  = 3 * time.Millisecond   // how long urgent commands wait while an entry is in flight
+	slowCommit    = 100 * time.Millisecond // commit time from which entries have fewer ingests
+	settleMaxWait = 5 * time.Millisecond   // how long outcomes wait for urgent commands to share an entry with
+	trimMaxWait   = 50 * time.Millisecond  // how long MarkPublished waits for another command to share an entry with
 	inboxSize     = 1024
 	drainBatch    = 256 // posts handled before the next decision about an entry
 )
@@ -33,6 +34,7 @@ const (
 	commandSize   = 160
 
 	maxIngestSize  = maxEntrySize / 8 * 3
+	minIngestSize  = maxIngestSize / 16
 	maxOutcomeSize = maxEntrySize / 4
 	maxCommandSize = maxEntrySize / 8
 )
@@ -54,9 +56,10 @@ type eventLoop struct {
 	done      chan struct{} // closed when run has returned
 
 	clock      stampClock
-	entry      pendingEntry // the next entry
-	timer      *time.Timer  // wakes the loop; flush resets it to when the loop has to act next
-	placeDirty bool         // a waiting job may have become placeable
+	entry      pendingEntry  // the next entry
+	timer      *time.Timer   // wakes the loop; flush resets it to when the loop has to act next
+	placeDirty bool          // a waiting job may have become placeable
+	commitTime time.Duration // moving average of the time from submitting an entry until its results are handled
 }
 
 func newEventLoop(cfg Config, l Ledger, log *slog.Logger, clock stampClock) *eventLoop {
@@ -154,6 +157,20 @@ type pendingCommand struct {
 type submission struct {
 	wait func(context.Context) (Commit, error)
 	done []func(ledger.Result, uint64)
+	at   time.Time // when it was submitted
+}
+
+// noteCommit updates the commit time with that of an entry.
+func (e *eventLoop) noteCommit(took time.Duration) { e.commitTime += (took - e.commitTime) / 4 }
+
+// ingestSize returns how many bytes of ingests the next entry may have. While commits are
+// slow, the authority is the bottleneck: it commits what ends and starts running jobs first,
+// and new jobs wait in their lanes, where their lag slows down the acceptance of more.
+func (e *eventLoop) ingestSize() int {
+	if e.commitTime <= slowCommit {
+		return maxIngestSize
+	}
+	return max(int(maxIngestSize*int64(slowCommit)/int64(e.commitTime)), minIngestSize)
 }
 
 // entryBuilder is an entry that is being built: its commands and, for each, the

@@ -19,6 +19,7 @@ import (
 const (
 	laneCheckInterval = time.Second      // between two looks at the sizes of the streams
 	reclaimInterval   = 30 * time.Second // between two steps, unless a stream grows sooner
+	reclaimPause      = 10               // between two steps while a stream is filling, in durations of a step
 	reclaimMinSize    = 64 << 20         // bytes that are worth a purge, or an eighth of a smaller stream
 
 	relocateMax      = 2048 // records relocated in one round
@@ -44,7 +45,9 @@ type laneReclaimer struct {
 	lanes   Lanes
 	log     *slog.Logger
 	streams []reclaimedStream // the lanes by number, and last the stream of relocated records
-	stepAt  time.Time
+
+	stepAt   time.Time     // when the last step ended
+	stepTook time.Duration // how long it took
 }
 
 // reclaimedStream is the state of one stream between two steps.
@@ -83,13 +86,14 @@ func (r *laneReclaimer) holders(lane uint8) *streamHolders {
 	return r.streams[lane].holders.Load()
 }
 
-// run reclaims when a stream has grown enough since the last step, and every
-// reclaimInterval, until ctx ends.
+// run reclaims when a stream has grown enough since the last step, every reclaimInterval,
+// and more often while a stream is more than half full, until ctx ends.
 func (r *laneReclaimer) run(ctx context.Context) error {
 	for backoff.Sleep(ctx, laneCheckInterval) == nil {
 		if r.due(ctx) {
+			began := time.Now()
 			r.step(ctx)
-			r.stepAt = time.Now()
+			r.stepAt, r.stepTook = time.Now(), time.Since(began)
 		}
 	}
 	return nil
@@ -98,6 +102,7 @@ func (r *laneReclaimer) run(ctx context.Context) error {
 // due reports whether a step is worth its cost, which grows with the number of jobs.
 func (r *laneReclaimer) due(ctx context.Context) bool {
 	passed := time.Since(r.stepAt) >= reclaimInterval
+	soon := time.Since(r.stepAt) >= reclaimPause*r.stepTook
 	for i := range r.streams {
 		s := &r.streams[i]
 		info, err := r.lanes.Info(ctx, s.number)
@@ -106,7 +111,8 @@ func (r *laneReclaimer) due(ctx context.Context) bool {
 		}
 		s.kept = min(s.kept, info.Bytes)
 		grown := info.Bytes - s.kept
-		if grown >= worthPurging(info) || passed && info.Bytes >= worthPurging(info) {
+		filling := info.MaxBytes > 0 && info.Bytes > info.MaxBytes/2 // acceptance slows down from here on
+		if grown >= worthPurging(info) || passed && info.Bytes >= worthPurging(info) || soon && filling {
 			return true
 		}
 	}

@@ -187,7 +187,7 @@ func (t *tenure) submitEntry() (bool, error) {
 		return false, err
 	}
 	t.entriesInFlight++
-	t.submitted <- submission{wait, b.done}
+	t.submitted <- submission{wait, b.done, time.Now()}
 	return true, nil
 }
 
@@ -246,6 +246,7 @@ func (t *tenure) awaitCommits(ctx context.Context) error {
 // has refused a command because of its epoch.
 func (t *tenure) committed(s submission, c Commit) {
 	t.entriesInFlight--
+	t.loop.noteCommit(time.Since(s.at))
 	for i := range c.Results {
 		if errors.Is(c.Results[i].Err, ledger.ErrStaleEpoch) {
 			t.ended = c.Results[i].Err

@@ -1,6 +1,7 @@
 // Package lanes stores jobs in the yard's lanes. It knows which lanes answer, publishes to
 // this node's own lane while that one does, and otherwise to another one under the same
-// idempotency key. It routes the direct publishes of this node's clients by mappings.
+// idempotency key. It routes the direct publishes of this node's clients by mappings. It
+// delays acknowledgements, and then refuses jobs, when more arrive than can be handled.
 //
 // A publish is retried on another lane after 0.9 s and abandoned after the configured
 // PublishTimeout, by default 1.8 s; it fails with [streams.ErrUnknown] if one of its
@@ -51,6 +52,7 @@ type Publisher struct {
 	state    *laneStates
 	router   *router
 	mismatch *mismatchWatch
+	load     *loadWatch
 
 	outstanding atomic.Int64
 	heldBytes   atomic.Int64
@@ -85,6 +87,7 @@ type pendingPublish struct {
 // New returns a publisher that publishes over l's connections.
 func New(l *embedded.Server) *Publisher {
 	p := &Publisher{local: l, state: &laneStates{local: l}}
+	p.load = newLoadWatch(l, p.state)
 	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
 	p.router = &router{local: l, publisher: p, state: p.state, mapped: unmapped}
 	if !l.Config.Clustered() {
@@ -112,9 +115,8 @@ func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done f
 		d.done(Ack{}, &job.UnavailableError{Reason: reason, RetryAfter: closedRetryAfter})
 		return
 	}
-	outstanding, heldBytes := p.outstanding.Add(1), p.heldBytes.Add(int64(len(body)))
-	if outstanding > maxOutstanding || heldBytes > maxHeldBytes {
-		d.finish(Ack{}, &job.UnavailableError{Reason: "too many publishes in flight", RetryAfter: time.Second})
+	if err := p.reserve(len(body)); err != nil {
+		d.done(Ack{}, err)
 		return
 	}
 	if p.batcher != nil {
@@ -130,9 +132,24 @@ func (d *pendingPublish) finish(a Ack, err error) {
 	if err != nil && d.maybeStored {
 		err = fmt.Errorf("%w: %w", streams.ErrUnknown, err)
 	}
-	d.p.outstanding.Add(-1)
-	d.p.heldBytes.Add(-int64(len(d.body)))
+	d.p.release(len(d.body))
 	d.done(a, err)
+}
+
+// reserve counts a publish of size bytes as in flight, until release is called. It returns
+// an error if there are too many.
+func (p *Publisher) reserve(size int) *job.UnavailableError {
+	outstanding, heldBytes := p.outstanding.Add(1), p.heldBytes.Add(int64(size))
+	if outstanding > maxOutstanding || heldBytes > maxHeldBytes {
+		p.release(size)
+		return &job.UnavailableError{Reason: "too many publishes in flight", RetryAfter: time.Second}
+	}
+	return nil
+}
+
+func (p *Publisher) release(size int) {
+	p.outstanding.Add(-1)
+	p.heldBytes.Add(-int64(size))
 }
 
 // sendToBestLane sends a job to the lane that is best now. If no lane can be tried it
@@ -297,8 +314,8 @@ func (p *Publisher) retryParked(now time.Time) {
 
 // Open routes the direct publishes of this node's clients.
 func (p *Publisher) Open() error {
-	if err := p.router.refuseDirectPublishes(); err != nil {
-		return fmt.Errorf("subscribe to refused publishes: %w", err)
+	if err := p.router.serveDirectPublishes(); err != nil {
+		return fmt.Errorf("subscribe to direct publishes: %w", err)
 	}
 	p.router.updateMapping()
 	if err := p.router.subscribeMoves(); err != nil {

@@ -1,9 +1,7 @@
 package lanes
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -32,11 +30,14 @@ type router struct {
 	lastProbe time.Time
 
 	mu     sync.Mutex
-	mapped int // lane that yard.jobs.* is mapped to, or noLane; unmapped before the first mapping
+	mapped int // lane that yard.jobs.* is mapped to, noLane or throughNode; unmapped before the first mapping
 }
 
-// unmapped is the value of router.mapped before the first mapping.
-const unmapped = -2
+// Values of router.mapped that are not lanes.
+const (
+	unmapped    = -2 // before the first mapping
+	throughNode = -3 // the node forwards publishes and delays their acknowledgements
+)
 
 // tick updates which lanes this node leads, probes the others every probeInterval,
 // and updates the mapping of yard.jobs.*.
@@ -56,35 +57,50 @@ func (r *router) refreshLed(now time.Time) {
 	})
 }
 
-// updateMapping maps yard.jobs.* to the best lane, or to the subject that refuses
-// publishes if the intake is closed or no lane is suitable.
+// updateMapping maps yard.jobs.* to the best lane; to the subject that refuses publishes if
+// the intake is closed, the node's load is too high, or no lane is suitable; or to the one
+// that forwards them while acknowledgements are delayed.
 func (r *router) updateMapping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
-	lane := r.state.directRoute(now)
-	if r.publisher.closedReason() != "" {
-		lane = noLane
-		if r.publisher.othersAccept.Load() {
-			lane = r.state.remoteRoute(now)
-		}
-	}
-	if lane == r.mapped {
+	destination := r.destination(time.Now())
+	if destination == r.mapped {
 		return
 	}
 	acc, err := r.local.NATS.LookupAccount(embedded.AccountYard)
 	if err == nil {
-		dest := r.closedIntakeSubject() + ".$1"
-		if lane != noLane {
-			dest = subjects.LaneSubject(uint8(lane), subjects.DirectPublish, "$1")
-		}
-		err = acc.AddWeightedMappings(subjects.Jobs+".*", server.NewMapDest(dest, 100))
+		err = acc.AddWeightedMappings(subjects.Jobs+".*", server.NewMapDest(r.mappedSubject(destination), 100))
 	}
 	if err != nil {
-		r.local.Log.Error("mapping of direct publishes failed", "lane", lane, "err", err)
+		r.local.Log.Error("mapping of direct publishes failed", "destination", destination, "err", err)
 		return
 	}
-	r.mapped = lane
+	r.mapped = destination
+}
+
+// destination returns the value that router.mapped should have at the time now.
+func (r *router) destination(now time.Time) int {
+	lane := r.state.directRoute(now)
+	switch load := r.publisher.load; {
+	case r.publisher.closedReason() != "" && r.publisher.othersAccept.Load():
+		return r.state.remoteRoute(now)
+	case r.publisher.closedReason() != "", lane == noLane, load.pressure.Load().Refusal != "":
+		return noLane
+	case load.throttled.Load():
+		return throughNode
+	}
+	return lane
+}
+
+// mappedSubject returns what yard.jobs.* is mapped to for a value of router.mapped.
+func (r *router) mappedSubject(destination int) string {
+	switch destination {
+	case noLane:
+		return r.localSubject(refusedPublishes) + ".$1"
+	case throughNode:
+		return r.localSubject(slowPublishes) + ".$1"
+	}
+	return subjects.LaneSubject(uint8(destination), subjects.DirectPublish, "$1")
 }
 
 // probe sends a message to each lane of which the node does not know whether it has a
@@ -148,10 +164,6 @@ func (r *router) subscribeMove(verb string, record func(lane uint8)) error {
 	return err
 }
 
-// closedRetryAfter is after how long a refused caller may retry. Disk space is not
-// freed within moments.
-const closedRetryAfter = 5 * time.Second
-
 // SetIntakeClosed makes this node refuse new jobs from all sources with the given
 // reason; "" opens the intake again. Publishes in flight complete. If othersAccept
 // is true, direct publishes are routed to a lane that another member leads;
@@ -167,34 +179,4 @@ func (p *Publisher) closedReason() string {
 		return *reason
 	}
 	return ""
-}
-
-// closedIntakeSubject returns the subject that direct publishes are mapped to
-// while they are refused.
-func (r *router) closedIntakeSubject() string {
-	return subjects.LocalSubject(r.local.Config.Node, "yard.shut")
-}
-
-// refuseDirectPublishes subscribes to the closed intake's subject and answers
-// publishes as a full stream would.
-func (r *router) refuseDirectPublishes() error {
-	_, err := r.local.API.Conn.Subscribe(r.closedIntakeSubject()+".*", func(m *nats.Msg) {
-		if m.Reply == "" {
-			return // this publisher does not wait for an acknowledgement
-		}
-		reason := r.publisher.closedReason()
-		if reason == "" {
-			reason = "the node's intake was closed for a moment"
-		}
-		reply, err := json.Marshal(map[string]any{"stream": "", "seq": 0, "error": map[string]any{
-			"code": 503, "err_code": embedded.CodeNoResources, "description": fmt.Sprintf("%s; try again in %s", reason, closedRetryAfter),
-		}})
-		if err == nil {
-			err = m.Respond(reply)
-		}
-		if err != nil {
-			r.local.Log.Debug("refusal of a direct publish not sent", "err", err)
-		}
-	})
-	return err
 }

@@ -3,6 +3,7 @@ package lanes
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,6 +42,7 @@ func (p *Publisher) SetLaneIdentities(identities []string) {
 	for i := range identities {
 		if i >= len(w.identities) || w.identities[i] != identities[i] {
 			p.state.reset(uint8(i))
+			p.load.stored[i].Store(0)
 		}
 	}
 	w.identities = identities
@@ -135,10 +137,13 @@ func (s *laneStates) reset(lane uint8) {
 }
 
 // raiseLast records that a lane has stored a record with this sequence.
-func (s *laneStates) raiseLast(lane uint8, seq uint64) {
+func (s *laneStates) raiseLast(lane uint8, seq uint64) { raise(&s.lastSeq[lane], seq) }
+
+// raise sets *seq to at least to.
+func raise(seq *atomic.Uint64, to uint64) {
 	for {
-		last := s.lastSeq[lane].Load()
-		if seq <= last || s.lastSeq[lane].CompareAndSwap(last, seq) {
+		last := seq.Load()
+		if to <= last || seq.CompareAndSwap(last, to) {
 			return
 		}
 	}

@@ -224,6 +224,12 @@ func LocalSubject(node, subject string) string {
 	return Local + "." + node + strings.TrimPrefix(subject, "yard")
 }
 
+// IsReserved reports whether a subject must not be used for replies, because nodes may
+// publish to it and their clients may not.
+func IsReserved(subject string) bool {
+	return strings.HasPrefix(subject, "yard.") || strings.HasPrefix(subject, "$")
+}
+
 // NodeVerbSubject returns the subject on which node receives its clients' requests with a
 // verb of [NodeVerbs].
 func NodeVerbSubject(node, verb string) string { return Local + "." + node + ".node." + verb }

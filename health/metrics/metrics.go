@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
 	"github.com/yardmaster-dev/yardmaster/cluster/replication"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
@@ -29,6 +30,7 @@ type Collector struct {
 	View         func(func(*ledger.Ledger)) // reads the local ledger
 	Raft         func() consensus.Status
 	Storage      func() (replication.Storage, error)
+	Intake       *lanes.Publisher
 	Decisions    func() scheduler.Counts // of this node as the authority
 	Changes      func() int              // of the authority, since the node started
 	Certificates func() []*certs.Store
@@ -56,6 +58,10 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	emitByLabel(emit, "yard_members", members)
 	emit("yard_held_keys", float64(s.HeldKeys))
 	emit("yard_stale_outcomes_total", float64(s.StaleOutcomes))
+	pressure := c.Intake.Pressure()
+	emit("yard_ingest_lag_seconds", c.Intake.IngestLag().Seconds())
+	emit("yard_ack_delay_seconds", pressure.Delay.Seconds())
+	emit("yard_jobs_refused_by_load_total", float64(c.Intake.RefusedForLoad()))
 	for _, l := range s.Lanes {
 		if l.Leader != "" { // without a leader the lag is unknown
 			emit("yard_lane_lag_records", float64(l.Lag), strconv.Itoa(l.Lane))

@@ -41,6 +41,8 @@ type Ack struct {
 // Config is what an [Intake] uses. All fields are required.
 type Config struct {
 	Publish      func(queue, key string, at time.Time, body []byte, done func(lanes.Ack, error))
+	CheckLoad    func() error                                                        // returns an error if no job may be published at present
+	DelayAck     func(large bool, answer func())                                     // calls answer as soon as a job may be acknowledged
 	StoreBody    func(ctx context.Context, id string, body []byte) (job.Blob, error) // stores a large body
 	Waiters      *ledgerwait.Waiters
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current

@@ -24,6 +24,7 @@ type pending struct {
 	id      job.ID
 	named   bool      // the producer chose the key
 	ownID   bool      // the key is a UUID, which may belong to another queue's job
+	large   bool      // its body is stored apart from its record
 	guarded bool      // it has guards (unique, rate limit or debounce keys): the ledger decides whether it becomes a job
 	at      time.Time // when it was published
 	done    func(Ack, error)
@@ -82,6 +83,10 @@ func (p *pending) accept() {
 		_, err := job.ParseID(p.Key)
 		p.ownID = err == nil
 	}
+	if err := in.cfg.CheckLoad(); err != nil {
+		p.finish(Ack{}, err)
+		return
+	}
 	p.guarded = p.Spec.HasGuards()
 	if p.guarded || p.ownID {
 		if err := in.admit(p.guarded); err != nil {
@@ -98,6 +103,7 @@ func (p *pending) accept() {
 		p.Body = body
 	}
 	if len(p.Body) > job.MaxInlineBody { // storing takes several round trips
+		p.large = true
 		p.background(&in.blobs, "too many large jobs at once", p.publishLarge)
 		return
 	}
@@ -121,8 +127,8 @@ func (p *pending) publish() {
 }
 
 // receive takes the acknowledgement of the lane, or the error of the publish. A job with
-// guards, or with an id of the producer's, then waits until the ledger has ingested it;
-// any other job is finished.
+// guards, or with an id of the producer's, then waits until the ledger has ingested it,
+// which takes as long as the ingest lag; any other job until it may be acknowledged.
 func (p *pending) receive(ack lanes.Ack, err error) {
 	if err != nil {
 		p.finish(Ack{}, err)
@@ -132,11 +138,11 @@ func (p *pending) receive(ack lanes.Ack, err error) {
 		p.in.cfg.OnAccept(job.Record{Position: ack.Position, Queue: p.Queue, Key: p.id.String(), Stored: p.at, Body: p.Body})
 	}
 	a := Ack{ID: p.id, Position: ack.Position, Duplicate: ack.Duplicate}
+	p.Spec, p.Body = job.Spec{}, nil // not needed while it waits
 	if !p.guarded && !p.ownID {
-		p.finish(a, nil)
+		p.in.cfg.DelayAck(p.large, func() { p.finish(a, nil) })
 		return
 	}
-	p.Spec, p.Body = job.Spec{}, nil // not needed while it waits
 	check := p.checkOwner
 	if p.guarded {
 		check = p.checkDecision
