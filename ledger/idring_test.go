@@ -55,13 +55,25 @@ func TestIDRing(t *testing.T) {
 	g.trim(now() + 1)
 	removed = added
 	check()
-	for shard := range g.index.shards { // memory is released with the first ids after a peak
-		for len(g.index.shards[shard].slots) > 64 {
-			g.add(benchID(added), now())
-			added++
-		}
+	before := largeShards(g)
+	for range 4 << shardBits { // few shards get no id
+		g.add(benchID(added), now())
+		added++
+	}
+	if after := largeShards(g); before < 50 || after > before/4 {
+		t.Errorf("%d large shards after a peak, and %d after more ids", before, after)
 	}
 	check()
+}
+
+// largeShards returns how many shards have more slots than are kept when few ids are left.
+func largeShards(g *idRing) (n int) {
+	for i := range g.index.shards {
+		if len(g.index.shards[i].slots) > 64 {
+			n++
+		}
+	}
+	return n
 }
 
 // TestIDRing_FewIDs checks that few ids are forgotten as early as many, and that a ring
