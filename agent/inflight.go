@@ -381,7 +381,7 @@ func (d *dispatch) declinedOutcome(reason string) job.Outcome {
 func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
 	o := d.declinedOutcome("recalled before it was started: " + string(reason))
 	if reason == job.RecallCancelled || reason == job.RecallQueueGone {
-		o.Status, o.Fault.Type = job.Cancelled, job.FaultCancelled
+		o.Status, o.Fault.Type = job.RunCancelled, job.FaultCancelled
 	}
 	return o
 }

@@ -182,7 +182,7 @@ func TestLoad_RecalledWhileLoading(t *testing.T) {
 		started, stopped := b.target.seen()
 		wantEqual(t, "started", started, []string(nil))
 		wantEqual(t, "stopped", stopped, []string(nil))
-		if got := b.transport.outcomes(); len(got) != 1 || got[0].Status != job.Cancelled {
+		if got := b.transport.outcomes(); len(got) != 1 || got[0].Status != job.RunCancelled {
 			t.Errorf("outcomes %+v", got)
 		}
 	})

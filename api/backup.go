@@ -56,7 +56,10 @@ type BackupQueue struct {
 	Active    int    `json:"active"`
 	Completed int    `json:"completed"`
 	Failed    int    `json:"failed"`
+	Cancelled int    `json:"cancelled"`
 }
 
 // Jobs returns the number of all jobs.
-func (q *BackupQueue) Jobs() int { return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed }
+func (q *BackupQueue) Jobs() int {
+	return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed + q.Cancelled
+}

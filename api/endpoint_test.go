@@ -146,7 +146,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	documented := map[string]string{} // route by subject
-	for _, m := range regexp.MustCompile("(?m)^- `([a-z.<>]+)`: `([A-Z]+ /v1/[^`]+)`$").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("(?m)^- `([a-z.<>-]+)`: `([A-Z]+ /v1/[^`]+)`$").FindAllStringSubmatch(string(page), -1) {
 		if documented[m[1]] != "" {
 			t.Errorf("%s is documented twice", m[1])
 		}

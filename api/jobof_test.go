@@ -10,7 +10,7 @@ import (
 // failed, but not while it is active or after it has completed.
 func TestJobOf_Reason(t *testing.T) {
 	for state, told := range map[job.State]bool{
-		job.Waiting: true, job.Delayed: true, job.Failed: true, job.Active: false, job.Completed: false,
+		job.Waiting: true, job.Delayed: true, job.Failed: true, job.Cancelled: true, job.Active: false, job.Completed: false,
 	} {
 		j := JobOf(&job.View{State: state, Reason: "no route", Fault: &job.Fault{Message: "no route"}})
 		if (j.Reason != "") != told || (j.Error != nil) != told {

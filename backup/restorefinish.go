@@ -168,7 +168,8 @@ func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
 // sameQueue reports whether a queue is restored as it was saved: with the same jobs, of
 // which the active ones wait again and delayed ones may have become due.
 func sameQueue(saved, restored api.BackupQueue) bool {
-	activeWait := restored.Active == 0 && restored.Waiting+restored.Failed == saved.Waiting+saved.Active+saved.Failed
+	leftActive := restored.Waiting + restored.Failed + restored.Cancelled - saved.Waiting - saved.Failed - saved.Cancelled
+	activeWait := restored.Active == 0 && leftActive == saved.Active
 	return restored.Jobs() == saved.Jobs() && restored.Completed == saved.Completed && restored.Paused == saved.Paused &&
 		(restored.Delayed < saved.Delayed || restored.Delayed == saved.Delayed && activeWait)
 }

@@ -81,7 +81,7 @@ func fakeAllEndpoints(t *testing.T) *fakeAPI {
 		"yard.api.v1.queue.explain":    queueExplainJSON,
 		"yard.api.v1.job.list":         `{"queue":"mail","state":"failed","page":1,"page_size":20,"jobs":[` + jobJSON + `]}`,
 		"yard.api.v1.job.wait":         jobJSON,
-		"yard.api.v1.job.cancel":       `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"failed"}`,
+		"yard.api.v1.job.cancel":       `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"cancelled"}`,
 		"yard.api.v1.job.retry":        &api.Error{Code: api.CodeConflict, Text: "job has not failed, so there is nothing to retry"},
 		"yard.api.v1.cluster.transfer": &api.Error{Code: api.CodeNotFound, Text: "there is no member \"n9\" to take the authority"},
 		"yard.api.v1.job.remove":       &api.Error{Code: api.CodeNotFound, Text: "job does not exist"},
@@ -211,7 +211,7 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	// A list without a state requests every state.
-	if got := f.run(t, "job", "list", "mail", "--json"); strings.Count(got.out, `"lane"`) != 5 {
+	if got := f.run(t, "job", "list", "mail", "--json"); strings.Count(got.out, `"lane"`) != 6 {
 		t.Errorf("list of all states: %s", got.out)
 	}
 }
@@ -287,7 +287,7 @@ func TestUsage(t *testing.T) {
 		{"job wait x --for 0s", "--for is 0s: must be more than 0"},
 		{"job show", "job is missing"},
 		{"job cancel", "no jobs are named"},
-		{"job list mail --state tired", `--state is "tired": must be one of active, waiting, delayed, failed, completed`},
+		{"job list mail --state tired", `--state is "tired": must be one of active, waiting, delayed, failed, cancelled, completed`},
 		{"job list mail --page 2", "--page requires --state"},
 		{"queue add a.b", `queue name "a.b"`},
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},

@@ -87,7 +87,7 @@ func TestAgainstNode(t *testing.T) {
 	await(t, f, later, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"delayed", later}, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"completed"}, "job", "show", "k1", "--queue", "mail")
-	must(0, []string{"failed"}, "job", "cancel", later)
+	must(0, []string{"cancelled"}, "job", "cancel", later)
 	must(0, []string{"waiting"}, "job", "retry", later)
 	must(1, []string{"job does not exist"}, "job", "show", "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10")
 	must(0, []string{"paused"}, "queue", "pause", "mail")

@@ -124,7 +124,7 @@ func (d *diagnosis) reasons() (all []reason) {
 		return append(order, all...)
 	case job.Active:
 		return d.runningReasons()
-	case job.Completed, job.Failed:
+	case job.Completed, job.Failed, job.Cancelled:
 		return append(all, d.endReason())
 	}
 	return nil
@@ -263,6 +263,7 @@ func (d *diagnosis) runningReasons() (all []reason) {
 	}
 	if p.Recalled != "" {
 		add(api.ReasonStopping, "it is being stopped: %s", p.Recalled)
+		all[0].Text += cancelledBy(p.Cancellation)
 	}
 	all = append(all, where)
 	switch {
@@ -289,15 +290,29 @@ func (d *diagnosis) endReason() reason {
 		return r
 	}
 	data.Error = p.Reason
-	if p.Fault != nil && p.Fault.Type == job.FaultCancelled {
+	if p.State == job.Cancelled {
 		r.Code = api.ReasonCancelled
-		r.Text = fmt.Sprintf("it was cancelled, and ended at %s, after %s: %s", endedAt, plural(int(p.Attempts), "attempt"), p.Reason)
+		r.Text = fmt.Sprintf("it was cancelled%s, and ended at %s, after %s", cancelledBy(p.Cancellation), endedAt, plural(int(p.Attempts), "attempt"))
 		return r
 	}
 	r.Code = api.ReasonFailed
 	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts: %s; its dead letter: 'yardmaster dlq show %s'",
 		endedAt, p.Attempts, data.MaxAttempts, p.Reason, p.ID)
 	return r
+}
+
+// cancelledBy returns by whom and why a job was cancelled, as the rest of a sentence.
+func cancelledBy(c *job.Cancellation) (text string) {
+	if c == nil {
+		return ""
+	}
+	if c.Actor != "" {
+		text = fmt.Sprintf(" by %s, over %s", c.Actor, c.Door)
+	}
+	if c.Reason != "" {
+		text += fmt.Sprintf(" (%s)", c.Reason)
+	}
+	return text
 }
 
 // plural returns n with a noun, such as "1 job" or "2 jobs".

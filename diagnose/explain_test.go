@@ -108,7 +108,9 @@ var explainCases = []struct {
 	{newTestDiagnosis(job.Active, withNoAnswer(api.ReasonNoQuorum)), "running no_quorum", "It runs"},
 	{newTestDiagnosis(job.Completed, nil), "completed", "It completed at 2026-03-19T01:00:02.000Z, by attempt 1 of 5, on node n1."},
 	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason = "boom" }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: boom; its dead letter"},
-	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Fault = &job.Fault{Type: job.FaultCancelled} }), "cancelled", "It was cancelled"},
+	{newTestDiagnosis(job.Cancelled, func(q *diagnosis) {
+		q.job.Cancellation = &job.Cancellation{Actor: "ann", Door: "cli", Reason: "wrong customer"}
+	}), "cancelled", "It was cancelled by ann, over cli (wrong customer), and ended at"},
 }
 
 func codesOf(reasons []reason) string {

@@ -75,7 +75,7 @@ func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unp
 func lastEventOf(p *ledger.JobDiagnosis) historyEvent {
 	kind := ledger.DispatchFailed
 	switch p.State {
-	case job.Failed:
+	case job.Cancelled:
 		if p.Dispatches == 0 { // cancelled while it was delayed
 			kind = ledger.OperatorActed
 		}

@@ -96,7 +96,7 @@ func TestHistoryReader(t *testing.T) {
 func TestLastEventOf(t *testing.T) {
 	for state, want := range map[job.State]string{
 		job.Waiting: "DispatchQueued", job.Delayed: "DispatchFailed", job.Active: "worker.assigned",
-		job.Completed: "DispatchDelivered", job.Failed: "DispatchFailed",
+		job.Completed: "DispatchDelivered", job.Failed: "DispatchFailed", job.Cancelled: "DispatchFailed",
 	} {
 		if got := lastEventOf(&ledger.JobDiagnosis{View: job.View{State: state, Dispatches: 3}}); got.Event != want || got.Dispatch != 3 {
 			t.Errorf("%s: %+v", state, got)

@@ -198,7 +198,7 @@ func recalledOutcome(d *dispatch, reason job.RecallReason) job.Outcome {
 	outcome := job.Outcome{Started: d.started()}
 	switch reason {
 	case job.RecallCancelled, job.RecallQueueGone:
-		outcome.Status, outcome.Fault = job.Cancelled, &job.Fault{Type: job.FaultCancelled, Message: "job was cancelled"}
+		outcome.Status, outcome.Fault = job.RunCancelled, &job.Fault{Type: job.FaultCancelled, Message: "job was cancelled"}
 	case job.RecallDeadline:
 		seconds := strconv.FormatFloat(d.timeout.Seconds(), 'f', -1, 64)
 		outcome.Status, outcome.Fault = job.TimedOut, &job.Fault{Type: job.FaultTimeout, Message: "Job timed out after " + seconds + "s."}

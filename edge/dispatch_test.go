@@ -203,7 +203,7 @@ func TestDeadlineBeforeAck(t *testing.T) {
 // tested by the scripts in testdata.
 func TestStop(t *testing.T) {
 	for reason, status := range map[job.RecallReason]job.Status{
-		job.RecallCancelled: job.Cancelled, job.RecallQueueGone: job.Cancelled, job.RecallDeadline: job.TimedOut,
+		job.RecallCancelled: job.RunCancelled, job.RecallQueueGone: job.RunCancelled, job.RecallDeadline: job.TimedOut,
 		job.RecallShutdown: job.Interrupted, job.RecallLease: job.Lost, job.RecallSuperseded: 0,
 	} {
 		for _, acked := range []bool{false, true} {

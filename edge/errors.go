@@ -24,6 +24,7 @@ var errorCodes = [...]struct {
 	{job.ErrJobNotFound, overhop.CodeJobNotFound},
 	{job.ErrNotRemovable, overhop.CodeJobNotRemovable},
 	{job.ErrNotActive, overhop.CodeJobNotActive},
+	{job.ErrNotChangeable, overhop.CodeJobNotPending},
 	{job.ErrNotFailed, overhop.CodeJobNotActive},
 	{job.ErrRecordReclaimed, overhop.CodeJobNotActive},
 	{job.ErrMalformed, overhop.CodeInvalidJobPayload},

@@ -68,6 +68,9 @@ type Session interface {
 	RemoveJob(ctx context.Context, id job.ID) error
 	Cancel(ctx context.Context, id job.ID, reason string) (job.State, error)
 	Retry(ctx context.Context, id job.ID) (job.State, error)
+	// ChangeJob changes the priority of a waiting or delayed job, its start, or both.
+	// A nil priority and a zero start change nothing; a start that has passed means now.
+	ChangeJob(ctx context.Context, id job.ID, priority *uint8, at time.Time) (job.State, error)
 }
 
 // Executor is the node's agent as the edge sees it: it receives offers,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -205,7 +206,7 @@ func (q queries) handleLsJob(ctx context.Context, request overhop.ListJobs) (ove
 		return nil, err
 	}
 	state, ok := job.ParseState(request.Status)
-	if !ok {
+	if !ok || state != state.Overhop() {
 		return nil, badStatus(request.Status)
 	}
 	pages := q.server.cfg.Pagination
@@ -264,6 +265,33 @@ func (q queries) handleRetryJob(ctx context.Context, name string) (overhop.Raw, 
 	return textField("status", state.String()), err
 }
 
+// handleSetJob changes a job that has not started, and answers with its state.
+func (q queries) handleSetJob(ctx context.Context, s overhop.SetJob) (overhop.Raw, error) {
+	if s.Priority == nil && s.At == nil && s.Delay == nil || s.At != nil && s.Delay != nil {
+		return nil, &job.InvalidError{Reason: "give priority, and scheduled_at or delay_ms, or one of them"}
+	}
+	view, err := q.require(ctx, s.JID, q.cluster.Peek)
+	if err != nil {
+		return nil, err
+	}
+	var priority *uint8
+	if s.Priority != nil {
+		priority = new(uint8(*s.Priority))
+	}
+	var at time.Time
+	switch {
+	case s.At != nil:
+		at = *s.At
+	case s.Delay == nil:
+	case *s.Delay == 0:
+		at = time.Unix(0, 0) // now, whatever the clocks show
+	default:
+		at = time.Now().Add(min(*s.Delay, job.MaxDuration))
+	}
+	state, err := q.cluster.ChangeJob(ctx, view.ID, priority, at)
+	return textField("status", state.String()), err
+}
+
 // clearable are the states that CLRQUEUE removes if the request lists none.
 // Active jobs are never removed.
 var clearable = []job.State{job.New, job.Waiting, job.Delayed, job.Completed, job.Failed}
@@ -285,7 +313,7 @@ func (q queries) handleClrQueue(ctx context.Context, payload overhop.Raw) (overh
 	}
 	for _, name := range statuses {
 		state, ok := job.ParseState(name)
-		if !ok || state == job.Active {
+		if !ok || state == job.Active || state != state.Overhop() {
 			return nil, badStatus(name)
 		}
 		states = append(states, state)

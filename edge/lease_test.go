@@ -104,7 +104,7 @@ func TestRecall_ConfirmedOverAnotherConnection(t *testing.T) {
 		time.Sleep(time.Second)
 		again := r.register(true)
 		again.ask(overhop.TFail, leaseFieldsWith(q, fields{"error": fields{"message": "stopped", "type": "cancelled"}}), overhop.TOK)
-		if o := r.executor.onlyOutcome(t); o.Status != job.Cancelled {
+		if o := r.executor.onlyOutcome(t); o.Status != job.RunCancelled {
 			t.Errorf("outcome is %+v", o)
 		}
 	})

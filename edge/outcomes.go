@@ -177,7 +177,7 @@ func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte 
 	if retried {
 		b = overhop.AppendTime(overhop.AppendStr(b, "next_run_at"), settled.RunAt)
 	}
-	b = overhop.AppendStr(overhop.AppendStr(b, "status"), settled.State.String())
+	b = overhop.AppendStr(overhop.AppendStr(b, "status"), settled.State.Overhop().String())
 	b, _ = overhop.End(b, mark, overhop.TOK, rid)
 	return b
 }

@@ -337,7 +337,7 @@ func (c *schedulingCluster) settle(o job.Outcome) (settled job.Settled) {
 		switch last := v.MaxAttempts > 0 && v.Attempts >= v.MaxAttempts; {
 		case o.Status == job.Success:
 			v.State, v.Result, v.Fault = job.Completed, o.Result, nil
-		case o.Status == job.TimedOut, o.Status == job.Cancelled, o.Final, o.Status == job.Error && (last || noHandler):
+		case o.Status == job.TimedOut, o.Status == job.RunCancelled, o.Final, o.Status == job.Error && (last || noHandler):
 			v.State = job.Failed
 		default:
 			v.State = job.Waiting

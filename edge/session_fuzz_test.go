@@ -209,6 +209,7 @@ var readers = map[int64]reader{
 	overhop.TGoodbye: only(overhop.ParseGoodbye), overhop.TCancel: two(overhop.ParseCancel),
 	overhop.TClrQueue: two(overhop.ParseClrQueue), overhop.TObliterate: two(overhop.ParseObliterate),
 	overhop.TSetQueue: only(overhop.ParseSetQueue),
+	overhop.TSetJob:   only(overhop.ParseSetJob),
 }
 
 func readBeat(p overhop.Raw, _ bool) error {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is the state of a job, in Overhop's terms.
+// State is the state of a job.
 type State uint8
 
 // The states of a job. A job is new from its acknowledgement until it is
@@ -18,14 +18,27 @@ const (
 	Active          // a dispatch of it is in flight
 	Completed       // ended successfully
 	Failed          // ended with a failure; its body is in the dead letter stream
+	Cancelled       // ended because a caller cancelled it; there is no dead letter
 )
 
-var stateNames = [...]string{"new", "waiting", "delayed", "active", "completed", "failed"}
+// States is the number of states.
+const States = len(stateNames)
+
+var stateNames = [...]string{"new", "waiting", "delayed", "active", "completed", "failed", "cancelled"}
 
 func (s State) String() string { return stateNames[s] }
 
 // Ended reports whether s is final: a job leaves it only at a caller's request.
-func (s State) Ended() bool { return s == Completed || s == Failed }
+func (s State) Ended() bool { return s >= Completed }
+
+// Overhop returns the state in terms of Overhop's protocol, in which a cancelled job has
+// failed.
+func (s State) Overhop() State {
+	if s == Cancelled {
+		return Failed
+	}
+	return s
+}
 
 // ParseState parses a state's name.
 func ParseState(name string) (State, bool) {
@@ -35,6 +48,20 @@ func ParseState(name string) (State, bool) {
 		}
 	}
 	return 0, false
+}
+
+// StateNames returns the names of states as a list for people, such as "waiting or
+// delayed" with the conjunction "or".
+func StateNames(conjunction string, states ...State) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = s.String()
+	}
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " " + conjunction + " " + names[last]
 }
 
 // Priorities. Jobs of a higher priority start first.

@@ -9,14 +9,14 @@ type Status uint8
 // and count as an attempt; after Declined, Lost and Interrupted the attempt is
 // given back.
 const (
-	Success     Status = iota + 1
-	Retry              // the handler asked to be run again
-	TimedOut           // the deadline passed, or the handler reported a timeout; final
-	Error              // see Fault
-	Declined           // a worker's NACK, or no capacity: it never started
-	Lost               // the worker, runner or node was lost, before or during the run
-	Interrupted        // stopped because the node shuts down
-	Cancelled          // stopped because a caller cancelled the job; final
+	Success      Status = iota + 1
+	Retry               // the handler asked to be run again
+	TimedOut            // the deadline passed, or the handler reported a timeout; final
+	Error               // see Fault
+	Declined            // a worker's NACK, or no capacity: it never started
+	Lost                // the worker, runner or node was lost, before or during the run
+	Interrupted         // stopped because the node shuts down
+	RunCancelled        // stopped because a caller cancelled the job; final
 )
 
 var statusNames = [...]string{"", "success", "retry", "timeout", "error", "declined", "lost", "interrupted", "cancelled"}

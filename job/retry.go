@@ -54,7 +54,7 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		return Verdict{Next: NextDone}
 	case TimedOut:
 		return Verdict{Next: NextDead, Reason: o.reason(ReasonTimeout)}
-	case Cancelled:
+	case RunCancelled:
 		return Verdict{Next: NextDead, Reason: o.reason(ReasonCancelled)}
 	case Declined, Interrupted:
 		return Verdict{Next: NextGiveBack, Delay: p.retryAfter(o), Reason: o.reason(o.Status.String())}

@@ -206,6 +206,11 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	if r.state.Ended() {
 		view.Ended = time.Unix(0, r.due).UTC()
 	}
+	if r.state == job.Cancelled || r.flags&cancelling != 0 {
+		if c := r.run.cancellation; c != nil {
+			view.Cancellation = &job.Cancellation{Actor: c.by.Name, Door: string(c.by.Door), Reason: c.by.Reason, At: time.Unix(0, c.at).UTC()}
+		}
+	}
 	if run := r.run; run != nil {
 		view.Node, view.Worker = run.node, run.channel
 		if run.failure != nil {
@@ -228,7 +233,7 @@ func (r *storedJob) view() (view job.View, result uint64) {
 // new jobs is always 0.
 type QueueView struct {
 	job.Queue
-	Counts [6]int // by job.State
+	Counts [job.States]int // by job.State
 }
 
 func (q *queue) view() QueueView {

@@ -41,18 +41,18 @@ func failedJob(t *testing.T, n *Node, queue, spec string) failure {
 	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return cancelledLetter(t, n, a.ID, 0)
+	return failedLetter(t, n, a.ID, 0)
 }
 
-// cancelledLetter cancels a job and returns its first dead letter after another.
-func cancelledLetter(t *testing.T, n *Node, id job.ID, after uint64) failure {
+// failedLetter lets a waiting job fail and returns its first dead letter after another.
+func failedLetter(t *testing.T, n *Node, id job.ID, after uint64) failure {
 	t.Helper()
 	f := failure{job: id}
 	n.raft.View(func(l *ledger.Ledger) {
 		view, _, _ := l.Find(id)
 		f.n = view.Dispatches
 	})
-	if _, err := n.proposer.Propose(t.Context(), &ledger.CancelJob{Job: id, Reason: "by hand"}); err != nil {
+	if _, err := n.proposer.Propose(t.Context(), &ledger.CancelJob{Job: id, Type: job.FaultInvalid, Reason: "cannot run"}); err != nil {
 		t.Fatal(err)
 	}
 	var page api.DeadLetterPage
@@ -138,7 +138,7 @@ func TestRequeue_LetterOutlivesJob(t *testing.T) {
 	wantWaiting(t, n, "mail", 1)
 
 	// The job has failed again: the first dead letter is about the earlier failure.
-	second := cancelledLetter(t, n, l.job, l.Number)
+	second := failedLetter(t, n, l.job, l.Number)
 	got, err = requeueOnly(t, n, l, api.DeadLetterRequest{})
 	wantItem(t, "after another failure", got, err, api.ResultStale, own, "mail")
 

@@ -109,7 +109,7 @@ func TestWeb_Job(t *testing.T) {
 	send(t, n, "POST", "/v1/jobs/"+first.ID.String()+"/cancel", `{"reason":"cancelled"}`).decode(t, http.StatusOK, nil)
 	var ended api.Job
 	(<-waited).decode(t, http.StatusOK, &ended)
-	if ended.State != "failed" || ended.Reason != "cancelled" || ended.Error == nil {
+	if ended.State != "cancelled" || ended.Reason != "cancelled" || ended.Cancellation == nil || ended.Cancellation.Reason != "cancelled" {
 		t.Errorf("after a cancel: %+v, %+v", ended, ended.Error)
 	}
 	send(t, n, "DELETE", "/v1/jobs/"+first.ID.String(), "").decode(t, http.StatusOK, nil)

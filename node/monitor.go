@@ -65,7 +65,7 @@ func (n *Node) newReporter() *health.Reporter {
 		Node: n.cfg.Node.Name, Version: n.version, Clustered: n.cfg.Clustered(), Started: n.started, HTTP: n.httpAddr,
 		View: n.raft.View, Raft: n.raft.Status, Authority: n.authority.Known, Tenure: n.scheduler.Status,
 		Request: n.fleet.Request, AddPeers: n.addPeerInfo, Skew: n.member.Reasons,
-		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo,
+		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo, Streams: n.cluster.Reader.Usage,
 		Workers: func() api.WorkerStatus { return n.edge.Counts() }, Pools: n.runners.Status, Drain: n.drainer.Status,
 		Monitor: n.monitor, LedgerReasons: n.consistency.Reasons,
 		Warnings: func() []string {

@@ -201,7 +201,7 @@ func (d *dispatch) timeoutFault() *job.Fault {
 func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
 	switch reason {
 	case job.RecallCancelled, job.RecallQueueGone:
-		return d.outcome(job.Cancelled, &job.Fault{Message: "Job cancelled", Type: job.FaultCancelled})
+		return d.outcome(job.RunCancelled, &job.Fault{Message: "Job cancelled", Type: job.FaultCancelled})
 	case job.RecallDeadline:
 		return d.outcome(job.TimedOut, d.timeoutFault())
 	case job.RecallShutdown:

@@ -238,7 +238,7 @@ func (p *interopRunner) stops(y *harness) {
 		y.awaitSent(sent[i])
 		y.Stop(job.Recall{Job: sent[i].Job, N: sent[i].N, Reason: job.RecallCancelled})
 		o := y.awaitOutcome()
-		y.expect(o, job.Cancelled, true, "Job cancelled")
+		y.expect(o, job.RunCancelled, true, "Job cancelled")
 		if o.Job != sent[i].Job {
 			y.t.Errorf("%s was cancelled, not %s", o.Job, sent[i].Job)
 		}

@@ -235,7 +235,7 @@ func (s *slot) terminate(d *dispatch, outcome job.Outcome) job.Outcome {
 		return outcome
 	}
 	s.w.killFor(d, errReplaced)
-	if d.leaseEnded() && outcome.Status != job.TimedOut && outcome.Status != job.Cancelled {
+	if d.leaseEnded() && outcome.Status != job.TimedOut && outcome.Status != job.RunCancelled {
 		return d.recalledOutcome(job.RecallLease)
 	}
 	return outcome

@@ -54,8 +54,8 @@ func TestStop_Cancels(t *testing.T) {
 		status job.Status
 		text   string
 	}{
-		{job.RecallCancelled, job.Cancelled, "Job cancelled"},
-		{job.RecallQueueGone, job.Cancelled, "Job cancelled"},
+		{job.RecallCancelled, job.RunCancelled, "Job cancelled"},
+		{job.RecallQueueGone, job.RunCancelled, "Job cancelled"},
 		{job.RecallDeadline, job.TimedOut, "Job timed out after 10s."},
 		{job.RecallShutdown, job.Interrupted, "Job execution interrupted by node shutdown"},
 		{job.RecallSuperseded, job.Lost, "superseded by another dispatch"},
@@ -90,12 +90,12 @@ func TestStop_WithoutCancelHints(t *testing.T) {
 	}
 	before := y.Status()[0].Members[0].PID
 	y.Stop(job.Recall{Job: first.Job, N: first.N, Reason: job.RecallCancelled})
-	y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
+	y.expect(y.awaitOutcome(), job.RunCancelled, true, "Job cancelled")
 	if s := y.Status()[0].Members[0]; s.PID != before || s.InFlight != 1 {
 		t.Errorf("the other request was not spared: %+v", s)
 	}
 	y.Stop(job.Recall{Job: second.Job, N: second.N, Reason: job.RecallCancelled})
-	y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
+	y.expect(y.awaitOutcome(), job.RunCancelled, true, "Job cancelled")
 	y.n = 2
 	if y.pid() == strconv.Itoa(before) {
 		t.Error("the process of a stopped request still runs")
@@ -136,7 +136,7 @@ func TestStop_Kills(t *testing.T) {
 			a := y.start("hang", nil)
 			y.awaitSent(a)
 			y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: job.RecallCancelled})
-			y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
+			y.expect(y.awaitOutcome(), job.RunCancelled, true, "Job cancelled")
 			if after := y.pid(); before == between || between == after {
 				t.Errorf("pids are %s, %s, %s; want three", before, between, after)
 			}
@@ -152,7 +152,7 @@ func TestStop_LeaseEndKillsAtOnce(t *testing.T) {
 	for first, status := range map[job.RecallReason]job.Status{
 		job.RecallLease:     job.Lost,
 		job.RecallShutdown:  job.Lost,
-		job.RecallCancelled: job.Cancelled, // final, and the handler has stopped
+		job.RecallCancelled: job.RunCancelled, // final, and the handler has stopped
 	} {
 		a := y.start("hang", nil)
 		y.awaitSent(a)

@@ -47,7 +47,7 @@ func (h *harness) wantBody(when, name string, want bool) {
 }
 
 // TestBodies_FreedWithJob checks that a large body is kept as long as its job may be
-// started, and freed at once when the job has completed or was removed.
+// started, and freed at once when the job has completed or was removed or cancelled.
 func TestBodies_FreedWithJob(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		id, name := h.enqueueLarge("")
@@ -64,17 +64,23 @@ func TestBodies_FreedWithJob(t *testing.T) {
 		h.propose(&ledger.RemoveJob{Job: id})
 		h.advance(2 * bodySweepInterval)
 		h.wantBody("after the job's removal", name, false)
+
+		id, name = h.enqueueLarge(`,"delay_ms":86400000`)
+		h.advance(bodySweepInterval)
+		h.propose(&ledger.CancelJob{Job: id})
+		h.advance(2 * bodySweepInterval)
+		h.wantBody("after the job's cancellation", name, false)
 	})
 }
 
-// TestBodies_KeptForDeadLetter checks that the body of a failed job is kept while the
-// ledger has the job, and then while its dead letter is stored.
+// TestBodies_KeptForDeadLetter checks that the body of a failed job is kept while its dead
+// letter is stored, also if the ledger no longer has the job.
 func TestBodies_KeptForDeadLetter(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		id, name := h.enqueueLarge(`,"delay_ms":86400000`)
 		h.advance(bodySweepInterval)
 		h.lanes.set(func() { h.lanes.letters = map[job.ID]bool{id: true} })
-		h.propose(&ledger.CancelJob{Job: id})
+		h.propose(&ledger.CancelJob{Job: id, Type: job.FaultInvalid, Reason: "cannot run"})
 		h.advance(time.Hour)
 		h.wantBody("while the ledger has the failed job", name, true)
 		if letters := h.streams.published(2); len(letters) != 1 || letters[0].BlobOwner != id {
@@ -96,7 +102,7 @@ func TestBodies_UnpublishedDeadLetter(t *testing.T) {
 		id, name := h.enqueueLarge(`,"delay_ms":86400000`)
 		h.advance(bodySweepInterval)
 		h.streams.set(func() { h.streams.down = true })
-		h.propose(&ledger.CancelJob{Job: id})
+		h.propose(&ledger.CancelJob{Job: id, Type: job.FaultInvalid, Reason: "cannot run"})
 		h.propose(&ledger.RemoveJob{Job: id})
 		h.advance(time.Hour)
 		h.wantBody("before the dead letter is published", name, true)

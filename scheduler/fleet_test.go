@@ -282,7 +282,7 @@ func (n *fakeNode) recall(r job.Recall) {
 			delete(n.running, k) // its worker has resumed it elsewhere
 			return
 		}
-		n.finish(k, run, job.Outcome{Status: job.Cancelled, Started: true})
+		n.finish(k, run, job.Outcome{Status: job.RunCancelled, Started: true})
 	}
 }
 

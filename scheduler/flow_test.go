@@ -379,7 +379,7 @@ func TestCancel_RecallsActiveJob(t *testing.T) {
 		}
 		h.advance(500 * time.Millisecond)
 		n.do(func() { n.silent = false })
-		h.until("it has ended", func() bool { return h.state(id) == job.Failed })
+		h.until("it has ended", func() bool { return h.state(id) == job.Cancelled })
 		n.do(func() {
 			if len(n.recalled) == 0 || n.recalled[0].Job != id || n.recalled[0].Reason != job.RecallCancelled || n.recalled[0].Epoch == 0 {
 				t.Errorf("recalls %+v", n.recalled)
@@ -397,7 +397,7 @@ func TestCancel_NodeDies(t *testing.T) {
 		h.until("it runs", func() bool { return h.state(id) == job.Active })
 		n.do(func() { n.silent = true })
 		h.propose(&ledger.CancelJob{Job: id, Reason: "no more"})
-		h.until("it has ended", func() bool { return h.state(id) == job.Failed })
+		h.until("it has ended", func() bool { return h.state(id) == job.Cancelled })
 		if v, _ := h.find(id); v.Reason != job.ReasonCancelled || v.Fault == nil || v.Fault.Type != job.FaultCancelled {
 			t.Errorf("it ended with %q, %+v", v.Reason, v.Fault)
 		}
@@ -418,7 +418,7 @@ func TestCancel_SurvivesTheTenure(t *testing.T) {
 		}
 		n.do(func() { n.silent, n.recalled = false, nil })
 		h.begin()
-		h.until("it has ended", func() bool { return h.state(id) == job.Failed })
+		h.until("it has ended", func() bool { return h.state(id) == job.Cancelled })
 		if n.recalls(job.RecallQueueGone) == 0 || n.recalls(job.RecallCancelled) > 0 {
 			t.Errorf("recalls %+v", n.recalled)
 		}

@@ -107,7 +107,7 @@ func TestMove_ConfirmedByNewNode(t *testing.T) {
 			t.Fatalf("the job is %s", h.state(a.Job))
 		}
 		h.propose(&ledger.CancelJob{Job: a.Job, Reason: "no more"})
-		h.until("it is cancelled", func() bool { return h.state(a.Job) == job.Failed })
+		h.until("it is cancelled", func() bool { return h.state(a.Job) == job.Cancelled })
 		if n1.recalls(job.RecallCancelled) != 0 || n2.recalls(job.RecallCancelled) == 0 {
 			t.Error("the recall went to the previous node")
 		}

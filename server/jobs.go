@@ -30,7 +30,7 @@ func (h *Jobs) Handlers() map[string]Handler {
 	return map[string]Handler{
 		"job-result": JSON(part(h.OpenResult)), "job-params": JSON(part(h.OpenParams)),
 		"job-show": JSON(h.show), "job-wait": JSON(h.wait), "job-list": JSON(h.list),
-		"job-cancel": JSON(h.cancel), "job-retry": JSON(h.retry), "job-remove": JSON(h.remove),
+		"job-cancel": JSON(h.cancel), "job-retry": JSON(h.retry), "job-set": JSON(h.set), "job-remove": JSON(h.remove),
 	}
 }
 
@@ -108,7 +108,7 @@ const (
 func (h *Jobs) list(ctx context.Context, q *api.JobRequest) (*api.JobPage, error) {
 	state, ok := job.ParseState(q.State)
 	if !ok {
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be new, waiting, delayed, active, completed or failed", q.State)}
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be new, waiting, delayed, active, completed, failed or cancelled", q.State)}
 	}
 	q.Page, q.PageSize = cmp.Or(q.Page, 1), cmp.Or(q.PageSize, defaultPageSize)
 	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPageSize {
@@ -118,7 +118,7 @@ func (h *Jobs) list(ctx context.Context, q *api.JobRequest) (*api.JobPage, error
 	if q.Brief {
 		list = h.Viewer.Page
 	}
-	views, err := list(ctx, q.Queue, state, q.Page, q.PageSize)
+	views, err := list(ctx, q.Queue, q.Page, q.PageSize, state)
 	if err != nil {
 		return nil, err
 	}

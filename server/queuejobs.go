@@ -30,11 +30,11 @@ const (
 var cancelStates = []job.State{job.Waiting, job.Delayed, job.Active}
 
 // clearStates are the states of jobs that can be removed.
-var clearStates = []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed}
+var clearStates = []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed, job.Cancelled}
 
 // cancelJobs cancels the jobs of a queue that the request selects.
 func (h *Queues) cancelJobs(ctx context.Context, q *api.QueueJobsRequest) (*api.QueueJobsReply, error) {
-	return h.changeJobs(ctx, q, cancelStates, func(ctx context.Context, id job.ID) (job.State, error) {
+	return h.changeJobs(ctx, q, cancelStates, nil, func(ctx context.Context, id job.ID) (job.State, error) {
 		d, err := commit(ctx, h.Authority, &ledger.CancelJob{Job: id, Reason: q.Reason})
 		return d.State, err
 	})
@@ -44,7 +44,7 @@ func (h *Queues) cancelJobs(ctx context.Context, q *api.QueueJobsRequest) (*api.
 // of them.
 func (h *Queues) clear(ctx context.Context, q *api.QueueJobsRequest) (*api.QueueJobsReply, error) {
 	withoutActor := cluster.WithActor(ctx, func() ledger.Actor { return ledger.Actor{} })
-	reply, err := h.changeJobs(ctx, q, clearStates, func(_ context.Context, id job.ID) (job.State, error) {
+	reply, err := h.changeJobs(ctx, q, clearStates, nil, func(_ context.Context, id job.ID) (job.State, error) {
 		d, err := commit(withoutActor, h.Authority, &ledger.RemoveJob{Job: id})
 		return d.State, err
 	})
@@ -55,8 +55,9 @@ func (h *Queues) clear(ctx context.Context, q *api.QueueJobsRequest) (*api.Queue
 }
 
 // changeJobs calls change for each job of a queue that the request selects, several at the
-// same time, or for none in a dry run. A job that is no longer in such a state is skipped.
-func (h *Queues) changeJobs(ctx context.Context, q *api.QueueJobsRequest, possible []job.State, change func(context.Context, job.ID) (job.State, error)) (*api.QueueJobsReply, error) {
+// same time, or for none in a dry run. A job that is no longer in such a state is skipped,
+// and so are those for which leftOut, which may be nil, returns true.
+func (h *Queues) changeJobs(ctx context.Context, q *api.QueueJobsRequest, possible []job.State, leftOut func(*job.View) bool, change func(context.Context, job.ID) (job.State, error)) (*api.QueueJobsReply, error) {
 	states, err := selectedStates(q, possible)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func (h *Queues) changeJobs(ctx context.Context, q *api.QueueJobsRequest, possib
 	if limit < 1 || limit > maxQueueJobs {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxQueueJobs)}
 	}
-	selected, err := h.selectJobs(q, states, limit+1)
+	selected, err := h.selectJobs(q, states, leftOut, limit+1)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (h *Queues) changeJobs(ctx context.Context, q *api.QueueJobsRequest, possib
 			switch {
 			case err == nil:
 				item.State, item.Changed = state.String(), true
-			case errors.Is(err, job.ErrJobNotFound), errors.Is(err, job.ErrJobEnded), errors.Is(err, job.ErrNotRemovable):
+			case errors.Is(err, job.ErrJobNotFound), errors.Is(err, job.ErrJobEnded), errors.Is(err, job.ErrNotRemovable), errors.Is(err, job.ErrNotChangeable):
 			default:
 				return err
 			}
@@ -135,8 +136,9 @@ func selectedStates(q *api.QueueJobsRequest, possible []job.State) ([]job.State,
 }
 
 // selectJobs returns the first jobs of a queue in some states that the request selects, at
-// most limit. It leaves out active jobs that are being cancelled already.
-func (h *Queues) selectJobs(q *api.QueueJobsRequest, states []job.State, limit int) (selected []api.QueueJob, err error) {
+// most limit. It leaves out active jobs that are being cancelled already, and those for
+// which leftOut, which may be nil, returns true.
+func (h *Queues) selectJobs(q *api.QueueJobsRequest, states []job.State, leftOut func(*job.View) bool, limit int) (selected []api.QueueJob, err error) {
 	deadline := time.Now().Add(queueJobsTimeout)
 	for _, state := range states {
 		for skip, more := 0, true; more; skip += queueJobsPage {
@@ -148,7 +150,7 @@ func (h *Queues) selectJobs(q *api.QueueJobsRequest, states []job.State, limit i
 				more = len(page) == queueJobsPage
 				for i := range page {
 					v := &page[i]
-					if len(selected) == limit || q.Function != "" && v.Function != q.Function {
+					if len(selected) == limit || q.Function != "" && v.Function != q.Function || leftOut != nil && leftOut(v) {
 						continue
 					}
 					if d, ok := l.Diagnose(v.ID); state == job.Active && ok && d.Recalled != "" {

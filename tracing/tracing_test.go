@@ -131,7 +131,7 @@ func TestOutcomeAttributes(t *testing.T) {
 		{job.Outcome{Status: job.Error, Fault: &job.Fault{Type: "transport"}}, "transport_error", true},
 		{job.Outcome{Status: job.Lost}, "lost", true},
 		{job.Outcome{Status: job.Interrupted}, "interrupted", false},
-		{job.Outcome{Status: job.Cancelled}, "cancelled", false},
+		{job.Outcome{Status: job.RunCancelled}, "cancelled", false},
 	} {
 		code, _ := spanStatus(&test.o)
 		if word := outcome(&test.o); word != test.word || (code != 0) != test.error {

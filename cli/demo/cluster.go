@@ -134,7 +134,7 @@ func (m *member) tally(ctx context.Context) (map[string]int, error) {
 			numbers[state] += n
 		}
 	}
-	numbers["ended"] = numbers["completed"] + numbers["failed"]
+	numbers["ended"] = numbers["completed"] + numbers["failed"] + numbers["cancelled"]
 	numbers["open"] = numbers["waiting"] + numbers["delayed"] + numbers["active"]
 	return numbers, err
 }

@@ -87,7 +87,7 @@ func (c *demoCluster) collectEvidence(ctx context.Context) (s evidence, err erro
 func (c *demoCluster) readEnds(ctx context.Context) (map[job.ID]end, error) {
 	ends := make(map[job.ID]end)
 	for _, queue := range []string{queueOverhop, queueRRQ} {
-		for _, state := range []job.State{job.Completed, job.Failed} {
+		for _, state := range []job.State{job.Completed, job.Failed, job.Cancelled} {
 			if err := c.addEnds(ctx, ends, queue, state.String()); err != nil {
 				return nil, err
 			}

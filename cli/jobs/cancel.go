@@ -33,11 +33,11 @@ func jobCancel(env *command.Env) *cobra.Command {
 	var f cancelFlags
 	c := withQueue(env.WithJSON(&cobra.Command{
 		Use:   "cancel [job]...",
-		Short: "Cancel jobs that have not ended; they end as failed",
+		Short: "Cancel jobs that have not ended",
 		Long: `Cancels jobs that have not ended. A waiting job never starts. A running job is
-asked to stop and ends as cancelled; a runner that does not stop is killed. A
-cancelled job has failed with the reason "cancelled" and leaves a dead letter,
-so 'yardmaster job retry' and 'dlq requeue' can still run it.
+asked to stop and ends as cancelled; a runner that does not stop is killed. If it
+completes first, it is completed. A cancelled job leaves no dead letter. While its
+params are stored, 'yardmaster job retry' and 'job replay' run it again.
 
 Without job names, --queue with --state, --function or --all selects the jobs.
 Jobs that end while the command runs are left as they are; jobs enqueued while

@@ -17,9 +17,9 @@ import (
 func jobRetry(env *command.Env) *cobra.Command {
 	return jobVerb(env, "retry", &cobra.Command{
 		Use:   "retry <job>...",
-		Short: "Retry a failed job",
-		Long: `Makes a failed job wait again, under its own id and with all its attempts. Its
-dead letter stays. 'yardmaster dlq requeue' also removes the dead letter, and works
+		Short: "Retry a failed or cancelled job",
+		Long: `Makes a failed or cancelled job wait again, under its own id and with all its
+attempts. A dead letter stays. 'yardmaster dlq requeue' also removes the dead letter, and works
 for a job that is no longer in the ledger. To run a completed job again, use
 'yardmaster job replay'.`,
 		Example: "  yardmaster job retry order-7 --queue mail",
@@ -52,14 +52,13 @@ func jobReplay(env *command.Env) *cobra.Command {
 	c := withQueue(env.WithJSON(&cobra.Command{
 		Use:   "replay <job>...",
 		Short: "Run an ended job again, as a new job",
-		Long: `Makes a new job from one that has completed or failed, and shows its id. The new
+		Long: `Makes a new job from one that has ended, and shows its id. The new
 job has the same function, params, priority, attempts, timeout and retry interval,
 is due at once, and has no unique, rate limit or debounce key. The ended job and
 its dead letter stay unchanged.
 
-With --id, repeating the command makes no second job. The params of a completed job
-are kept about as long as the job is in the ledger, those of a failed job as long
-as its dead letter.`,
+With --id, repeating the command makes no second job. The params of a failed job are kept
+as long as its dead letter, those of another one until its lane needs the space.`,
 		Example: `  yardmaster job replay order-7 --queue mail
   yardmaster job replay 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 --to mail-slow --id again-7
   yardmaster job replay order-7 --queue mail --params '{"to":"bob"}' --wait`,

@@ -197,6 +197,7 @@ type Body struct {
 	Name   string
 	Owner  job.ID // see [job.Blob.Owner]
 	Stored time.Time
+	Size   uint64 // bytes, estimated from the number of chunks
 }
 
 // bodyListTimeout bounds the listing of all bodies, of which there may be some 100,000.
@@ -209,12 +210,19 @@ func (a *Admin) Bodies(ctx context.Context) ([]Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen := make(map[string]bool, len(chunks))
+	seen := make(map[string]int, len(chunks)) // index in bodies
 	for subject := range chunks {
-		if name, owner, at, ok := subjects.ParseBodyBlob(subject); ok && !seen[name] {
-			seen[name] = true
-			bodies = append(bodies, Body{name, owner, at})
+		name, owner, at, ok := subjects.ParseBodyBlob(subject)
+		if !ok {
+			continue
 		}
+		i, known := seen[name]
+		if !known {
+			i = len(bodies)
+			seen[name] = i
+			bodies = append(bodies, Body{Name: name, Owner: owner, Stored: at})
+		}
+		bodies[i].Size += chunkSize / 2
 	}
 	return bodies, nil
 }

@@ -74,13 +74,13 @@ func check(message any) error {
 			}
 		}
 		for i := range v.Outcomes {
-			if s := v.Outcomes[i].Status; s < job.Success || s > job.Cancelled {
+			if s := v.Outcomes[i].Status; s < job.Success || s > job.RunCancelled {
 				return fmt.Errorf("outcome with status %d", uint8(s))
 			}
 		}
 	case *job.ReportAck:
 		for _, s := range v.Settled {
-			if s.State > job.Failed {
+			if int(s.State) >= job.States {
 				return fmt.Errorf("settlement with state %d", uint8(s.State))
 			}
 		}

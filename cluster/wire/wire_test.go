@@ -77,7 +77,7 @@ var messages = []struct {
 			{Job: job.ID{9}, N: 1, Status: job.Success, Result: job.Value{Data: []byte("1")}, Started: true},
 			{Job: job.ID{8}, N: 2, Status: job.Error, Final: true, RetryAfter: &retryAfter,
 				Fault: &job.Fault{Message: "m", Type: "t", Code: "c", Details: []byte(`{}`)}},
-			{Job: job.ID{7}, N: 3, Status: job.Cancelled, RetryAfter: &negativeDelay, Result: job.Value{Msgpack: true, Data: []byte{}},
+			{Job: job.ID{7}, N: 3, Status: job.RunCancelled, RetryAfter: &negativeDelay, Result: job.Value{Msgpack: true, Data: []byte{}},
 				Blob: &job.Blob{Name: "h.i", Chunks: 3, Size: 1 << 30, SHA256: strings.Repeat("a", 64)}, Fault: &job.Fault{}},
 		},
 	}},
@@ -138,10 +138,10 @@ func TestDecode_OutOfRange(t *testing.T) {
 		v     any
 	}{
 		{"report", job.Report{Outcomes: []job.Outcome{{N: 1}}}},
-		{"report", job.Report{Outcomes: []job.Outcome{{Status: job.Cancelled + 1}}}},
+		{"report", job.Report{Outcomes: []job.Outcome{{Status: job.RunCancelled + 1}}}},
 		{"report", job.Report{Offers: []job.Offer{{Free: -1}}}},
 		{"report", job.Report{Offers: []job.Offer{{Free: 1 << 31}}}},
-		{"report ack", job.ReportAck{Settled: []job.Settled{{State: job.Failed + 1}}}},
+		{"report ack", job.ReportAck{Settled: []job.Settled{{State: job.State(job.States)}}}},
 	} {
 		c := codecOf(m.codec)
 		if v, err := c.decode(c.encode(m.v)); !errors.Is(err, ErrMalformed) {

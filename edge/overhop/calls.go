@@ -101,6 +101,20 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	return p.append(b)
 }
 
+// SetJob changes a waiting or delayed job and returns its state.
+func (c *Client) SetJob(ctx context.Context, s SetJob) (state string, err error) {
+	p := Fields{"jid": s.JID}
+	setIfGiven(p, "priority", s.Priority)
+	if s.At != nil {
+		p["scheduled_at"] = *s.At
+	}
+	if s.Delay != nil {
+		p["delay_ms"] = wireDelay(*s.Delay)
+	}
+	answer, err := c.Call(ctx, TSetJob, p.Raw())
+	return answer.getText("status"), err
+}
+
 // Job returns a job's record, or an empty map if the job is unknown.
 func (c *Client) Job(ctx context.Context, jid string) (Raw, error) {
 	return c.Call(ctx, TJob, Fields{"jid": jid}.Raw())

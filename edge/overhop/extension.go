@@ -33,6 +33,7 @@ const (
 	TClrQueue   = 51
 	TObliterate = 52
 	TSetQueue   = 53
+	TSetJob     = 54
 )
 
 // Messages that a server pushes to clients that offered the extension.
@@ -57,6 +58,7 @@ const (
 	CodeDraining         Code = "DRAINING"
 	CodeRateLimited      Code = "RATE_LIMITED"
 	CodeDuplicateJob     Code = "DUPLICATE_JOB"
+	CodeJobNotPending    Code = "JOB_NOT_PENDING"
 )
 
 // Reasons of a CREDITS push.
@@ -295,6 +297,28 @@ func ParseSetQueue(payload Raw) (SetQueue, error) {
 		s.AllowOverrides = new(config.optBool("allow_job_overrides", true))
 	}
 	return s, config.err
+}
+
+// SetJob is the payload of SETJOB, which changes a waiting or delayed job. What is nil
+// stays as it is.
+type SetJob struct {
+	JID      string
+	Priority *int64
+	At       *time.Time     // not before; nil if Delay is given
+	Delay    *time.Duration // not before this time from now; 0: now
+}
+
+// ParseSetJob parses a SETJOB. The error is a [*Violation].
+func ParseSetJob(p Raw) (SetJob, error) {
+	r := newExtensionReader(p, "jid", "priority", "scheduled_at", "delay_ms")
+	s := SetJob{JID: r.str("jid"), Priority: r.optCount("priority", 0, 9)}
+	if !r.isAbsent("scheduled_at") {
+		s.At = new(r.optTime("scheduled_at"))
+	}
+	if ms := r.optCount("delay_ms", 0, maxInt); ms != nil {
+		s.Delay = new(milliseconds(*ms))
+	}
+	return s, r.err
 }
 
 // ParseObliterate parses an OBLITERATE. The error is a [*Violation].

@@ -164,7 +164,7 @@ func TestGoldenFrames(t *testing.T) {
 			t.Errorf("the other library refuses %s: %v", v.name, err)
 		}
 	}
-	for _, block := range [][2]int64{{THello, TQStats}, {TAck, TSetQueue}, {TOK, TPong}, {TQuest, TJobEnd}} {
+	for _, block := range [][2]int64{{THello, TQStats}, {TAck, TSetJob}, {TOK, TPong}, {TQuest, TJobEnd}} {
 		for n := block[0]; n <= block[1]; n++ {
 			if !seen[n] {
 				t.Errorf("no file under testdata/frames has t=%d", n)
@@ -189,6 +189,8 @@ func parseRequest(e Envelope) error {
 		return second(ParseCredit(p))
 	case TAddQueue:
 		return second(ParseAddQueue(p))
+	case TSetJob:
+		return second(ParseSetJob(p))
 	case TSetQueue:
 		return second(ParseSetQueue(p))
 	case TEnqueue:

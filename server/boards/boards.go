@@ -270,7 +270,7 @@ func (s *source) queueRows() []board.Row {
 	s.cfg.View(func(l *ledger.Ledger) { views = l.Queues() })
 	rows := make([]board.Row, len(views))
 	for i := range views {
-		rows[i] = board.Row{Key: views[i].Name, Stable: hashOf(views[i].Queue), Volatile: hashOf(views[i].Counts)}
+		rows[i] = board.Row{Key: views[i].Name, Stable: hashOf(fmt.Sprint(views[i].Queue)), Volatile: hashOf(views[i].Counts)}
 	}
 	return rows
 }

@@ -19,10 +19,11 @@ type resultRef struct {
 	number uint64             // of the result; 0: there is none
 	seq    uint64             // of its message; 0: unknown
 	item   *ledger.ResultItem // the result itself while it is not published; else nil
+	age    time.Duration      // for which the job's queue shows results; 0: as long as they are stored
 }
 
 // addResult adds the job's result, of at most limit bytes, or why it is gone. After its
-// result TTL the result is only hidden: a message of the stream holds the results of many
+// result TTL, or the results.age of its queue, the result is only hidden: a message of the stream holds the results of many
 // jobs and stays until the stream expires it.
 func (v *Viewer) addResult(ctx context.Context, view *job.View, ref resultRef, limit int64) error {
 	blob, err := v.findResult(ctx, view, ref)
@@ -58,7 +59,10 @@ func (v *Viewer) findResult(ctx context.Context, view *job.View, ref resultRef) 
 	if ref.number == 0 {
 		return nil, nil
 	}
-	if view.ResultTTL > 0 && !time.Now().Before(view.Ended.Add(view.ResultTTL)) {
+	expired := func(lifetime time.Duration) bool {
+		return lifetime > 0 && !time.Now().Before(view.Ended.Add(lifetime))
+	}
+	if expired(view.ResultTTL) || expired(ref.age) {
 		view.ResultGone = job.ResultExpired
 		return nil, nil
 	}

@@ -25,10 +25,12 @@ func (s *session) Clear(ctx context.Context, queue string, states []job.State) (
 		if state == job.Active || state == job.New {
 			continue
 		}
-		n, err := s.clearState(ctx, queue, state)
-		removed += n
-		if err != nil {
-			return removed, err
+		for _, state := range statesOf(state) {
+			n, err := s.clearState(ctx, queue, state)
+			removed += n
+			if err != nil {
+				return removed, err
+			}
 		}
 	}
 	return removed, nil

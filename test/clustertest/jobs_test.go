@@ -364,7 +364,7 @@ func cancelJob(t *testing.T, cl *clustertest.Cluster) {
 	if err := <-stopped; err == nil {
 		t.Error("the handler did not get the reason")
 	}
-	if j := a.WaitOutcome(t, id); j.State != "failed" || j.Attempts != 1 || !strings.Contains(strings.ToLower(j.Reason), "cancel") {
+	if j := a.WaitOutcome(t, id); j.State != "cancelled" || j.Attempts != 1 || !strings.Contains(strings.ToLower(j.Reason), "cancel") {
 		t.Errorf("%+v", j)
 	}
 	// A cancelled waiting job never starts; an ended job cannot be cancelled.
@@ -373,7 +373,7 @@ func cancelJob(t *testing.T, cl *clustertest.Cluster) {
 	if err := b.API("job.cancel", map[string]any{"id": waiting}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if j := a.WaitOutcome(t, waiting); j.State != "failed" || j.Attempts != 0 {
+	if j := a.WaitOutcome(t, waiting); j.State != "cancelled" || j.Attempts != 0 {
 		t.Errorf("%+v", j)
 	}
 	wantCode(t, b.API("job.cancel", map[string]any{"id": waiting}, nil), "409")

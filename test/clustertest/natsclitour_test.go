@@ -147,7 +147,8 @@ func (p *tourRun) play(s *step) {
 	}
 	switch last := words[len(words)-1]; {
 	case s.text == "wait", s.text == "kill %1":
-		p.until(s, false, func() (string, error) { return p.output(), nil })
+		// What happened just before the command may come first.
+		p.until(s, false, func() (string, error) { return lastLines(p.output(), len(s.output)), nil })
 		p.stop()
 	case last == "&":
 		command, pattern, _ := strings.Cut(strings.TrimSuffix(s.text, " &"), " | grep ")
@@ -170,6 +171,17 @@ func (p *tourRun) play(s *step) {
 
 // data matches commands that print only the answer.
 var data = regexp.MustCompile(` --(raw|json)`)
+
+// lastLines returns the last n lines of text that are not blank.
+func lastLines(text string, n int) string {
+	lines := nonblank(text)
+	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
+}
+
+// nonblank returns the lines of text that are not blank.
+func nonblank(text string) []string {
+	return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
+}
 
 func grep(pattern, text string) (found string) {
 	for line := range strings.Lines(text) {
@@ -244,7 +256,7 @@ func (p *tourRun) until(s *step, once bool, fn func() (string, error)) {
 			output = duplicate.ReplaceAllString(output, "${1}false")
 		}
 		unanswered = err != nil && strings.Contains(s.text, "Nats-Msg-Id:")
-		lines := slices.DeleteFunc(strings.Split(output, "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
+		lines := nonblank(output)
 		alike := err == nil && slices.Equal(normalize(s.text, lines), normalize(s.text, s.output))
 		if _, real := p.tool.(*natsBinary); real && !data.MatchString(s.text) {
 			alike = err == nil && len(lines) > 0 // the format depends on the version of nats

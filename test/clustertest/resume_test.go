@@ -82,7 +82,7 @@ func resume(t *testing.T, cl *clustertest.Cluster) {
 	case <-shortContext(t).Done():
 		t.Fatal("the worker did not get a RECALL")
 	}
-	if j := a.WaitOutcome(t, id); j.State != "failed" || !strings.Contains(strings.ToLower(j.Reason), "cancel") {
+	if j := a.WaitOutcome(t, id); j.State != "cancelled" || !strings.Contains(strings.ToLower(j.Reason), "cancel") {
 		t.Errorf("%+v", j)
 	}
 	last := <-quests // the limit has a free slot again

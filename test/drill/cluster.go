@@ -397,7 +397,7 @@ func (h *Harness) Recreate(members int) {
 // their states.
 func (h *Harness) EndedJobs(n *Node, queue string) map[job.ID]string {
 	all := make(map[job.ID]string)
-	for _, state := range []string{"completed", "failed"} {
+	for _, state := range []string{"completed", "failed", "cancelled"} {
 		must.Do(h.eachEnded(h.Ctx, n, queue, state, func(id job.ID) { all[id] = state }))
 	}
 	return all

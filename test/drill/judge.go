@@ -96,7 +96,7 @@ func (c *Cluster) Await(ctx context.Context, loads ...*Load) error {
 			if err := n.Ask(ctx, api.SubjectAPI+".queue.show", map[string]any{"name": queue}, &q); err != nil {
 				return err
 			}
-			if ended := q.Counts["completed"] + q.Counts["failed"]; ended < jobs {
+			if ended := q.Counts["completed"] + q.Counts["failed"] + q.Counts["cancelled"]; ended < jobs {
 				return fmt.Errorf("queue %s: %d of %d jobs have ended: %v", queue, ended, jobs, q.Counts)
 			}
 		}

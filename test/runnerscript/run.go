@@ -253,13 +253,18 @@ func (run *scriptRun) waitState(e *scriptJob, states ...string) error {
 		if slices.Contains(states, v.State) {
 			return nil
 		}
-		if v.State == "completed" || v.State == "failed" {
+		if hasEnded(&v) {
 			return fmt.Errorf("the job is already %s: %s", v.State, v.Reason)
 		}
 		if err := run.pause(); err != nil {
 			return fmt.Errorf("the job is still %s: %w", v.State, err)
 		}
 	}
+}
+
+// hasEnded reports whether a job is in a state in which it does not run again by itself.
+func hasEnded(v *api.Job) bool {
+	return v.State == "completed" || v.State == "failed" || v.State == "cancelled"
 }
 
 // requeue requeues the dead letter of a job. The request names the letter by its number,
@@ -305,7 +310,7 @@ func (run *scriptRun) waitEnd(words []string) error {
 	}
 	e := run.jobs[words[0]]
 	v, err := run.show(e)
-	for err == nil && (v.State != "completed" && v.State != "failed" || v.Dispatches <= e.prevDispatches && e.prevDispatches > 0) {
+	for err == nil && (!hasEnded(&v) || v.Dispatches <= e.prevDispatches && e.prevDispatches > 0) {
 		if run.pause() != nil {
 			return fmt.Errorf("the job is still %s: %+v", v.State, v)
 		}
@@ -383,6 +388,8 @@ func endText(v *api.Job, attempts uint32) string {
 	switch {
 	case v.State == "completed":
 		return text + ", result " + formatValue(v.Result, int(v.ResultBytes))
+	case v.State == "cancelled":
+		return fmt.Sprintf("%s, reason %q", text, v.Reason)
 	case v.Error == nil:
 		return fmt.Sprintf("%s, dead letter, %s", text, v.Reason)
 	case v.Error.Type == "":

@@ -107,7 +107,7 @@ func (ch *checker) checkSettled(e *logEntry, results []ledger.Result, ended map[
 			case !ended[dispatch{end.Job, end.N}]:
 				ch.sim.fail("entry %d: a settlement of %s took effect without ending it", e.stamp.Index, job.RequestID(end.Job, end.N))
 			case t == nil: // a caller has removed the job
-			case end.Next == job.NextGiveBack && v.State != job.Failed:
+			case end.Next == job.NextGiveBack && !v.State.Ended():
 				t.counted--
 			}
 		}

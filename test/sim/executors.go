@@ -201,7 +201,7 @@ func (e *executor) Stop(recall job.Recall) {
 		o := job.Outcome{Job: id, N: n, Status: job.Lost, Started: true, Fault: &job.Fault{Message: strings.ToLower(string(reason)), Type: job.FaultLost}}
 		switch reason {
 		case job.RecallCancelled, job.RecallQueueGone:
-			o.Status, o.Fault.Type = job.Cancelled, job.FaultCancelled
+			o.Status, o.Fault.Type = job.RunCancelled, job.FaultCancelled
 		case job.RecallShutdown:
 			o.Status = job.Interrupted
 		case job.RecallSuperseded:
