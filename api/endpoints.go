@@ -73,8 +73,12 @@ var Endpoints = []Endpoint{
 		Pattern: "POST /v1/jobs/{id}/cancel", Request: JobRequest{}, Accepts: "queue reason", Reply: JobChanged{}, Indexed: true,
 	},
 	{
-		Name: "job-retry", Subject: "yard.api.v1.job.retry", Summary: "run a failed job again",
+		Name: "job-retry", Subject: "yard.api.v1.job.retry", Summary: "run a failed or cancelled job again",
 		Pattern: "POST /v1/jobs/{id}/retry", Request: JobRequest{}, Accepts: "queue", Reply: JobChanged{}, Indexed: true,
+	},
+	{
+		Name: "job-set", Subject: "yard.api.v1.job.set", Summary: "change when a waiting or delayed job starts, or its priority",
+		Pattern: "PATCH /v1/jobs/{id}", Request: JobChange{}, Accepts: "*", Reply: JobChanged{}, Indexed: true,
 	},
 	{
 		Name: "job-replay", Subject: "yard.api.v1.job.replay", Summary: "enqueue a copy of a job that has ended",
@@ -169,7 +173,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "queue-add", Subject: "yard.api.v1.queue.add", Summary: "add a queue",
-		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides", Reply: Queue{}, Indexed: true,
+		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides retention", Reply: Queue{}, Indexed: true,
 	},
 	{
 		Name: "queue-set", Subject: "yard.api.v1.queue.set", Summary: "change settings of a queue; those that are not given stay",
@@ -188,12 +192,26 @@ var Endpoints = []Endpoint{
 		Pattern: "POST /v1/queues/{name}/cancel", Request: QueueJobsRequest{}, Accepts: "*", Reply: QueueJobsReply{}, Indexed: true,
 	},
 	{
+		Name: "queue-set-jobs", Subject: "yard.api.v1.queue.set-jobs", LongRunning: true,
+		Summary: "change when a queue's waiting and delayed jobs start, or their priority, by state or function",
+		Pattern: "PATCH /v1/queues/{name}/jobs", Request: QueueJobsChange{}, Accepts: "* -reason", Reply: QueueJobsReply{}, Indexed: true,
+	},
+	{
 		Name: "queue-clear", Subject: "yard.api.v1.queue.clear", Summary: "remove a queue's jobs that are not active by state or function", LongRunning: true,
 		Pattern: "POST /v1/queues/{name}/clear", Request: QueueJobsRequest{}, Accepts: "* -reason", Reply: QueueJobsReply{}, Indexed: true,
 	},
 	{
 		Name: "queue-remove", Subject: "yard.api.v1.queue.remove", Summary: "remove a queue all of whose jobs have ended",
 		Pattern: "DELETE /v1/queues/{name}", Request: QueueRequest{}, Reply: Removed{}, Indexed: true,
+	},
+
+	{
+		Name: "retention-show", Subject: "yard.api.v1.retention.show", Summary: "how long what is left of ended jobs is kept",
+		Pattern: "GET /v1/retention", Reply: Retention{}, Indexed: true,
+	},
+	{
+		Name: "retention-set", Subject: "yard.api.v1.retention.set", Summary: "change retention settings of the yard; those that are not given stay",
+		Pattern: "PATCH /v1/retention", Request: RetentionChange{}, Accepts: "*", Reply: Retention{}, Indexed: true,
 	},
 
 	{

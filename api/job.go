@@ -13,7 +13,7 @@ type JobRequest struct {
 	Queue string `json:"queue"` // of a job that is named by its key; "" means the only queue with such a job
 
 	// Of a page of jobs, in which Queue is required.
-	State    string `json:"state"`     // new, waiting, delayed, active, completed or failed
+	State    string `json:"state"`     // new, waiting, delayed, active, completed, failed or cancelled
 	Page     int    `json:"page"`      // from 1; 0 means 1
 	PageSize int    `json:"page_size"` // 1 to 1000; 0 means 15
 
@@ -30,7 +30,7 @@ type Job struct {
 	ID            job.ID            `json:"id"`
 	JID           string            `json:"jid"` // "<queue>:<id>"
 	Queue         string            `json:"queue"`
-	State         string            `json:"state"` // new, waiting, delayed, active, completed or failed
+	State         string            `json:"state"` // new, waiting, delayed, active, completed, failed or cancelled
 	Function      string            `json:"function,omitempty"`
 	Params        json.RawMessage   `json:"params,omitempty"`
 	Payload       []byte            `json:"payload_msgpack,omitempty"`
@@ -50,6 +50,7 @@ type Job struct {
 	Node          string            `json:"node,omitempty"`
 	Worker        string            `json:"worker,omitempty"`
 	Reason        string            `json:"reason,omitempty"`          // why the job or its last attempt failed
+	Cancellation  *job.Cancellation `json:"cancellation,omitempty"`    // of a cancelled job, and of an active one that is being stopped
 	Because       string            `json:"waiting_because,omitempty"` // job-show only: why it does not start
 	Error         *job.Fault        `json:"error,omitempty"`
 	Result        json.RawMessage   `json:"result,omitempty"`
@@ -64,6 +65,7 @@ type Job struct {
 	Lane          uint8             `json:"lane"`                  // with the job's record; 255: the record is in YARD_RELOCATED
 	Seq           uint64            `json:"seq"`                   // of the job's record in its stream
 	DeadLetter    uint64            `json:"dead_letter,omitempty"` // number of the dead letter of a failed job
+	LetterGone    bool              `json:"letter_gone,omitempty"` // job-show only: the dead letter was evicted or removed
 }
 
 // Progress is a worker's report about a job that it runs.
@@ -86,6 +88,21 @@ type JobPage struct {
 type JobChanged struct {
 	ID    job.ID `json:"id"`
 	State string `json:"state"`
+}
+
+// JobSettings are the settings of a waiting or delayed job that can be changed. Those
+// that are nil stay as they are.
+type JobSettings struct {
+	Priority *int64     `json:"priority"` // 0 to 9; 9 starts first
+	RunAt    *time.Time `json:"run_at"`   // not before; a time that has passed means now; excludes DelayMS
+	DelayMS  *int64     `json:"delay_ms"` // not before this time from now; 0 means now
+}
+
+// JobChange names a job, and the settings of it that change.
+type JobChange struct {
+	ID    string `json:"id"`    // as in [JobRequest]
+	Queue string `json:"queue"` // likewise
+	JobSettings
 }
 
 // JobRemoved reports that a job was removed.

@@ -26,9 +26,9 @@ func JobOf(v *job.View) Job {
 		Started: timePtr(v.Started), Ended: timePtr(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
-		Node: v.Node, Worker: v.Worker,
+		Node: v.Node, Worker: v.Worker, Cancellation: v.Cancellation,
 		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
-		Lane: v.Position.Lane, Seq: v.Position.Seq, DeadLetter: v.DeadLetter,
+		Lane: v.Position.Lane, Seq: v.Position.Seq, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone,
 	}
 	if v.State != job.Active && v.State != job.Completed { // there an earlier failure explains nothing
 		j.Reason, j.Error = v.Reason, v.Fault

@@ -13,15 +13,17 @@ type QueueRequest struct {
 	Name string `json:"name"`
 	// Limit is how many of the queue's jobs run at the same time in the whole yard,
 	// 1 to [job.MaxLimit]; nil means no limit.
-	Limit          *int64 `json:"concurrency_limit"`
-	AllowOverrides *bool  `json:"allow_job_overrides"` // nil means true
+	Limit          *int64          `json:"concurrency_limit"`
+	AllowOverrides *bool           `json:"allow_job_overrides"` // nil means true
+	Retention      RetentionChange `json:"retention,omitzero"`  // settings that differ from the yard's
 }
 
 // QueueChange names a queue, and the settings of it that change.
 type QueueChange struct {
-	Name           string         `json:"name"`
-	Limit          Setting[int64] `json:"concurrency_limit,omitzero"`
-	AllowOverrides Setting[bool]  `json:"allow_job_overrides,omitzero"`
+	Name           string          `json:"name"`
+	Limit          Setting[int64]  `json:"concurrency_limit,omitzero"`
+	AllowOverrides Setting[bool]   `json:"allow_job_overrides,omitzero"`
+	Retention      RetentionChange `json:"retention,omitzero"`
 }
 
 // Setting is a setting in a request that changes some of them. A key that is missing in
@@ -55,12 +57,13 @@ func (s Setting[T]) Type() reflect.Type { return reflect.TypeOf(s.value) }
 
 // Queue is a queue, and how many jobs it has.
 type Queue struct {
-	ID             job.ID         `json:"id"`
-	Name           string         `json:"name"`
-	State          string         `json:"state"`             // running or paused
-	Limit          *uint32        `json:"concurrency_limit"` // nil means no limit
-	AllowOverrides bool           `json:"allow_job_overrides"`
-	Counts         map[string]int `json:"counts"` // by state: waiting, delayed, active, completed and failed
+	ID             job.ID             `json:"id"`
+	Name           string             `json:"name"`
+	State          string             `json:"state"`             // running or paused
+	Limit          *uint32            `json:"concurrency_limit"` // nil means no limit
+	AllowOverrides bool               `json:"allow_job_overrides"`
+	Retention      []RetentionSetting `json:"retention,omitempty"` // that differ from the yard's
+	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed and cancelled
 }
 
 // QueueList is the list of all queues, by name.
@@ -80,10 +83,16 @@ type QueueJobsRequest struct {
 	Reason   string   `json:"reason"`  // of a cancellation
 }
 
+// QueueJobsChange selects jobs of a queue, and how to change them.
+type QueueJobsChange struct {
+	QueueJobsRequest
+	JobSettings
+}
+
 // QueueJobsReply holds the jobs that were selected, and what became of them.
 type QueueJobsReply struct {
 	Queue   string     `json:"queue"`
-	Changed int        `json:"changed"` // number of jobs that were cancelled or removed
+	Changed int        `json:"changed"` // number of jobs that were cancelled, changed or removed
 	More    bool       `json:"more"`    // further jobs are selected: repeat the request
 	DryRun  bool       `json:"dry_run"`
 	Stopped string     `json:"stopped,omitempty"` // why not all of Jobs were changed
@@ -105,14 +114,14 @@ type Removed struct {
 
 // QueueOf returns a queue of the ledger as the API shows it.
 func QueueOf(v *ledger.QueueView) Queue {
-	q := Queue{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Counts: map[string]int{}}
+	q := Queue{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Retention: ownRetention(v.Config.Retention), Counts: map[string]int{}}
 	if v.Paused {
 		q.State = "paused"
 	}
 	if v.Config.Limit > 0 {
 		q.Limit = &v.Config.Limit
 	}
-	for _, s := range []job.State{job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed} {
+	for s := job.Waiting; int(s) < job.States; s++ {
 		q.Counts[s.String()] = v.Counts[s]
 	}
 	return q

@@ -19,6 +19,8 @@ type Status struct {
 	Raft          RaftStatus             `json:"raft"`
 	Authority     AuthorityStatus        `json:"authority"`
 	Lanes         []LaneStatus           `json:"lanes"`
+	Streams       []StreamStatus         `json:"streams"`  // whose leader answers, lanes included
+	Finished      FinishedStatus         `json:"finished"` // records of finished jobs in the ledger
 	Backlog       ledger.SnapshotBacklog `json:"backlog"`
 	HeldKeys      int                    `json:"held_keys"` // of guards, at most [ledger.MaxHeldKeys]
 	OutboxBytes   int                    `json:"outbox_bytes"`

@@ -21,16 +21,18 @@ func (r *Reporter) Readiness(ctx context.Context) api.Readiness {
 
 // ReadinessUnder is [Reporter.Readiness] for a known status of the authority.
 func (r *Reporter) ReadinessUnder(ctx context.Context, authority scheduler.AuthorityStatus) api.Readiness {
-	return r.readiness(ctx, authority, r.laneStates(ctx))
+	return r.readiness(ctx, authority, r.laneStates(ctx), r.streamStates(ctx))
 }
 
-// readiness is [Reporter.Readiness] for known states of the authority and the lanes.
-func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityStatus, lanes []laneState) api.Readiness {
+// readiness is [Reporter.Readiness] for known states of the authority, the lanes and the
+// streams.
+func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityStatus, lanes []laneState, streams []api.StreamStatus) api.Readiness {
 	healthErr := r.cfg.NATSHealth(ctx)
 	if !r.cfg.Clustered && anyLaneLed(lanes) {
 		healthErr = nil // on a single server a stream that is being created looks like one that was lost
 	}
 	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(r.cfg.Warnings(), downWarnings(memberStatuses(r.cfg.Raft(), &authority))...)}
+	state.Warnings = append(append(state.Warnings, authority.Warnings...), fullWarnings(streams)...)
 	accepting, reasons := acceptingJobs(healthErr, lanes)
 	state.Accepting = accepting && r.cfg.Monitor.ClosedReason() == ""
 	r.cfg.View(func(l *ledger.Ledger) {
@@ -52,6 +54,39 @@ func downWarnings(members []api.MemberStatus) (warnings []string) {
 		}
 	}
 	return warnings
+}
+
+// fullWarnings returns a warning for each stream that is nearly full and then refuses jobs.
+func fullWarnings(streams []api.StreamStatus) (warnings []string) {
+	for i := range streams {
+		if s := &streams[i]; s.NearlyFull() {
+			warnings = append(warnings, "stream "+s.Stream+" is over 80 % full, and refuses jobs when it is full: 'yardmaster status' shows its bytes, 'yardmaster queue list' which queues have jobs that wait; nats.max_store_bytes determines its size")
+		}
+	}
+	return warnings
+}
+
+// streamStates returns how full the streams are whose leaders answer in time.
+func (r *Reporter) streamStates(ctx context.Context) []api.StreamStatus {
+	ctx, cancel := context.WithTimeout(ctx, laneStatusTimeout)
+	defer cancel()
+	lanes := 0
+	r.cfg.View(func(l *ledger.Ledger) { lanes = len(l.Lanes()) })
+	usage := r.cfg.Streams(ctx, lanes)
+	states := make([]api.StreamStatus, len(usage))
+	for i, u := range usage {
+		states[i] = api.StreamStatus{
+			Stream: u.Stream, Messages: u.Messages, LimitMessages: u.LimitMessages, Bytes: u.Bytes, LimitBytes: u.LimitBytes,
+			MaxAgeMS: u.MaxAge.Milliseconds(), WhenFull: api.Evicts,
+		}
+		if u.Refuses {
+			states[i].WhenFull = api.Refuses
+		}
+		if !u.Oldest.IsZero() {
+			states[i].Oldest = &u.Oldest
+		}
+	}
+	return states
 }
 
 // acceptingJobs reports whether this node can store a job, and if not, why. healthErr is

@@ -39,6 +39,7 @@ type ReporterConfig struct {
 
 	NATSHealth func(context.Context) error
 	LaneInfo   func(ctx context.Context, lane uint8) (streams.LaneInfo, error) // asks the leader of a lane
+	Streams    func(ctx context.Context, lanes int) []streams.Usage            // asks the leaders of all streams
 
 	Workers func() api.WorkerStatus
 	Pools   func() []api.Pool
@@ -73,6 +74,7 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	raft := r.cfg.Raft()
 	authority := r.authorityStatus(ctx)
 	lanes := r.laneStates(ctx)
+	usage := r.streamStates(ctx)
 	s := &api.Status{
 		Node: r.cfg.Node, Version: r.cfg.Version, Mode: "single", Uptime: int64(time.Since(r.cfg.Started).Seconds()),
 		Raft: api.RaftStatus{
@@ -80,7 +82,7 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 			ContactMS: raft.Contact.Milliseconds(),
 		},
 		Workers: r.cfg.Workers(), Pools: r.cfg.Pools(), HTTP: r.cfg.HTTP, Drain: r.cfg.Drain(), Nodes: authority.Nodes,
-		Lanes: make([]api.LaneStatus, len(lanes)), Readiness: r.readiness(ctx, authority, lanes),
+		Lanes: make([]api.LaneStatus, len(lanes)), Readiness: r.readiness(ctx, authority, lanes, usage), Streams: usage,
 	}
 	if raft.Contact < 0 {
 		s.Raft.ContactMS = -1
@@ -96,6 +98,11 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 		s.Authority = api.AuthorityStatus{Owner: a.Owner, LeaseID: a.LeaseID, Epoch: a.Epoch, LeasedUntil: a.Until, Expired: view.Authority.Stale}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		s.Backlog = view.Backlog
+		finished := l.Finished()
+		s.Finished = api.FinishedStatus{Records: finished.Shared, Limit: finished.MaxShared, Own: finished.Own}
+		if !finished.Oldest.IsZero() {
+			s.Finished.Oldest = &finished.Oldest
+		}
 	})
 	s.Members = memberStatuses(raft, &authority)
 	r.cfg.AddPeers(s.Members)

@@ -18,16 +18,17 @@ var (
 	ErrQueueNotPaused = errors.New("queue is not paused")
 	ErrSystemQueue    = errors.New("queue belongs to the yard itself")
 
-	ErrJobNotFound  = errors.New("job does not exist")
-	ErrNotRemovable = errors.New("job cannot be removed in its state")
-	ErrNotActive    = errors.New("job has no dispatch under way")
-	ErrMalformed    = errors.New("the job's record cannot be a job; enqueue it again, corrected")
-	ErrNotFailed    = errors.New("job has not failed, so there is nothing to retry")
-	ErrJobEnded     = errors.New("job has ended already")
+	ErrJobNotFound   = errors.New("job does not exist")
+	ErrNotRemovable  = errors.New("job cannot be removed in its state")
+	ErrNotActive     = errors.New("job has no dispatch under way")
+	ErrMalformed     = errors.New("the job's record cannot be a job; enqueue it again, corrected")
+	ErrNotFailed     = errors.New("job has not failed, so there is nothing to retry")
+	ErrNotChangeable = errors.New("only a waiting or delayed job can be changed")
+	ErrJobEnded      = errors.New("job has ended already")
 
 	// ErrRecordReclaimed is returned for a retry of a job whose record is no
-	// longer stored.
-	ErrRecordReclaimed = errors.New("the job's record is no longer stored; enqueue the job again")
+	// longer stored, and neither is its dead letter.
+	ErrRecordReclaimed = errors.New("letter_gone: neither the record of the job nor a dead letter with it is stored any longer; enqueue the job again")
 
 	// ErrLeaseLost is returned for a request about a dispatch that is not, or
 	// is no longer, the current dispatch of its job.

@@ -3,6 +3,7 @@ package job
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // MaxQueueLen is the longest queue name, in bytes.
@@ -33,6 +34,8 @@ type QueueConfig struct {
 	Limit uint32
 	// AllowOverrides is stored for Overhop's clients and has no effect.
 	AllowOverrides bool
+	// Retention has the settings of [QueueRetentionKeys] that differ from the cluster's.
+	Retention Retention
 }
 
 // QueueChange is a change of a queue's settings. Those that are nil stay as they
@@ -40,6 +43,27 @@ type QueueConfig struct {
 type QueueChange struct {
 	Limit          *uint32 // 0 removes the limit
 	AllowOverrides *bool
+	Retention      []RetentionSetting // the value 0 removes a setting
+}
+
+// IsEmpty reports whether the change changes nothing.
+func (c QueueChange) IsEmpty() bool {
+	return c.Limit == nil && c.AllowOverrides == nil && len(c.Retention) == 0
+}
+
+// String returns the changed settings, such as "concurrency_limit=4 failed.age=1h0m0s".
+func (c QueueChange) String() string {
+	var settings []string
+	if c.Limit != nil {
+		settings = append(settings, fmt.Sprintf("concurrency_limit=%d", *c.Limit))
+	}
+	if c.AllowOverrides != nil {
+		settings = append(settings, fmt.Sprintf("allow_job_overrides=%t", *c.AllowOverrides))
+	}
+	for _, s := range c.Retention {
+		settings = append(settings, s.String())
+	}
+	return strings.Join(settings, " ")
 }
 
 // Changed returns the configuration with a change.
@@ -49,6 +73,9 @@ func (c QueueConfig) Changed(change QueueChange) QueueConfig {
 	}
 	if change.AllowOverrides != nil {
 		c.AllowOverrides = *change.AllowOverrides
+	}
+	if len(change.Retention) > 0 {
+		c.Retention = c.Retention.With(change.Retention)
 	}
 	return c
 }

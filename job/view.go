@@ -22,17 +22,28 @@ type View struct {
 	Attempts      uint32
 	Dispatches    uint32
 	Losses        uint32
-	Node, Worker  string // of the current or last dispatch; Worker is a channel, see [Channel]
-	Reason        string // why the last attempt failed
+	Node, Worker  string        // of the current or last dispatch; Worker is a channel, see [Channel]
+	Reason        string        // why the last attempt failed
+	Cancellation  *Cancellation // nil: no caller has cancelled the job
 	Result        Value
 	ResultTTL     time.Duration // 0: shown as long as it is stored
 	ResultSize    int64         // bytes, also of a result that is gone; 0: there is none
+	LetterGone    bool          // it failed, and its dead letter was evicted or removed
 	ResultGone    ResultGone    // why the result cannot be shown; "": it can, or there is none
 	ResultReason  string        // with [ResultDropped]: why
 	Fault         *Fault        // of the last attempt that failed, possibly cut; nil: none failed
 	Position      Position
 	DeadLetter    uint64    // number of the dead letter of a failed job; 0: there is none
 	Progress      *Progress // nil: the job is not running, or its node was not asked
+}
+
+// Cancellation is who cancelled a job, how, why and when. The name is "" if the system
+// itself cancelled it.
+type Cancellation struct {
+	Actor  string    `json:"actor,omitempty"`
+	Door   string    `json:"door,omitempty"` // the interface that the actor used, such as http
+	Reason string    `json:"reason,omitempty"`
+	At     time.Time `json:"at"` // when the job was cancelled; an active job ends later
 }
 
 // ResultGone is why a job's result is not there although the job had one.

@@ -75,8 +75,11 @@ const (
 
 // Later additions.
 const (
-	KindChangeQueue  Kind = iota + 42 // change the settings of a queue
-	KindMarkIngested                  // up to which time lanes were ingested
+	KindChangeQueue   Kind = iota + 42 // change the settings of a queue
+	KindMarkIngested                   // up to which time lanes were ingested
+	KindChangeJob                      // change a job that has not started
+	KindSetRetention                   // retention settings of the cluster
+	KindReleaseBodies                  // large bodies of failed jobs may be removed
 )
 
 // Command is one atomic change: it takes effect completely or not at all.
@@ -105,6 +108,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
 		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil), (*MarkIngested)(nil),
+		(*ChangeJob)(nil), (*SetRetention)(nil), (*ReleaseBodies)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}
@@ -225,6 +229,7 @@ type AddQueue struct {
 type ChangeQueue struct {
 	Name   string
 	Change job.QueueChange
+	Asked
 }
 
 // RemoveQueue removes a queue that has no unfinished jobs, together with its
@@ -244,7 +249,8 @@ type PauseQueue struct {
 }
 
 // CancelJob ends a waiting or delayed job, and marks an active one to be
-// recalled. Type is the type of the fault; "" means cancelled by a caller.
+// recalled. With a Type, which is then that of its fault, the job fails instead, unless
+// it is active: the system found that it cannot run.
 // QueueGone: the reason is that its queue is being removed; the worker receives
 // that as the recall's reason.
 type CancelJob struct {
@@ -261,17 +267,20 @@ type RemoveJob struct {
 	Asked
 }
 
-// RetryJob makes a failed job waiting again. Its attempts start again from 0
+// RetryJob makes a failed or cancelled job waiting again. Its attempts start again from 0
 // unless KeepAttempts is set. N is the dispatch whose failure the caller refers
 // to: if another dispatch came later, the command is refused; 0 means the last
 // one. Relocated is the sequence of a copy of the job's record in the stream of
 // relocated records, which the job uses if its own record may have been purged;
-// 0: there is no copy.
+// 0: there is no copy. AsOf is the index of a ledger after which the job's dead letter was
+// found; 0: it was not looked for. A job with a large body needs it if bodies were released
+// since.
 type RetryJob struct {
 	Job          job.ID
 	N            uint32
 	KeepAttempts bool
 	Relocated    uint64
+	AsOf         uint64
 	Asked
 }
 

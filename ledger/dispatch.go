@@ -92,13 +92,17 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 	failedRun := *old.run
 	failedRun.failure = d.failure(reason, settlement.Fault)
 	next.run = &failedRun
-	if old.flags&cancelling != 0 {
-		verdict, reason = job.NextDead, job.ReasonCancelled
+	cancelled := old.flags&cancelling != 0
+	if cancelled {
+		reason = job.ReasonCancelled
 	}
 	d.emitFailure(old, reason, failedRun.failure.kind)
-	if verdict == job.NextDead {
+	switch {
+	case cancelled:
+		d.end(old, &next, job.Cancelled, reason, settlement.Fault)
+	case verdict == job.NextDead:
 		d.fail(old, &next, reason, settlement.Fault)
-	} else {
+	default:
 		d.reschedule(old, &next, settlement)
 	}
 	return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
@@ -183,14 +187,19 @@ func (d *dispatches) promote() {
 // fail ends a job with a failure, and adds a dead letter: it replaces old by
 // next.
 func (d *dispatches) fail(old, next *storedJob, reason string, fault *job.Fault) {
+	d.end(old, next, job.Failed, reason, fault)
+	next.run.failure.deadLetter = d.addDeadLetter(next, reason, fault).Number
+}
+
+// end ends a job as failed or cancelled: it replaces old by next, whose run it may change.
+func (d *dispatches) end(old, next *storedJob, state job.State, reason string, fault *job.Fault) {
 	if next.run == nil {
 		next.run = &run{executor: noExecutor}
 	}
 	next.run.failure = d.failure(reason, fault)
-	next.state, next.due, next.flags = job.Failed, d.now, old.flags&guarded
+	next.state, next.due, next.flags = state, d.now, old.flags&guarded
 	d.releaseUntil(old, untilEnd)
 	d.store(old, next)
-	next.run.failure.deadLetter = d.addDeadLetter(next, reason, fault).Number
 }
 
 // apply moves an active dispatch to another executor. A repeated command
@@ -223,12 +232,29 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		return Result{Err: job.ErrJobNotFound}
 	case old.state.Ended():
 		return Result{Err: job.ErrJobEnded, State: old.state}
+	case c.Type != "" && old.state == job.Active:
+		return Result{Err: job.ErrNotRemovable, State: old.state}
 	}
 
 	by := c.By
 	by.Reason = cmp.Or(by.Reason, c.Reason)
 	l.actOnJob(by, "job.cancel", old)
 	next := *old
+	next.run = &run{executor: noExecutor}
+	if old.run != nil {
+		lastRun := *old.run
+		next.run = &lastRun
+	}
+	if c.Type != "" {
+		if old.state == job.Waiting {
+			l.emitUnstartedFailure(old, c.Reason, c.Type)
+		}
+		l.fail(old, &next, c.Reason, &job.Fault{Message: c.Reason, Type: c.Type})
+		return Result{State: job.Failed}
+	}
+	if old.flags&cancelling == 0 { // else the first cancellation counts
+		next.run.cancellation = l.cancellation(by)
+	}
 	if old.state == job.Active {
 		next.flags |= cancelling
 		if c.QueueGone {
@@ -237,21 +263,18 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		l.store(old, &next)
 		return Result{State: job.Active}
 	}
-
-	reason := job.ReasonCancelled
-	fault := &job.Fault{Message: cmp.Or(c.Reason, c.By.Reason), Type: job.FaultCancelled}
-	if c.Type != "" {
-		reason, fault.Type = c.Reason, c.Type
-	}
 	if old.state == job.Waiting {
-		l.emitUnstartedFailure(old, reason, fault.Type)
+		l.emitUnstartedFailure(old, job.ReasonCancelled, job.FaultCancelled)
 	}
-	if old.run != nil {
-		lastRun := *old.run
-		next.run = &lastRun
-	}
-	l.fail(old, &next, reason, fault)
-	return Result{State: job.Failed}
+	l.end(old, &next, job.Cancelled, job.ReasonCancelled, &job.Fault{Message: by.Reason, Type: job.FaultCancelled})
+	return Result{State: job.Cancelled}
+}
+
+// cancellation returns the cancellation of a job by an actor, with shared names.
+func (d *dispatches) cancellation(by Actor) *cancellation {
+	return &cancellation{by: Actor{
+		Name: d.intern(job.CutText(by.Name, MaxText)), Door: Door(d.intern(string(by.Door))), Reason: d.intern(job.CutText(by.Reason, maxReason)),
+	}, at: d.now}
 }
 
 // apply deletes the job. A waiting job's dispatch ends as failed.
@@ -271,7 +294,7 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 	return Result{State: stored.state}
 }
 
-// apply makes the failed job waiting. It refuses a job whose record is not
+// apply makes the failed or cancelled job waiting. It refuses a job whose record is not
 // valid or may have been purged, and a dispatch number that is not the job's
 // last one.
 func (c *RetryJob) apply(l *Ledger) Result {
@@ -279,7 +302,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	switch {
 	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
-	case old.state != job.Failed:
+	case old.state != job.Failed && old.state != job.Cancelled:
 		return Result{Err: job.ErrNotFailed, State: old.state}
 	case old.flags&malformed != 0:
 		return Result{Err: job.ErrMalformed, State: old.state}
@@ -289,13 +312,25 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	if err := l.checkRunnerLimit(old.queue, old.function); err != nil {
 		return Result{Err: err, State: old.state}
 	}
-	l.actOnJob(c.By, "job.retry", old)
+	switch {
+	case old.blobOwner().IsZero():
+	case old.state == job.Cancelled: // its body may be being removed
+		return Result{Err: job.ErrRecordReclaimed, State: old.state}
+	case c.AsOf < l.released:
+		return Result{Err: job.ErrRecordReclaimed, State: old.state}
+	}
 	next := *old
 	if l.reclaimed(old.position()) {
 		if c.Relocated == 0 || c.Relocated < l.relocatedFloor {
 			return Result{Err: job.ErrRecordReclaimed, State: old.state}
 		}
 		next.lane, next.seq = job.RelocatedLane, c.Relocated
+	}
+	l.actOnJob(c.By, "job.retry", old)
+	if old.state == job.Cancelled {
+		lastRun := *old.run
+		lastRun.cancellation = nil
+		next.run = &lastRun
 	}
 	l.revived = l.index
 	next.losses, next.flags, next.due = 0, old.flags&guarded, l.now

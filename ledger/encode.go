@@ -11,7 +11,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 9
+const formatVersion = 11
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
 // encode to the same bytes, also if they were restored from different
@@ -54,9 +54,14 @@ func (c *codec) ledger(l *Ledger) {
 	list(c, &l.lanes, func(lane *LaneCursor) {
 		c.fields(&lane.Identity, &lane.Cursor, &lane.Floor, &lane.LastID, &lane.IngestedUntil)
 	})
-	c.fields(&l.streams, &l.relocatedFloor, &l.revived)
+	c.fields(&l.streams, &l.relocatedFloor, &l.revived, &l.released)
 	c.replay(&l.replay)
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
+	c.retention(&l.retention.Declared)
+	c.retention(&l.retention.Set)
+	if c.decoding() {
+		l.finished.limits = l.retention.finishedLimits()
+	}
 	c.jobs(&l.dispatches)
 	c.external(l)
 	c.forgottenIDs(l.forgotten)
@@ -79,6 +84,7 @@ func (c *codec) jobs(d *dispatches) {
 	}
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides)
+		c.retention(&q.config.Retention)
 		if c.decoding() {
 			d.queues.set(q)
 		}
@@ -86,7 +92,7 @@ func (c *codec) jobs(d *dispatches) {
 		for _, inState := range q.counts {
 			count += inState
 		}
-		each(c, count, q.stored(active[q.name], job.Delayed, job.Completed, job.Failed), func(stored *storedJob) {
+		each(c, count, q.stored(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled), func(stored *storedJob) {
 			c.record(stored, &d.jobs)
 			if c.decoding() {
 				stored.queue = q
@@ -96,11 +102,18 @@ func (c *codec) jobs(d *dispatches) {
 	})
 }
 
+// retention encodes or decodes retention settings.
+func (c *codec) retention(r *job.Retention) {
+	list(c, (*[]job.RetentionSetting)(r), func(s *job.RetentionSetting) {
+		c.fields((*uint8)(&s.Key.Kept), (*uint8)(&s.Key.Bound), &s.Value)
+	})
+}
+
 // addJob adds a decoded job to the ledger, and counts its dispatch. A job in a
 // state that no stored job has fails with errCorrupt.
 func (c *codec) addJob(d *dispatches, decoded *storedJob) {
 	switch state := decoded.state; {
-	case state == job.New, state > job.Failed, state == job.Active && decoded.run == nil:
+	case state == job.New, int(state) >= job.States, state == job.Active && decoded.run == nil:
 		c.fail(errCorrupt)
 		return
 	case state == job.Waiting:
@@ -165,6 +178,9 @@ func (c *codec) record(stored *storedJob, shared *jobs) {
 	c.fields((*name)(&executor.node), (*name)(&executor.channel), &executor.incarnation, &run.fence, &run.epoch, &run.started, &run.result, &run.resultSize)
 	if c.decoding() {
 		run.executor = shared.internExecutor(*executor)
+	}
+	if optional(c, &run.cancellation) {
+		c.fields((*name)(&run.cancellation.by.Name), (*string)(&run.cancellation.by.Door), &run.cancellation.by.Reason, &run.cancellation.at)
 	}
 	if optional(c, &run.failure) {
 		f := run.failure

@@ -216,7 +216,7 @@ func TestCommand_Kinds(t *testing.T) {
 		9: &RemoveQueue{}, 10: &PauseQueue{}, 11: &CancelJob{}, 12: &RemoveJob{}, 13: &RetryJob{}, 14: &MoveDispatch{},
 		15: &Observe{}, 20: &RecordWorkerEvents{}, 21: &RecordAct{}, 24: &SetCron{}, 25: &RemoveCron{}, 26: &PauseCron{}, 27: &TickCrons{}, 28: &AdvanceReplay{},
 		29: &SetMembers{}, 30: &ChangeMembers{}, 31: &AdvanceMember{}, 34: &CheckConsistency{},
-		32: &Hold{}, 33: &Restore{}, 42: &ChangeQueue{}, 43: &MarkIngested{},
+		32: &Hold{}, 33: &Restore{}, 42: &ChangeQueue{}, 43: &MarkIngested{}, 44: &ChangeJob{}, 45: &SetRetention{}, 46: &ReleaseBodies{},
 		65: &AcquireAuthority{}, 66: &RenewAuthority{}, 67: &QueueDispatch{}, 68: &MarkNotified{},
 		40: &Reclaim{}, 41: &Relocate{},
 		69: &MarkDelivered{}, 70: &MarkFailed{}, 71: &RequestReplay{}, 72: &CaptureSnapshot{},

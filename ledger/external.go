@@ -97,10 +97,10 @@ func (l *Ledger) addExternal(d *externalDispatch) (replaced bool) {
 }
 
 // prune removes finished dispatches under the same rules as finished jobs.
-func (e *external) prune(cutoff int64) {
+func (e *external) prune(now int64, limits finishedLimits) {
 	for range maxPruned {
 		oldest, ok := e.finished.Min()
-		if !ok || e.finished.Len() <= MaxFinished && oldest.ended > cutoff {
+		if !ok || e.finished.Len() <= limits.count && now-oldest.ended < limits.age {
 			return
 		}
 		e.finished.Delete(oldest)

@@ -45,6 +45,7 @@ type ingestion struct {
 
 	relocatedFloor uint64 // relocated records below it may have been purged
 	revived        uint64 // index of the last entry in which an ended job became unfinished
+	released       uint64 // index of the last entry after which bodies of failed jobs were removed
 }
 
 // Lanes returns the states of all lanes, by lane number.

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidwall/btree"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -123,13 +121,13 @@ func (w *eventChecker) apply(e *Event) error {
 
 // checkInvariants compares all indexes and counters of the ledger with its records.
 func checkInvariants(l *Ledger) error {
-	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l)} {
+	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l)} {
 		if err != nil {
 			return err
 		}
 	}
 	want := SnapshotBacklog{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
-	due, ended, active := 0, 0, 0
+	due, active := 0, 0
 	var err error
 	l.jobs.active.Scan(func(item orderItem) bool {
 		if l.jobs.byID[item.job.id] != item.job || item.job.state != job.Active || item.key != item.job.run.fence {
@@ -137,20 +135,20 @@ func checkInvariants(l *Ledger) error {
 		}
 		return err == nil
 	})
-	for _, timed := range [...]*btree.BTreeG[timeItem]{l.jobs.due, l.jobs.ended} {
-		timed.Scan(func(item timeItem) bool {
-			if l.jobs.byID[item.job.id] != item.job || item.at != item.job.due {
-				err = fmt.Errorf("%s in an index by time is not the stored job", item.job.id)
-			}
-			return err == nil
-		})
-	}
+	l.jobs.due.Scan(func(item timeItem) bool {
+		if l.jobs.byID[item.job.id] != item.job || item.at != item.job.due {
+			err = fmt.Errorf("%s in the index by time is not the stored job", item.job.id)
+		}
+		return err == nil
+	})
 	if err != nil {
 		return err
 	}
-	bodies := make(map[job.ID]int)
+	bodies, failed := make(map[job.ID]int), make(map[job.ID]int)
 	for id, r := range l.jobs.byID {
-		if owner := r.blobOwner(); !owner.IsZero() && r.state != job.Completed {
+		if owner := r.blobOwner(); !owner.IsZero() && r.state == job.Failed {
+			failed[owner]++
+		} else if !owner.IsZero() && r.state != job.Completed && r.state != job.Cancelled {
 			bodies[owner]++
 		}
 		switch {
@@ -173,16 +171,13 @@ func checkInvariants(l *Ledger) error {
 			active++
 		case job.Delayed:
 			due++
-		default:
-			ended++
 		}
 	}
-	if !maps.Equal(bodies, l.jobs.bodies) {
-		return fmt.Errorf("bodies are needed by %v, counted %v", bodies, l.jobs.bodies)
+	if !maps.Equal(bodies, l.jobs.bodies) || !maps.Equal(failed, l.jobs.failed) {
+		return fmt.Errorf("bodies are needed by %v and failed %v, counted %v and %v", bodies, failed, l.jobs.bodies, l.jobs.failed)
 	}
-	if due != l.jobs.due.Len() || ended != l.jobs.ended.Len() || active != l.jobs.active.Len() {
-		return fmt.Errorf("indexes hold %d due, %d ended, %d active; jobs are %d, %d, %d",
-			l.jobs.due.Len(), l.jobs.ended.Len(), l.jobs.active.Len(), due, ended, active)
+	if due != l.jobs.due.Len() || active != l.jobs.active.Len() {
+		return fmt.Errorf("indexes hold %d due, %d active; jobs are %d, %d", l.jobs.due.Len(), l.jobs.active.Len(), due, active)
 	}
 	l.external.byID.Scan(func(_ string, r *externalDispatch) bool {
 		switch r.state {
@@ -200,6 +195,57 @@ func checkInvariants(l *Ledger) error {
 		return err
 	}
 	return checkOutbox(l)
+}
+
+// checkFinished compares the indexes of finished jobs with the jobs, and what remains of
+// them with the limits.
+func checkFinished(l *Ledger) error {
+	f := &l.finished
+	if f.limits != l.retention.finishedLimits() {
+		return fmt.Errorf("limits of finished jobs are %+v, set %+v", f.limits, l.retention)
+	}
+	ended := make(map[*queue]int)
+	for _, r := range l.jobs.byID {
+		if !r.state.Ended() {
+			continue
+		}
+		ended[r.queue]++
+		if item, ok := r.queue.ended.Get(timeItem{r.due, r}); !ok || item.job != r {
+			return fmt.Errorf("finished job %s is not indexed", r.id)
+		}
+	}
+	shared, own, ordered := 0, 0, 0
+	for q, n := range ended {
+		limits, order := f.limits, f.shared
+		if r := q.config.Retention; r.Get(job.KeptFinished, job.BoundAge)+r.Get(job.KeptFinished, job.BoundCount) > 0 {
+			limits, order = limits.with(r), f.own
+			own += n
+			if n > limits.count {
+				return fmt.Errorf("queue %s has %d finished jobs, more than %d", q.name, n, limits.count)
+			}
+		} else {
+			shared += n
+		}
+		oldest := q.oldestFinished()
+		if l.now-oldest.due >= limits.age {
+			return fmt.Errorf("job %s of queue %s ended %s ago and is kept for %s", oldest.id, q.name, time.Duration(l.now-oldest.due), time.Duration(limits.age))
+		}
+		if _, ok := order.Get(removal{q.removal, q}); !ok || q.ended.Len() != n {
+			return fmt.Errorf("queue %s has no place, or %d of %d finished jobs", q.name, q.ended.Len(), n)
+		}
+	}
+	for _, q := range l.queues.byName.Scan {
+		if q.removal != 0 {
+			ordered++
+		}
+	}
+	if ordered != len(ended) || f.shared.Len()+f.own.Len() != ordered {
+		return fmt.Errorf("%d queues have finished jobs, %d and %d are ordered", len(ended), f.shared.Len(), f.own.Len())
+	}
+	if shared != f.sharedCount || own != f.ownCount || shared > f.limits.count {
+		return fmt.Errorf("%d and %d finished jobs, counted %d and %d of at most %d", shared, own, f.sharedCount, f.ownCount, f.limits.count)
+	}
+	return nil
 }
 
 // checkStalls compares the indexes of stalled workers.
@@ -248,7 +294,7 @@ func checkQueues(l *Ledger) error {
 	busy := 0
 	for _, view := range l.Queues() {
 		q := l.queues.get(view.Name)
-		var want [6]int
+		var want [job.States]int
 		q.waitlists.Scan(func(class string, wl *waitlist) bool {
 			if wl.jobs.Len() > 0 {
 				busy++

@@ -66,9 +66,16 @@ type run struct {
 	*executor
 	fence, epoch uint64
 	started      int64
-	result       uint64   // number of its result; 0: none
-	resultSize   int64    // bytes
-	failure      *failure // of its last dispatch that failed; nil: none failed
+	result       uint64        // number of its result; 0: none
+	resultSize   int64         // bytes
+	failure      *failure      // of its last dispatch that failed; nil: none failed
+	cancellation *cancellation // nil: the job is not cancelled
+}
+
+// cancellation is who cancelled a job, and when.
+type cancellation struct {
+	by Actor
+	at int64 // Unix nanoseconds
 }
 
 // failure is the part of a fault that the ledger keeps with a job; all of it is
@@ -113,16 +120,18 @@ type timeItem struct {
 // jobs holds every job that the ledger has, with its indexes.
 type jobs struct {
 	queues
-	byID      map[job.ID]*storedJob         // nil in a copy
-	due       *btree.BTreeG[timeItem]       // delayed jobs by the time they are due
-	ended     *btree.BTreeG[timeItem]       // completed and failed jobs by the time they ended
+	byID      map[job.ID]*storedJob   // nil in a copy
+	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
+	finished  finished                // ended jobs; only its counts in a copy
+	retention RetentionSettings
 	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
 	lines     int                           // number of runner waitlists of all queues
 	forgotten *idRing                       // ids of forgotten jobs, for the dedupe horizon
 	active    *btree.BTreeG[orderItem]      // active jobs by fence; there are few, so no queue has an index of its own
 	names     map[string]string             // shared names, see intern; nil in a copy
 	executors map[executor]*executor        // shared executors; nil in a copy
-	bodies    map[job.ID]int                // how many jobs that have not completed need the blobs of an owner; nil in a copy
+	bodies    map[job.ID]int                // how many unfinished jobs need the blobs of an owner; nil in a copy
+	failed    map[job.ID]int                // how many failed jobs would need them if they were retried; nil in a copy
 }
 
 func newJobs() jobs {
@@ -131,8 +140,9 @@ func newJobs() jobs {
 		names:     make(map[string]string),
 		executors: make(map[executor]*executor),
 		bodies:    make(map[job.ID]int),
+		failed:    make(map[job.ID]int),
 		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
-		ended:     btree.NewBTreeGOptions(timeLess, treeOptions),
+		finished:  newFinished(),
 		waitlists: new(btree.Map[string, *waitlist]),
 		forgotten: newIDRing(),
 		active:    btree.NewBTreeGOptions(activeLess, treeOptions),
@@ -205,9 +215,12 @@ func (j *jobs) store(old, next *storedJob) {
 		wl.jobs.Set(next.order())
 	case job.Active:
 		j.active.Set(orderItem{next.run.fence, next})
+	case job.Delayed:
+		next.queue.list(next.state).Set(timeItem{next.accepted, next})
+		j.due.Set(timeItem{next.due, next})
 	default:
 		next.queue.list(next.state).Set(timeItem{next.accepted, next})
-		j.byTime(next.state).Set(timeItem{next.due, next})
+		j.finished.add(next)
 	}
 }
 
@@ -225,63 +238,43 @@ func (j *jobs) unindex(old *storedJob) {
 		}
 	case job.Active:
 		j.active.Delete(orderItem{old.run.fence, old})
+	case job.Delayed:
+		old.queue.list(old.state).Delete(timeItem{old.accepted, old})
+		j.due.Delete(timeItem{old.due, old})
 	default:
 		old.queue.list(old.state).Delete(timeItem{old.accepted, old})
-		j.byTime(old.state).Delete(timeItem{old.due, old})
+		j.finished.remove(old)
 	}
 }
 
 // countBody adds n to the number of jobs that need the blob with the body of stored,
-// if it has one and may still be started.
+// if it has one and has not completed.
 func (j *jobs) countBody(stored *storedJob, n int) {
 	owner := stored.blobOwner()
-	if owner.IsZero() || stored.state == job.Completed {
+	if owner.IsZero() || stored.state == job.Completed || stored.state == job.Cancelled {
 		return
 	}
-	if j.bodies[owner] += n; j.bodies[owner] == 0 {
-		delete(j.bodies, owner)
+	counts := j.bodies
+	if stored.state == job.Failed {
+		counts = j.failed
+	}
+	if counts[owner] += n; counts[owner] == 0 {
+		delete(counts, owner)
 	}
 }
 
-// NeedsBody reports whether a job may still be started whose body is in a blob of this
-// owner. It must not be called on a copy.
+// NeedsBody reports whether the body of an unfinished job is in a blob of this owner. It
+// must not be called on a copy.
 func (j *jobs) NeedsBody(owner job.ID) bool { return j.bodies[owner] > 0 }
 
-// byTime returns the index by time for the state of a delayed or an ended job.
-func (j *jobs) byTime(s job.State) *btree.BTreeG[timeItem] {
-	if s == job.Delayed {
-		return j.due
-	}
-	return j.ended
-}
-
-// maxResultScan is how many finished jobs are examined to find the oldest
-// result.
-const maxResultScan = 4096
-
-// oldestResult returns the number of the first result that a kept job may refer
-// to, or 0 if it is not found among the oldest jobs. Jobs that ended in the
-// same log entry are ordered by id, so all of that entry are examined.
-func (j *jobs) oldestResult() (oldest uint64) {
-	var endedAt int64 // when the job of the oldest result ended
-	examined := 0
-	for item := range j.ended.Scan {
-		if examined++; examined > maxResultScan {
-			return 0
-		}
-		if oldest > 0 && item.at > endedAt {
-			return oldest
-		}
-		if run := item.job.run; run != nil && run.result > 0 && (oldest == 0 || run.result < oldest) {
-			oldest, endedAt = run.result, item.at
-		}
-	}
-	return oldest
-}
+// FailedNeedsBody reports whether a failed job, if it were retried, would need a blob of
+// this owner. It must not be called on a copy.
+func (j *jobs) FailedNeedsBody(owner job.ID) bool { return j.failed[owner] > 0 }
 
 func (j *jobs) copy() jobs {
 	return jobs{
-		queues: j.queues.copy(), due: j.due.Copy(), ended: j.ended.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
+		queues: j.queues.copy(), due: j.due.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
+		finished: finished{limits: j.finished.limits, sharedCount: j.finished.sharedCount, ownCount: j.finished.ownCount}, retention: j.retention,
 	}
 }
 

@@ -36,18 +36,16 @@ var (
 	ErrUnknownKind    = errors.New("unknown command")
 )
 
-// Limits of the ledger, and how long it keeps what has ended.
+// Limits of the ledger, and how long it keeps ids.
 const (
-	maxPromotions     = 1000 // delayed jobs made waiting, per entry
-	maxPruned         = 2000 // finished jobs removed per entry, and likewise ids and decisions
-	MaxQueues         = 10_000
-	MaxQueueRunners   = 100     // different runners that the unfinished jobs of one queue may name
-	MaxRunnerLines    = 20_000  // the same, added up over all queues
-	MaxExternal       = 100_000 // unfinished external dispatches
-	FinishedRetention = 24 * time.Hour
-	MaxFinished       = 200_000
-	DedupeHorizon     = 10 * time.Minute
-	MaxDedupeIDs      = 20_000_000 // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
+	maxPromotions   = 1000 // delayed jobs made waiting, per entry
+	maxPruned       = 2000 // finished jobs removed per entry, and likewise ids and decisions
+	MaxQueues       = 10_000
+	MaxQueueRunners = 100     // different runners that the unfinished jobs of one queue may name
+	MaxRunnerLines  = 20_000  // the same, added up over all queues
+	MaxExternal     = 100_000 // unfinished external dispatches
+	DedupeHorizon   = 10 * time.Minute
+	MaxDedupeIDs    = 20_000_000 // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
 )
 
 // Ledger is the replicated state. It is not safe for concurrent use: package
@@ -103,7 +101,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 		results[i] = l.apply(at, c)
 	}
 	l.prune()
-	l.external.prune(l.now - int64(FinishedRetention))
+	l.external.prune(l.now, l.finished.limits)
 	l.forget()
 	l.outbox.seal()
 	return results

@@ -12,6 +12,10 @@ import (
 // quarters.
 const MaxOutbox = 64 << 20
 
+// maxResultMessages is how many messages of the result stream the ledger can locate: those
+// of the last hours under little load, of a quarter of an hour under full load.
+const maxResultMessages = 100_000
+
 // Overhead of outbox items beside their payload, in bytes.
 const (
 	eventCost      = 80
@@ -227,8 +231,8 @@ func (d *DeadLetter) cost() int {
 }
 
 // apply removes published events, results and dead letters from the outbox, and
-// keeps the places of published results as long as a job refers to one. Numbers
-// below those of an earlier command have no effect.
+// keeps the places of the last published results. Numbers below those of an earlier
+// command have no effect.
 func (c *MarkPublished) apply(l *Ledger) Result {
 	o := &l.outbox
 	for len(o.entries) > 0 && o.entries[0].last() <= c.Events {
@@ -250,12 +254,7 @@ func (c *MarkPublished) apply(l *Ledger) Result {
 		}
 	}
 
-	if len(o.messages) > 1 {
-		oldest := l.jobs.oldestResult()
-		for len(o.messages) > 1 && o.messages[1].First <= oldest {
-			o.messages = o.messages[1:]
-		}
-	}
+	o.messages = o.messages[max(0, len(o.messages)-maxResultMessages):]
 	return Result{}
 }
 
@@ -305,7 +304,7 @@ func (o *outbox) DeadLettersAfter(after uint64) []DeadLetter {
 
 // FindResult returns the result of a number if it is not published yet, or else
 // the sequence number of its message in the result stream. Both are zero if the
-// ledger no longer knows it.
+// ledger no longer knows it: then the stream has to be searched.
 func (o *outbox) FindResult(number uint64) (item *ResultItem, seq uint64) {
 	if unpublished := o.ResultsAfter(number - 1); len(unpublished) > 0 && unpublished[0].Number == number {
 		return &unpublished[0], 0

@@ -304,9 +304,17 @@ func (g *generator) settle(t *rapid.T) Command {
 }
 
 func (g *generator) jobCommand(t *rapid.T) Command {
-	switch id := g.id(t); rapid.IntRange(0, 3).Draw(t, "about a job") {
+	switch id := g.id(t); rapid.IntRange(0, 5).Draw(t, "about a job") {
 	case 0:
 		return &CancelJob{Job: id, Reason: "asked", QueueGone: rapid.Bool().Draw(t, "queue gone")}
+	case 4:
+		return &CancelJob{Job: id, Reason: "cannot run", Type: job.FaultInvalid}
+	case 5:
+		c := &ChangeJob{Job: id, RunAt: g.at.At.Add(somePauses.Draw(t, "run at"))}
+		if rapid.Bool().Draw(t, "prioritized") {
+			c.Priority = new(uint8(rapid.IntRange(0, 9).Draw(t, "priority")))
+		}
+		return c
 	case 1:
 		return &RemoveJob{Job: id}
 	case 2:
@@ -319,13 +327,17 @@ func (g *generator) jobCommand(t *rapid.T) Command {
 
 func (g *generator) queueCommand(t *rapid.T) Command {
 	limit := uint32(rapid.IntRange(0, 2).Draw(t, "limit"))
-	switch name := someQueues.Draw(t, "queue"); rapid.IntRange(0, 4).Draw(t, "about a queue") {
+	switch name := someQueues.Draw(t, "queue"); rapid.IntRange(0, 6).Draw(t, "about a queue") {
 	case 0:
 		return &RemoveQueue{Name: name}
 	case 1:
 		return &PauseQueue{Name: name, Paused: rapid.Bool().Draw(t, "paused"), OnlyIfIdle: rapid.Bool().Draw(t, "idle")}
 	case 2:
 		return &ChangeQueue{Name: name, Change: job.QueueChange{Limit: &limit}}
+	case 3:
+		return &ChangeQueue{Name: name, Change: job.QueueChange{Retention: drawRetention(t)}}
+	case 4:
+		return &SetRetention{Declared: rapid.Bool().Draw(t, "declared"), Settings: drawRetention(t)}
 	default:
 		return &AddQueue{ID: job.ID{1}, Name: name, Config: job.QueueConfig{Limit: limit}}
 	}
@@ -425,4 +437,19 @@ func (g *generator) refuseStale(t *rapid.T) {
 			t.Fatalf("refused command %d changed the ledger", kind)
 		}
 	}
+}
+
+// drawRetention draws changes of retention settings, most of which are valid.
+func drawRetention(t *rapid.T) (changes []job.RetentionSetting) {
+	for range rapid.IntRange(1, 3).Draw(t, "settings") {
+		key := rapid.SampledFrom([]job.RetentionKey{
+			{Kept: job.KeptFinished, Bound: job.BoundAge}, {Kept: job.KeptFinished, Bound: job.BoundCount}, {Kept: job.KeptFailed, Bound: job.BoundAge}, {Kept: job.KeptEvents, Bound: job.BoundCount},
+		}).Draw(t, "setting")
+		value := int64(rapid.IntRange(0, 3).Draw(t, "count"))
+		if key.Bound == job.BoundAge {
+			value = int64(rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute, time.Hour, 30 * time.Hour}).Draw(t, "age"))
+		}
+		changes = append(changes, job.RetentionSetting{Key: key, Value: value})
+	}
+	return changes
 }

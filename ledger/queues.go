@@ -20,10 +20,12 @@ type queue struct {
 	pausedAt int64 // when it was paused, in Unix nanoseconds; 0: it is not
 	changed  bool  // it is in queues.changed
 
-	counts    [6]int                       // by job.State
-	waitlists btree.Map[string, *waitlist] // one per class that has unfinished jobs
-	runners   int                          // number of waitlists of runners
-	lists     [6]*btree.BTreeG[timeItem]   // delayed, completed and failed jobs by time of acceptance
+	counts    [job.States]int                     // by job.State
+	waitlists btree.Map[string, *waitlist]        // one per class that has unfinished jobs
+	runners   int                                 // number of waitlists of runners
+	lists     [job.States]*btree.BTreeG[timeItem] // delayed and ended jobs by time of acceptance
+	ended     *btree.BTreeG[timeItem]             // ended jobs by the time they ended; nil in a copy, and before the first one
+	removal   int64                               // of its place in the order of [finished]; 0: it is in none
 }
 
 // errTooManyQueues is returned for a queue beyond MaxQueues.
@@ -84,6 +86,7 @@ func (q *queues) copy() queues {
 // waitlists and lists.
 func (q *queue) copyTo(c *queue) {
 	*c = *q
+	c.ended = nil
 	c.waitlists = btree.Map[string, *waitlist]{}
 	for class, original := range q.waitlists.Scan {
 		if original.jobs.Len() > 0 {
@@ -130,6 +133,9 @@ func (c *AddQueue) apply(l *Ledger) Result {
 		}
 		return Result{Err: job.ErrQueueExists}
 	}
+	if err := job.ValidateRetention(c.Config.Retention, true); err != nil {
+		return Result{Err: err}
+	}
 	if l.queues.byName.Len() >= MaxQueues {
 		return Result{Err: errTooManyQueues}
 	}
@@ -143,7 +149,11 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 	if err != nil {
 		return Result{Err: err}
 	}
-	q.config = q.config.Changed(c.Change)
+	if err := job.ValidateRetention(c.Change.Retention, true); err != nil {
+		return Result{Err: err}
+	}
+	l.finished.configure(q, q.config.Changed(c.Change))
+	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String())
 	return q.result()
 }
 
@@ -167,7 +177,7 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 		return Result{Err: job.ErrQueueNotEmpty}
 	}
 	removed := 0
-	for _, state := range [...]job.State{job.Completed, job.Failed} {
+	for _, state := range [...]job.State{job.Completed, job.Failed, job.Cancelled} {
 		finished := q.list(state)
 		for oldest, ok := finished.Min(); ok; oldest, ok = finished.Min() {
 			if removed == maxRemoved {

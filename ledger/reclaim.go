@@ -24,6 +24,11 @@ type Reclaim struct {
 	Below, AsOf uint64
 }
 
+// ReleaseBodies permits that large bodies of failed jobs are removed, because their dead
+// letters are gone. AsOf is the index of the ledger that was read before the letters were
+// looked for: a job that was retried since then may need its body again.
+type ReleaseBodies struct{ AsOf uint64 }
+
 // Relocate records that copies of records were stored in the stream of
 // relocated records. A job whose record was meanwhile replaced or is no longer
 // needed is skipped.
@@ -37,8 +42,9 @@ type RelocatedRecord struct {
 	To   uint64
 }
 
-func (*Reclaim) Kind() Kind  { return KindReclaim }
-func (*Relocate) Kind() Kind { return KindRelocate }
+func (*Reclaim) Kind() Kind       { return KindReclaim }
+func (*Relocate) Kind() Kind      { return KindRelocate }
+func (*ReleaseBodies) Kind() Kind { return KindReleaseBodies }
 
 // apply raises the lane's floor. A floor is never lowered.
 func (c *Reclaim) apply(l *Ledger) Result {
@@ -55,6 +61,18 @@ func (c *Reclaim) apply(l *Ledger) Result {
 		return Result{Err: ErrBackupRunning}
 	}
 	*floor = max(*floor, c.Below)
+	return Result{}
+}
+
+// apply records the index, with which retries compare when they have seen the letter.
+func (c *ReleaseBodies) apply(l *Ledger) Result {
+	if c.AsOf < l.revived {
+		return Result{Err: ErrRecordNeeded}
+	}
+	if holder, _ := l.Holder(); holder != "" {
+		return Result{Err: ErrRecordNeeded}
+	}
+	l.released = l.index
 	return Result{}
 }
 

@@ -225,7 +225,7 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 	backup.index, backup.term, backup.now = l.index, l.term, max(backup.now, l.now)
 	backup.secret, backup.streams, backup.membership = l.secret, StreamGeneration, l.membership
 	backup.replay = replay{number: backup.replay.number}
-	backup.stalls, backup.hold, backup.restoring, backup.revived = newStalls(), hold{}, nil, l.index
+	backup.stalls, backup.hold, backup.restoring, backup.revived, backup.released = newStalls(), hold{}, nil, l.index, l.index
 	for _, identity := range extraLanes {
 		backup.lanes = append(backup.lanes, LaneCursor{Identity: identity})
 	}

@@ -9,11 +9,11 @@ import (
 // prune removes old finished jobs, a bounded number of them.
 func (d *dispatches) prune() {
 	for range maxPruned {
-		oldest, ok := d.jobs.ended.Min()
-		if !ok || d.jobs.ended.Len() <= MaxFinished && d.now-oldest.at < int64(FinishedRetention) {
+		stored := d.finished.next(d.now)
+		if stored == nil {
 			break
 		}
-		d.drop(oldest.job)
+		d.drop(stored)
 	}
 }
 

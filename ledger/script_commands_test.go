@@ -18,9 +18,10 @@ import (
 //	settle <job>#<n>=<done|retry|give-back|loss|dead>[,at=t,reason=reason,value=json,by=<node>/<incarnation>]…
 //	published events=n results=n dead=n message=<first>:<seq>
 //	cancel|cancel-with-queue|remove <job>   retry <job> [n=n] [keep=1] [relocated=seq]
+//	set <job> [prio=n] [at=t]
 //	hold <holder> until=<time>
 //	reclaim <lane|relocated> <below> as-of=<index>   relocate <job>:<lane|relocated>@<from>-<to>…
-//	add <queue> [limit=n]   change <queue> limit=n   drop|pause|resume|pause-idle <queue>
+//	add <queue> [limit=n]   change <queue> [limit=n] [<setting>=<value>…]   drop|pause|resume|pause-idle <queue>
 //	move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
 //	worker-events <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
@@ -29,6 +30,7 @@ import (
 //	tick <entry>@<time> rev=n [next=t missed=n no-job=y]
 //	advance-replay <number> <lane>@<to>… [last=job missing=<lane>@<from>-<to> mismatch=<lane>@<from>-<to>]
 //	act <action> [queue=q job=j target=t]
+//	retention|declare-retention <setting>=<value>…     value: a number, or a duration; 0 resets
 //	pass                             an entry without a command
 //
 // by=<name>/<door>/<reason> after a command is who asked for it.
@@ -94,13 +96,28 @@ func (s *script) shortByName(verb string, words []string) Command {
 		}
 		return &AddQueue{ID: s.id("queue " + words[0]), Name: words[0], Config: config}
 	case "change":
-		return &ChangeQueue{Name: words[0], Change: job.QueueChange{Limit: new(uint32(s.number(option(words, "limit"))))}}
+		change := job.QueueChange{Retention: s.retention(words[1:])}
+		if limit := option(words, "limit"); limit != "" {
+			change.Limit = new(uint32(s.number(limit)))
+		}
+		return &ChangeQueue{Name: words[0], Change: change}
+	case "retention", "declare-retention":
+		return &SetRetention{Declared: verb != "retention", Settings: s.retention(words)}
 	case "drop":
 		return &RemoveQueue{Name: words[0]}
 	case "pause", "resume", "pause-idle":
 		return &PauseQueue{Name: words[0], Paused: verb != "resume", OnlyIfIdle: verb == "pause-idle"}
 	case "cancel", "cancel-with-queue":
 		return &CancelJob{Job: s.id(words[0]), Reason: "asked", QueueGone: verb == "cancel-with-queue"}
+	case "set":
+		c := &ChangeJob{Job: s.id(words[0])}
+		if priority := option(words, "prio"); priority != "" {
+			c.Priority = new(uint8(s.number(priority)))
+		}
+		if at := option(words, "at"); at != "" {
+			c.RunAt = s.time(at)
+		}
+		return c
 	case "remove":
 		return &RemoveJob{Job: s.id(words[0])}
 	case "retry":
@@ -318,4 +335,26 @@ func option(words []string, key string) string {
 // stampAt returns a stamp for tests without a script.
 func stampAt(index uint64, seconds int, epoch uint64) Stamp {
 	return Stamp{Index: index, Term: 1, At: scriptStart.Add(time.Duration(seconds) * time.Second), Epoch: epoch}
+}
+
+// retention parses settings such as finished.age=1h, and ignores other words.
+func (s *script) retention(words []string) (settings []job.RetentionSetting) {
+	for _, word := range words {
+		name, value, _ := strings.Cut(word, "=")
+		if !strings.Contains(name, ".") {
+			continue
+		}
+		key, err := job.ParseRetentionKey(name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		setting := job.RetentionSetting{Key: key}
+		if d, err := time.ParseDuration(value); err == nil {
+			setting.Value = int64(d)
+		} else {
+			setting.Value = int64(s.number(value))
+		}
+		settings = append(settings, setting)
+	}
+	return settings
 }

@@ -226,6 +226,9 @@ func (s *script) ask(words []string) {
 		for _, q := range l.Queues() {
 			fmt.Fprintf(&s.out, "%s limit %d paused %t headroom %d counts %v\n", q.Name, q.Config.Limit, q.Paused, l.Headroom(q.Name), q.Counts)
 		}
+	case "retention":
+		r, f := s.ledger.Retention(), s.ledger.Finished()
+		fmt.Fprintf(&s.out, "declared %v set %v in force %v; %d of %d records, %d own\n", r.Declared, r.Set, r.InForce(), f.Shared, f.MaxShared, f.Own)
 	case "crons":
 		s.crons()
 	default:
@@ -311,7 +314,11 @@ func (s *script) job(id job.ID) {
 		return
 	}
 	fmt.Fprintf(&s.out, "%s %s of %s: attempts %d dispatches %d losses %d", v.ID, v.State, v.Queue, v.Attempts, v.Dispatches, v.Losses)
-	fmt.Fprintf(&s.out, " by %q on %q reason %q result %d run_at %s\n", v.Worker, v.Node, v.Reason, result, v.RunAt.Sub(scriptStart))
+	fmt.Fprintf(&s.out, " by %q on %q reason %q result %d run_at %s", v.Worker, v.Node, v.Reason, result, v.RunAt.Sub(scriptStart))
+	if c := v.Cancellation; c != nil {
+		fmt.Fprintf(&s.out, " cancelled at %s by %q over %q reason %q", c.At.Sub(scriptStart), c.Actor, c.Door, c.Reason)
+	}
+	fmt.Fprintln(&s.out)
 }
 
 func (s *script) snapshotContext(words []string) SnapshotContext {

@@ -93,7 +93,7 @@ func (n *Node) schedulerConfig() scheduler.Config {
 		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax},
 		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
-		CreateQueues: *s.CreateQueues, Crons: crons,
+		CreateQueues: *s.CreateQueues, Crons: crons, Retention: n.cfg.Retention.Settings(),
 		ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
 	}
 }

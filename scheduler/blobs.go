@@ -2,8 +2,10 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,6 +28,7 @@ type StoredBody struct {
 	Name   string
 	Owner  job.ID    // see [job.Blob.Owner]
 	Stored time.Time // by the clock of the node that stored it
+	Size   uint64    // bytes, estimated
 }
 
 // bodySweeper removes the large bodies that no job and no dead letter needs. It compares
@@ -33,6 +36,7 @@ type StoredBody struct {
 // be removed: a body whose removal fails, or that was stored for a job that was never
 // accepted, is found by a later sweep.
 type bodySweeper struct {
+	loop   *eventLoop
 	ledger Ledger
 	lanes  Lanes
 	log    *slog.Logger
@@ -64,8 +68,8 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 	if err != nil || len(bodies) == 0 {
 		return err
 	}
-	unneeded := s.unneeded(bodies)
-	if len(unneeded) == 0 {
+	candidates, index := s.candidates(bodies)
+	if len(candidates) == 0 {
 		return nil
 	}
 	// The dead letters are listed after the ledger was read: a body whose letter was not
@@ -74,12 +78,66 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	unneeded := slices.DeleteFunc(slices.Clone(candidates), func(b bodyCandidate) bool { return letters[b.Owner] })
+	if unneeded, err = s.release(ctx, unneeded, index); err != nil {
+		return err
+	}
+	if err := s.removeAll(ctx, unneeded); err != nil {
+		return err
+	}
+	return s.evictLetters(ctx, slices.DeleteFunc(candidates, func(b bodyCandidate) bool { return !letters[b.Owner] }))
+}
+
+// bodyCandidate is a body that no unfinished job needs.
+type bodyCandidate struct {
+	StoredBody
+	ofFailed bool // the ledger has a failed job that would need it if it were retried
+}
+
+// release returns the bodies that may be removed. Those of failed jobs are removed only
+// after the ledger has recorded it: from then on, a retry is refused unless the caller has
+// found the dead letter since. index is that of the ledger that was read before the dead
+// letters. If a job was retried since then, these bodies are left for the next sweep.
+func (s *bodySweeper) release(ctx context.Context, bodies []bodyCandidate, index uint64) ([]bodyCandidate, error) {
+	if !slices.ContainsFunc(bodies, func(b bodyCandidate) bool { return b.ofFailed }) {
+		return bodies, nil
+	}
+	result, err := s.loop.commit(ctx, &ledger.ReleaseBodies{AsOf: index})
+	if err == nil && errors.Is(result.Err, ledger.ErrRecordNeeded) {
+		return slices.DeleteFunc(bodies, func(b bodyCandidate) bool { return b.ofFailed }), nil
+	}
+	return bodies, errors.Join(err, result.Err)
+}
+
+// evictLetters removes the oldest dead letters whose bodies are in bodies while the stream
+// of large bodies is nearly full: otherwise jobs with large bodies would be refused because
+// of jobs that have failed. A later sweep removes the bodies.
+func (s *bodySweeper) evictLetters(ctx context.Context, bodies []bodyCandidate) error {
+	if len(bodies) == 0 {
+		return nil
+	}
+	used, limit, err := s.lanes.BodySpace(ctx)
+	if err != nil || limit == 0 || used <= limit/4*3 {
+		return err
+	}
+	slices.SortFunc(bodies, func(a, b bodyCandidate) int { return a.Stored.Compare(b.Stored) })
+	excess := used - limit/4*3
+	evicted := 0
+	for freed := uint64(0); evicted < len(bodies) && freed < excess; evicted++ {
+		if err := s.lanes.RemoveDeadLettersOf(ctx, bodies[evicted].Owner); err != nil {
+			return fmt.Errorf("evict dead letters with body %s: %w", bodies[evicted].Name, err)
+		}
+		freed += bodies[evicted].Size
+	}
+	s.log.Warn("dead letters with large bodies evicted, their stream is nearly full", "letters", evicted, "used", used, "limit", limit)
+	return nil
+}
+
+// removeAll removes bodies.
+func (s *bodySweeper) removeAll(ctx context.Context, bodies []bodyCandidate) error {
 	removals, ctx := errgroup.WithContext(ctx)
 	removals.SetLimit(maxBodyRemovals)
-	for _, body := range unneeded {
-		if letters[body.Owner] {
-			continue
-		}
+	for _, body := range bodies {
 		removals.Go(func() error {
 			if err := s.lanes.RemoveBody(ctx, body.Name); err != nil {
 				return fmt.Errorf("body %s: %w", body.Name, err)
@@ -90,10 +148,10 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 	return removals.Wait()
 }
 
-// unneeded returns the bodies that no job of the ledger may still need, nor a dead letter
-// that is not published. A body whose owner the ledger does not know may belong to a
+// candidates returns the bodies that no unfinished job of the ledger needs, nor a dead
+// letter that is not published, and the ledger's index. A body whose owner the ledger does not know may belong to a
 // record that is not ingested yet, or not stored yet, until bodyGrace has passed.
-func (s *bodySweeper) unneeded(bodies []StoredBody) (unneeded []StoredBody) {
+func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidate, index uint64) {
 	ingested := s.ingested() // before the ledger is read
 	s.ledger.View(func(l *ledger.Ledger) {
 		// A backup takes its hold before it copies the ledger. So without a hold here, the
@@ -101,6 +159,7 @@ func (s *bodySweeper) unneeded(bodies []StoredBody) (unneeded []StoredBody) {
 		if holder, _ := l.Holder(); holder != "" {
 			return
 		}
+		index = l.Index()
 		letters := make(map[job.ID]bool)
 		for _, letter := range l.DeadLettersAfter(0) {
 			letters[letter.BlobOwner] = true
@@ -110,9 +169,9 @@ func (s *bodySweeper) unneeded(bodies []StoredBody) (unneeded []StoredBody) {
 				continue
 			}
 			if _, known := l.Known(body.Owner); known || body.Stored.Before(ingested.Add(-bodyGrace)) {
-				unneeded = append(unneeded, body)
+				candidates = append(candidates, bodyCandidate{body, l.FailedNeedsBody(body.Owner)})
 			}
 		}
 	})
-	return unneeded
+	return candidates, index
 }

@@ -172,7 +172,14 @@ type fakeLanes struct {
 	removeErr  error                 // of RemoveBody
 	removeTime time.Duration         // that RemoveBody takes
 	letters    map[job.ID]bool       // owners of bodies that dead letters refer to
-	tailEnds   chan struct{}         // closed to make Tail return an error
+	onLetters  func()                // called before the owners are listed, once
+	maxBodies  uint64                // bytes of bodies; 0: no limit
+
+	retention    job.Retention // last applied
+	retentionErr error         // of ApplyRetention
+	evictions    []eviction
+
+	tailEnds chan struct{} // closed to make Tail return an error
 }
 
 type fakeLane struct {
@@ -262,6 +269,13 @@ func (l *fakeLanes) Bodies(context.Context) ([]StoredBody, error) {
 }
 
 func (l *fakeLanes) DeadLetterBodies(context.Context) (map[job.ID]bool, error) {
+	l.mu.Lock()
+	hook := l.onLetters
+	l.onLetters = nil
+	l.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.letters), l.down

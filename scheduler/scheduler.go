@@ -27,6 +27,7 @@ type Config struct {
 	DefaultRunner            string            // RRQ runner of bare functions; "" for none
 	CreateQueues             bool              // whether a job of an unknown queue creates the queue
 	Crons                    []ledger.Cron     // the cron entries that the configuration declares
+	Retention                job.Retention     // the retention settings that the configuration declares
 	ConsistencyCheckInterval time.Duration     // how often the members compare their ledgers' hashes; 0: never
 	BlockedReason            func() string     // called before each entry; returns why no job may be ingested, or "" if jobs may; nil: always ""
 }
@@ -98,6 +99,17 @@ type Lanes interface {
 	Bodies(ctx context.Context) ([]StoredBody, error)
 	DeadLetterBodies(ctx context.Context) (map[job.ID]bool, error)
 	RemoveBody(ctx context.Context, name string) error
+	// BodySpace returns how many bytes of large bodies are stored, and at most may
+	// be; 0: there is no bound. RemoveDeadLettersOf removes the dead letters that
+	// refer to the body of an owner.
+	BodySpace(ctx context.Context) (used, limit uint64, err error)
+	RemoveDeadLettersOf(ctx context.Context, owner job.ID) error
+	// ApplyRetention gives the streams the bounds of the settings, and otherwise
+	// leaves their configuration as it is.
+	ApplyRetention(ctx context.Context, settings job.Retention) error
+	// EvictDeadLetters removes the dead letters of a queue that were stored before a
+	// time, and the oldest of those beyond keep; zero values stand for no bound.
+	EvictDeadLetters(ctx context.Context, queue string, before time.Time, keep int64) error
 }
 
 // Fleet sends assignments and recalls to nodes. Both methods return at once.
@@ -168,12 +180,13 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 		return group.Wait()
 	}
 	identities := t.lanes.identities()
-	bodies := &bodySweeper{ledger: s.ledger, lanes: s.lanes, log: s.log, ingested: t.lanes.ingestedBefore}
+	bodies := &bodySweeper{loop: t.loop, ledger: s.ledger, lanes: s.lanes, log: s.log, ingested: t.lanes.ingestedBefore}
 	group.Go(func() error { return t.streams.run(ctx, identities) })
 	group.Go(func() error { return t.lanes.run(ctx) })
 	group.Go(func() error { return t.outbox.Run(ctx, t.loop.epoch) })
 	group.Go(func() error { return bodies.run(ctx) })
 	group.Go(func() error { return t.reclaimer.run(ctx) })
+	group.Go(func() error { return t.retention.run(ctx) })
 	group.Go(func() error { return t.replayer.run(ctx, identities) })
 	return group.Wait()
 }

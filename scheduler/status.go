@@ -22,7 +22,8 @@ type AuthorityStatus struct {
 	// Dispatching reports whether jobs are started. A lane with a problem stops
 	// only its own jobs.
 	Dispatching bool             `json:"dispatching"`
-	Reasons     []string         `json:"reasons"` // texts of all conditions
+	Reasons     []string         `json:"reasons"`            // texts of all conditions
+	Warnings    []string         `json:"warnings,omitempty"` // what needs attention and stops nothing
 	Nodes       []api.NodeStatus `json:"nodes"`
 	Error       string           `json:"error,omitempty"` // why the status could not be read; set by callers
 }
@@ -80,6 +81,9 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	st := AuthorityStatus{Epoch: t.loop.epoch, Dispatching: t.lanes.blocked == "" && t.restoring == "" && t.lease.trusted().After(now), Reasons: []string{}}
 	for _, c := range t.conditions(now) {
 		st.Reasons = append(st.Reasons, c.text)
+	}
+	if t.retention.problem != "" {
+		st.Warnings = append(st.Warnings, "retention settings are not applied to all streams: "+t.retention.problem)
 	}
 	for _, lane := range t.lanes.all {
 		if lane.problem == "" && !lane.ready {
@@ -198,7 +202,7 @@ func (c *Config) Route(queue, function string) (workers, runner string) {
 type Counts struct {
 	// Settled dispatches. GivenBack counts those whose job waits again without
 	// a used attempt; Stale, outcomes of dispatches that were no longer current.
-	Done, Retried, GivenBack, Dead, Stale uint64
+	Done, Retried, GivenBack, Dead, Cancelled, Stale uint64
 	// Ingested records. Only those counted by Jobs have made a job. Known counts
 	// records of a job that the ledger already has; Duplicate, records whose unique
 	// key another job has.
@@ -229,7 +233,9 @@ func (c *counters) countSettled(next job.Next, v ledger.Settled) {
 		c.Stale++
 	case next == job.NextDone:
 		c.Done++
-	case v.State == job.Failed: // also if the policy said retry and the job was cancelled meanwhile
+	case v.State == job.Cancelled: // whatever the policy said
+		c.Cancelled++
+	case v.State == job.Failed:
 		c.Dead++
 	case next == job.NextRetry:
 		c.Retried++

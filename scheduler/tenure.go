@@ -31,6 +31,7 @@ type tenure struct {
 	outbox     *outbox.Outbox // what is over
 	replayer   *replayer
 	reclaimer  *laneReclaimer
+	retention  *retention
 	blockers   *blockers
 
 	restoring            string          // id of the restore in progress, during which nothing is scheduled; "": none
@@ -66,6 +67,7 @@ func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
 	})
 	t.replayer = &replayer{loop: loop, client: s.lanes, wake: make(chan struct{}, 1)}
 	t.reclaimer = newLaneReclaimer(loop, s.lanes, s.log)
+	t.retention = &retention{loop: loop, lanes: s.lanes, await: t.streams.await, wake: make(chan struct{}, 1)}
 	t.blockers = &blockers{loop: loop, byTopic: map[string]*blocker{}}
 	return t
 }
@@ -217,8 +219,22 @@ func (t *tenure) sweep() {
 	t.capacity.sweep(now)
 	t.dispatches.sweep(now)
 	t.orphans.sweep(now)
+	t.pruneFinished()
 	t.blockers.publish(t.conditions(now), now)
 	t.crons.dirty = true // the clock may have been adjusted, and a lane may answer again
+}
+
+// pruneFinished submits an empty command if records of finished jobs are to be removed
+// and no entry is in flight: each entry removes a number of them.
+func (t *tenure) pruneFinished() {
+	if t.entriesInFlight > 0 {
+		return
+	}
+	due := false
+	t.loop.ledger.View(func(l *ledger.Ledger) { due = l.PruneDue() })
+	if due {
+		t.loop.submit(&ledger.Observe{}, nil)
+	}
 }
 
 // awaitCommits waits for the entries in flight, in order, and posts their results
@@ -283,6 +299,8 @@ func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) 
 		t.crons.dirty = true
 	case *ledger.RequestReplay:
 		wakeup.Send(t.replayer.wake)
+	case *ledger.SetRetention, *ledger.AddQueue, *ledger.ChangeQueue:
+		t.retention.changed()
 	}
 	if r.Err != nil || r.State != job.Active {
 		return

@@ -24,7 +24,7 @@ func (h *Queues) Handlers() map[string]Handler {
 	return map[string]Handler{
 		"queue-list": JSONReply(h.list), "queue-show": JSON(h.show), "queue-add": JSON(h.add),
 		"queue-set": JSON(h.set), "queue-pause": JSON(h.pause), "queue-resume": JSON(h.resume), "queue-remove": JSON(h.remove),
-		"queue-cancel": JSON(h.cancelJobs), "queue-clear": JSON(h.clear),
+		"queue-cancel": JSON(h.cancelJobs), "queue-clear": JSON(h.clear), "queue-set-jobs": JSON(h.setJobs),
 	}
 }
 
@@ -68,6 +68,11 @@ func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, erro
 	if q.AllowOverrides != nil {
 		c.Config.AllowOverrides = *q.AllowOverrides
 	}
+	own, err := retentionChanges(&q.Retention, true)
+	if err != nil {
+		return nil, err
+	}
+	c.Config.Retention = job.Retention(nil).With(own)
 	if err := job.ValidQueue(q.Name); err != nil {
 		return nil, err
 	}
@@ -98,7 +103,12 @@ func (h *Queues) set(ctx context.Context, q *api.QueueChange) (*api.Queue, error
 	if value, given := q.AllowOverrides.Get(); given {
 		c.Change.AllowOverrides = cmp.Or(value, &job.DefaultQueueConfig.AllowOverrides)
 	}
-	if c.Change == (job.QueueChange{}) {
+	own, err := retentionChanges(&q.Retention, true)
+	if err != nil {
+		return nil, err
+	}
+	c.Change.Retention = own
+	if c.Change.IsEmpty() {
 		return nil, &job.InvalidError{Reason: "the request changes nothing; give a setting of the queue, such as concurrency_limit"}
 	}
 	return h.change(ctx, q.Name, c)

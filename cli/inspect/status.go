@@ -9,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/retentionflag"
 
 	"github.com/spf13/cobra"
 )
@@ -47,8 +48,10 @@ func statusTable(w io.Writer, s *api.Status) {
 	command.Printf(w, "outbox\t%d bytes to publish; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
 	command.Printf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
 		s.Workers.Connections, s.Workers.Registered, s.Workers.Subscriptions)
+	command.Printf(w, "finished\t%s\n", finishedText(&s.Finished))
 	memberTable(w, s)
 	laneTable(w, s)
+	streamTable(w, s)
 	poolTable(w, s)
 }
 
@@ -104,6 +107,40 @@ func laneTable(w io.Writer, s *api.Status) {
 	command.Printf(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG\n")
 	for _, l := range s.Lanes {
 		command.Row(w, l.Lane, l.Stream, command.OrDash(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
+	}
+}
+
+// finishedText describes the records of finished jobs.
+func finishedText(f *api.FinishedStatus) string {
+	text := fmt.Sprintf("%d of at most %d records", f.Records, f.Limit)
+	if f.Oldest != nil {
+		text += ", the oldest ended " + command.TimeText(f.Oldest)
+	}
+	if f.Own > 0 {
+		text += fmt.Sprintf("; %d of queues with their own retention", f.Own)
+	}
+	return text
+}
+
+// streamTable shows how full the streams are, one per line.
+func streamTable(w io.Writer, s *api.Status) {
+	if len(s.Streams) == 0 {
+		return
+	}
+	command.Printf(w, "\nSTREAM\tMESSAGES\tBYTES\tLIMIT\tFULL\tKEPT FOR\tWHEN FULL\tOLDEST\n")
+	for i := range s.Streams {
+		stream := &s.Streams[i]
+		messages, limit, full, age := fmt.Sprint(stream.Messages), "-", "-", "-"
+		if stream.LimitMessages > 0 {
+			messages += fmt.Sprintf(" of %d", stream.LimitMessages)
+		}
+		if stream.LimitBytes > 0 {
+			limit, full = retentionflag.SizeText(stream.LimitBytes), fmt.Sprintf("%d %%", stream.Bytes*100/stream.LimitBytes)
+		}
+		if stream.MaxAgeMS > 0 {
+			age = (time.Duration(stream.MaxAgeMS) * time.Millisecond).String()
+		}
+		command.Row(w, stream.Stream, messages, retentionflag.SizeText(stream.Bytes), limit, full, age, stream.WhenFull, command.OrDash(command.TimeText(stream.Oldest)))
 	}
 }
 

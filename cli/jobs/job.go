@@ -32,7 +32,7 @@ func Verbs(env *command.Env) *cobra.Command {
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
-	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobWait(env), jobLogs(env), jobCancel(env), jobRetry(env), jobReplay(env), jobRemove(env))
+	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobWait(env), jobLogs(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
 }
 
 // withQueue adds the flag --queue to c and returns c.
@@ -162,7 +162,7 @@ type listFlags struct {
 }
 
 // jobStates are the states of jobs in the ledger, in the order of display.
-var jobStates = []string{"active", "waiting", "delayed", "failed", "completed"}
+var jobStates = []string{"active", "waiting", "delayed", "failed", "cancelled", "completed"}
 
 // listJobs shows a page of a queue's jobs in one state, or one page of each state.
 func listJobs(ctx context.Context, env *command.Env, queue string, f listFlags) error {
@@ -216,6 +216,8 @@ func jobNote(j *api.Job) string {
 		return "due " + command.TimeText(&j.RunAt)
 	case "failed":
 		return command.OrDash(j.Reason)
+	case "cancelled":
+		return command.OrDash(cancellationText(j.Cancellation))
 	case "completed":
 		return "ended " + command.TimeText(j.Ended)
 	}
@@ -232,6 +234,7 @@ func jobTable(out io.Writer, j *api.Job) {
 	row("state", j.State)
 	row("function", j.Function)
 	row("reason", j.Reason)
+	row("cancelled", cancellationText(j.Cancellation))
 	row("waiting because", j.Because)
 	row("error", faultText(j.Error))
 	row("result", valueText(j.Result, j.ResultMsgpack))
@@ -263,7 +266,10 @@ func jobTable(out io.Writer, j *api.Job) {
 		row("trace "+name, j.Trace[name])
 	}
 	row("record", job.Position{Lane: j.Lane, Seq: j.Seq}.String())
-	if j.DeadLetter > 0 {
+	switch {
+	case j.LetterGone:
+		row("dead letter", fmt.Sprintf("%d, which was evicted or removed ('yardmaster retention show': failed.*)", j.DeadLetter))
+	case j.DeadLetter > 0:
 		row("dead letter", fmt.Sprint(j.DeadLetter))
 	}
 }
@@ -291,6 +297,21 @@ func faultText(f *job.Fault) string {
 	}
 	text, _ := json.Marshal(f) // cannot fail: what it holds was decoded from JSON
 	return string(text)
+}
+
+// cancellationText returns when, by whom and why a job was cancelled, "" for nil.
+func cancellationText(c *job.Cancellation) string {
+	if c == nil {
+		return ""
+	}
+	text := command.TimeText(&c.At)
+	if c.Actor != "" {
+		text += fmt.Sprintf(" by %s over %s", c.Actor, c.Door)
+	}
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	return text
 }
 
 // progressText returns the last progress that a worker reported: the percentage, the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/retentionflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -82,7 +83,7 @@ func queueRemove(env *command.Env) *cobra.Command {
 		Aliases: []string{"remove", "del", "delete"},
 		Short:   "Remove a queue whose jobs have all ended, and those jobs",
 		Long: `Removes a queue. It is refused while the queue has waiting, delayed or active jobs.
-Its completed and failed jobs are removed from the ledger, with their results; dead
+Its ended jobs are removed from the ledger, with their results; dead
 letters and history stay.`,
 		Example: "  yardmaster queue rm mail",
 	}, func(w io.Writer, q *api.Removed) { command.Printf(w, "%s\tremoved, with its ended jobs\n", q.Name) })
@@ -91,6 +92,7 @@ letters and history stay.`,
 // queueAdd returns the verb 'queue add'.
 func queueAdd(env *command.Env) *cobra.Command {
 	var limit int64
+	var retention []string
 	c := env.WithJSON(&cobra.Command{
 		Use:     "add <queue>",
 		Aliases: []string{"create"},
@@ -107,28 +109,38 @@ func queueAdd(env *command.Env) *cobra.Command {
 				}
 				request["concurrency_limit"] = limit
 			}
+			if err := addRetention(c, request, retention); err != nil {
+				return err
+			}
 			return requestQueue(c.Context(), env, "add", request, queueTable)
 		},
 	})
 	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
+	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
 	return c
 }
 
 // queueSet returns the verb 'queue set'.
 func queueSet(env *command.Env) *cobra.Command {
 	var limit string
+	var retention []string
 	c := env.WithJSON(&cobra.Command{
 		Use:   "set <queue>",
 		Short: "Change settings of a queue; those that are not given stay",
 		Long: `Changes settings of a queue. Under a raised limit more jobs start at once. A lowered
 limit stops no job: none starts until enough have ended.`,
 		Example: `  yardmaster queue set mail --limit 20
-  yardmaster queue set mail --limit none`,
+  yardmaster queue set mail --limit none
+  yardmaster queue set mail --retention finished.age=30d --retention failed.count=default`,
 		RunE: func(c *cobra.Command, args []string) error {
 			request := named(args)
+			if err := addRetention(c, request, retention); err != nil {
+				return err
+			}
 			switch n, err := strconv.ParseInt(limit, 10, 64); {
+			case !c.Flags().Changed("limit") && len(retention) == 0:
+				return usererror.Usage(c, "there is nothing to change: give --limit or --retention")
 			case !c.Flags().Changed("limit"):
-				return usererror.Usage(c, "there is nothing to change: give --limit")
 			case limit == "none":
 				request["concurrency_limit"] = nil
 			case err != nil || n < 1 || n > job.MaxLimit:
@@ -140,16 +152,32 @@ limit stops no job: none starts until enough have ended.`,
 		},
 	})
 	c.Flags().StringVar(&limit, "limit", "", "largest `number` of the queue's jobs that run at the same time in the whole yard, or none")
+	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
 	return c
 }
 
+const retentionUsage = "`setting=value` that differs from the yard's, or =default: finished.age, finished.count, failed.age, failed.count or results.age"
+
+// addRetention adds the retention settings of the flags of c to a request.
+func addRetention(c *cobra.Command, request map[string]any, settings []string) error {
+	if len(settings) == 0 {
+		return nil
+	}
+	change, err := retentionflag.Parse(settings, true)
+	if err != nil {
+		return usererror.Usage(c, "--retention: %v", err)
+	}
+	request["retention"] = change
+	return nil
+}
+
 func queuesTable(w io.Writer, s *api.QueueList) {
-	command.Printf(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
+	command.Printf(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\n")
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := q.Counts
 		command.Row(w, q.Name, q.State, limitText(q.Limit),
-			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"])
+			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"])
 	}
 }
 

@@ -21,9 +21,10 @@ type Storage struct {
 type StreamHealth struct {
 	Name            string
 	Messages, Bytes uint64
-	Limit           uint64 // the most bytes that it may have; 0: it has no limit of its own
-	Refuses         bool   // when it is full it refuses messages, and does not remove the oldest
-	Leader          string // member name; "" if unknown
+	Limit           uint64    // the most bytes that it may have; 0: it has no limit of its own
+	Refuses         bool      // when it is full it refuses messages, and does not remove the oldest
+	Oldest          time.Time // when its first message was stored; zero: it has none
+	Leader          string    // member name; "" if unknown
 	// Lag is the number of operations by which the slowest replica is behind, and
 	// Offline the number of replicas without recent contact. Both are only known on
 	// the leader's node.
@@ -56,6 +57,9 @@ func (r *Replication) Storage() (Storage, error) {
 // recovering has no leader, although the server reports itself as the leader.
 func (r *Replication) healthOf(stream *server.StreamDetail) StreamHealth {
 	health := StreamHealth{Name: stream.Name, Messages: stream.State.Msgs, Bytes: stream.State.Bytes}
+	if stream.State.Msgs > 0 {
+		health.Oldest = stream.State.FirstTime
+	}
 	if stream.Config != nil {
 		health.Limit, health.Refuses = uint64(max(stream.Config.MaxBytes, 0)), stream.Config.Discard == server.DiscardNew
 	}

@@ -261,6 +261,8 @@ func (r *Reader) FindBatch(ctx context.Context, stream string, number uint64) (B
 		middle := low + (high-low)/2
 		b, err := r.ReadBatch(ctx, stream, middle)
 		switch {
+		case errors.Is(err, ErrNotStored):
+			low = middle + 1 // evicted meanwhile
 		case err != nil:
 			return Batch{}, err
 		case number < b.First:

@@ -22,9 +22,7 @@ type LogPage struct {
 
 // Limits of the log stream.
 const (
-	logAge         = 24 * time.Hour
 	logPagesPerJob = 1000
-	logPages       = 250_000 // keeps the index of their subjects small
 	logTimeout     = 2 * time.Second
 	logReadBytes   = 1 << 20
 )
@@ -33,7 +31,8 @@ const (
 // so the oldest are discarded, and on a node that runs alone they are not synced.
 func logStream(l Layout) jetstream.StreamConfig {
 	c := auxStream(l, subjects.StreamLogs, "logs", "Logs of jobs: some lines of one job per message, one JSON object per line", subjects.Logs+".*")
-	c.MaxAge, c.MaxBytes, c.MaxMsgs, c.MaxMsgsPerSubject = logAge, l.LogBytes, logPages, logPagesPerJob
+	c.MaxAge, c.MaxMsgs = job.DefaultRetention.Age(job.KeptLogs), job.DefaultRetention.Get(job.KeptLogs, job.BoundCount)
+	c.MaxBytes, c.MaxMsgsPerSubject = l.LogBytes, logPagesPerJob
 	if l.Replicas == 1 {
 		c.PersistMode = jetstream.AsyncPersistMode
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Layout is the intended configuration of the yard's streams. A zero limit is
@@ -46,15 +47,14 @@ type Layout struct {
 	// event then has sequence 2, as if earlier ones had expired.
 	Recreated bool
 
-	Replicas     int           // 0: 3, or 1 when the node runs alone
-	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; a full lane refuses records
-	MaxRelocated int64         // bytes of relocated records, 0: 2 GiB or its share
-	MaxBlobBytes int64         // of large bodies, 0: 8 GiB or its share; a full stream refuses more
-	HistoryAge   time.Duration // 0: 7 days
-	HistoryBytes int64         // 0: 4 GiB or its share; each for events and results
-	ResultsAge   time.Duration // of small and large results, 0: 24 h
-	ResultBytes  int64         // of large results, 0: 16 GiB or its share; the oldest are evicted
-	LogBytes     int64         // 0: 1 GiB or its share
+	Replicas     int   // 0: 3, or 1 when the node runs alone
+	MaxLaneBytes int64 // per lane, 0: 8 GiB or its share; a full lane refuses records
+	MaxRelocated int64 // bytes of relocated records, 0: 2 GiB or its share
+	MaxBlobBytes int64 // of large bodies, 0: 8 GiB or its share; a full stream refuses more
+	HistoryBytes int64 // 0: 4 GiB or its share; each for events and results
+	ResultBytes  int64 // of large results, 0: 16 GiB or its share; the oldest are evicted
+	LogBytes     int64 // 0: 1 GiB or its share
+	LetterBytes  int64 // of dead letters, 0: 4 GiB or its share; the oldest are evicted
 }
 
 // IdentityError means that a lane's stream exists but is not the one recorded in
@@ -69,7 +69,8 @@ func (e *IdentityError) Error() string {
 // withDefaults returns l with defaults filled in. They fit into MaxStore, because
 // JetStream reserves the limits: seven twentieths for all lanes, a twentieth for
 // relocated records, an eighth each for large bodies and large results, a tenth each for
-// events and results, and a twentieth for logs. The rest is for dead letters.
+// events and results, a twentieth for dead letters, and a twenty-fifth for logs. Boards
+// have as much as logs, see boardConfig; the rest is for streams of users.
 func (l Layout) withDefaults(c *embedded.Config) Layout {
 	replicas := 1
 	if c.Clustered() {
@@ -81,9 +82,8 @@ func (l Layout) withDefaults(c *embedded.Config) Layout {
 	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(8<<30, c.MaxStore/8))
 	l.ResultBytes = cmp.Or(l.ResultBytes, min(16<<30, c.MaxStore/8))
 	l.HistoryBytes = cmp.Or(l.HistoryBytes, min(4<<30, c.MaxStore/10))
-	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/20))
-	l.HistoryAge = cmp.Or(l.HistoryAge, 7*24*time.Hour)
-	l.ResultsAge = cmp.Or(l.ResultsAge, 24*time.Hour)
+	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/25))
+	l.LetterBytes = cmp.Or(l.LetterBytes, min(4<<30, c.MaxStore/20))
 	return l
 }
 
@@ -247,16 +247,16 @@ func auxStreams(l Layout) []auxConfig {
 	blobs := auxStream(l, subjects.StreamBlobs, "blobs", "Bodies too large for a record, in chunks, by job", subjects.Blobs+".*.*.*")
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
 	resultBlobs := auxStream(l, subjects.StreamResultBlobs, "result blobs", "Results too large for a message of many, in chunks, by job", subjects.ResultBlobs+".*.*.*")
-	resultBlobs.MaxAge, resultBlobs.MaxBytes = l.ResultsAge, l.ResultBytes
+	resultBlobs.MaxAge, resultBlobs.MaxBytes = job.DefaultRetention.Age(job.KeptResults), l.ResultBytes
 	events := auxStream(l, subjects.StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", subjects.History)
-	events.MaxAge, events.MaxBytes, events.DenyDelete = l.HistoryAge, l.HistoryBytes, true
+	events.MaxAge, events.MaxBytes, events.DenyDelete = job.DefaultRetention.Age(job.KeptEvents), l.HistoryBytes, true
 	if l.Recreated {
 		events.FirstSeq = 2
 	}
 	results := auxStream(l, subjects.StreamResults, "results", "What jobs returned: one message per committed batch", subjects.Results)
-	results.MaxAge, results.MaxBytes, results.DenyDelete = l.ResultsAge, l.HistoryBytes, true
+	results.MaxAge, results.MaxBytes, results.DenyDelete = job.DefaultRetention.Age(job.KeptResults), l.HistoryBytes, true
 	dlq := auxStream(l, subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".>")
-	dlq.Discard = jetstream.DiscardNew
+	dlq.MaxAge, dlq.MaxMsgs, dlq.MaxBytes = job.DefaultRetention.Age(job.KeptFailed), job.DefaultRetention.Get(job.KeptFailed, job.BoundCount), l.LetterBytes
 	return []auxConfig{{relocated, 2}, {blobs, 1}, {resultBlobs, 2}, {events, 1}, {results, 1}, {dlq, 1}}
 }
 

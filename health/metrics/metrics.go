@@ -57,6 +57,15 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	}
 	emitByLabel(emit, "yard_members", members)
 	emit("yard_held_keys", float64(s.HeldKeys))
+	emit("yard_finished_records", float64(s.Finished.Records), "yard")
+	emit("yard_finished_records", float64(s.Finished.Own), "own")
+	emit("yard_finished_records_limit", float64(s.Finished.Limit), "yard")
+	emit("yard_finished_records_limit", job.MaxFinished, "own")
+	oldest := 0.0
+	if s.Finished.Oldest != nil {
+		oldest = max(0, time.Since(*s.Finished.Oldest).Seconds())
+	}
+	emit("yard_finished_oldest_seconds", oldest)
 	emit("yard_stale_outcomes_total", float64(s.StaleOutcomes))
 	pressure := c.Intake.Pressure()
 	emit("yard_ingest_lag_seconds", c.Intake.IngestLag().Seconds())
@@ -168,6 +177,11 @@ func (c *Collector) collectJetStream(emit web.Emit) {
 			if stream.Limit > 0 {
 				emit("yard_jetstream_stream_limit_bytes", float64(stream.Limit), stream.Name, whenFull[stream.Refuses])
 			}
+			oldest := 0.0
+			if !stream.Oldest.IsZero() {
+				oldest = max(0, time.Since(stream.Oldest).Seconds())
+			}
+			emit("yard_jetstream_stream_oldest_seconds", oldest, stream.Name)
 			emit("yard_jetstream_replica_lag_operations", float64(stream.Lag), stream.Name)
 			emit("yard_jetstream_replicas_offline", float64(stream.Offline), stream.Name)
 		}
@@ -181,7 +195,7 @@ func (c *Collector) collectJetStream(emit web.Emit) {
 func (c *Collector) collectDecisions(emit web.Emit) {
 	counts := c.Decisions()
 	emitByLabel(emit, "yard_dispatches_settled_total", map[string]uint64{
-		"done": counts.Done, "retried": counts.Retried, "given_back": counts.GivenBack, "dead": counts.Dead, "stale": counts.Stale,
+		"done": counts.Done, "retried": counts.Retried, "given_back": counts.GivenBack, "dead": counts.Dead, "cancelled": counts.Cancelled, "stale": counts.Stale,
 	})
 	emitByLabel(emit, "yard_records_ingested_total", map[string]uint64{
 		"job": counts.Jobs, "known": counts.Known, "duplicate": counts.Duplicate,
@@ -270,7 +284,7 @@ func collectQueues(view func(func(*ledger.Ledger)), emit web.Emit) {
 
 // emitJobs emits the number of jobs of a queue in each state.
 func emitJobs(emit web.Emit, q *ledger.QueueView) {
-	for state := job.Waiting; state <= job.Failed; state++ {
+	for state := job.Waiting; int(state) < job.States; state++ {
 		emit("yard_queue_jobs", float64(q.Counts[state]), q.Name, state.String())
 	}
 }

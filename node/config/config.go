@@ -29,6 +29,7 @@ type Config struct {
 	Cluster   Cluster   `toml:"cluster"`
 	Scheduler Scheduler `toml:"scheduler"`
 	Disk      Disk      `toml:"disk"`
+	Retention Retention `toml:"retention"`
 
 	// The Overhop edge, with the tables and keys of Overhop.
 	edge.Config
@@ -311,7 +312,7 @@ func (c *Config) Validate() error {
 	if err := c.Scheduler.validate(); err != nil {
 		return err
 	}
-	if err := c.Disk.validate(); err != nil {
+	if err := errors.Join(c.Disk.validate(), c.Retention.validate()); err != nil {
 		return err
 	}
 	if err := c.Config.Validate(); err != nil {

@@ -36,6 +36,8 @@ func (c *Config) variables() (all []variable) {
 		{"node", &c.Node}, {"nats", &c.NATS}, {"http", &c.HTTP}, {"raft", &c.Raft}, {"cluster", &c.Cluster},
 		{"scheduler", &c.Scheduler}, {"disk", &c.Disk}, {"server", &c.Server}, {"server.tls", &c.Server.TLS},
 		{"cluster.tls", &c.Cluster.TLS}, {"nats.tls", &c.NATS.TLS}, {"http.tls", &c.HTTP.TLS},
+		{"retention.finished", &c.Retention.Finished}, {"retention.failed", &c.Retention.Failed}, {"retention.results", &c.Retention.Results},
+		{"retention.events", &c.Retention.Events}, {"retention.logs", &c.Retention.Logs},
 	} {
 		fields := reflect.ValueOf(table.pointer).Elem()
 		for i := range fields.NumField() {

@@ -55,7 +55,7 @@ func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error)
 	}
 	id, err = v.find(text, queue)
 	if err == nil && !v.isKnown(id) {
-		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+		err = v.notFoundError(id)
 	}
 	return id, err
 }
@@ -151,12 +151,32 @@ func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error)
 		view, ref.number, ok = l.Find(id)
 		if ok && ref.number > 0 {
 			ref.item, ref.seq = l.FindResult(ref.number)
+			q, _ := l.Queue(view.Queue)
+			ref.age = q.Config.Retention.Age(job.KeptResults)
 		}
 	})
 	if !ok {
-		return view, ref, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+		return view, ref, v.notFoundError(id)
 	}
 	return view, ref, nil
+}
+
+// notFoundError returns the error for a job that the ledger does not have, which wraps
+// [job.ErrJobNotFound]. It names the settings that determine how long it had the job.
+func (v *Viewer) notFoundError(id job.ID) error {
+	var finished ledger.FinishedStats
+	var age time.Duration
+	forgotten := false
+	v.Ledger.View(func(l *ledger.Ledger) {
+		finished = l.Finished()
+		age, _, _ = l.FinishedLimits("")
+		_, forgotten = l.Known(id)
+	})
+	limits := fmt.Sprintf("%s after its end or %d later ends, unless its queue has other settings (retention finished.age, finished.count)", age, finished.MaxShared)
+	if forgotten {
+		return fmt.Errorf("%s: %w any more: it has ended, and its record was removed, at a caller's request or %s", id, job.ErrJobNotFound, limits)
+	}
+	return fmt.Errorf("%s: %w; the record of a job is removed %s", id, job.ErrJobNotFound, limits)
 }
 
 // Full returns a job with its body, progress and result. A result of more than limit
@@ -170,6 +190,7 @@ func (v *Viewer) Full(ctx context.Context, id job.ID, limit int64) (job.View, er
 		return view, err
 	}
 	v.AddProgress(ctx, &view)
+	v.addLetterGone(ctx, &view)
 	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
 }
@@ -183,6 +204,25 @@ func (v *Viewer) Finished(ctx context.Context, id job.ID, limit int64) (job.View
 	}
 	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
+}
+
+// addLetterGone adds whether the dead letter of a failed job is gone. If that cannot be
+// determined, it leaves it out.
+func (v *Viewer) addLetterGone(ctx context.Context, view *job.View) {
+	if view.DeadLetter == 0 || v.isUnpublished(view.DeadLetter) {
+		return
+	}
+	_, err := v.Reader.NumberedDeadLetter(ctx, view.DeadLetter)
+	view.LetterGone = errors.Is(err, streams.ErrNotStored)
+}
+
+// isUnpublished reports whether a dead letter is not stored yet.
+func (v *Viewer) isUnpublished(number uint64) (unpublished bool) {
+	v.Ledger.View(func(l *ledger.Ledger) {
+		letters := l.DeadLettersAfter(number - 1)
+		unpublished = len(letters) > 0 && letters[0].Number == number
+	})
+	return unpublished
 }
 
 // addBody adds the job's body. It is no error if the body has been deleted or its lane no
@@ -267,9 +307,9 @@ func ReadError(part string, id job.ID, err error) error {
 }
 
 // Page returns a page, from 1, of a queue's jobs in a state, oldest first and without
-// bodies. It reads from a copy of the ledger, so that it does not block the applying of
+// bodies. Of ended jobs there may be several states. It reads from a copy of the ledger, so that it does not block the applying of
 // entries.
-func (v *Viewer) Page(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+func (v *Viewer) Page(ctx context.Context, queue string, page, size int, states ...job.State) ([]job.View, error) {
 	c := v.Ledger.Copy()
 	if _, ok := c.Queue(queue); !ok {
 		if err := v.ReadBarrier(ctx); err != nil {
@@ -280,12 +320,15 @@ func (v *Viewer) Page(ctx context.Context, queue string, state job.State, page, 
 	if _, ok := c.Queue(queue); !ok {
 		return nil, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
 	}
-	return c.List(queue, state, (page-1)*size, size), nil
+	if len(states) > 1 {
+		return c.ListEnded(queue, states, (page-1)*size, size), nil
+	}
+	return c.List(queue, states[0], (page-1)*size, size), nil
 }
 
 // List is Page with bodies.
-func (v *Viewer) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
-	views, err := v.Page(ctx, queue, state, page, size)
+func (v *Viewer) List(ctx context.Context, queue string, page, size int, states ...job.State) ([]job.View, error) {
+	views, err := v.Page(ctx, queue, page, size, states...)
 	if err != nil {
 		return nil, err
 	}

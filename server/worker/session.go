@@ -202,6 +202,7 @@ func (s *session) find(ctx context.Context, id job.ID, show func(context.Context
 		return job.View{}, false, err
 	}
 	view, err := show(ctx, id)
+	view.State = view.State.Overhop()
 	if !errors.Is(err, job.ErrJobNotFound) {
 		return view, err == nil, err
 	}
@@ -209,10 +210,19 @@ func (s *session) find(ctx context.Context, id job.ID, show func(context.Context
 		return job.View{}, false, err
 	}
 	view, err = show(ctx, id)
+	view.State = view.State.Overhop()
 	if errors.Is(err, job.ErrJobNotFound) {
 		return job.View{}, false, nil
 	}
 	return view, err == nil, err
+}
+
+// statesOf returns the states that are the given one in the protocol's terms.
+func statesOf(state job.State) []job.State {
+	if state == job.Failed {
+		return []job.State{job.Failed, job.Cancelled}
+	}
+	return []job.State{state}
 }
 
 // Await waits until a job has ended and returns it.
@@ -223,14 +233,20 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.c.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return job.View{}, err
 	}
-	return s.c.Viewer.Finished(ctx, id, job.MaxBody)
+	view, err := s.c.Viewer.Finished(ctx, id, job.MaxBody)
+	view.State = view.State.Overhop()
+	return view, err
 }
 
 func (s *session) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return nil, err
 	}
-	return s.c.Viewer.List(ctx, queue, state, page, size)
+	views, err := s.c.Viewer.List(ctx, queue, page, size, statesOf(state)...)
+	for i := range views {
+		views[i].State = views[i].State.Overhop()
+	}
+	return views, err
 }
 
 // Stats returns the number of a queue's jobs by state.
@@ -243,7 +259,7 @@ func (s *session) Stats(ctx context.Context, queue string) (counts [job.Failed +
 		return counts, err
 	}
 	for state, n := range view.Counts {
-		counts[state] = uint64(n)
+		counts[job.State(state).Overhop()] += uint64(n)
 	}
 	return counts, nil
 }
@@ -255,6 +271,11 @@ func (s *session) RemoveJob(ctx context.Context, id job.ID) error {
 
 func (s *session) Cancel(ctx context.Context, id job.ID, reason string) (job.State, error) {
 	d, err := s.propose(ctx, &ledger.CancelJob{Job: id, Reason: reason})
+	return d.State.Overhop(), err
+}
+
+func (s *session) ChangeJob(ctx context.Context, id job.ID, priority *uint8, at time.Time) (job.State, error) {
+	d, err := s.propose(ctx, &ledger.ChangeJob{Job: id, Priority: priority, RunAt: at})
 	return d.State, err
 }
 

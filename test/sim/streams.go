@@ -381,6 +381,18 @@ func (v lanesView) DeadLetterBodies(ctx context.Context) (map[job.ID]bool, error
 	})
 }
 
+// BodySpace implements scheduler.Lanes. There is always space.
+func (v lanesView) BodySpace(context.Context) (used, limit uint64, err error) { return 0, 0, nil }
+
+// RemoveDeadLettersOf implements scheduler.Lanes.
+func (v lanesView) RemoveDeadLettersOf(context.Context, job.ID) error { return nil }
+
+// ApplyRetention implements scheduler.Lanes.
+func (v lanesView) ApplyRetention(context.Context, job.Retention) error { return nil }
+
+// EvictDeadLetters implements scheduler.Lanes.
+func (v lanesView) EvictDeadLetters(context.Context, string, time.Time, int64) error { return nil }
+
 // RemoveBody implements scheduler.Lanes.
 func (v lanesView) RemoveBody(ctx context.Context, name string) error {
 	_, err := askLane(ctx, v.process, 0, "free "+name, func(*lane) (bool, error) {

@@ -352,3 +352,15 @@ func (historyView) HasSubscribers(string, string) bool { return false }
 
 // PublishLive implements outbox.Streams.
 func (historyView) PublishLive(string, string, []byte) {}
+
+// BodySpace implements scheduler.Lanes. There is always space.
+func (v lanesView) BodySpace(context.Context) (used, limit uint64, err error) { return 0, 0, nil }
+
+// RemoveDeadLettersOf implements scheduler.Lanes.
+func (v lanesView) RemoveDeadLettersOf(context.Context, job.ID) error { return nil }
+
+// ApplyRetention implements scheduler.Lanes.
+func (v lanesView) ApplyRetention(context.Context, job.Retention) error { return nil }
+
+// EvictDeadLetters implements scheduler.Lanes.
+func (v lanesView) EvictDeadLetters(context.Context, string, time.Time, int64) error { return nil }

@@ -1,0 +1,160 @@
+package api
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// RetentionChange has the retention settings that change, of the yard or of a queue.
+type RetentionChange struct {
+	Finished RetentionBounds `json:"finished,omitzero"` // records of finished jobs
+	Failed   RetentionBounds `json:"failed,omitzero"`   // dead letters
+	Results  RetentionBounds `json:"results,omitzero"`
+	Events   RetentionBounds `json:"events,omitzero"`
+	Logs     RetentionBounds `json:"logs,omitzero"`
+}
+
+// RetentionBounds are the bounds of one kind of data that change.
+type RetentionBounds struct {
+	AgeMS Setting[int64] `json:"age_ms,omitzero"`
+	Count Setting[int64] `json:"count,omitzero"`
+	Bytes Setting[int64] `json:"bytes,omitzero"`
+}
+
+// Settings returns the changes as the ledger takes them. It does not check whether the
+// yard, or a queue, has these settings. The error is a [*job.InvalidError].
+func (c *RetentionChange) Settings() (settings []job.RetentionSetting, err error) {
+	for kept, bounds := range [...]*RetentionBounds{&c.Finished, &c.Failed, &c.Results, &c.Events, &c.Logs} {
+		for bound, setting := range [...]Setting[int64]{bounds.AgeMS, bounds.Count, bounds.Bytes} {
+			value, given := setting.Get()
+			if !given {
+				continue
+			}
+			s := job.RetentionSetting{Key: job.RetentionKey{Kept: job.Kept(kept), Bound: job.Bound(bound)}}
+			if value != nil {
+				if *value < 1 {
+					return nil, &job.InvalidError{Reason: fmt.Sprintf("%s is %d; must be positive, or null to reset it", s.Key, *value)}
+				}
+				if s.Value = *value; s.Key.Bound == job.BoundAge {
+					s.Value = min(*value, 2*job.MaxDuration.Milliseconds()) * int64(time.Millisecond)
+				}
+			}
+			settings = append(settings, s)
+		}
+	}
+	return settings, nil
+}
+
+// Retention is how long the yard keeps what is left of ended jobs.
+type Retention struct {
+	Settings []RetentionSetting `json:"settings"`
+	Queues   []QueueRetention   `json:"queues"` // that have settings of their own, by name
+}
+
+// QueueRetention has the settings of a queue that differ from the yard's.
+type QueueRetention struct {
+	Queue    string             `json:"queue"`
+	Settings []RetentionSetting `json:"settings"`
+}
+
+// RetentionSetting is one retention setting.
+type RetentionSetting struct {
+	Name  string `json:"name"`  // such as "finished.age"
+	Value int64  `json:"value"` // in Unit; 0 means that there is no such bound
+	Unit  string `json:"unit"`  // ms, bytes or items: records, dead letters, or messages with log lines
+	// From is what determines the value: default, file, operator or queue. The default
+	// of bytes is the size that the streams were created with; Value is then 0.
+	From string `json:"from"`
+	File *int64 `json:"file,omitempty"` // the file's value, if an operator overrides it
+}
+
+// Values of [RetentionSetting.From].
+const (
+	FromDefault  = "default"
+	FromFile     = "file"
+	FromOperator = "operator"
+	FromQueue    = "queue"
+)
+
+// RetentionOf returns the retention settings of the ledger and of its queues as the API
+// shows them.
+func RetentionOf(settings ledger.RetentionSettings, queues []ledger.QueueView) *Retention {
+	r := &Retention{Queues: []QueueRetention{}}
+	for _, key := range job.RetentionKeys {
+		declared, set := settings.Declared.Get(key.Kept, key.Bound), settings.Set.Get(key.Kept, key.Bound)
+		switch {
+		case set != 0:
+			s := retentionSetting(key, set, FromOperator)
+			if declared != 0 {
+				file := retentionSetting(key, declared, FromFile)
+				s.File = &file.Value
+			}
+			r.Settings = append(r.Settings, s)
+		case declared != 0:
+			r.Settings = append(r.Settings, retentionSetting(key, declared, FromFile))
+		default:
+			r.Settings = append(r.Settings, retentionSetting(key, job.DefaultRetention.Get(key.Kept, key.Bound), FromDefault))
+		}
+	}
+	for i := range queues {
+		if own := ownRetention(queues[i].Config.Retention); len(own) > 0 {
+			r.Queues = append(r.Queues, QueueRetention{queues[i].Name, own})
+		}
+	}
+	return r
+}
+
+// ownRetention returns the settings of a queue.
+func ownRetention(own job.Retention) (settings []RetentionSetting) {
+	for _, s := range own {
+		settings = append(settings, retentionSetting(s.Key, s.Value, FromQueue))
+	}
+	return settings
+}
+
+// retentionSetting returns a setting whose value is in nanoseconds if it is an age.
+func retentionSetting(key job.RetentionKey, value int64, from string) RetentionSetting {
+	s := RetentionSetting{Name: key.String(), Value: value, Unit: "items", From: from}
+	switch key.Bound {
+	case job.BoundAge:
+		s.Value, s.Unit = time.Duration(value).Milliseconds(), "ms"
+	case job.BoundBytes:
+		s.Unit = "bytes"
+	}
+	return s
+}
+
+// StreamStatus is how full a stream of the yard is.
+type StreamStatus struct {
+	Stream        string     `json:"stream"`
+	Messages      uint64     `json:"messages"`
+	LimitMessages uint64     `json:"limit_messages"` // 0 means no limit
+	Bytes         uint64     `json:"bytes"`
+	LimitBytes    uint64     `json:"limit_bytes"`      // 0 means no limit
+	MaxAgeMS      int64      `json:"max_age_ms"`       // 0 means no limit
+	WhenFull      string     `json:"when_full"`        // refuses or evicts, the oldest first
+	Oldest        *time.Time `json:"oldest,omitempty"` // when the oldest message was stored, which goes next
+}
+
+// Values of [StreamStatus.WhenFull].
+const (
+	Refuses = "refuses"
+	Evicts  = "evicts"
+)
+
+// NearlyFull reports whether a stream that refuses messages when it is full has at least
+// four fifths of its bytes.
+func (s *StreamStatus) NearlyFull() bool {
+	return s.WhenFull == Refuses && s.LimitBytes > 0 && s.Bytes >= s.LimitBytes/5*4
+}
+
+// FinishedStatus is how many records of finished jobs the ledger has.
+type FinishedStatus struct {
+	Records int        `json:"records"` // of queues without a setting of their own
+	Limit   int        `json:"limit"`
+	Own     int        `json:"own"`              // of the other queues, together at most [job.MaxFinished]
+	Oldest  *time.Time `json:"oldest,omitempty"` // when the first of Records ended, which goes next
+}

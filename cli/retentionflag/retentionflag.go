@@ -1,0 +1,97 @@
+// Package retentionflag parses retention settings of the command line.
+package retentionflag
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Parse returns the request that changes retention settings, which are given as
+// "finished.age=2d", "failed.count=1000" or "events.bytes=1GiB"; the value "default"
+// resets a setting. It checks them for a queue, or for the yard.
+func Parse(settings []string, ofQueue bool) (*api.RetentionChange, error) {
+	request := &api.RetentionChange{}
+	kinds := [...]*api.RetentionBounds{&request.Finished, &request.Failed, &request.Results, &request.Events, &request.Logs}
+	for _, text := range settings {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is no setting; give it as name=value, such as finished.age=2d", text)
+		}
+		key, err := job.ParseRetentionKey(name)
+		if err != nil {
+			return nil, err
+		}
+		setting := api.Reset[int64]()
+		if value != "default" {
+			n, err := retentionValue(key, value)
+			if err != nil {
+				return nil, fmt.Errorf("%s is %q: %w", name, value, err)
+			}
+			setting = api.SetTo(n)
+		}
+		bounds := kinds[key.Kept]
+		switch key.Bound {
+		case job.BoundAge:
+			bounds.AgeMS = setting
+		case job.BoundCount:
+			bounds.Count = setting
+		default:
+			bounds.Bytes = setting
+		}
+	}
+	changes, err := request.Settings()
+	if err != nil {
+		return nil, err
+	}
+	return request, job.ValidateRetention(changes, ofQueue)
+}
+
+// sizeUnits are the units in which bytes can be given.
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}}
+
+// retentionValue parses the value of a setting: an age in milliseconds, a count, or bytes.
+func retentionValue(key job.RetentionKey, text string) (int64, error) {
+	switch key.Bound {
+	case job.BoundAge:
+		d, err := duration.Parse(text)
+		if err != nil {
+			return 0, fmt.Errorf("must be a duration, such as 12h or 30d, or default")
+		}
+		return d.Milliseconds(), nil
+	case job.BoundBytes:
+		for _, unit := range sizeUnits {
+			number, ok := strings.CutSuffix(text, unit.suffix)
+			n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+			if ok && err == nil && n <= job.MaxRetentionBytes/unit.bytes {
+				return n * unit.bytes, nil
+			}
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil && key.Bound == job.BoundBytes {
+		return 0, fmt.Errorf("must be a number of bytes, such as 1073741824 or 1GiB, or default")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("must be a number, or default")
+	}
+	return n, nil
+}
+
+// SizeText returns a number of bytes in the largest unit in which it has at most one
+// decimal, such as "1.5 GiB".
+func SizeText(n uint64) string {
+	for i := len(sizeUnits) - 1; i >= 0; i-- {
+		if unit := uint64(sizeUnits[i].bytes); n >= unit {
+			return strconv.FormatFloat(float64(n*10/unit)/10, 'f', -1, 64) + " " + sizeUnits[i].suffix
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}
