@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -70,7 +69,7 @@ func (b *boundCounter) passes(length time.Duration, finished int) (all []Passes)
 		n := len(b.taken[node])
 		all = append(all, Passes{What: "Raft log of " + node, Bound: "snapshot", Written: fmt.Sprintf("%d snapshots", n), Times: float64(n)})
 	}
-	records := Passes{What: "finished jobs", Bound: fmt.Sprint(job.FinishedCount), Written: fmt.Sprint(finished), Times: float64(finished) / job.FinishedCount}
+	records := Passes{What: "finished jobs", Bound: fmt.Sprint(keptFinished), Written: fmt.Sprint(finished), Times: float64(finished) / keptFinished}
 	ids := Passes{What: "ids of finished jobs", Bound: ledger.DedupeHorizon.String(), Written: length.Round(time.Second).String(), Times: length.Seconds() / ledger.DedupeHorizon.Seconds()}
 	if length < requiredPasses*ledger.DedupeHorizon {
 		ids.Exempt = fmt.Sprintf("fixed at %s", ledger.DedupeHorizon)

@@ -58,7 +58,14 @@ type run struct {
 // nodeConfig makes the bounds of all nodes small.
 const nodeConfig = `[raft]
 snapshot_bytes = 4194304
+
+[retention]
+finished = { count = 50000 }
+failed = { count = 2000 }
 `
+
+// keptFinished is the number of records of finished jobs that nodeConfig keeps.
+const keptFinished = 50_000
 
 // maxStore is the smallest store of a node, of which its streams take shares.
 const maxStore = "YARD_NATS_MAX_STORE_BYTES=268435456"
