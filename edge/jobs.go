@@ -270,6 +270,10 @@ func (q queries) handleSetJob(ctx context.Context, s overhop.SetJob) (overhop.Ra
 	if s.Priority == nil && s.At == nil && s.Delay == nil || s.At != nil && s.Delay != nil {
 		return nil, &job.InvalidError{Reason: "give priority, and scheduled_at or delay_ms, or one of them"}
 	}
+	asSpec := job.Spec{Function: "any", RunAt: s.At}
+	if err := asSpec.Validate(); err != nil {
+		return nil, err
+	}
 	view, err := q.require(ctx, s.JID, q.cluster.Peek)
 	if err != nil {
 		return nil, err

@@ -205,6 +205,26 @@ func (c *schedulingCluster) Cancel(_ context.Context, id job.ID, reason string) 
 	return state, err
 }
 
+func (c *schedulingCluster) ChangeJob(_ context.Context, id job.ID, priority *uint8, at time.Time) (state job.State, err error) {
+	c.update(id, func(v *job.View) {
+		if v.State != job.Waiting && v.State != job.Delayed {
+			err = job.ErrNotChangeable
+			return
+		}
+		if priority != nil {
+			v.Priority = *priority
+		}
+		if !at.IsZero() {
+			v.State, v.RunAt = job.Waiting, at
+			if at.After(time.Now()) {
+				v.State = job.Delayed
+			}
+		}
+		state = v.State
+	})
+	return state, err
+}
+
 // recall stops a job at its worker.
 func (c *schedulingCluster) recall(id job.ID, reason job.RecallReason) {
 	c.placeMu.Lock()

@@ -44,6 +44,8 @@ func TestWeb_Roles(t *testing.T) {
 		{"POST /v1/exec/QueueDispatch", `{"command":"QueueDispatch","request_id":"r1","target":"ops"}`, "marker chief token"},
 		{"POST /v1/exec", `{"command":"QueueDispatch","request_id":"r1","target":"ops"}`, "chief token"},
 		{"PUT /v1/queues/mail2", "{}", ""}, // "": an operator's only, whatever its answer
+		{"PATCH /v1/jobs/mail:o1", `{"priority":7}`, ""},
+		{"PATCH /v1/queues/mail/jobs", `{"all":true,"priority":7}`, ""},
 		{"DELETE /v1/queues/none", "", ""},
 		{"POST /v1/cluster/transfer", "{}", ""},
 	} {
