@@ -74,6 +74,38 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+func TestJobSet(t *testing.T) {
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.set": func(question []byte) ([]byte, error) {
+		if strings.Contains(string(question), "running") {
+			return nil, &api.Error{Code: api.CodeConflict, Text: "the job is active; only a waiting or delayed job can be changed"}
+		}
+		return []byte(`{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a21","state":"delayed"}`), nil
+	}})
+	for line, asked := range map[string]string{
+		"job set a1 --now":                        `set {"delay_ms":0,"id":"a1"}`,
+		"job set a1 -q mail --in 1d --priority 0": `set {"delay_ms":86400000,"id":"a1","priority":0,"queue":"mail"}`,
+		"job set a1 --at 2026-12-24T06:00:00Z":    `set {"id":"a1","run_at":"2026-12-24T06:00:00Z"}`,
+		"job set a1 --priority 9 --reason urgent": `set {"id":"a1","priority":9}`,
+	} {
+		f.requests()
+		got := f.run(t, strings.Fields(line)...)
+		if asks := f.requests(); got.out != "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a21  delayed\n" || got.code != 0 || len(asks) != 1 || asks[0] != asked {
+			t.Errorf("%s: %+v, requests %q", line, got, asks)
+		}
+	}
+	if got := f.run(t, "job", "set", "running", "--now"); got.code != 1 || !strings.Contains(got.err, "the job is active") {
+		t.Errorf("%+v", got)
+	}
+	for _, line := range []string{
+		"job set", "job set a1", "job set a1 --now --in 1h", "job set a1 --at 2026-12-24T06:00:00Z --in 1h", "job set a1 --at tomorrow",
+		"job set a1 --in -1h", "job set a1 --priority 10", "job set a1 --priority high", "job set --now",
+	} {
+		if got := f.run(t, strings.Fields(line)...); got.code != 2 {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}
+
 func TestReplay(t *testing.T) {
 	f := fakeJobChanges(t)
 	const (

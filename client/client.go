@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"time"
 
@@ -192,30 +191,6 @@ func (c *Client) AddQueue(ctx context.Context, name string) error {
 		return nil
 	}
 	return wrap("add queue "+name, err)
-}
-
-// QueueSettings are settings of a queue to change. Those that are nil stay as they are.
-type QueueSettings struct {
-	// Limit is how many of the queue's jobs run at the same time in the whole cluster;
-	// 0 removes the limit. A lowered limit stops no running job.
-	Limit *int
-}
-
-// SetQueue changes settings of a queue. The error is a [*Error] if the queue does not
-// exist.
-func (c *Client) SetQueue(ctx context.Context, name string, settings QueueSettings) error {
-	request := overhop.SetQueue{Queue: name}
-	if limit := settings.Limit; limit != nil {
-		if *limit < 0 || *limit > math.MaxUint32 {
-			return fmt.Errorf("set queue %s: Limit is %d; it is 1 to %d, or 0 for no limit", name, *limit, math.MaxUint32)
-		}
-		request.Limit = new(uint32(*limit))
-	}
-	connection, err := c.producer.Client(ctx)
-	if err == nil {
-		err = connection.SetQueue(ctx, request)
-	}
-	return wrap("set queue "+name, err)
 }
 
 // Error is the cluster's refusal of a request.

@@ -191,6 +191,7 @@ func TestClient(t *testing.T) {
 			t.Error("a negative limit is sent")
 		}
 	})
+	t.Run("job settings", func(t *testing.T) { jobSettings(t, c) })
 	t.Run("key", func(t *testing.T) {
 		j := client.Job{Queue: "mail", Function: "silent", Key: "order 17"}
 		if first, second := enqueue(t, c, j), enqueue(t, c, j); first != second {

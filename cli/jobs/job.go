@@ -25,7 +25,7 @@ import (
 func Verbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "job <verb>",
-		Short: "Show, list, explain, wait for, cancel, retry, replay and remove jobs; show their logs",
+		Short: "Show, list, explain, wait for, change, cancel, retry, replay and remove jobs; show their logs",
 		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
 --queue, by the key it was enqueued with.`,
 		Example: `  yardmaster job list mail --state failed

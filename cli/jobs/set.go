@@ -35,11 +35,19 @@ ended is refused.`,
 	flags.StringVar(&at, "at", "", "do not start before this `time`, such as 2026-12-24T06:00:00Z")
 	durationflag.Var(flags, &in, "in", 0, "do not start before this `time` from now, such as 2h")
 	flags.IntVar(&priority, "priority", job.DefaultPriority, "0 to 9; a higher `number` starts first")
-	c.MarkFlagsMutuallyExclusive("now", "at", "in")
-	c.MarkFlagsOneRequired("now", "at", "in", "priority")
 	c.RunE = func(c *cobra.Command, jobs []string) error {
 		changes := map[string]any{}
+		start := 0
+		for _, name := range []string{"now", "at", "in"} {
+			if c.Flags().Changed(name) {
+				start++
+			}
+		}
 		switch {
+		case start > 1:
+			return usererror.Usage(c, "give one of --now, --at and --in")
+		case start == 0 && !c.Flags().Changed("priority"):
+			return usererror.Usage(c, "give --now, --at, --in or --priority, or one of the first three with --priority")
 		case c.Flags().Changed("in") && in < 0:
 			return usererror.Usage(c, "--in is %s; must not be negative", in)
 		case c.Flags().Changed("in"):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 from fakenode import PATIENCE, FakeNode
-from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETQUEUE, STATUS, Client,
+from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB, SETQUEUE, STATUS, Client,
                         CodecError, ConnectionLost, JobFailed, OverhopError)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
@@ -170,6 +170,29 @@ class Jobs(ClientCase):
             connection = connection or self.node.accept()
             self.assertEqual(connection.answer(SETQUEUE, {}), {"q": "q", "config": {"concurrency_limit": limit}})
             future.result(PATIENCE)
+
+    def test_set_job(self):
+        day = datetime(2030, 1, 1, tzinfo=timezone.utc)
+        connection = None
+        for options, sent in (
+            ({"delay": 0}, {"delay_ms": 0}), ({"delay": timedelta(days=1), "priority": 9}, {"delay_ms": 86_400_000, "priority": 9}),
+            ({"at": day}, {"scheduled_at": "2030-01-01T00:00:00.000000+00:00"}), ({"priority": 0}, {"priority": 0}),
+        ):
+            future = self.submit(self.client.set_job, JID, **options)
+            connection = connection or self.node.accept()
+            self.assertEqual(connection.answer(SETJOB, {"status": "delayed"}), {"jid": JID, **sent})
+            self.assertEqual(future.result(PATIENCE), "delayed")
+        future = self.submit(self.client.set_job, JID, delay=0)
+        rid, _ = connection.expect(SETJOB)
+        connection.refuse(rid, "JOB_NOT_PENDING")
+        with self.assertRaisesRegex(OverhopError, "JOB_NOT_PENDING"):
+            future.result(PATIENCE)
+        for wrong, options in (
+            ("nothing to change", {}), ("not both", {"at": day, "delay": 0}), ("0 seconds or more", {"delay": -1}),
+            ("0 seconds or more", {"delay": math.nan}), ("0 to 9", {"priority": 10}), ("zone", {"at": datetime(2030, 1, 1)}),
+        ):
+            with self.subTest(options), self.assertRaisesRegex(ValueError, wrong):
+                self.client.set_job(JID, **options)
 
     def test_result_timeout(self):
         future = self.submit(self.client.result, JID, timeout=0.1)

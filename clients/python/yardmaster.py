@@ -62,7 +62,7 @@ log = logging.getLogger("yardmaster")
 # Message types: requests of a client, answers of a node, pushes of a node.
 HELLO, REGISTER, PING, QUEUE, LSQUEUE, SUBSCRIBE, UNSUBSCRIBE, CREDIT, ADDQUEUE = range(1, 10)
 STATUS, RMQUEUE, PAUSE, RESUME, ENQUEUE, JOB, RMJOB, LSJOB, QSTATS = range(10, 19)
-ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE, SETQUEUE = range(40, 54)
+ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE, SETQUEUE, SETJOB = range(40, 55)
 OK, ERR, HI, IDENT, PONG = range(101, 106)
 QUEST, RECALL, CREDITS, DRAIN, BYE, JOBEND = range(140, 146)
 
@@ -1817,6 +1817,30 @@ class Client:
     def retry(self, jid: str) -> str:
         """Run a failed job again, from its first attempt, and return its status."""
         return str(self._call(RETRYJOB, {"jid": jid})["status"])
+
+    def set_job(self, jid: str, *, priority: Optional[int] = None, at: Union[datetime, str, None] = None,
+                delay: Union[float, timedelta, None] = None) -> str:
+        """Change a job that has not started, and return its status: "waiting" or "delayed".
+
+        ``priority``, ``at`` and ``delay`` are as for enqueue(); those that are None
+        stay as they are. A ``delay`` of 0 starts the job as soon as possible, and
+        skips the delay before the next attempt. Raises OverhopError
+        JOB_NOT_PENDING if the job runs or has ended, and ValueError for options
+        that are missing, exclude each other or are out of range.
+        """
+        if at is not None and delay is not None:
+            raise ValueError("give at or delay, not both")
+        if at is None and delay is None and priority is None:
+            raise ValueError("nothing to change: give priority, at or delay")
+        if delay is not None and not _seconds(delay) >= 0:  # NaN, too
+            raise ValueError(f"delay is {delay!r}, must be 0 seconds or more")
+        if priority is not None and not 0 <= priority <= 9:
+            raise ValueError(f"priority is {priority!r}, must be 0 to 9")
+        request: Dict[str, Any] = {
+            "jid": jid, "priority": priority, "scheduled_at": None if at is None else _format_time(at),
+            "delay_ms": _optional_milliseconds(delay),
+        }
+        return str(self._call(SETJOB, {name: value for name, value in request.items() if value is not None})["status"])
 
     def remove(self, jid: str) -> None:
         """Remove a job that is not active."""
