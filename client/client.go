@@ -144,15 +144,32 @@ func (j *Job) request() (overhop.Enqueue, error) {
 type Result struct {
 	// Attempts is the number of attempts that were made.
 	Attempts int
-	// Omitted reports that the result is too large to be sent over this protocol.
+	// Omitted reports that the result is too large for a node of an older release, which
+	// can only send it over HTTP.
 	Omitted bool
+	// Gone is why the result is no longer stored: "result_evicted" by newer ones,
+	// "result_expired", or "result_dropped" if it could not be stored. It is "" if the
+	// result is stored, or if there was none.
+	Gone string
 
 	raw overhop.Raw
 }
 
+// ErrNoResult is wrapped by the error of [Result.Decode] if the job had a result that the
+// cluster no longer has or cannot send.
+var ErrNoResult = errors.New("the result of the job cannot be read")
+
 // Decode stores the handler's result in v, a non-nil pointer; json tags name the
 // fields. Without a result it stores nothing.
-func (r *Result) Decode(v any) error { return decode(r.raw, v) }
+func (r *Result) Decode(v any) error {
+	switch {
+	case r.Gone != "":
+		return fmt.Errorf("%w: %s", ErrNoResult, r.Gone)
+	case r.Omitted:
+		return fmt.Errorf("%w: %w", ErrNoResult, overhop.ErrNoContent)
+	}
+	return decode(r.raw, v)
+}
 
 // decode decodes raw into v, or does nothing if raw is empty.
 func decode(raw overhop.Raw, v any) error {
@@ -162,22 +179,42 @@ func decode(raw overhop.Raw, v any) error {
 	return overhop.Unmarshal(raw, v)
 }
 
-// Wait blocks until the job has ended, and returns its result. The error is a
-// [*JobError] if the job failed for good, was cancelled, or was removed during the
-// wait. It is a [*Error] if the cluster does not know the job, or no longer: it keeps
+// Wait blocks until the job has ended, and returns its result, whatever its size. The
+// error is a [*JobError] if the job failed for good, was cancelled, or was removed during
+// the wait. It is a [*Error] if the cluster does not know the job, or no longer: it keeps
 // ended jobs for a limited time. If ctx ends first, the job keeps running.
 func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 	end, err := c.producer.Wait(ctx, id)
 	if err != nil {
 		return Result{}, wrap("wait for "+id, err)
 	}
-	result := Result{Attempts: int(end.Attempts), Omitted: end.Omitted, raw: end.Result}
+	result := Result{Attempts: int(end.Attempts), Omitted: end.Omitted, Gone: end.Gone, raw: end.Result}
 	if fault := end.Fault; fault != nil {
 		return result, &JobError{
 			ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts, details: fault.Details,
 		}
 	}
-	return result, nil
+	if !end.Omitted {
+		return result, nil
+	}
+	result.raw, err = c.producer.Content(ctx, id, overhop.ContentResult)
+	result.Omitted = errors.Is(err, overhop.ErrNoContent)
+	if result.Omitted {
+		return result, nil
+	}
+	return result, wrap("read the result of "+id, err)
+}
+
+// Params stores the params of a job in v, a non-nil pointer, whatever their size; json tags
+// name the fields. The error is a [*Error] with the code CONTENT_NOT_FOUND if the job has
+// none, and CONTENT_GONE if they are no longer stored: large ones are kept until the job
+// has completed.
+func (c *Client) Params(ctx context.Context, id string, v any) error {
+	raw, err := c.producer.Content(ctx, id, overhop.ContentPayload)
+	if err != nil {
+		return wrap("read the params of "+id, err)
+	}
+	return decode(raw, v)
 }
 
 // AddQueue creates a queue. It returns nil if the queue already exists. The error

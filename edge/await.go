@@ -83,6 +83,7 @@ func (c *conn) pushJobEnd(ctx context.Context, queue string, id job.ID) {
 		"jid": jid(view.Queue, view.ID), "status": view.State.String(), "attempts": view.Attempts, "error": q.faultOf(&view),
 	}
 	q.setValue(end, "result", view.Result, recordDepth)
+	setResultGone(end, &view)
 	c.pushFields(overhop.TJobEnd, q.omitToFit(end, "result", "error"))
 }
 

@@ -31,6 +31,8 @@ var errorCodes = [...]struct {
 	{job.ErrJobEnded, overhop.CodeAlreadyTerminal},
 	{job.ErrLeaseLost, overhop.CodeLeaseLost},
 	{job.ErrTooLarge, overhop.CodeResultTooLarge},
+	{job.ErrNoContent, overhop.CodeContentNotFound},
+	{job.ErrContentGone, overhop.CodeContentGone},
 	{job.ErrKeyTooLong, overhop.CodeInvalidJobPayload},
 }
 

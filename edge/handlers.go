@@ -40,7 +40,7 @@ type respondFunc func(c *conn, ctx context.Context, payload overhop.Raw) (overho
 
 // handlers holds the handlers of a registered client's messages, by message
 // type.
-var handlers = [overhop.TSetJob + 1]handler{
+var handlers = [overhop.TContent + 1]handler{
 	overhop.TPing:        {start: (*conn).startPing},
 	overhop.TQueue:       {respond: parsed(queriesOf, overhop.ParseQueueName, queries.handleQueue), clusterWide: true},
 	overhop.TLsQueue:     {respond: parsed(queriesOf, unparsed, queries.handleLsQueue), clusterWide: true, anySize: true},
@@ -72,6 +72,7 @@ var handlers = [overhop.TSetJob + 1]handler{
 	overhop.TObliterate:  {respond: parsed(queriesOf, unparsed, queries.handleObliterate), clusterWide: true},
 	overhop.TSetQueue:    {respond: parsed(queriesOf, overhop.ParseSetQueue, queries.handleSetQueue), clusterWide: true},
 	overhop.TSetJob:      {respond: parsed(queriesOf, overhop.ParseSetJob, queries.handleSetJob), clusterWide: true},
+	overhop.TContent:     {respond: parsed(queriesOf, overhop.ParseContent, queries.handleContent), clusterWide: true},
 }
 
 // parsed returns a respond function that parses the payload and passes the

@@ -71,6 +71,10 @@ type Session interface {
 	// ChangeJob changes the priority of a waiting or delayed job, its start, or both.
 	// A nil priority and a zero start change nothing; a start that has passed means now.
 	ChangeJob(ctx context.Context, id job.ID, priority *uint8, at time.Time) (job.State, error)
+	// Content returns at most size bytes, from offset on, of a job's result or, if
+	// result is false, of its body's params or payload. It returns job.ErrNoContent or
+	// job.ErrContentGone if there is none.
+	Content(ctx context.Context, id job.ID, result bool, offset, size int64) (job.ValuePart, error)
 }
 
 // Executor is the node's agent as the edge sees it: it receives offers,

@@ -299,6 +299,25 @@ func (c *memCluster) Job(_ context.Context, id job.ID) (job.View, bool, error) {
 	return v, ok, c.readErr
 }
 
+func (c *memCluster) Content(_ context.Context, id job.ID, result bool, offset, size int64) (part job.ValuePart, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.jobs[id]
+	value := v.Result
+	if !result {
+		value = payloadOf(&v)
+	}
+	switch {
+	case v.ResultGone != "" && result:
+		return part, job.ErrContentGone
+	case len(value.Data) == 0:
+		return part, job.ErrNoContent
+	}
+	rest := value.Data[min(offset, int64(len(value.Data))):]
+	part = job.ValuePart{Data: rest[:min(size, int64(len(rest)))], Size: int64(len(value.Data)), Msgpack: value.Msgpack, Version: "v"}
+	return part, c.readErr
+}
+
 func (c *memCluster) Peek(_ context.Context, id job.ID) (job.View, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,7 +32,16 @@ func (q queries) jobFields(view *job.View) overhop.Fields {
 	if view.PayloadGone {
 		record["payload_gone"] = true
 	}
+	setResultGone(record, view)
 	return record
+}
+
+// setResultGone adds why there is no result any more to the record or the JOBEND of a job
+// that had one.
+func setResultGone(message overhop.Fields, view *job.View) {
+	if view.ResultGone != "" {
+		message["result_gone"] = "result_" + string(view.ResultGone)
+	}
 }
 
 // Running returns the lease and progress of a dispatch that runs at a worker of

@@ -210,6 +210,7 @@ var readers = map[int64]reader{
 	overhop.TClrQueue: two(overhop.ParseClrQueue), overhop.TObliterate: two(overhop.ParseObliterate),
 	overhop.TSetQueue: only(overhop.ParseSetQueue),
 	overhop.TSetJob:   only(overhop.ParseSetJob),
+	overhop.TContent:  only(overhop.ParseContent),
 }
 
 func readBeat(p overhop.Raw, _ bool) error {

@@ -34,6 +34,11 @@ var (
 	// is no longer, the current dispatch of its job.
 	ErrLeaseLost = errors.New("dispatch is no longer the current one of its job")
 
+	// ErrNoContent is returned for a job's result or params if it has none, or has not
+	// ended; ErrContentGone if they are no longer stored.
+	ErrNoContent   = errors.New("there is no such value")
+	ErrContentGone = errors.New("the value is no longer stored")
+
 	// ErrTooLarge is returned for a body or a result above its size limit.
 	ErrTooLarge = errors.New("too large")
 )

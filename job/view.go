@@ -63,3 +63,11 @@ type Progress struct {
 	Percent *int64    `json:"percent,omitempty"` // 0 to 100; nil: not reported
 	Data    Value     `json:"data,omitzero"`     // what the worker reported with it
 }
+
+// ValuePart is a part of a job's result or params.
+type ValuePart struct {
+	Data    []byte
+	Size    int64  // of the whole value, in bytes
+	Msgpack bool   // else JSON
+	Version string // differs if the value differs
+}

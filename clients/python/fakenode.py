@@ -18,10 +18,10 @@ class FakeNode:
     that have another. Registration runs in the accepting thread.
     """
 
-    def __init__(self, context=None, token=None):
+    def __init__(self, context=None, token=None, caps=None):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
-        self._context, self._token = context, token
+        self._context, self._token, self._caps = context, token, caps
         self._registered, self._accepted, self._closed = queue.Queue(), [], False
         threading.Thread(target=self._accept_all, daemon=True).start()
 
@@ -33,7 +33,7 @@ class FakeNode:
                     sock = self._context.wrap_socket(sock, server_side=True)
                 connection = NodeConnection(sock)
                 self._accepted.append(connection)
-                if connection.register(self._token):
+                if connection.register(self._token, self._caps):
                     self._registered.put(connection)
             except (EOFError, OSError):  # from the connection, or from the closed listener
                 if self._closed:
@@ -59,10 +59,10 @@ class NodeConnection:
         self.sock, self._received = sock, b""
         sock.settimeout(PATIENCE)
 
-    def register(self, token):
+    def register(self, token, caps=None):
         """Answer HELLO and REGISTER; report whether the client's token was right. None accepts any."""
         rid, self.hello = self.expect(HELLO)
-        self.send(HI, rid, {"ext": ["delivery/1"], "caps": self.hello.get("caps", []), "node": "fake"})
+        self.send(HI, rid, {"ext": ["delivery/1"], "caps": self.hello.get("caps", []) if caps is None else caps, "node": "fake"})
         rid, _ = self.expect(REGISTER)
         if token is not None and self.hello.get("token") != token:
             self.refuse(rid, "UNAUTHORIZED")

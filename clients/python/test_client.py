@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 from fakenode import PATIENCE, FakeNode
-from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB, SETQUEUE, STATUS, Client,
-                        CodecError, ConnectionLost, JobFailed, OverhopError)
+from yardmaster import (AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB, SETQUEUE, STATUS, Client,
+                        CodecError, ConnectionLost, JobFailed, OverhopError, encode)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
 
@@ -91,7 +91,7 @@ class Jobs(ClientCase):
     def test_floats_and_large_ints(self):
         future = self.submit(self.client.enqueue, "q", {"price": 19.99, "big": 2**64, "b": (True, None, "ä")}, wait=True)
         connection = self.node.accept()
-        self.assertEqual(connection.hello["caps"], ["json"])
+        self.assertEqual(connection.hello["caps"], ["json", "content"])
         request = connection.answer(ENQUEUE, {"jid": JID})
         self.assertNotIn("job_payload", request)
         self.assertEqual(request["job_payload_json"].decode(), '{"b":[true,null,"ä"],"big":18446744073709551616,"price":19.99}')
@@ -140,11 +140,41 @@ class Jobs(ClientCase):
             future.result(PATIENCE)
         self.assertEqual((failed.exception.attempts, failed.exception.error["code"]), (2, "X"))
 
+    def send_parts(self, connection, value, encoding, whole, version="v"):
+        """Answer the CONTENTs for a value, four bytes each; the last part has another version if that is given."""
+        for offset in range(0, len(whole), 4):
+            data, last = whole[offset:offset + 4], offset + 4 >= len(whole)
+            request = connection.answer(CONTENT, {"size": len(whole), "encoding": encoding, "data": data, "version": version if last else "v"})
+            self.assertEqual(request, {"jid": JID, "value": value, "offset": offset})
+
     def test_result_too_large_for_a_frame(self):
         future = self.submit(self.client.result, JID)
-        self.node.accept().answer(AWAIT, {"status": "completed", "attempts": 1, "result": None, "omitted": ["payload", "result"]})
-        with self.assertRaisesRegex(OverhopError, "RESPONSE_TOO_LARGE"):
+        connection = self.node.accept()
+        connection.answer(AWAIT, {"status": "completed", "attempts": 1, "result": None, "omitted": ["payload", "result"]})
+        self.send_parts(connection, "result", "json", b'{"a":[1.5,18446744073709551616]}')
+        self.assertEqual(future.result(PATIENCE), {"a": [1.5, 2**64]})
+        future = self.submit(self.client.payload, JID)
+        self.send_parts(connection, "payload", "msgpack", encode([b"\xff", "large"]))
+        self.assertEqual(future.result(PATIENCE), [b"\xff", "large"])
+
+    def test_content_that_cannot_be_read(self):
+        future = self.submit(self.client.payload, JID)
+        connection = self.node.accept()
+        self.send_parts(connection, "payload", "json", b'"changed"', "another")
+        with self.assertRaisesRegex(ConnectionLost, "has changed"):
             future.result(PATIENCE)
+        future = self.submit(self.client.payload, JID)
+        connection.answer(CONTENT, {"size": 9, "encoding": "json", "version": "v", "data": b""})
+        with self.assertRaisesRegex(ConnectionLost, "has 9 bytes"):
+            future.result(PATIENCE)
+        future = self.submit(self.client.result, JID)
+        connection.answer(AWAIT, {"status": "completed", "attempts": 1, "result": None, "result_gone": "result_evicted"})
+        with self.assertRaisesRegex(OverhopError, "CONTENT_GONE: result_evicted"):
+            future.result(PATIENCE)
+        old = FakeNode(caps=["json"])
+        self.addCleanup(old.close)
+        with self.assertRaisesRegex(OverhopError, "RESPONSE_TOO_LARGE.*older release"):
+            Client(old.address, timeout=PATIENCE).payload(JID)
 
     def test_job_removed_during_await(self):
         future = self.submit(self.client.result, JID)

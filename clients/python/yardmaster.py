@@ -62,12 +62,14 @@ log = logging.getLogger("yardmaster")
 # Message types: requests of a client, answers of a node, pushes of a node.
 HELLO, REGISTER, PING, QUEUE, LSQUEUE, SUBSCRIBE, UNSUBSCRIBE, CREDIT, ADDQUEUE = range(1, 10)
 STATUS, RMQUEUE, PAUSE, RESUME, ENQUEUE, JOB, RMJOB, LSJOB, QSTATS = range(10, 19)
-ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE, SETQUEUE, SETJOB = range(40, 55)
+ACK, NACK, BEAT, PROGRESS, LOG, DONE, FAIL, AWAIT, GOODBYE, CANCEL, RETRYJOB, CLRQUEUE, OBLITERATE, SETQUEUE, SETJOB, \
+    CONTENT = range(40, 56)
 OK, ERR, HI, IDENT, PONG = range(101, 106)
 QUEST, RECALL, CREDITS, DRAIN, BYE, JOBEND = range(140, 146)
 
 DELIVERY = "delivery/1"  # name of the protocol extension, in HELLO and HI
 CAPABILITY_JSON = "json"  # values of users as JSON, in HELLO and HI
+CAPABILITY_CONTENT = "content"  # values of any size by CONTENT, in HELLO and HI
 PUSH_RID = "0"           # request id of a push: a message that answers no request
 MAX_DEPTH = 128          # nesting of lists and dicts, including the payload's own dict
 MAX_FRAME = 8 << 20      # bytes; limit of a node that announces none
@@ -589,7 +591,7 @@ class _Settings:
     def __init__(self, name: Optional[str], tls: Optional[ssl.SSLContext], token: Optional[str]) -> None:
         self.tls = tls
         self.hello: Dict[str, Any] = {
-            "client": "yardmaster-python", "ext": [DELIVERY], "caps": [CAPABILITY_JSON],
+            "client": "yardmaster-python", "ext": [DELIVERY], "caps": [CAPABILITY_JSON, CAPABILITY_CONTENT],
             "name": name or f"{socket.gethostname()}-{os.getpid()}",
         }
         if token is not None:
@@ -626,6 +628,7 @@ class _Connection:
         self.node_name = ""         # announced by the node; "" until registered
         self.max_frame = MAX_FRAME  # bytes, announced by the node
         self._takes_json = False    # the node has CAPABILITY_JSON
+        self._gives_content = False  # the node has CAPABILITY_CONTENT
         self.ready = threading.Event()  # set once the connection is registered, or has failed
         self._on_connected, self._on_push, self._on_disconnected = on_connected, on_push, on_disconnected
         self._request_ids = itertools.count(1)
@@ -657,6 +660,8 @@ class _Connection:
         """
         if not self._takes_json and isinstance(payload, dict) and any(key.endswith("_json") for key in payload):
             raise CodecError(f"{self.node} takes no floats and no ints beyond 64 bits")
+        if message_type == CONTENT and not self._gives_content:
+            raise OverhopError("RESPONSE_TOO_LARGE", f"{self.node}, of an older release, sends no value that does not fit into a frame")
         request_id = str(next(self._request_ids))
         request = frame(message_type, request_id, payload)
         if len(request) - 4 > self.max_frame:
@@ -751,6 +756,7 @@ class _Connection:
                 raise OverhopError("NOT_IMPLEMENTED", f"{self.node} does not support {DELIVERY}")
             self.node_name = str(hi.get("node") or "")
             self._takes_json = CAPABILITY_JSON in (hi.get("caps") or ())
+            self._gives_content = CAPABILITY_CONTENT in (hi.get("caps") or ())
             self.max_frame = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
             self._handshake(sock, REGISTER, {}, OK)
             sock.setblocking(False)
@@ -1788,24 +1794,50 @@ class Client:
         """Wait until a job has ended and return its result.
 
         Raises JobFailed if the job failed or was removed, OverhopError
-        RESPONSE_TOO_LARGE if its result does not fit into a frame, and
-        TimeoutError if it has not ended within ``timeout`` seconds; None waits
-        without limit. Raises OverhopError JOB_NOT_FOUND if the job is still
+        CONTENT_GONE if its result is no longer stored, and TimeoutError if it has
+        not ended within ``timeout`` seconds; None waits without limit. Raises OverhopError JOB_NOT_FOUND if the job is still
         unknown after some seconds: a job accepted just now may be unknown to
         other nodes at first.
         """
         end = _read_record(self._await(jid, math.inf if timeout is None else timeout))
         omitted = end.get("omitted") or ()  # fields that do not fit into a frame
         if end.get("status") == "completed":
-            if "result" in omitted:
-                raise OverhopError("RESPONSE_TOO_LARGE", f"job {jid} has completed, its result is too large for the node's frames")
-            return end.get("result")
+            if end.get("result_gone"):
+                raise OverhopError("CONTENT_GONE", f"{end['result_gone']}: job {jid} has completed, its result is no longer stored")
+            return self._content(jid, "result") if "result" in omitted else end.get("result")
         attempts = end["attempts"] if "attempts" in end else end.get("runtime", {}).get("attempts_so_far", 0)
         error = {"message": "its error is too large for the node's frames"} if "error" in omitted else end.get("error")
         raise JobFailed(jid, error, attempts)
 
+    def payload(self, jid: str) -> Any:
+        """Return a job's payload, whatever its size.
+
+        Raises OverhopError CONTENT_NOT_FOUND if the job has none, and CONTENT_GONE
+        if it is no longer stored: a large one is kept until its job has completed.
+        """
+        return self._content(jid, "payload")
+
+    def _content(self, jid: str, value: str) -> Any:
+        """Read a job's result or payload in parts and return its value."""
+        whole, version = bytearray(), None
+        while True:
+            part = self._call(CONTENT, {"jid": jid, "value": value, "offset": len(whole)})
+            if part["version"] != (version or part["version"]):
+                raise ConnectionLost(f"the {value} of job {jid} has changed while it was read")
+            version = part["version"]
+            whole += part["data"]
+            if len(whole) >= part["size"] or not part["data"]:
+                break
+        if len(whole) != part["size"]:
+            raise ConnectionLost(f"the {value} of job {jid} has {part['size']} bytes, the node sent {len(whole)}")
+        return json.loads(whole, parse_int=_parse_int) if part["encoding"] == "json" else decode(whole)
+
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
-        """Return a job's record, or None if the connected node does not know the job (yet)."""
+        """Return a job's record, or None if the connected node does not know the job (yet).
+
+        Raises OverhopError RESPONSE_TOO_LARGE if the record does not fit into a
+        frame; result() and payload() read values of any size.
+        """
         return _read_record(self._call(JOB, {"jid": jid})) or None
 
     def cancel(self, jid: str, reason: Optional[str] = None) -> str:

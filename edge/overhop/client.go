@@ -51,7 +51,8 @@ type Client struct {
 	wid  string
 	node string
 
-	takesJSON bool // the node has [CapJSON]
+	takesJSON    bool // the node has [CapJSON]
+	givesContent bool // the node has [CapContent]
 
 	requests pipeline
 	running  atomic.Bool // Run is active and will end the pending requests
@@ -85,7 +86,7 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 // handshake sends HELLO and REGISTER, and waits for both answers. It stores the
 // node's name, the worker's id and the frame limit.
 func (c *Client) handshake() error {
-	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON}}
+	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON, CapContent}}
 	if c.opts.Plain {
 		delete(hello, "caps")
 	}
@@ -99,6 +100,7 @@ func (c *Client) handshake() error {
 	for capability := range hi.Get("caps").Items() {
 		name, _ := capability.Str()
 		c.takesJSON = c.takesJSON || name == CapJSON
+		c.givesContent = c.givesContent || name == CapContent
 	}
 	c.requests.maxFrame = frameLimit(hi)
 	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)

@@ -123,8 +123,15 @@ func AppendHi(b []byte, rid string, hello Hello, node string, limit int) []byte 
 		return AppendMessage(b, THi, rid, EmptyMap)
 	}
 	hi := Fields{"ext": []string{Delivery}, "max_envelope_size_bytes": limit, "node": node}
+	var capabilities []string
 	if hello.JSON {
-		hi["caps"] = []string{CapJSON}
+		capabilities = append(capabilities, CapJSON)
+	}
+	if hello.Content {
+		capabilities = append(capabilities, CapContent)
+	}
+	if len(capabilities) > 0 {
+		hi["caps"] = capabilities
 	}
 	b, _ = AppendFields(b, THi, rid, hi)
 	return b

@@ -34,6 +34,7 @@ const (
 	TObliterate = 52
 	TSetQueue   = 53
 	TSetJob     = 54
+	TContent    = 55
 )
 
 // Messages that a server pushes to clients that offered the extension.
@@ -59,6 +60,8 @@ const (
 	CodeRateLimited      Code = "RATE_LIMITED"
 	CodeDuplicateJob     Code = "DUPLICATE_JOB"
 	CodeJobNotPending    Code = "JOB_NOT_PENDING"
+	CodeContentNotFound  Code = "CONTENT_NOT_FOUND"
+	CodeContentGone      Code = "CONTENT_GONE"
 )
 
 // Reasons of a CREDITS push.

@@ -73,6 +73,7 @@ const (
 type Hello struct {
 	Delivery bool   // the client offered the delivery extension
 	JSON     bool   // the client named [CapJSON], and offered the extension
+	Content  bool   // the client named [CapContent], and offered the extension
 	Name     string // name of the client, for display; may be empty
 	Client   string // the client's software; may be empty
 }
@@ -88,8 +89,11 @@ func parseHello(p Raw) Hello {
 		}
 	}
 	for capability := range r.raw("caps").Items() {
-		if name, _ := capability.Text(); string(name) == CapJSON {
+		switch name, _ := capability.Text(); string(name) {
+		case CapJSON:
 			h.JSON = h.Delivery
+		case CapContent:
+			h.Content = h.Delivery
 		}
 	}
 	return h

@@ -65,7 +65,7 @@ func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err erro
 	if e.Key == "" {
 		e.Key = "auto-" + rand.Text() // not a UUID, which would be taken as the job's id and looked up first
 	}
-	ok, err := p.callRetrying(ctx, TEnqueue, func(c *Client) Raw { return e.append(nil, c) })
+	ok, err := p.callRetrying(ctx, TEnqueue, func(c *Client) (Raw, error) { return e.append(nil, c), nil })
 	if err != nil {
 		return "", err
 	}
@@ -76,15 +76,19 @@ func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err erro
 const maxTries = 3
 
 // callRetrying sends an idempotent request of message type t until a node has
-// answered it or ctx ends, and returns the answer's payload.
-func (p *Producer) callRetrying(ctx context.Context, t int64, payload func(*Client) Raw) (Raw, error) {
+// answered it or ctx ends, and returns the answer's payload. An error of payload is final.
+func (p *Producer) callRetrying(ctx context.Context, t int64, payload func(*Client) (Raw, error)) (Raw, error) {
 	var lastRefusal *RemoteError // UNAVAILABLE; nil: none yet
 	for try := 1; ; try++ {
 		client, err := p.Client(ctx)
 		if err != nil {
 			return nil, addRefusal(err, lastRefusal)
 		}
-		ok, err := client.Call(ctx, t, payload(client))
+		request, err := payload(client)
+		if err != nil {
+			return nil, err
+		}
+		ok, err := client.Call(ctx, t, request)
 		refusal, refused := errors.AsType[*RemoteError](err)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -110,6 +114,42 @@ func addRefusal(err error, refusal *RemoteError) error {
 		return err
 	}
 	return fmt.Errorf("%w; last answer: %w", err, refusal)
+}
+
+// Content reads the whole result of a job that has ended, or its payload if value is
+// [ContentPayload], whatever its size.
+func (p *Producer) Content(ctx context.Context, jid, value string) (Raw, error) {
+	var whole []byte
+	var version, encoding string
+	for {
+		part, err := p.callRetrying(ctx, TContent, func(c *Client) (Raw, error) {
+			if !c.givesContent {
+				return nil, ErrNoContent
+			}
+			return Fields{"jid": jid, "value": value, "offset": len(whole)}.Raw(), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		size, _ := part.Get("size").Int()
+		data, _ := part.Get("data").Bin()
+		if current := part.getText("version"); version != current {
+			if len(whole) > 0 {
+				return nil, fmt.Errorf("%s of job %s has changed while it was read", value, jid)
+			}
+			version, encoding = current, part.getText("encoding")
+			whole = make([]byte, 0, min(max(size, 0), MaxFrameLimit))
+		}
+		whole = append(whole, data...)
+		switch {
+		case int64(len(whole)) == size && encoding == "msgpack":
+			return Raw(whole), CheckDepth(whole, payloadDepth)
+		case int64(len(whole)) == size:
+			return FromJSON(whole)
+		case len(data) == 0 || int64(len(whole)) > size:
+			return nil, fmt.Errorf("%s of job %s has %d bytes, the node sent %d", value, jid, size, len(whole))
+		}
+	}
 }
 
 // Client returns the current connection, for requests that Producer has no
@@ -250,7 +290,8 @@ type JobEnd struct {
 	Result   Raw    // what the handler returned; empty: nothing
 	Fault    *Fault // why the job failed; nil: it completed
 	Attempts int64  // attempts made
-	Omitted  bool   // true if the job completed, but its result is too large for a frame
+	Omitted  bool   // true if the job completed, but its result is too large for a frame: see [Producer.Content]
+	Gone     string // why the result is no longer stored, such as "result_evicted"; "": it is, or there was none
 }
 
 // Fault describes why a job failed.
@@ -262,8 +303,8 @@ type Fault struct {
 // parseJobEnd parses a JOBEND, or the record of a job that has ended. It ignores
 // fields that have another type.
 func parseJobEnd(payload Raw) JobEnd {
-	r := newFieldReader(payload, "jid", "status", "result", "result_json", "error", "attempts", "runtime", "omitted")
-	end := JobEnd{JID: r.str("jid"), Result: r.userValue("result")}
+	r := newFieldReader(payload, "jid", "status", "result", "result_json", "error", "attempts", "runtime", "omitted", "result_gone")
+	end := JobEnd{JID: r.str("jid"), Result: r.userValue("result"), Gone: r.optStr("result_gone")}
 	end.Attempts, _ = r.raw("attempts").Int()
 	if r.isAbsent("attempts") {
 		end.Attempts, _ = r.raw("runtime").Get("attempts_so_far").Int()

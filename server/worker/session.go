@@ -238,6 +238,38 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	return view, err
 }
 
+// Content returns a part of a job's result or params.
+func (s *session) Content(ctx context.Context, id job.ID, result bool, offset, size int64) (job.ValuePart, error) {
+	open := s.c.Viewer.Params
+	if result {
+		open = s.c.Viewer.Result
+	}
+	if err := s.awaitWrites(ctx); err != nil {
+		return job.ValuePart{}, err
+	}
+	content, err := open(ctx, id)
+	if err != nil {
+		return job.ValuePart{}, contentError(err)
+	}
+	data, err := content.Part(ctx, offset, size)
+	return job.ValuePart{Data: data, Size: content.Size, Msgpack: content.Msgpack, Version: content.Version}, contentError(err)
+}
+
+// contentError maps the errors of a content to those that the Overhop protocol has codes
+// for.
+func contentError(err error) error {
+	refused, ok := errors.AsType[*api.Error](err)
+	switch {
+	case !ok:
+		return err
+	case refused.Code == api.CodeGone:
+		return fmt.Errorf("%s: %w", refused.Text, job.ErrContentGone)
+	case refused.Code == api.CodeNotFound, refused.Code == api.CodeConflict:
+		return fmt.Errorf("%s: %w", refused.Text, job.ErrNoContent)
+	}
+	return err
+}
+
 func (s *session) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return nil, err

@@ -133,6 +133,7 @@ func TestWorkers(t *testing.T) {
 		{"Conversations", wireScripts},
 		{"Runner", runnerJob},
 		{"LargeResults", largeResults},
+		{"ClientContent", clientContent},
 		{"Cancel", cancelJob},
 		{"StopHandsWorkersOver", stopHandsWorkersOver}, // last, because it restarts a node
 	})

@@ -81,6 +81,7 @@ func TestClients(t *testing.T) {
 	cl, ctx := newHarness(t, 90*time.Second)
 	t.Run("go examples", func(t *testing.T) { goExamples(t, ctx, cl) })
 	t.Run("python examples", func(t *testing.T) { pythonExamples(t, ctx, cl) })
+	t.Run("python content", func(t *testing.T) { pythonContent(t, ctx, cl) })
 	t.Run("python failover", func(t *testing.T) { pythonFailover(t, ctx, cl) })
 }
 

@@ -1,0 +1,61 @@
+package clustertest_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/client"
+	"github.com/yardmaster-dev/yardmaster/test/clustertest"
+)
+
+// clientContent checks that the Go client reads results and params that do not fit into a
+// frame, at any node.
+func clientContent(t *testing.T, cl *clustertest.Cluster) {
+	a, b := cl.Members[0].Node().Addresses(), cl.Members[1].Node().Addresses()
+	c, err := client.Connect(shortContext(t), client.Options{Nodes: []string{b.Overhop}, Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cl.Members[0].AddQueue(t, "content", 0)
+
+	for _, size := range []int{100, 9 << 20, 12 << 20} {
+		id, err := c.Enqueue(shortContext(t), client.Job{Queue: "content", Function: "demo#big", Params: map[string]int{"bytes": size}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // when it ends, and after it has ended
+			result, err := c.Wait(shortContext(t), id)
+			var text string
+			if err == nil {
+				err = result.Decode(&text)
+			}
+			if err != nil || len(text) != size || strings.Trim(text, "x") != "" {
+				t.Errorf("a result of %d bytes: %d bytes, %v", size, len(text), err)
+			}
+		}
+	}
+
+	const id = "9ac5cfa8-58fd-4b53-b0a5-7b1b1a3eb3c6"
+	large := strings.Repeat("ü€", 4<<20) // 20 MiB
+	response, err := http.Post("http://"+a.HTTP+"/v1/queues/content/jobs", "application/json", strings.NewReader(`{"id":"`+id+`","delay_ms":86400000,"params":{"text":"`+large+`"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusAccepted {
+		t.Fatalf("enqueue: %s", response.Status)
+	}
+	var params struct {
+		Text string `json:"text"`
+	}
+	if err := c.Params(shortContext(t), "content:"+id, &params); err != nil || params.Text != large {
+		t.Errorf("params: %d bytes of %d, %v", len(params.Text), len(large), err)
+	}
+	var refused *client.Error
+	if err := c.Params(shortContext(t), "elsewhere:"+id, &params); !errors.As(err, &refused) || refused.Code != "JOB_NOT_FOUND" {
+		t.Errorf("params of an unknown job: %v", err)
+	}
+}
