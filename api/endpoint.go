@@ -52,7 +52,9 @@ type Endpoint struct {
 	Required  string           // those of them that are required
 	Token     string           // wildcard that becomes the subject's "*" instead of a key
 	Query     string           // parameters of the query that are not keys, separated by spaces
+	Headers   string           // headers of the request with a meaning of their own, separated by spaces
 	Shapes    map[string]Shape // types of keys that are raw JSON in Request
+	Forms     []Form           // the forms of Request and Reply, if they have several
 	WaitReply any              // zero value of the reply to a request that waited for the job's end
 	Content   bool             // the response is the content of which Reply holds a part, as it is; a client may request a range of its bytes
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/contract.txt")
@@ -55,7 +57,7 @@ func (c *contract) addEndpoint(e *Endpoint) {
 		name  string
 		value any
 	}{
-		{"status", e.Status}, {"accepts", e.Accepts}, {"required", e.Required}, {"token", e.Token}, {"query", e.Query},
+		{"status", e.Status}, {"accepts", e.Accepts}, {"required", e.Required}, {"token", e.Token}, {"query", e.Query}, {"headers", e.Headers},
 		{"long-running", e.LongRunning}, {"large", e.Large}, {"indexed", e.Indexed}, {"no reply", e.AllowNoReply},
 	} {
 		if !reflect.ValueOf(set.value).IsZero() {
@@ -69,6 +71,9 @@ func (c *contract) addEndpoint(e *Endpoint) {
 		if part.value != nil {
 			fmt.Fprintf(c, "\t%s: %s\n", part.name, c.typeName(reflect.TypeOf(part.value)))
 		}
+	}
+	for _, f := range e.Forms {
+		fmt.Fprintf(c, "\tform: %s, answered by %s: %s\n", f.Request, f.Reply, c.typeName(reflect.TypeOf(f.Fields)))
 	}
 	for key, s := range e.Shapes { // one at most
 		fmt.Fprintf(c, "\t%s: list %t of %s without %s\n", key, s.List, c.typeName(reflect.TypeOf(s.Of)), s.Without)
@@ -135,6 +140,54 @@ func TestEndpoints(t *testing.T) {
 		if want := NodeSubject("*", e.Name); e.Subject != want {
 			t.Errorf("the subject of %s is %s, want %s", e.Name, e.Subject, want)
 		}
+	}
+}
+
+// Every endpoint describes its reply, and those with an HTTP route of a method with a body
+// the request, unless the path has all of it.
+func TestEndpoints_Described(t *testing.T) {
+	for _, e := range Endpoints {
+		if e.Reply == nil {
+			t.Errorf("%s has no reply", e.Name)
+		}
+		method, path, _ := strings.Cut(e.Pattern, " ")
+		if withBody := method == "POST" || method == "PUT" || method == "PATCH"; withBody && e.Request == nil && strings.Contains(path, "{") {
+			t.Errorf("%s has no request", e.Name)
+		}
+	}
+}
+
+// The commands of the runtime contract have the fields that their forms list.
+func TestContractForms(t *testing.T) {
+	for _, f := range ContractForms {
+		command := map[string]any{"command": f.Request}
+		fields := reflect.TypeOf(f.Fields)
+		for i := range fields.NumField() {
+			name, options, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
+			if options == "" && fields.Field(i).Type.Kind() != reflect.Pointer {
+				command[name] = "x"
+			}
+		}
+		parses := func() bool {
+			text, err := json.Marshal(command)
+			if err == nil {
+				_, err = ledger.ParseCommand(text)
+			}
+			return err == nil
+		}
+		if !parses() {
+			t.Errorf("%v is refused", command)
+		}
+		for name, value := range command {
+			delete(command, name)
+			if parses() {
+				t.Errorf("%s is accepted without %s", f.Request, name)
+			}
+			command[name] = value
+		}
+	}
+	if len(ContractForms) != len(ledger.CommandNames) {
+		t.Errorf("%d forms, want %d", len(ContractForms), len(ledger.CommandNames))
 	}
 }
 

@@ -5,25 +5,30 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
+// jobHeaders are the headers of a request over HTTP that enqueues a job.
+const jobHeaders = "Idempotency-Key Yard-Delay traceparent tracestate"
+
 // Endpoints lists the operations that every node serves alike, over NATS and HTTP.
 var Endpoints = []Endpoint{
 	{
 		Name: "enqueue", Subject: "yard.enqueue.*", Summary: "accept a job for a queue", AllowNoReply: true,
-		Pattern: "POST /v1/queues/{queue}/jobs", Token: "queue", Query: "wait", Large: true,
+		Pattern: "POST /v1/queues/{queue}/jobs", Token: "queue", Query: "wait", Headers: jobHeaders, Large: true,
 		Request: EnqueueRequest{}, Accepts: "* -blob", Reply: EnqueueReply{}, Status: 202, WaitReply: Job{},
 	},
 	{
 		Name: "call", Subject: "yard.call.*", Summary: "accept a job for a queue, and return how it ended", LongRunning: true,
-		Pattern: "POST /v1/queues/{queue}/call", Token: "queue", Large: true,
+		Pattern: "POST /v1/queues/{queue}/call", Token: "queue", Headers: jobHeaders + " Yard-Wait", Large: true,
 		Request: CallRequest{}, Accepts: "* -blob", Reply: CallReply{},
 	},
 	{
 		Name: "exec", Subject: "yard.exec", Summary: "carry out one command of the runtime contract",
-		Pattern: "POST /v1/exec", Request: ContractCommand{}, Accepts: "*", Required: "command", Indexed: true,
+		Pattern: "POST /v1/exec", Request: ContractCommand{}, Reply: ContractEvent{}, Forms: ContractForms,
+		Accepts: "*", Required: "command", Indexed: true,
 	},
 	{
 		Name: "exec-command", Subject: "yard.exec.*", Summary: "carry out the command of the runtime contract that the subject names",
-		Pattern: "POST /v1/exec/{command}", Token: "command", Request: ContractCommand{}, Accepts: "*", Required: "command", Indexed: true,
+		Pattern: "POST /v1/exec/{command}", Token: "command", Request: ContractCommand{}, Reply: ContractEvent{}, Forms: ContractForms,
+		Accepts: "*", Required: "command", Indexed: true,
 	},
 	{
 		Name: "snapshot", Subject: "yard.snapshot", Summary: "the runtime contract's snapshot",
@@ -56,7 +61,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "job-bulk", Subject: "yard.api.v1.job.bulk", Summary: "accept many jobs, each with its own result",
-		Pattern: "POST /v1/jobs/bulk", Request: BulkRequest{}, Accepts: "*", Required: "jobs", Large: true,
+		Pattern: "POST /v1/jobs/bulk", Request: BulkRequest{}, Accepts: "*", Required: "jobs", Headers: jobHeaders, Large: true,
 		Shapes: map[string]Shape{"jobs": {Of: BulkJob{}, List: true, Without: "blob"}}, Reply: BulkReply{},
 	},
 	{

@@ -78,9 +78,3 @@ type BulkError struct {
 	Text         string `json:"text"`                     // at most 300 bytes
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"` // 0 means unknown
 }
-
-// ContractCommand is a command of the runtime contract. 'yardmaster schema' shows its
-// other fields, which depend on the command.
-type ContractCommand struct {
-	Command string `json:"command"`
-}

@@ -3,8 +3,6 @@ package web
 import (
 	"encoding/json"
 	"reflect"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -38,6 +36,10 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 		"operationId": "metrics", "summary": "the metrics of this node, in Prometheus format",
 		"responses": schema{"200": schema{"description": "success", "content": schema{"text/plain": schema{"schema": schema{"type": "string"}}}}},
 	}}
+	schemas := schema{"Error": schemaOf(reflect.TypeFor[api.ErrorReply](), true)}
+	for _, e := range endpoints {
+		e.addForms(schemas)
+	}
 	document := schema{
 		"openapi": "3.1.0",
 		"info": schema{
@@ -46,7 +48,7 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 		},
 		"paths": paths,
 		"components": schema{
-			"schemas": schema{"Error": schemaOf(reflect.TypeFor[api.ErrorReply](), true)},
+			"schemas": schemas,
 			"securitySchemes": schema{"token": schema{
 				"type": "http", "scheme": "bearer", "description": "the token of a user in http.users, or http.token; the user's role decides what it may do",
 			}},
@@ -57,98 +59,6 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 		document["security"] = []schema{{}, {"token": []string{}}}
 	}
 	return json.MarshalIndent(document, "", "  ")
-}
-
-// operation returns the OpenAPI operation of the endpoint: its parameters in the path and
-// the query, its body if the method has one, and its responses.
-func (e *endpoint) operation() schema {
-	parameters := []schema{}
-	fields := fieldsOf(reflect.TypeOf(e.Request))
-	for _, name := range e.wildcards {
-		kind := reflect.TypeFor[string]()
-		if f := findField(fields, name); f != nil && name != e.Token {
-			kind = f.kind
-		}
-		s := schemaOf(kind, false)
-		if s["type"] == "array" { // the path has one of its items
-			s = s["items"].(schema)
-		}
-		parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s})
-	}
-	for _, name := range strings.Fields(e.Query) {
-		parameters = append(parameters, schema{"name": name, "in": "query", "schema": durationSchema()})
-	}
-	operation := schema{
-		"operationId": e.Name, "summary": e.Summary,
-		"responses": schema{
-			strconv.Itoa(e.Status): schema{"description": "success", "content": content(schemaOf(reflect.TypeOf(e.Reply), true))},
-			"default": schema{
-				"description": "error; 503 and 429 have the header Retry-After",
-				"content":     content(schema{"$ref": "#/components/schemas/Error"}),
-			},
-		},
-	}
-	if e.Indexed {
-		success := operation["responses"].(schema)[strconv.Itoa(e.Status)].(schema)
-		success["headers"] = schema{api.HeaderIndex: schema{
-			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},
-		}}
-	}
-	if e.Content {
-		binary := schema{
-			"application/json":    schema{"schema": schema{}},
-			"application/msgpack": schema{"schema": schema{"type": "string", "format": "binary"}},
-		}
-		responses := operation["responses"].(schema)
-		responses["200"] = schema{"description": "all of it", "content": binary}
-		responses["206"] = schema{"description": "the bytes that the header Range asks for", "content": binary}
-	}
-	if e.WaitReply != nil {
-		operation["responses"].(schema)["200"] = schema{
-			"description": "the job, if the request waited for its end", "content": content(schemaOf(reflect.TypeOf(e.WaitReply), true)),
-		}
-	}
-	properties := schema{}
-	for _, k := range e.keys {
-		if e.hasBody() {
-			properties[k.key] = schemaOf(k.kind, false)
-			if shape, ok := e.Shapes[k.key]; ok { // the type is any JSON
-				properties[k.key] = shapeSchema(&shape)
-			}
-			continue
-		}
-		p := schema{"name": k.key, "in": "query", "schema": schemaOf(k.kind, false)}
-		if name, ok := strings.CutSuffix(k.key, "_ms"); ok {
-			p["name"], p["schema"] = name, durationSchema()
-		}
-		if slices.Contains(strings.Fields(e.Required), k.key) {
-			p["required"] = true
-		}
-		parameters = append(parameters, p)
-	}
-	if len(properties) > 0 {
-		body := schema{"type": "object", "properties": properties}
-		if len(e.Required) > 0 {
-			body["required"] = strings.Fields(e.Required)
-		}
-		operation["requestBody"] = schema{"content": content(body), "required": len(e.Required) > 0}
-	}
-	if len(parameters) > 0 {
-		operation["parameters"] = parameters
-	}
-	return operation
-}
-
-// shapeSchema returns the schema of a key of a request that is raw JSON in its struct.
-func shapeSchema(shape *api.Shape) schema {
-	s := schemaOf(reflect.TypeOf(shape.Of), false)
-	if fields, ok := s["properties"].(schema); ok {
-		delete(fields, shape.Without)
-	}
-	if shape.List {
-		return schema{"type": "array", "items": s}
-	}
-	return s
 }
 
 // content returns the content of a body with the schema s.

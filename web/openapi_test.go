@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -70,6 +71,81 @@ func TestDescribe_Auth(t *testing.T) {
 			if got := at("paths " + open + " get security"); !reflect.DeepEqual(got, []any{}) {
 				t.Errorf("%s: security %v, want none", open, got)
 			}
+		}
+	}
+}
+
+// Every operation of the API has a schema of its answer and, if it takes anything but what
+// the path has, of its body or its parameters. All references have a schema.
+func TestDocument_Complete(t *testing.T) {
+	routes := make([]Route, len(api.Endpoints))
+	for i := range api.Endpoints {
+		routes[i].Endpoint = api.Endpoints[i]
+	}
+	text, err := Document("v1", true, routes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type content map[string]struct {
+		Schema map[string]any
+	}
+	type operation struct {
+		Parameters  []struct{ Name, In, Description string }
+		RequestBody *struct{ Content content }
+		Responses   map[string]struct{ Content content }
+	}
+	var document struct {
+		Paths      map[string]map[string]operation
+		Components struct{ Schemas map[string]any }
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range regexp.MustCompile(`"#/components/schemas/(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+		if document.Components.Schemas[ref[1]] == nil {
+			t.Errorf("no schema is named %s", ref[1])
+		}
+	}
+	for i := range routes {
+		e, err := newEndpoint(&routes[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := document.Paths[e.path][strings.ToLower(e.method)]
+		for status, response := range o.Responses {
+			if s := response.Content["application/json"].Schema; len(s) == 0 && !e.Content {
+				t.Errorf("%s: no schema of the answer %s", e.Pattern, status)
+			}
+		}
+		if body := o.RequestBody; e.hasBody() && len(e.keys) > 0 && (body == nil || len(body.Content["application/json"].Schema) == 0) {
+			t.Errorf("%s: no schema of the body", e.Pattern)
+		}
+		described := map[string]bool{}
+		for _, p := range o.Parameters {
+			described[p.In+" "+p.Name] = true
+			if p.In == "header" && p.Description == "" {
+				t.Errorf("%s: header %s has no description", e.Pattern, p.Name)
+			}
+		}
+		for _, name := range e.wildcards {
+			if !described["path "+name] {
+				t.Errorf("%s: {%s} is not described", e.Pattern, name)
+			}
+		}
+		if makesJobs := e.Name == "enqueue" || e.Name == "call" || e.Name == "job-bulk"; described["header Idempotency-Key"] != makesJobs {
+			t.Errorf("%s: a key in the header: %t", e.Pattern, !makesJobs)
+		}
+		if changes := e.method != http.MethodGet && e.Headers == ""; described["header Yard-Reason"] != changes {
+			t.Errorf("%s: a reason in the header: %t", e.Pattern, !changes)
+		}
+	}
+	for _, path := range []string{"/v1/exec", "/v1/exec/{command}"} {
+		o := document.Paths[path]["post"]
+		if got := len(o.RequestBody.Content["application/json"].Schema["oneOf"].([]any)); got != len(api.ContractForms) {
+			t.Errorf("%s has %d bodies", path, got)
+		}
+		if got := len(o.Responses["200"].Content["application/json"].Schema["oneOf"].([]any)); got != len(api.ContractForms) {
+			t.Errorf("%s has %d answers", path, got)
 		}
 	}
 }
