@@ -56,6 +56,7 @@ type Endpoint struct {
 	Shapes    map[string]Shape // types of keys that are raw JSON in Request
 	Forms     []Form           // the forms of Request and Reply, if they have several
 	WaitReply any              // zero value of the reply to a request that waited for the job's end
+	Media     string           // media type of a successful response that is not JSON
 	Content   bool             // the response is the content of which Reply holds a part, as it is; a client may request a range of its bytes
 }
 

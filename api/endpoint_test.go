@@ -27,6 +27,7 @@ func TestContract(t *testing.T) {
 			c.addEndpoint(&table[i])
 		}
 	}
+	c.addEndpoint(&BackupRoute)
 	c.typeName(reflect.TypeFor[ErrorReply]()) // of any endpoint
 	c.addTypes()
 	got := strings.TrimLeft(c.String(), "\n")
@@ -57,7 +58,7 @@ func (c *contract) addEndpoint(e *Endpoint) {
 		name  string
 		value any
 	}{
-		{"status", e.Status}, {"accepts", e.Accepts}, {"required", e.Required}, {"token", e.Token}, {"query", e.Query}, {"headers", e.Headers},
+		{"status", e.Status}, {"accepts", e.Accepts}, {"required", e.Required}, {"token", e.Token}, {"query", e.Query}, {"headers", e.Headers}, {"media", e.Media},
 		{"long-running", e.LongRunning}, {"large", e.Large}, {"indexed", e.Indexed}, {"no reply", e.AllowNoReply},
 	} {
 		if !reflect.ValueOf(set.value).IsZero() {

@@ -260,6 +260,13 @@ var NodeEndpoints = []Endpoint{
 	{Name: "resume", Subject: "yard.node.*.resume", Summary: "take work again after a drain", Reply: Resumed{}},
 }
 
+// BackupRoute describes the route that saves the whole yard over HTTP. It needs the
+// permission for the first of the requests that do so over NATS.
+var BackupRoute = Endpoint{
+	Name: "backup", Subject: "yard.api.v1.backup.begin", Summary: "a backup of the whole yard, a tar archive", LongRunning: true,
+	Pattern: "POST /v1/backup", Media: "application/x-tar",
+}
+
 // BackupEndpoints lists the operations of a backup and a restore of the whole yard.
 // The plan in restore-begin is what package backup reads from the file.
 var BackupEndpoints = []Endpoint{

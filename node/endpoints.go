@@ -21,7 +21,7 @@ import (
 
 // serveEndpoints serves the API over NATS and HTTP. The endpoints of a node have its name
 // in their subject, so that clients reach it from wherever they are connected. Those for
-// backup and restore are not served over HTTP, because files are sent in chunks.
+// backup and restore are not served over HTTP, which has one route for a backup.
 func (n *Node) serveEndpoints(g *loopGroup) {
 	binding := server.Binding{Node: n.cfg.Node.Name, Enqueue: n.enqueue.HandleAsync, Index: func() (index uint64) {
 		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
@@ -33,16 +33,16 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 			Metadata: n.serviceMetadata, Endpoints: binding.Bind(table, handlers),
 		}
 	}
-	jobs := n.jobHandlers()
+	overHTTP := &httproutes.Handlers{Enqueue: n.enqueue, Jobs: n.jobHandlers(), Backup: n.backups.OpenBackup}
 	shared := service("yard-api", "jobs, queues and the state of the yard", api.Endpoints, n.apiHandlers())
 	for _, s := range []cluster.Service{
-		httproutes.WithOpenAPI(shared, n.enqueue, jobs, n.version, n.web.RequiresToken()),
+		overHTTP.WithOpenAPI(shared, n.version, n.web.RequiresToken()),
 		service("yard-node", "one node of the yard, by its name", api.NodeEndpoints, n.nodeHandlers()),
 		service("yard-backup", "backup and restore of the whole yard", api.BackupEndpoints, backupHandlers(n.backups)),
 	} {
 		g.Go(func(ctx context.Context) error { return n.cluster.Serve(ctx, s) })
 	}
-	routes := httproutes.Routes(shared.Endpoints, n.enqueue, jobs)
+	routes := overHTTP.Routes(shared.Endpoints)
 	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, routes) })
 }
 

@@ -48,6 +48,7 @@ func TestWeb_Roles(t *testing.T) {
 		{"PATCH /v1/queues/mail/jobs", `{"all":true,"priority":7}`, ""},
 		{"DELETE /v1/queues/none", "", ""},
 		{"POST /v1/cluster/transfer", "{}", ""},
+		{"POST /v1/backup", "", ""},
 	} {
 		method, path, _ := strings.Cut(c.request, " ")
 		for _, user := range users {

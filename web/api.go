@@ -20,6 +20,7 @@ type Route struct {
 	api.Endpoint
 	Handle func(ctx context.Context, q *Request) ([]byte, error)
 	Open   func(ctx context.Context, q *Request) (*Content, error) // instead of Handle, if the endpoint serves content
+	Stream func(ctx context.Context, q *Request) (*Stream, error)  // instead of Handle, if the response has Media
 }
 
 // Request is a request to the handler of a route.
@@ -168,6 +169,10 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	defer context.AfterFunc(a.ctx, cancel)()
 	if e.Open != nil {
 		a.serveContent(ctx, w, r, e, q)
+		return
+	}
+	if e.Stream != nil {
+		a.serveStream(ctx, w, e, q)
 		return
 	}
 	began := time.Now()

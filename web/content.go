@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"io"
+	"mime"
 	"net/http"
 	"time"
 )
@@ -29,6 +30,46 @@ func (a *apiServer) serveContent(ctx context.Context, w http.ResponseWriter, r *
 	http.ServeContent(response, r, "", time.Time{}, content.Reader)
 	a.count(e, response.status)
 }
+
+// Stream is the response of a route that is written as it is made.
+type Stream struct {
+	FileName string // under which a client may store it
+	Reader   io.ReadCloser
+}
+
+// serveStream responds with the stream that a request opens. If the stream ends with an
+// error, the connection is closed, so that no client takes the part that it has for the
+// whole. The client has writeTimeout for each part that the reader returns.
+func (a *apiServer) serveStream(ctx context.Context, w http.ResponseWriter, e *endpoint, q *Request) {
+	stream, err := e.Stream(ctx, q)
+	if err != nil {
+		a.writeError(w, e, err)
+		return
+	}
+	defer stream.Reader.Close()
+	first := make([]byte, streamBuffer)
+	n, err := io.ReadFull(stream.Reader, first) // before a response has begun
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		a.writeError(w, e, err)
+		return
+	}
+	w.Header().Set("Content-Type", e.Media)
+	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": stream.FileName}))
+	response := &contentWriter{ResponseWriter: w, status: e.Status}
+	if _, err = response.Write(first[:n]); err == nil {
+		_, err = io.CopyBuffer(response, stream.Reader, first)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.server.log.Warn("http response interrupted", "endpoint", e.Name, "err", err)
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	a.count(e, e.Status)
+}
+
+// streamBuffer is the size of the parts in which a stream is written.
+const streamBuffer = 64 << 10
 
 // contentWriter writes a response, records its status, and extends the deadline with
 // each write.

@@ -118,6 +118,9 @@ func (e *endpoint) responses() schema {
 		reply = oneOf(e.Reply, replies)
 	}
 	success := schema{"description": "success", "content": content(reply)}
+	if e.Media != "" {
+		success["content"] = schema{e.Media: schema{"schema": schema{"type": "string", "format": "binary"}}}
+	}
 	if e.Indexed {
 		success["headers"] = schema{api.HeaderIndex: schema{
 			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},

@@ -1,10 +1,12 @@
 package httproutes
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
@@ -29,6 +31,18 @@ func openContent(open func(context.Context, *api.ContentRequest) (*jobview.Conte
 		}
 		return &web.Content{Type: mediaType, Version: content.Version, Reader: &contentReader{ctx: ctx, content: content}}, nil
 	}
+}
+
+// openBackup starts a backup and responds with the file.
+func (h *Handlers) openBackup(ctx context.Context, req *web.Request) (*web.Stream, error) {
+	if body := bytes.TrimSpace(req.Data); len(body) > 0 && string(body) != "{}" {
+		return nil, &api.Error{Code: api.CodeInvalid, Text: "a backup takes no settings: send no body"}
+	}
+	file, err := h.Backup(ctx)
+	if err != nil {
+		return nil, cluster.AsAPIError(err)
+	}
+	return &web.Stream{FileName: time.Now().UTC().Format("yardmaster-20060102T150405Z.tar"), Reader: file}, nil
 }
 
 // contentReader reads a content part by part.

@@ -4,6 +4,7 @@ package httproutes
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -16,22 +17,31 @@ import (
 	"github.com/yardmaster-dev/yardmaster/web"
 )
 
-// Routes returns the HTTP routes of endpoints. The route that enqueues a job also waits
-// for its end if the client asks for that. The routes of content stream it.
-func Routes(endpoints []cluster.Endpoint, enqueue *server.Enqueue, jobs *server.Jobs) []web.Route {
-	routes := make([]web.Route, len(endpoints))
+// Handlers are the handlers of routes that do more than their endpoints over NATS. All
+// fields are required.
+type Handlers struct {
+	Enqueue *server.Enqueue
+	Jobs    *server.Jobs
+	Backup  func(context.Context) (io.ReadCloser, error) // starts a backup and returns the file
+}
+
+// Routes returns the HTTP routes of endpoints, and that of a backup. The route that
+// enqueues a job also waits for its end if the client asks for that. The routes of content
+// stream it.
+func (h *Handlers) Routes(endpoints []cluster.Endpoint) []web.Route {
+	routes := make([]web.Route, len(endpoints), len(endpoints)+1)
 	for i := range endpoints {
 		routes[i] = web.Route{Endpoint: endpoints[i].Endpoint, Handle: handler(&endpoints[i])}
 		switch endpoints[i].Name {
 		case "enqueue":
-			routes[i].Handle = enqueueAndWait(routes[i].Handle, enqueue)
+			routes[i].Handle = enqueueAndWait(routes[i].Handle, h.Enqueue)
 		case "job-result":
-			routes[i].Open = openContent(jobs.OpenResult)
+			routes[i].Open = openContent(h.Jobs.OpenResult)
 		case "job-params":
-			routes[i].Open = openContent(jobs.OpenParams)
+			routes[i].Open = openContent(h.Jobs.OpenParams)
 		}
 	}
-	return routes
+	return append(routes, web.Route{Endpoint: api.BackupRoute, Stream: h.openBackup})
 }
 
 // handler returns an HTTP handler that calls an endpoint.
@@ -96,12 +106,12 @@ func enqueueAndWait(handle func(context.Context, *web.Request) ([]byte, error), 
 // WithOpenAPI returns s with one more endpoint, which returns the OpenAPI document. It
 // sets the metadata of the other endpoints: the pattern of the HTTP route, and the place
 // in the document that describes it. authenticated means that HTTP clients need a token.
-func WithOpenAPI(s cluster.Service, enqueue *server.Enqueue, jobs *server.Jobs, version string, authenticated bool) cluster.Service {
+func (h *Handlers) WithOpenAPI(s cluster.Service, version string, authenticated bool) cluster.Service {
 	openAPI := api.Endpoint{
 		Name: "openapi", Subject: api.SubjectAPI + ".openapi", Summary: "the OpenAPI document: what every endpoint takes and answers",
 	}
 	document := sync.OnceValues(func() ([]byte, error) {
-		return web.Document(version, authenticated, Routes(s.Endpoints, enqueue, jobs))
+		return web.Document(version, authenticated, h.Routes(s.Endpoints))
 	})
 	described := slices.Clone(s.Endpoints)
 	for i := range described {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,7 +151,28 @@ func (s *savedState) restoreToThree(t *testing.T, file, next string) {
 	}
 	s.fresh = a.Enqueue(t, "mail", `{"function":"do"}`)
 	b.WaitState(t, s.fresh.String(), "completed")
-	mustRunCommand(t, b, "backup", next)
+	saveOverHTTP(t, b, next)
+	mustRunCommand(t, b, "backup", "verify", next)
+}
+
+// saveOverHTTP saves a backup of the member's cluster, as curl does.
+func saveOverHTTP(t *testing.T, m *clustertest.Member, file string) {
+	t.Helper()
+	response, err := http.Post("http://"+m.Node().Addresses().HTTP+"/v1/backup", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = io.Copy(out, response.Body); err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v", response.Status, err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (s *savedState) restoreToSingle(t *testing.T, file string) {
