@@ -81,6 +81,9 @@ func (s *Server) subscribe() (err error) {
 		if s.userConsumers, err = startUserConsumers(s.local); err != nil {
 			return fmt.Errorf("serve consumer requests of users: %w", err)
 		}
+		if err := refuseChanges(s.local); err != nil {
+			return fmt.Errorf("serve refused requests of users: %w", err)
+		}
 	}
 	return nil
 }

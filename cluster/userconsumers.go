@@ -41,6 +41,9 @@ var allowedConsumerKeys = []string{
 	"deliver_subject", "inactive_threshold", "num_replicas", "mem_storage", "metadata", "backoff",
 }
 
+// unsetValues lists the JSON values of keys that are not set.
+var unsetValues = []string{"null", "false", "0", `""`, "[]", "{}", `"0001-01-01T00:00:00Z"`}
+
 // userConsumers creates and deletes users' consumers.
 type userConsumers struct {
 	local  *embedded.Server
@@ -176,10 +179,16 @@ func (u *userConsumers) awaitInterest(reply []byte) {
 // consumer can do no harm: it is kept in memory without replicas, needs no
 // acknowledgements, and expires after at most maxConsumerIdle without use. It returns
 // an error if the client has set a key that is not in allowedConsumerKeys, or a subject
-// to deliver to that is not an inbox.
+// to deliver to that is not an inbox. Such a key with its default is removed: the nats
+// CLI sends them all.
 func restrictConsumer(config map[string]json.RawMessage) error {
-	for key := range config {
-		if !slices.Contains(allowedConsumerKeys, key) {
+	for key, value := range config {
+		if slices.Contains(allowedConsumerKeys, key) {
+			continue
+		}
+		if slices.Contains(unsetValues, string(value)) {
+			delete(config, key)
+		} else {
 			return fmt.Errorf("consumers of the yard's streams are read-only here: %q cannot be set", key)
 		}
 	}

@@ -32,7 +32,7 @@ func TestRestrictConsumer(t *testing.T) {
 	}
 	for _, config := range []string{
 		`{}`, `{"deliver_subject":"_INBOX_eye.x","ack_policy":"explicit","mem_storage":false,"num_replicas":3,"metadata":{"a":"b"}}`,
-		`{"inactive_threshold":99000000000000}`,
+		`{"inactive_threshold":99000000000000}`, `{"pause_until":"0001-01-01T00:00:00Z","direct":false,"priority_groups":null}`,
 	} {
 		made, err := read(config)
 		if err != nil {
@@ -43,7 +43,7 @@ func TestRestrictConsumer(t *testing.T) {
 			t.Errorf("%s: idle for %s, %v", config, idle, err)
 		}
 		if string(made["mem_storage"]) != "true" || string(made["num_replicas"]) != "1" || string(made["ack_policy"]) != `"none"` ||
-			!strings.Contains(string(made["metadata"]), metaUserConsumer) {
+			!strings.Contains(string(made["metadata"]), metaUserConsumer) || made["pause_until"] != nil {
 			t.Errorf("%s becomes %s", config, made)
 		}
 	}

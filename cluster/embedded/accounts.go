@@ -43,6 +43,9 @@ func serviceImports() []serviceImport {
 		manyReplies := strings.HasSuffix(subject, ".>") || strings.Contains(subject, ".NEXT.")
 		list = append(list, serviceImport{subject: subject, multi: manyReplies})
 	}
+	for _, subject := range refusedSubjects {
+		list = append(list, serviceImport{subject: subjects.Refused + strings.TrimPrefix(subject, "$JS.API"), as: subject})
+	}
 	return list
 }
 

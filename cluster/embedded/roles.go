@@ -151,6 +151,16 @@ var (
 	), "$JS.FC.>")
 )
 
+// refusedSubjects are requests to the JetStream API that would change streams. The roles
+// that read streams may publish them: in the account of the users there is no JetStream,
+// and a node answers them with an error. Without an answer, a client would wait until its
+// timeout.
+var refusedSubjects = withPrefix("$JS.API",
+	"STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*", "STREAM.PURGE.*", "STREAM.RESTORE.*", "STREAM.SNAPSHOT.*",
+	"STREAM.MSG.DELETE.*", "STREAM.PEER.REMOVE.*", "STREAM.LEADER.STEPDOWN.*",
+	"CONSUMER.DURABLE.CREATE.*.*", "CONSUMER.PAUSE.*.*", "CONSUMER.LEADER.STEPDOWN.*.*",
+)
+
 // ackSubjects are subjects that client libraries publish to and nothing subscribes
 // to: users' consumers need no acknowledgements.
 var ackSubjects = []string{"$JS.ACK.>"}
@@ -192,9 +202,9 @@ func (u *User) publishSubjects() []string {
 	case Worker:
 		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.result", "job.params", "job.wait"))
 	case Observer:
-		return slices.Concat(observerSubjects, ackSubjects)
+		return slices.Concat(observerSubjects, ackSubjects, refusedSubjects)
 	}
-	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, withPrefix(api.SubjectNode+".*", subjects.NodeVerbs...),
+	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, refusedSubjects, withPrefix(api.SubjectNode+".*", subjects.NodeVerbs...),
 		[]string{api.SubjectExec, api.SubjectExec + ".*", api.SubjectAPI + ".>"})
 }
 

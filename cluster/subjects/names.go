@@ -71,6 +71,10 @@ const (
 	ConsumerDelete = "DELETE."
 )
 
+// Refused is followed by a request to the JetStream API that no user may make. A node
+// answers it with an error.
+const Refused = "yard.refused"
+
 // Verbs of yard.node.<node>.<verb> that announce that the leadership of a lane moves. The
 // payload is the lane, one byte.
 const (

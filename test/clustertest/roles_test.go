@@ -191,7 +191,10 @@ func internalSubjects(t *testing.T, cl *clustertest.Cluster, conns map[byte]*use
 		"yard.local.n1.api.v1.queue.remove", "yard.local.n1.consumers.CREATE.YARD_EVENTS", "yard.consumers.CREATE.YARD_EVENTS",
 		"yard.events.DispatchQueued.mail", "yard.advisory.x", "yard.unknown", "yard", "elsewhere", "$SYS.REQ.SERVER.PING", "$O.x.C.y",
 		"$MQTT.x", "$NRG.x", "_INBOX.x", "_INBOX_shop.x", "_INBOX_eye.x", "$JS.API.META.LEADER.STEPDOWN", "$JS.API.SERVER.REMOVE",
-		"$JS.API.ACCOUNT.PURGE.YARD", "$JS.API.STREAM.CREATE.MINE", "$JS.API.CONSUMER.DURABLE.CREATE.YARD_EVENTS.d",
+		"$JS.API.ACCOUNT.PURGE.YARD", "yard.refused.STREAM.PURGE.YARD_DLQ",
+	}
+	refused := []string{ // answered, if the role reads streams
+		"$JS.API.STREAM.CREATE.MINE", "$JS.API.CONSUMER.DURABLE.CREATE.YARD_EVENTS.d",
 		"$JS.API.CONSUMER.PAUSE.YARD_EVENTS.d", "$JS.API.CONSUMER.LEADER.STEPDOWN.YARD_EVENTS.d", "$JS.API.STREAM.CREATE.KV_MINE",
 	}
 	for _, verb := range []string{"assign", "report", "beat", "recall", "notice", "propose", "transfer", "follower_status", "ledger_index",
@@ -203,17 +206,24 @@ func internalSubjects(t *testing.T, cl *clustertest.Cluster, conns map[byte]*use
 	}
 	for stream := range streamsOf(t, cl) {
 		for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "RESTORE", "SNAPSHOT", "MSG.DELETE", "PEER.REMOVE", "LEADER.STEPDOWN"} {
-			writes = append(writes, "$JS.API.STREAM."+verb+"."+stream)
+			refused = append(refused, "$JS.API.STREAM."+verb+"."+stream)
 		}
 	}
 	hears := []string{
 		">", "*", "yard.>", "yard.*.>", "yard.jobs.*", "yard.enqueue.*", "yard.api.v1.>", "yard.local.>", "yard.node.>", "yard.lane.>",
-		"yard.lane.0.p.*", "yard.tail.>", "yard.history", "_INBOX.>", "_INBOX_internal.>", "$JS.>", "$KV.>", "$SRV.>", "$SYS.>", "_R_.>",
+		"yard.lane.0.p.*", "yard.tail.>", "yard.refused.>", "yard.history", "_INBOX.>", "_INBOX_internal.>", "$JS.>", "$KV.>", "$SRV.>", "$SYS.>", "_R_.>",
 	}
 	before := streamsOf(t, cl)
 	for who, p := range conns {
 		for _, subject := range writes {
 			if p.mayPublish(subject, p.nc.NewRespInbox(), []byte("{}")) {
+				t.Errorf("%s may publish %s", p.name, subject)
+			}
+		}
+		for _, subject := range refused {
+			if who == 'o' || who == 'a' {
+				refusedByNode(t, p, subject)
+			} else if p.mayPublish(subject, p.nc.NewRespInbox(), []byte("{}")) {
 				t.Errorf("%s may publish %s", p.name, subject)
 			}
 		}
@@ -234,10 +244,34 @@ func internalSubjects(t *testing.T, cl *clustertest.Cluster, conns map[byte]*use
 			t.Errorf("%s may receive events: %v", p.name, live)
 		}
 	}
+	after := streamsOf(t, cl)
 	for _, stream := range []string{"YARD_DLQ", "YARD_JOBS_0", "YARD_JOBS_1", "YARD_JOBS_2", "YARD_BLOBS", "YARD_LOGS"} {
-		if after := streamsOf(t, cl); after[stream] != before[stream] {
+		if after[stream] != before[stream] {
 			t.Errorf("stream %s had %d messages, now %d", stream, before[stream], after[stream])
 		}
+	}
+	if len(after) != len(before) {
+		t.Errorf("%d streams, now %d", len(before), len(after))
+	}
+}
+
+// refusedByNode checks that a request to the JetStream API is answered with an error, so
+// that the user's client does not wait.
+func refusedByNode(t *testing.T, p *userConn, subject string) {
+	t.Helper()
+	reply, err := p.ask(subject, `{"stream_name":"YARD_EVENTS","name":"MINE","subjects":["mine"],"config":{"name":"d"}}`)
+	var said struct {
+		Type  string
+		Error struct {
+			Code        int
+			Description string
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(reply), &said)
+	}
+	if err != nil || said.Error.Code != 403 || !strings.Contains(said.Error.Description, "is not permitted") || !strings.HasSuffix(said.Type, "_response") {
+		t.Errorf("%s of %s: %s, %v; want an error of JetStream", subject, p.name, reply, err)
 	}
 }
 
