@@ -11,7 +11,7 @@ import unittest.mock
 import uuid
 
 from fakenode import PATIENCE, FakeNode
-from yardmaster import (ACK, ADDQUEUE, BEAT, CREDIT, CREDITS, DONE, DRAIN, FAIL, GOODBYE, LOG, NACK, PROGRESS, RECALL,
+from yardmaster import (ACK, ADDQUEUE, BEAT, CONTENT, CREDIT, CREDITS, DONE, DRAIN, FAIL, GOODBYE, LOG, NACK, PROGRESS, RECALL,
                         SUBSCRIBE, CancelledError, Fail, OverhopError, Retry, Worker)
 
 SID = "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d"
@@ -79,6 +79,26 @@ class Outcomes(WorkerCase):
             self.assertEqual(connection.answer(PROGRESS)["data_json"], b"0.25")
             p = connection.answer(end, {"status": "completed"})
             self.assertEqual(p.get("error", p)[key], value)
+
+    def test_payload_that_does_not_fit_into_a_frame(self):
+        self.start(lambda job: len(job.payload))
+        connection = self.accept_subscriber()
+        token = connection.push_quest(SID, job_payload=None, omitted=["job_payload"])
+        connection.answer(ACK)
+        rid, p = connection.expect(CONTENT)
+        self.assertEqual(p["offset"], 0)
+        connection.refuse(rid, "UNAVAILABLE", retry_after_ms=10)
+        for offset in (0, 2):
+            request = connection.answer(CONTENT, {"size": 4, "encoding": "json", "version": "v", "data": b'"xy"'[offset:offset + 2]})
+            self.assertEqual((request["value"], request["offset"]), ("payload", offset))
+        p = connection.answer(DONE, {"status": "completed"})
+        self.assertEqual((p["tok"], p["result"]), (token, 2))
+        connection.push_quest(SID, 2, job_payload=None, omitted=["job_payload"])
+        connection.answer(ACK)
+        rid, _ = connection.expect(CONTENT)
+        connection.refuse(rid, "CONTENT_GONE")
+        p = connection.answer(FAIL, {"status": "failed"})
+        self.assertIn("CONTENT_GONE", p["error"]["message"])
 
     def test_async_handler_is_refused(self):
         worker = Worker()

@@ -428,6 +428,25 @@ def _read_record(record: Dict[str, Any]) -> Dict[str, Any]:
     return record
 
 
+def _read_content(call: Callable[[Dict[str, Any]], Dict[str, Any]], jid: str, value: str) -> Any:
+    """Read a job's result or payload in parts and return its value.
+
+    ``call`` sends a CONTENT and returns the answer.
+    """
+    whole, version = bytearray(), None
+    while True:
+        part = call({"jid": jid, "value": value, "offset": len(whole)})
+        if part["version"] != (version or part["version"]):
+            raise ConnectionLost(f"the {value} of job {jid} has changed while it was read")
+        version = part["version"]
+        whole += part["data"]
+        if len(whole) >= part["size"] or not part["data"]:
+            break
+    if len(whole) != part["size"]:
+        raise ConnectionLost(f"the {value} of job {jid} has {part['size']} bytes, the node sent {len(whole)}")
+    return json.loads(whole, parse_int=_parse_int) if part["encoding"] == "json" else decode(whole)
+
+
 def frame(t: int, rid: str, p: Union[Dict[str, Any], _Encoded]) -> bytes:
     """Return a whole frame: four bytes of length, then the envelope.
 
@@ -913,6 +932,7 @@ class Job:
         self.queue: str = quest["q"]
         self.fn: Optional[str] = quest.get("fn")  # the function that the job names; None if it names none
         self.payload: Any = quest.get("job_payload")
+        self._payload_omitted = "job_payload" in (quest.get("omitted") or ())  # it does not fit into a frame
         self.attempt: int = quest["attempt"]  # from 1
         self.max_attempts: Optional[int] = quest.get("max_attempts")  # None: the yard's default
         #: Fencing token, larger for every later assignment. Pass it to the systems
@@ -1496,6 +1516,8 @@ class Worker:
             return _fail_message(f"no handler for function {job.fn!r} of queue {job.queue!r}", "handler_not_found", final=True)
         try:
             job.check()
+            if job._payload_omitted:
+                job.payload = self._read_payload(job)
             result = handler(job)
         except CancelledError as e:
             job._cancel_raised = True
@@ -1512,6 +1534,24 @@ class Worker:
             return DONE, _user_value("result", result, MAX_DEPTH - 2)
         except (CodecError, RecursionError) as e:
             return _fail_message(f"result: {e}", "bad_result", final=True)
+
+    def _read_payload(self, job: Job) -> Any:
+        """Read the payload of a job, which does not fit into a frame, in a handler thread."""
+        def call(request: Dict[str, Any]) -> Dict[str, Any]:
+            while True:
+                job.check()
+                connection, pause = self._connection, 0.1
+                try:
+                    if connection is not None:
+                        return connection.call(CONTENT, request, _BUSY_TIMEOUT)
+                except ConnectionLost:
+                    pass  # run() connects to another node
+                except OverhopError as e:
+                    if e.code != "UNAVAILABLE":
+                        raise
+                    pause = _retry_delay(e)
+                job.cancelled.wait(pause)
+        return _read_content(call, job.id, "payload")
 
     def _on_handler_returned(self, job: Job, outcome: Tuple[int, Dict[str, Any]]) -> None:
         """Send the outcome of a job, or keep the job to give it back if it ended because the worker stops."""
@@ -1819,18 +1859,7 @@ class Client:
 
     def _content(self, jid: str, value: str) -> Any:
         """Read a job's result or payload in parts and return its value."""
-        whole, version = bytearray(), None
-        while True:
-            part = self._call(CONTENT, {"jid": jid, "value": value, "offset": len(whole)})
-            if part["version"] != (version or part["version"]):
-                raise ConnectionLost(f"the {value} of job {jid} has changed while it was read")
-            version = part["version"]
-            whole += part["data"]
-            if len(whole) >= part["size"] or not part["data"]:
-                break
-        if len(whole) != part["size"]:
-            raise ConnectionLost(f"the {value} of job {jid} has {part['size']} bytes, the node sent {len(whole)}")
-        return json.loads(whole, parse_int=_parse_int) if part["encoding"] == "json" else decode(whole)
+        return _read_content(lambda request: self._call(CONTENT, request), jid, value)
 
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
         """Return a job's record, or None if the connected node does not know the job (yet).

@@ -161,7 +161,45 @@ func (j *activeJob) run(ctx context.Context, handler Handler) {
 		j.finish(result, withStopCause(ctx, err))
 	}()
 	quest := *j.quest // the handler may change its own copy
+	if quest.Omitted {
+		if quest.Payload, err = j.readPayload(ctx); err != nil {
+			return
+		}
+	}
 	result, err = handler(ctx, &quest)
+}
+
+// readPayload reads the job's payload, which did not fit into its QUEST. It blocks until a
+// node has sent all of it or ctx ends, with its cause.
+func (j *activeJob) readPayload(ctx context.Context) (Raw, error) {
+	payload, err := readContent(j.quest.JID, ContentPayload, func(request Raw) (Raw, error) {
+		for {
+			j.worker.mu.Lock()
+			conn := j.worker.conn
+			j.worker.mu.Unlock()
+			wait := awaitRetry
+			if conn != nil {
+				if !conn.client.givesContent {
+					return nil, ErrNoContent
+				}
+				answer, err := conn.client.Call(ctx, TContent, request)
+				refusal, refused := errors.AsType[*RemoteError](err)
+				switch {
+				case refused && refusal.Code == CodeUnavailable:
+					wait = refusal.RetryAfter()
+				case !errors.Is(err, ErrClosed):
+					return answer, err
+				}
+			}
+			if backoff.Sleep(ctx, wait) != nil {
+				return nil, context.Cause(ctx)
+			}
+		}
+	})
+	if err != nil {
+		err = fmt.Errorf("read the job's payload: %w", err)
+	}
+	return payload, err
 }
 
 // timeLeft returns how long a job that was just received may take. It compares

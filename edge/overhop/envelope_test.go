@@ -30,6 +30,27 @@ func TestQuest_RoundTrip(t *testing.T) {
 	}
 }
 
+// A payload that does not fit into the frame is omitted if the worker can read it.
+func TestAppendQuest_Omitted(t *testing.T) {
+	binary := AppendBin(nil, make([]byte, MinFrameLimit-10)) // fits without the other fields
+	for name, q := range map[string]Quest{
+		"params": {Params: []byte(`{"x":"` + strings.Repeat("x", MinFrameLimit) + `"}`), JSON: true}, "payload": {Payload: binary},
+	} {
+		q.Content, q.JID, q.Queue, q.SID, q.Attempt, q.Lease, q.Beat = true, "q:x", "q", "s", 1, time.Second, time.Second
+		b, err := AppendQuest(nil, &q, MinFrameLimit)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		e, err := ParseEnvelope(b[4:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := ParseQuest(e.P); err != nil || !back.Omitted || len(back.Payload) > 0 || back.JID != "q:x" {
+			t.Errorf("%s: %+v, %v", name, back, err)
+		}
+	}
+}
+
 func TestAppendQuest_NotSendable(t *testing.T) {
 	for name, q := range map[string]Quest{
 		"float":     {Payload: decodeHex(t, "ca00000000")},

@@ -119,37 +119,14 @@ func addRefusal(err error, refusal *RemoteError) error {
 // Content reads the whole result of a job that has ended, or its payload if value is
 // [ContentPayload], whatever its size.
 func (p *Producer) Content(ctx context.Context, jid, value string) (Raw, error) {
-	var whole []byte
-	var version, encoding string
-	for {
-		part, err := p.callRetrying(ctx, TContent, func(c *Client) (Raw, error) {
+	return readContent(jid, value, func(request Raw) (Raw, error) {
+		return p.callRetrying(ctx, TContent, func(c *Client) (Raw, error) {
 			if !c.givesContent {
 				return nil, ErrNoContent
 			}
-			return Fields{"jid": jid, "value": value, "offset": len(whole)}.Raw(), nil
+			return request, nil
 		})
-		if err != nil {
-			return nil, err
-		}
-		size, _ := part.Get("size").Int()
-		data, _ := part.Get("data").Bin()
-		if current := part.getText("version"); version != current {
-			if len(whole) > 0 {
-				return nil, fmt.Errorf("%s of job %s has changed while it was read", value, jid)
-			}
-			version, encoding = current, part.getText("encoding")
-			whole = make([]byte, 0, min(max(size, 0), MaxFrameLimit))
-		}
-		whole = append(whole, data...)
-		switch {
-		case int64(len(whole)) == size && encoding == "msgpack":
-			return Raw(whole), CheckDepth(whole, payloadDepth)
-		case int64(len(whole)) == size:
-			return FromJSON(whole)
-		case len(data) == 0 || int64(len(whole)) > size:
-			return nil, fmt.Errorf("%s of job %s has %d bytes, the node sent %d", value, jid, size, len(whole))
-		}
-	}
+	})
 }
 
 // Client returns the current connection, for requests that Producer has no

@@ -1,6 +1,7 @@
 package clustertest_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -40,7 +41,7 @@ func clientContent(t *testing.T, cl *clustertest.Cluster) {
 
 	const id = "9ac5cfa8-58fd-4b53-b0a5-7b1b1a3eb3c6"
 	large := strings.Repeat("ü€", 4<<20) // 20 MiB
-	response, err := http.Post("http://"+a.HTTP+"/v1/queues/content/jobs", "application/json", strings.NewReader(`{"id":"`+id+`","delay_ms":86400000,"params":{"text":"`+large+`"}}`))
+	response, err := http.Post("http://"+a.HTTP+"/v1/queues/content/jobs", "application/json", strings.NewReader(`{"id":"`+id+`","delay_ms":86400000,"function":"measure","params":{"text":"`+large+`"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +54,32 @@ func clientContent(t *testing.T, cl *clustertest.Cluster) {
 	}
 	if err := c.Params(shortContext(t), "content:"+id, &params); err != nil || params.Text != large {
 		t.Errorf("params: %d bytes of %d, %v", len(params.Text), len(large), err)
+	}
+	work := c.Worker()
+	work.Handle("content", "measure", func(_ context.Context, a *client.Attempt) (any, error) {
+		err := a.Decode(&params)
+		return len(params.Text), err
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- work.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	params.Text = ""
+	if _, err := c.SetJob(shortContext(t), "content:"+id, client.JobSettings{Now: true}); err != nil {
+		t.Fatal(err)
+	}
+	var length int
+	result, err := c.Wait(shortContext(t), "content:"+id)
+	if err == nil {
+		err = result.Decode(&length)
+	}
+	if err != nil || length != len(large) {
+		t.Errorf("the worker got %d bytes of %d, %v", length, len(large), err)
 	}
 	var refused *client.Error
 	if err := c.Params(shortContext(t), "elsewhere:"+id, &params); !errors.As(err, &refused) || refused.Code != "JOB_NOT_FOUND" {

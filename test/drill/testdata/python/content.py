@@ -1,9 +1,10 @@
 """Reads a result of 12 MiB and a payload of 20 MiB, which do not fit into a frame.
 
-The argument is the id of the job with the payload.
+The argument is the id of the job with the payload, which a worker then runs.
 """
 
 import sys
+import threading
 
 import yardmaster
 
@@ -15,4 +16,11 @@ with yardmaster.Client() as client:
         assert result == "x" * (12 << 20), (len(result), result[:40])
     payload = client.payload(sys.argv[1])
     assert payload == {"text": "ü" * (10 << 20)}, str(payload)[:80]
-    print("read", len(result), len(payload["text"]))
+    worker = yardmaster.Worker()
+    worker.job("large", fn="measure")(lambda job: len(job.payload["text"]))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    client.set_job(sys.argv[1], delay=0)
+    print("read", len(result), len(payload["text"]), client.result(sys.argv[1], timeout=60))
+    worker.stop()
+    thread.join()
