@@ -69,9 +69,8 @@ var Endpoints = []Endpoint{
 		Pattern: "GET /v1/jobs/{id}/logs", Request: LogRequest{}, Accepts: "queue lines", Reply: LogReply{},
 	},
 	{
-		Name: "job-list", Subject: "yard.api.v1.job.list", Summary: "a page of a queue's jobs in a state",
-		Pattern: "GET /v1/queues/{queue}/jobs", Request: JobRequest{}, Accepts: "state page page_size brief", Required: "state",
-		Reply: JobPage{}, Indexed: true,
+		Name: "job-list", Subject: "yard.api.v1.job.list", Summary: "a page of the jobs of all or some queues, in all or some states, newest first",
+		Pattern: "GET /v1/jobs", Request: JobListRequest{}, Accepts: "*", Reply: JobList{}, Indexed: true,
 	},
 	{
 		Name: "job-cancel", Subject: "yard.api.v1.job.cancel", Summary: "cancel a job",

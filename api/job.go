@@ -7,35 +7,31 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// JobRequest names a job, or a page of a queue's jobs.
+// JobRequest names a job.
 type JobRequest struct {
 	ID    string `json:"id"`    // a UUID, "<queue>:<UUID>", "<queue>:<key>" or a key
 	Queue string `json:"queue"` // of a job that is named by its key; "" means the only queue with such a job
-
-	// Of a page of jobs, in which Queue is required.
-	State    string `json:"state"`     // new, waiting, delayed, active, completed, failed or cancelled
-	Page     int    `json:"page"`      // from 1; 0 means 1
-	PageSize int    `json:"page_size"` // 1 to 1000; 0 means 15
 
 	// TimeoutMS is how long job-wait waits, at most 10 min; 0 means 30 s.
 	TimeoutMS int64 `json:"timeout_ms"`
 	// Reason is why a job is cancelled, for its history; "" means none.
 	Reason string `json:"reason"`
-	// Brief omits bodies and results from a page.
-	Brief bool `json:"brief"`
 }
 
 // Job is a job with its state. A field that is omitted is unknown or does not apply.
 type Job struct {
 	ID            job.ID            `json:"id"`
-	JID           string            `json:"jid"` // "<queue>:<id>"
+	JID           string            `json:"jid"`           // "<queue>:<id>"
+	Key           string            `json:"key,omitempty"` // with which it was enqueued; omitted if it was a UUID, which is the id, and if the record of the job is gone
 	Queue         string            `json:"queue"`
 	State         string            `json:"state"` // new, waiting, delayed, active, completed, failed or cancelled
 	Function      string            `json:"function,omitempty"`
 	Params        json.RawMessage   `json:"params,omitempty"`
+	ParamsStart   string            `json:"params_start,omitempty"` // job-list only: the beginning of params that are too large to show
 	Payload       []byte            `json:"payload_msgpack,omitempty"`
 	PayloadGone   bool              `json:"payload_gone,omitempty"`
-	PayloadBytes  int               `json:"payload_bytes,omitempty"` // size of a body that is too large to show; 0 means that it is not
+	PayloadUnread string            `json:"payload_unread,omitempty"` // job-list only: why the record with key and params could not be read at present
+	PayloadBytes  int               `json:"payload_bytes,omitempty"`  // size of params or a payload that are too large to show: read them with job-params; 0 means that they are not
 	Created       time.Time         `json:"created_at"`
 	RunAt         time.Time         `json:"run_at"`
 	Started       *time.Time        `json:"started_at,omitempty"`
@@ -75,14 +71,36 @@ type Progress struct {
 	DataMsgpack []byte          `json:"data_msgpack,omitempty"`
 }
 
-// JobPage is a page of a queue's jobs in one state, oldest first.
-type JobPage struct {
-	Queue    string `json:"queue"`
-	State    string `json:"state"`
-	Page     int    `json:"page"`
-	PageSize int    `json:"page_size"`
-	Jobs     []Job  `json:"jobs"` // fewer than PageSize on the last page
+// JobListRequest selects jobs, and a page of them.
+type JobListRequest struct {
+	Queues   []string `json:"queues"`   // empty means all
+	States   []string `json:"states"`   // waiting, delayed, active, completed, failed or cancelled; empty means all
+	Function string   `json:"function"` // "" means any
+	Order    string   `json:"order"`    // by time of acceptance, then id: newest or oldest first; "" means newest
+	Limit    int      `json:"limit"`    // jobs of a page, 1 to 1000; 0 means 50
+	After    string   `json:"after"`    // Next of the previous page; "" means the first page
+	Brief    bool     `json:"brief"`    // omit keys and params, which are read from each job's record
 }
+
+// Values of Order in a [JobListRequest].
+const (
+	OrderNewest = "newest"
+	OrderOldest = "oldest"
+)
+
+// JobList is a page of jobs. Params and payloads above MaxListedBytes are left out. A job
+// keeps its place in the order for life, so that no job is listed twice, and none is missed
+// because another one has changed its state.
+type JobList struct {
+	Jobs []Job `json:"jobs"`
+	// Next is After of the request for the next page, "" on the last page. A page that has
+	// one may have fewer jobs than the limit, even none.
+	Next   string         `json:"next,omitempty"`
+	Totals map[string]int `json:"totals"` // number of jobs of the selected queues by state, whatever the other filters
+}
+
+// MaxListedBytes is the size of the largest params and payload that a [JobList] has.
+const MaxListedBytes = 256
 
 // JobChanged reports a job's new state.
 type JobChanged struct {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -21,8 +22,8 @@ func progressOf(r *job.Progress) *Progress {
 // left out.
 func JobOf(v *job.View) Job {
 	j := Job{
-		ID: v.ID, JID: v.Queue + ":" + v.ID.String(), Queue: v.Queue, State: v.State.String(),
-		Function: v.Function, PayloadGone: v.PayloadGone, Created: v.Created, RunAt: v.RunAt,
+		ID: v.ID, Key: v.Key, JID: v.Queue + ":" + v.ID.String(), Queue: v.Queue, State: v.State.String(),
+		Function: v.Function, PayloadGone: v.PayloadGone, PayloadUnread: v.Unread, Created: v.Created, RunAt: v.RunAt,
 		Started: timePtr(v.Started), Ended: timePtr(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
@@ -48,6 +49,25 @@ func JobOf(v *job.View) Job {
 	}
 	if r := v.Progress; r != nil {
 		j.Lease, j.Progress = timePtr(r.Lease), progressOf(r)
+	}
+	return j
+}
+
+// ListedJobOf returns v as it is in a [JobList]: without its trace context, and with at most
+// MaxListedBytes of params or payload.
+func ListedJobOf(v *job.View) Job {
+	j := JobOf(v)
+	j.Trace = nil
+	if v.Spec == nil {
+		return j
+	}
+	size := len(v.Spec.Params) + len(v.Spec.Payload)
+	if v.Spec.Blob != nil {
+		size = int(v.Spec.Blob.Size)
+	}
+	if size > MaxListedBytes {
+		j.Params, j.Payload, j.PayloadBytes = nil, nil, size
+		j.ParamsStart = strings.ToValidUTF8(string(v.Spec.Params[:min(len(v.Spec.Params), MaxListedBytes)]), "")
 	}
 	return j
 }

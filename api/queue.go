@@ -114,15 +114,22 @@ type Removed struct {
 
 // QueueOf returns a queue of the ledger as the API shows it.
 func QueueOf(v *ledger.QueueView) Queue {
-	q := Queue{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Retention: ownRetention(v.Config.Retention), Counts: map[string]int{}}
+	q := Queue{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Retention: ownRetention(v.Config.Retention)}
 	if v.Paused {
 		q.State = "paused"
 	}
 	if v.Config.Limit > 0 {
 		q.Limit = &v.Config.Limit
 	}
-	for s := job.Waiting; int(s) < job.States; s++ {
-		q.Counts[s.String()] = v.Counts[s]
-	}
+	q.Counts = StateCounts(v.Counts)
 	return q
+}
+
+// StateCounts returns numbers of jobs by the names of their states.
+func StateCounts(counts [job.States]int) map[string]int {
+	named := make(map[string]int, len(counts))
+	for s := job.Waiting; int(s) < job.States; s++ {
+		named[s.String()] = counts[s]
+	}
+	return named
 }

@@ -1,24 +1,35 @@
 package cli
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 func fakeJobChanges(t *testing.T) *fakeAPI {
 	page := func(question []byte) ([]byte, error) {
-		switch {
-		case strings.Contains(string(question), `"waiting"`) && strings.Contains(string(question), `"page":1,`):
-			return []byte(`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a21","state":"waiting","function":"send"},{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a22","state":"waiting","function":"other"}]}`), nil
-		case strings.Contains(string(question), `"active"`):
-			return []byte(`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a23","state":"active","function":"send"},{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a24","state":"active","function":"send"}]}`), nil
+		var asked api.JobListRequest
+		if err := json.Unmarshal(question, &asked); err != nil {
+			return nil, err
 		}
-		return []byte(`{"jobs":[]}`), nil
+		list := api.JobList{Jobs: []api.Job{}}
+		for n, one := range []api.Job{
+			{State: "waiting", Function: "send"}, {State: "waiting", Function: "other"}, {State: "active", Function: "send"}, {State: "active", Function: "send"},
+		} {
+			one.ID, _ = job.ParseID(fmt.Sprintf("0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a2%d", n+1))
+			if slices.Contains(asked.States, one.State) && (asked.Function == "" || asked.Function == one.Function) {
+				list.Jobs = append(list.Jobs, one)
+			}
+		}
+		return json.Marshal(list)
 	}
 	return startFakeAPI(t, cannedReplies{
 		"yard.api.v1.job.list": page,

@@ -289,7 +289,7 @@ func TestDoc_ListsMessageKeys(t *testing.T) {
 	if len(keys) < 40 {
 		t.Fatalf("found %d keys, want more", len(keys))
 	}
-	view := job.View{Function: "f", PayloadGone: true, Fault: &job.Fault{Message: "m", Type: "t", Code: "c"}}
+	view := job.View{Function: "f", Key: "k", PayloadGone: true, Fault: &job.Fault{Message: "m", Type: "t", Code: "c"}}
 	for key, value := range (queries{server: &Server{deliveries: new(deliveries)}}).jobFields(&view) {
 		keys[key] = true
 		if inner, ok := value.(overhop.Fields); ok {

@@ -29,6 +29,9 @@ func (q queries) jobFields(view *job.View) overhop.Fields {
 	if view.Function != "" {
 		record["fn"] = view.Function
 	}
+	if view.Key != "" {
+		record["key"] = view.Key
+	}
 	if view.PayloadGone {
 		record["payload_gone"] = true
 	}

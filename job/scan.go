@@ -17,13 +17,13 @@ import (
 // still be valid.
 func ScanSpec(body []byte) (Spec, bool) {
 	var s Spec
-	ok := s.scan(body)
+	ok := s.scan(body, "")
 	return s, ok
 }
 
-// scan parses the body of a record into s, a zero Spec. If it returns false,
-// encoding/json has to parse the body and s must be discarded.
-func (s *Spec) scan(body []byte) bool {
+// scan parses a body into s, a zero Spec, except for the text under the name ignored, if that
+// is not "". If it returns false, encoding/json has to parse the body and s must be discarded.
+func (s *Spec) scan(body []byte, ignored string) bool {
 	i := skipSpace(body, 0)
 	if i == len(body) || body[i] != '{' {
 		return false
@@ -38,7 +38,12 @@ func (s *Spec) scan(body []byte) bool {
 			return false
 		}
 		name := body[nameStart+1 : nameEnd-1]
-		if i = s.scanField(name, body, skipSpace(body, i+1)); i < 0 {
+		if i = skipSpace(body, i+1); ignored != "" && string(name) == ignored {
+			i = skipString(body, i)
+		} else {
+			i = s.scanField(name, body, i)
+		}
+		if i < 0 {
 			return false
 		}
 		if i = skipSpace(body, i); i == len(body) || body[i] != ',' && body[i] != '}' {

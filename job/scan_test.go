@@ -15,13 +15,14 @@ func TestScan(t *testing.T) {
 		` { "function" : "demo#echo" , "params" : { } } `,
 		`{"params":{"to":"ann","n":[1,-2.5e+3,0,true,false,null],"deep":{"er":{}}},"priority":0,"max_attempts":12}`,
 		`{"function":"f","delay_ms":30000,"result_ttl_ms":0}`,
+		`{"function":"f","key":"order \"7\" – ünï"}`,
 		`{"function":"f","params":{"text":"a \"quoted\" \\ word – ünï"},"timeout_ms":100000000000000000,"retry_interval_ms":1}`,
 	} {
 		var got, want Spec
 		if err := json.Unmarshal([]byte(body), &want); err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
-		if !got.scan([]byte(body)) {
+		if !got.scan([]byte(body), recordKey) {
 			t.Errorf("%s: not accepted", body)
 			continue
 		}
@@ -36,7 +37,7 @@ func TestScan_FallsBack(t *testing.T) {
 	for _, body := range []string{
 		``, `{`, `[]`, `{}`, `{"function":"f"`, `{"function":"f"}x`, `{"function":"f",}`, `{,"function":"f"}`,
 		`{"function":"a","function":"b"}`, `{"params":{},"params":{}}`, `{"priority":1,"priority":2}`,
-		`{"Function":"f"}`, `{"function":"\u0041"}`, `{"function":"ü"}`, `{"function":null}`, `{"other":1}`,
+		`{"Function":"f"}`, `{"function":"\u0041"}`, `{"function":"ü"}`, `{"function":null}`, `{"other":1}`, `{"function":"f","key":"k"}`, `{"function":"f","":"k"}`,
 		`{"priority":1.0}`, `{"priority":1e1}`, `{"priority":01}`, `{"priority":-1}`, `{"priority":1000000000000000000}`,
 		`{"params":null}`, `{"params":[]}`, `{"params":{"a":01}}`, `{"params":{"a":1.}}`, `{"params":{"a":-}}`, `{"params":{"a":1e}}`,
 		`{"params":{"a":tru}}`, `{"params":{"a" 1}}`, `{"params":{1:1}}`, `{"params":{"a":1]}`, `{"params":{"a":[1}}}`,
@@ -44,7 +45,7 @@ func TestScan_FallsBack(t *testing.T) {
 		`{"params":{"a":"\u0041"}}`, `{"params":{"a":` + strings.Repeat("[", maxScanDepth) + strings.Repeat("]", maxScanDepth) + `}}`,
 	} {
 		var s Spec
-		if s.scan([]byte(body)) {
+		if s.scan([]byte(body), "") {
 			t.Errorf("%s accepted as %+v", body, s)
 		}
 	}
@@ -61,7 +62,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{"function":"f","delay_ms":5,"result_ttl_ms":1}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got, want Spec
-		if !got.scan(body) {
+		if !got.scan(body, recordKey) {
 			return
 		}
 		if err := json.Unmarshal(body, &want); err != nil {

@@ -6,11 +6,13 @@ import "time"
 // with its body and its result if they are still stored.
 type View struct {
 	ID            ID
+	Key           string // with which its producer enqueued it; "": none, a UUID, or not known because PayloadGone or Unread
 	Queue         string
 	State         State
 	Function      string
-	Spec          *Spec // nil if PayloadGone
-	PayloadGone   bool  // the body's record has been reclaimed
+	Spec          *Spec  // nil if PayloadGone
+	PayloadGone   bool   // the body's record has been reclaimed
+	Unread        string // why the body's record cannot be read at present; "": it was, it is gone, or it was not asked for
 	Created       time.Time
 	RunAt         time.Time
 	Started       time.Time // of the last attempt; zero: never started

@@ -48,6 +48,8 @@ func TestLedger_Properties(t *testing.T) {
 			case 2:
 				g.refuseStale(t)
 				restored.Apply(g.at, nil)
+			case 3:
+				checkLists(t, g.ledger)
 			}
 		}
 		if kept != nil && !bytes.Equal(before, encoded(t, kept)) {

@@ -28,7 +28,7 @@ func TestIndexHeader(t *testing.T) {
 		{"PUT", "/v1/cron/daily", `{"schedule":"0 0 3 * * *","queue":"mail","job":{"function":"f"}}`, true},
 		{"GET", "/v1/jobs/" + id, "", false},
 		{"GET", "/v1/jobs/" + id + "/explain", "", false},
-		{"GET", "/v1/queues/mail/jobs?state=waiting", "", false},
+		{"GET", "/v1/jobs?states=waiting", "", false},
 		{"GET", "/v1/queues", "", false},
 		{"GET", "/v1/queues/mail", "", false},
 		{"GET", "/v1/queues/mail/explain", "", false},

@@ -1,10 +1,8 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -96,37 +94,6 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 func isUnavailable(err error) bool {
 	_, unavailable := errors.AsType[*job.UnavailableError](err)
 	return unavailable
-}
-
-// Page sizes of jobs.
-const (
-	defaultPageSize = 15
-	maxPageSize     = 1000
-)
-
-// list returns a page of a queue's jobs in a state, with or without their bodies.
-func (h *Jobs) list(ctx context.Context, q *api.JobRequest) (*api.JobPage, error) {
-	state, ok := job.ParseState(q.State)
-	if !ok {
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be new, waiting, delayed, active, completed, failed or cancelled", q.State)}
-	}
-	q.Page, q.PageSize = cmp.Or(q.Page, 1), cmp.Or(q.PageSize, defaultPageSize)
-	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPageSize {
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("page counts from 1, page_size is 1 to %d", maxPageSize)}
-	}
-	list := h.Viewer.List
-	if q.Brief {
-		list = h.Viewer.Page
-	}
-	views, err := list(ctx, q.Queue, q.Page, q.PageSize, state)
-	if err != nil {
-		return nil, err
-	}
-	page := &api.JobPage{Queue: q.Queue, State: q.State, Page: q.Page, PageSize: q.PageSize, Jobs: make([]api.Job, len(views))}
-	for i := range views {
-		page.Jobs[i] = api.JobOf(&views[i])
-	}
-	return page, nil
 }
 
 func (h *Jobs) cancel(ctx context.Context, q *api.JobRequest) (*api.JobChanged, error) {

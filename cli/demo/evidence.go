@@ -83,38 +83,27 @@ func (c *demoCluster) collectEvidence(ctx context.Context) (s evidence, err erro
 	return s, err
 }
 
-// readEnds returns the terminal states of all jobs that have ended, by job.
+// readEnds returns the terminal states of all jobs that have ended, by job. It
+// requests them page by page from surviving nodes.
 func (c *demoCluster) readEnds(ctx context.Context) (map[job.ID]end, error) {
 	ends := make(map[job.ID]end)
-	for _, queue := range []string{queueOverhop, queueRRQ} {
-		for _, state := range []job.State{job.Completed, job.Failed, job.Cancelled} {
-			if err := c.addEnds(ctx, ends, queue, state.String()); err != nil {
-				return nil, err
-			}
-		}
+	request := api.JobListRequest{
+		Queues: []string{queueOverhop, queueRRQ}, States: []string{job.Completed.String(), job.Failed.String(), job.Cancelled.String()},
+		Order: api.OrderOldest, Limit: 1000, Brief: true,
 	}
-	return ends, nil
-}
-
-// addEnds adds a queue's jobs in a terminal state to ends. It requests them page by page
-// from surviving nodes.
-func (c *demoCluster) addEnds(ctx context.Context, ends map[job.ID]end, queue, state string) error {
-	const pageSize = 1000 // the maximum
 	subject := api.Subject("job-list")
-	for number := 1; ; number++ {
-		var page api.JobPage
-		err := c.askSurvivors(ctx, "a node answers "+subject, func(m *member) error {
-			return m.Ask(ctx, subject, map[string]any{"queue": queue, "state": state, "page": number, "page_size": pageSize}, &page)
-		})
+	for {
+		var page api.JobList
+		err := c.askSurvivors(ctx, "a node answers "+subject, func(m *member) error { return m.Ask(ctx, subject, &request, &page) })
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for i := range page.Jobs {
 			j := &page.Jobs[i]
 			ends[j.ID] = end{j.State, j.Attempts, j.Losses}
 		}
-		if len(page.Jobs) < pageSize {
-			return nil
+		if request.After = page.Next; page.Next == "" {
+			return ends, nil
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -126,29 +127,25 @@ type cancelResult struct {
 }
 
 // list returns the jobs that f selects and whose ids are not in listed, and adds their
-// ids to listed. It requests the jobs page by page.
+// ids to listed.
 func (f *cancelFlags) list(ctx context.Context, env *command.Env, listed map[string]bool) (jobs []cancelResult, err error) {
-	const pageSize = 500
 	for _, state := range cancellable {
 		if f.state != "" && f.state != state {
 			continue
 		}
-		for number := 1; ; number++ {
-			page, err := connect.Decode[api.JobPage](env.Send(ctx, api.Subject("job-list"), map[string]any{
-				"queue": f.queue, "state": state, "page": number, "page_size": pageSize, "brief": true,
-			}))
+		selected := listFlags{queues: []string{f.queue}, states: []string{state}, function: f.function, oldest: true, limit: math.MaxInt, brief: true}
+		list, err := selected.list(ctx, env)
+		if err != nil {
+			return nil, err
+		}
+		for _, text := range list.Jobs {
+			j, err := connect.Decode[api.Job](text, nil)
 			if err != nil {
 				return nil, err
 			}
-			for i := range page.Jobs {
-				j := &page.Jobs[i]
-				if id := j.ID.String(); !listed[id] && (f.function == "" || j.Function == f.function) {
-					listed[id] = true
-					jobs = append(jobs, cancelResult{ID: id, State: j.State})
-				}
-			}
-			if len(page.Jobs) < pageSize {
-				break
+			if id := j.ID.String(); !listed[id] {
+				listed[id] = true
+				jobs = append(jobs, cancelResult{ID: id, State: j.State})
 			}
 		}
 	}

@@ -8,14 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
-	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -28,7 +26,7 @@ func Verbs(env *command.Env) *cobra.Command {
 		Short: "Show, list, explain, wait for, change, cancel, retry, replay and remove jobs; show their logs",
 		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
 --queue, by the key it was enqueued with.`,
-		Example: `  yardmaster job list mail --state failed
+		Example: `  yardmaster job list --state failed
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
@@ -125,79 +123,6 @@ exits with 1, and the job continues.`,
 	return c
 }
 
-// jobList returns the verb 'job list'.
-func jobList(env *command.Env) *cobra.Command {
-	var f listFlags
-	c := env.WithJSON(&cobra.Command{
-		Use:     "list <queue>",
-		Aliases: []string{"ls"},
-		Short:   "List a queue's jobs, oldest first",
-		Long: `Lists one page of the queue's jobs in a state, oldest first; without --state, the
-first page of every state.`,
-		Example: `  yardmaster job list mail
-  yardmaster job list mail --state failed --page 2`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if _, known := job.ParseState(f.state); f.state != "" && !known {
-				return usererror.Usage(c, "--state is %q: must be one of %s", f.state, strings.Join(jobStates, ", "))
-			}
-			if f.page < 1 || f.pageSize < 1 {
-				return usererror.Usage(c, "--page and --page-size must be at least 1")
-			}
-			if f.page > 1 && f.state == "" {
-				return usererror.Usage(c, "--page requires --state")
-			}
-			return listJobs(c.Context(), env, args[0], f)
-		},
-	})
-	c.Flags().StringVar(&f.state, "state", "", "only jobs in this `state`: "+strings.Join(jobStates, ", "))
-	c.Flags().IntVar(&f.page, "page", 1, "`number` of the page")
-	c.Flags().IntVar(&f.pageSize, "page-size", 20, "largest number of jobs on a page")
-	return c
-}
-
-// listFlags are the flags of 'job list'.
-type listFlags struct {
-	state          string // "" means every state
-	page, pageSize int    // page is from 1
-}
-
-// jobStates are the states of jobs in the ledger, in the order of display.
-var jobStates = []string{"active", "waiting", "delayed", "failed", "cancelled", "completed"}
-
-// listJobs shows a page of a queue's jobs in one state, or one page of each state.
-func listJobs(ctx context.Context, env *command.Env, queue string, f listFlags) error {
-	request := map[string]any{"queue": queue, "state": f.state, "page": f.page, "page_size": f.pageSize}
-	if f.state != "" {
-		return command.Request(ctx, env, api.Subject("job-list"), request, jobsTable)
-	}
-	jobs := []json.RawMessage{}
-	for _, state := range jobStates {
-		request["state"] = state
-		page, err := connect.Decode[struct{ Jobs []json.RawMessage }](env.Send(ctx, api.Subject("job-list"), request))
-		if err != nil {
-			return err
-		}
-		jobs = append(jobs, page.Jobs...)
-	}
-	return command.PrintValue(env, struct {
-		Queue string            `json:"queue"`
-		Jobs  []json.RawMessage `json:"jobs"`
-	}{queue, jobs}, jobsTable)
-}
-
-// jobsTable shows jobs, one per line.
-func jobsTable(w io.Writer, page *api.JobPage) {
-	if len(page.Jobs) == 0 {
-		command.Printf(w, "no jobs\n")
-		return
-	}
-	command.Printf(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
-	for i := range page.Jobs {
-		j := &page.Jobs[i]
-		command.Row(w, j.ID, j.State, command.OrDash(j.Function), attemptText(j), command.TimeText(&j.Created), jobNote(j))
-	}
-}
-
 // attemptText returns the number of a job's attempts, and of how many it has at most if
 // the job sets that.
 func attemptText(j *api.Job) string {
@@ -230,6 +155,7 @@ func jobTable(out io.Writer, j *api.Job) {
 	defer w.Flush()
 	row := command.Fields(w)
 	row("job", j.ID.String())
+	row("key", j.Key)
 	row("queue", j.Queue)
 	row("state", j.State)
 	row("function", j.Function)

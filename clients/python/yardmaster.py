@@ -1864,6 +1864,8 @@ class Client:
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
         """Return a job's record, or None if the connected node does not know the job (yet).
 
+        It has the job's ``key``, unless that was a UUID or the job ended so long
+        ago that its payload is gone.
         Raises OverhopError RESPONSE_TOO_LARGE if the record does not fit into a
         frame; result() and payload() read values of any size.
         """

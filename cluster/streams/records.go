@@ -136,14 +136,19 @@ func ProducerHeaders(get func(string) string) job.Headers {
 	}
 }
 
-// LoadRecord reads one record and retries until ctx ends. It returns
-// [ErrNotStored] if the record is gone.
+// LoadRecord reads one record and retries until ctx ends. The body has the producer's key,
+// see [job.KeyOf]: a client that publishes straight to a lane gives it in a header. The error
+// is [ErrNotStored] if the record is gone.
 func (r *Reader) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
 	s, err := r.load(ctx, subjects.LaneStream(at.Lane), getRequest{Seq: at.Seq})
 	if err != nil {
 		return job.Record{}, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, err)
 	}
-	return toRecord(at.Lane, &s), nil
+	record := toRecord(at.Lane, &s)
+	if _, kind, _, ok := subjects.ParseLaneSubject(s.subject); ok && kind == subjects.DirectPublish && json.Valid(record.Body) {
+		record.Body = job.WithKey(record.Body, record.Key)
+	}
+	return record, nil
 }
 
 // Load reads the body of a job, from its own record or from the blob that the

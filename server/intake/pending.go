@@ -120,9 +120,11 @@ func (p *pending) publishLarge() (err error) {
 }
 
 // publish publishes a record under its job id. The producer's key would do for the
-// ledger but not for JetStream, where the same key in two queues is one message.
+// ledger but not for JetStream, where the same key in two queues is one message. The key
+// is in the record's body, to be shown.
 func (p *pending) publish() {
 	p.at = time.Now()
+	p.Body = job.WithKey(p.Body, p.Key)
 	p.in.cfg.Publish(p.Queue, p.id.String(), p.at, p.Body, p.receive)
 }
 

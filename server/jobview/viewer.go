@@ -225,11 +225,16 @@ func (v *Viewer) isUnpublished(number uint64) (unpublished bool) {
 	return unpublished
 }
 
-// addBody adds the job's body. It is no error if the body has been deleted or its lane no
+// addBody adds the job's body and key. It is no error if the body has been deleted or its lane no
 // longer exists, which readiness reports. The body of a rejected record, which is not a
 // job, is left out.
 func (v *Viewer) addBody(ctx context.Context, view *job.View) error {
-	body, err := v.LoadBody(ctx, view.Position, view.ID)
+	var body []byte
+	record, err := v.LoadRecord(ctx, view.Position, view.ID)
+	if err == nil {
+		view.Key = job.KeyOf(record, view.Queue, view.ID)
+		body, err = v.Reader.LoadRecordBody(ctx, record)
+	}
 	switch {
 	case isGone(err):
 		view.PayloadGone = true

@@ -178,28 +178,20 @@ func (v *Verdict) judgeEnded(id job.ID, open map[job.ID]bool) {
 	delete(open, id)
 }
 
-// eachEnded calls visit for each job of a queue that ended in a state. It halves
-// the page size if a page of large jobs does not fit into an answer.
+// eachEnded calls visit for each job of a queue that ended in a state.
 func (c *Cluster) eachEnded(ctx context.Context, n *Node, queue, state string, visit func(job.ID)) error {
-	seen, size := 0, 512 // size divides seen
+	request := api.JobListRequest{Queues: []string{queue}, States: []string{state}, Order: api.OrderOldest, Limit: 1000, Brief: true}
 	for {
-		var answer api.JobPage
-		request := api.JobRequest{Queue: queue, State: state, Page: seen/size + 1, PageSize: size}
-		err := n.Ask(ctx, api.SubjectAPI+".job.list", request, &answer)
-		if refusal := (*api.Error)(nil); errors.As(err, &refusal) && refusal.Code == "413" && size > 1 {
-			size /= 2
-			continue
-		}
-		if err != nil {
+		var list api.JobList
+		if err := n.Ask(ctx, api.Subject("job-list"), &request, &list); err != nil {
 			return err
 		}
-		for _, j := range answer.Jobs {
-			visit(j.ID)
+		for i := range list.Jobs {
+			visit(list.Jobs[i].ID)
 		}
-		if len(answer.Jobs) < size {
+		if request.After = list.Next; list.Next == "" {
 			return nil
 		}
-		seen += size
 	}
 }
 

@@ -139,7 +139,7 @@ func cancelAll(t *testing.T, ctx context.Context, cl *Cluster, queue string, job
 	t.Helper()
 	counts(t, ctx, cl, queue, map[string]int{"waiting": jobs})
 	var page struct{ Jobs []struct{ ID job.ID } }
-	insist(t, ctx, cl, "job.list", map[string]any{"queue": queue, "state": "waiting", "page_size": 1000, "brief": true}, &page)
+	insist(t, ctx, cl, "job.list", map[string]any{"queues": []string{queue}, "states": []string{"waiting"}, "limit": 1000, "brief": true}, &page)
 	var all sync.WaitGroup
 	for part := range 8 {
 		all.Go(func() {

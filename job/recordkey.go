@@ -1,0 +1,51 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// recordKey is the name of the producer's key in the body of a record. It is not part of a
+// [Spec]: producers give their key apart from the job.
+const recordKey = "key"
+
+// WithKey returns the body of a record with the producer's key added to it, so that the key
+// can be shown wherever the record is: in its lane, relocated, or in a dead letter. The ledger
+// does not keep keys, which would add up to half of what a job takes there. A key that is a UUID
+// is the job's id and is not added. The body must be valid JSON; unless it is an object with
+// fields, WithKey returns it as it is.
+func WithKey(body []byte, key string) []byte {
+	const space = " \t\r\n"
+	fields, isObject := bytes.CutSuffix(bytes.TrimRight(body, space), []byte("}"))
+	fields = bytes.TrimRight(fields, space)
+	if _, isID := parseID(key); key == "" || isID || !isObject || len(fields) == 0 || fields[len(fields)-1] == '{' {
+		return body
+	}
+	text, err := json.Marshal(key)
+	if err != nil {
+		return body
+	}
+	with := make([]byte, 0, len(fields)+len(recordKey)+len(text)+5)
+	with = append(with, fields...)
+	with = append(with, `,"`+recordKey+`":`...)
+	with = append(with, text...)
+	return append(with, '}')
+}
+
+// KeyOf returns the key that [WithKey] added to the body of the record of a job, "" if there
+// is none: the producer gave no key, or a UUID, or the record is one that debounced the job.
+func KeyOf(body []byte, queue string, id ID) string {
+	at := bytes.LastIndex(body, []byte(`,"`+recordKey+`":`))
+	if at < 0 {
+		return ""
+	}
+	var key string
+	text := bytes.TrimSuffix(body[at+len(recordKey)+4:], []byte("}"))
+	if json.Unmarshal(text, &key) != nil {
+		return ""
+	}
+	if named, err := KeyID(queue, key); err != nil || named != id {
+		return ""
+	}
+	return key
+}
