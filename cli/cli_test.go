@@ -380,7 +380,7 @@ func TestWait_RetriesWhileUnavailable(t *testing.T) {
 	if got.code != 0 || len(f.requests()) != 4 || !strings.Contains(got.out, "completed") || !strings.Contains(got.out, "[1]") {
 		t.Errorf("gave up after a temporary refusal: %+v", got)
 	}
-	if got.err != "yardmaster: the job already existed\nyardmaster: accepted as 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28\n" {
+	if got.err != "yardmaster: the job already existed\nyardmaster: waiting for job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28\n" {
 		t.Errorf("duplicate: %q", got.err)
 	}
 }

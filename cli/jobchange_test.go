@@ -128,7 +128,7 @@ func TestReplay(t *testing.T) {
 		want        cmdResult
 	}{
 		{"job replay old -q mail --to slow --id k --params {\"a\":1}", `replay {"id":"old","new_id":"k","params":{"a":1},"queue":"mail","to":"slow"}`, cmdResult{out: made + "\n", err: existed}},
-		{"job replay old --wait", `replay {"id":"old"}`, cmdResult{out: "job    " + made + "\nstate  completed\n", err: existed + "yardmaster: accepted as " + made + "\n"}},
+		{"job replay old --wait", `replay {"id":"old"}`, cmdResult{out: "job    " + made + "\nstate  completed\n", err: existed + "yardmaster: waiting for job " + made + "\n"}},
 	} {
 		f.requests()
 		got := f.run(t, strings.Fields(tt.line)...)

@@ -22,7 +22,7 @@ var (
 	invalidErrors  = []error{job.ErrBadQueueName, job.ErrBadID, job.ErrKeyTooLong}
 	notFoundErrors = []error{job.ErrQueueNotFound, job.ErrJobNotFound, streams.ErrNotStored}
 	conflictErrors = []error{
-		job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueNotPaused, job.ErrSystemQueue,
+		job.ErrQueueExists, job.ErrTooManyQueues, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueNotPaused, job.ErrSystemQueue,
 		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrNotChangeable, job.ErrLeaseLost,
 		ledger.ErrBackupRunning, ledger.ErrNotFresh, ledger.ErrNotRestoring, ledger.ErrRestoreIncomplete, ledger.ErrMembersChanging,
 	}
@@ -35,7 +35,27 @@ func AsAPIError(err error) *api.Error {
 		return apiErr
 	}
 	code, retryAfter := errorCode(err)
-	return &api.Error{Code: code, Text: err.Error(), RetryAfter: retryAfter}
+	return &api.Error{Code: code, Text: err.Error(), RetryAfter: retryAfter, Data: errorData(err)}
+}
+
+// errorData returns the details of an error, nil if it has none. They have a reason, a word
+// for programs.
+func errorData(err error) []byte {
+	var details struct {
+		ID     job.ID `json:"id,omitzero"`
+		Reason string `json:"reason"`
+	}
+	removed, isRemoved := errors.AsType[*job.RemovedError](err)
+	switch {
+	case isRemoved:
+		details.ID, details.Reason = removed.ID, job.CodeRemoved
+	case errors.Is(err, job.ErrTooManyQueues):
+		details.Reason = "too_many_queues"
+	default:
+		return nil
+	}
+	data, _ := json.Marshal(details) // cannot fail
+	return data
 }
 
 // errorCode returns the code of an error, and after what time a retry makes sense, 0 if
@@ -49,6 +69,9 @@ func errorCode(err error) (code string, retryAfter time.Duration) {
 	}
 	if limited, ok := errors.AsType[*job.RateLimitedError](err); ok {
 		return api.CodeLimited, limited.RetryAfter
+	}
+	if _, removed := errors.AsType[*job.RemovedError](err); removed {
+		return api.CodeConflict, 0
 	}
 	_, invalid := errors.AsType[*job.InvalidError](err)
 	isErr := func(target error) bool { return errors.Is(err, target) }

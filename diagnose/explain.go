@@ -190,7 +190,11 @@ func (g *Diagnoser) explainMissing(ctx context.Context, q *api.JobRequest, id jo
 		checkQuorum(&e.Observed, e.Reasons)
 	default:
 		e.State = "forgotten"
-		e.Reasons = []api.Reason{{Code: api.ReasonForgotten, Text: "there was such a job, and the yard has kept only its id"}}
+		text, removed := "there was such a job, and the yard has kept only its id", false
+		if g.cfg.View(func(l *ledger.Ledger) { removed = l.Removed(id) }); removed {
+			text = "there was such a job, which was removed at a caller's request, and the yard has kept only its id"
+		}
+		e.Reasons = []api.Reason{{Code: api.ReasonForgotten, Text: text}}
 	}
 	e.Verdict = sentence(e.Reasons[0].Text)
 	e.History.Note = "not searched; 'yardmaster events --since 0 --job <id>' searches all history"

@@ -56,6 +56,9 @@ func wireError(err error) codeError {
 	if duplicate, ok := errors.AsType[*job.DuplicateError](err); ok {
 		return codeError{overhop.CodeDuplicateJob, err.Error(), overhop.Fields{"jid": jid(duplicate.Queue, duplicate.ID)}}
 	}
+	if removed, ok := errors.AsType[*job.RemovedError](err); ok {
+		return codeError{overhop.CodeRemovedJob, err.Error(), overhop.Fields{"jid": jid(removed.Queue, removed.ID)}}
+	}
 	if _, ok := errors.AsType[*job.InvalidError](err); ok {
 		// The one job field whose name differs between the cluster's JSON and Overhop.
 		return codeError{overhop.CodeInvalidJobPayload, strings.ReplaceAll(err.Error(), "run_at", "scheduled_at"), nil}

@@ -56,6 +56,11 @@ func TestRefusal_Guards(t *testing.T) {
 			"job 00000000-0000-0000-0000-000000000001 of queue post holds the same unique key", `{"jid":"post:00000000-0000-0000-0000-000000000001"}`,
 		},
 		{
+			&job.RemovedError{Queue: "mail", ID: job.ID{15: 1}, Kept: time.Minute}, overhop.CodeRemovedJob,
+			"duplicate_of_removed: no job was made, because job 00000000-0000-0000-0000-000000000001 had the same key and was removed; use another key, or this one again 1m0s or more after the removal",
+			`{"jid":"mail:00000000-0000-0000-0000-000000000001"}`,
+		},
+		{
 			&job.InvalidError{Reason: "debounce_key and run_at exclude each other"}, overhop.CodeInvalidJobPayload,
 			"debounce_key and scheduled_at exclude each other", "{}",
 		},

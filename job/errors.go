@@ -12,7 +12,7 @@ import (
 var (
 	ErrQueueNotFound  = errors.New("queue does not exist")
 	ErrQueueExists    = errors.New("queue exists already")
-	ErrTooManyQueues  = errors.New("the yard already has the maximum number of queues; remove one first")
+	ErrTooManyQueues  = errors.New("too_many_queues: the yard has the maximum number of queues")
 	ErrQueueNotEmpty  = errors.New("queue still holds jobs that have not ended")
 	ErrQueuePaused    = errors.New("queue is paused already")
 	ErrQueueNotPaused = errors.New("queue is not paused")

@@ -148,6 +148,22 @@ func (s *Spec) validateGuards() error {
 	return nil
 }
 
+// RemovedError is returned when no job was created because the one that had its key was
+// removed by a caller. The yard keeps the ids of removed jobs for
+// some time, so that no late copy of a record creates a job again.
+type RemovedError struct {
+	Queue string
+	ID    ID            // of the job that was removed
+	Kept  time.Duration // how long its id is kept at least
+}
+
+// CodeRemoved is the word with which programs recognize a [RemovedError].
+const CodeRemoved = "duplicate_of_removed"
+
+func (e *RemovedError) Error() string {
+	return fmt.Sprintf("%s: no job was made, because job %s had the same key and was removed; use another key, or this one again %s or more after the removal", CodeRemoved, e.ID, e.Kept)
+}
+
 // DuplicateError is returned when no job was created because another job holds
 // its unique key.
 type DuplicateError struct {

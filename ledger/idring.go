@@ -22,6 +22,7 @@ type idRing struct {
 type idSlab struct {
 	from, at int64 // when its first and its last id were added, in Unix nanoseconds
 	ids      []job.ID
+	removed  []uint16 // offsets of the ids of jobs that a caller removed, ascending
 }
 
 // Bounds of an idRing.
@@ -41,8 +42,9 @@ func newIDRing() *idRing { return &idRing{index: &idIndex{seed: maphash.MakeSeed
 
 func (g *idRing) copy() *idRing { return &idRing{slabs: slices.Clone(g.slabs), size: g.size} }
 
-// add adds an id at the time now, in Unix nanoseconds. The ring must not have it.
-func (g *idRing) add(id job.ID, now int64) {
+// add adds an id at the time now, in Unix nanoseconds. The ring must not have it. removed
+// is whether a caller has removed the job.
+func (g *idRing) add(id job.ID, now int64, removed bool) {
 	last := len(g.slabs) - 1
 	if last < 0 || len(g.slabs[last].ids) == slabSize || now-g.slabs[last].from >= slabSpan && last < maxShortSlabs {
 		if len(g.slabs) == maxSlabs {
@@ -56,6 +58,9 @@ func (g *idRing) add(id job.ID, now int64) {
 		grown := make([]job.ID, len(slab.ids), min(max(16, 2*cap(slab.ids)), slabSize))
 		copy(grown, slab.ids)
 		slab.ids = grown
+	}
+	if removed {
+		slab.removed = append(slab.removed, uint16(len(slab.ids)))
 	}
 	slab.ids, slab.at = append(slab.ids, id), now
 	g.size++
@@ -124,24 +129,47 @@ func (s *idShard) next(i int) int {
 
 // has reports whether the ring has an id. It must not be called on a copy.
 func (g *idRing) has(id job.ID) bool {
-	h := g.index.hash(&id)
+	_, ok := g.find(&id)
+	return ok
+}
+
+// wasRemoved reports whether the ring has the id of a job that a caller has removed. It
+// must not be called on a copy.
+func (g *idRing) wasRemoved(id job.ID) bool {
+	slot, ok := g.find(&id)
+	if !ok {
+		return false
+	}
+	slab, offset := g.place(slot)
+	_, removed := slices.BinarySearch(g.slabs[slab].removed, uint16(offset))
+	return removed
+}
+
+// find returns the slot of an id.
+func (g *idRing) find(id *job.ID) (slot uint32, ok bool) {
+	h := g.index.hash(id)
 	shard := g.index.shard(h)
 	if shard.used == 0 {
-		return false
+		return 0, false
 	}
 	for i := h.first(len(shard.slots)); shard.slots[i] != 0; i = shard.next(i) {
 		if slot := shard.slots[i]; slot>>tagShift == h.tag() {
-			if stored := g.at(slot); stored != nil && *stored == id {
-				return true
+			if stored := g.at(slot); stored != nil && *stored == *id {
+				return slot, true
 			}
 		}
 	}
-	return false
+	return 0, false
+}
+
+// place returns the slab, by its index, and the offset that a slot refers to.
+func (g *idRing) place(slot uint32) (slab, offset int) {
+	return int((slot>>offsetBits - g.first) % maxSlabs), int(slot % slabSize)
 }
 
 // at returns the id that a slot refers to, or nil if the ring has removed it.
 func (g *idRing) at(slot uint32) *job.ID {
-	slab, offset := int((slot>>offsetBits-g.first)%maxSlabs), int(slot%slabSize)
+	slab, offset := g.place(slot)
 	if slab < len(g.slabs) && offset < len(g.slabs[slab].ids) {
 		return &g.slabs[slab].ids[offset]
 	}
@@ -194,6 +222,17 @@ func (c *codec) forgottenIDs(ring *idRing) {
 			c.fail(errCorrupt)
 			return
 		}
+		list(c, &slab.removed, func(offset *uint16) {
+			v := uint64(*offset)
+			c.uint(&v)
+			if !c.decoding() {
+				return
+			}
+			*offset = uint16(v)
+			if before := len(slab.removed) - 2; v >= length || before >= 0 && slab.removed[before] >= *offset {
+				c.fail(errCorrupt)
+			}
+		})
 		if !c.decoding() {
 			for i := range slab.ids {
 				c.raw(slab.ids[i][:])

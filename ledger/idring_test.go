@@ -27,11 +27,14 @@ func TestIDRing(t *testing.T) {
 			if want := i >= removed && i < added; g.has(benchID(i)) != want {
 				t.Fatalf("has(%d) is %t with ids %d to %d", i, !want, removed, added)
 			}
+			if want := i >= removed && i < added && i%3 == 0; g.wasRemoved(benchID(i)) != want {
+				t.Fatalf("wasRemoved(%d) is %t", i, !want)
+			}
 		}
 	}
 	for round := range 12 {
 		for range 5000 + random.IntN(20_000) {
-			g.add(benchID(added), now())
+			g.add(benchID(added), now(), added%3 == 0)
 			added++
 		}
 		before := now() - int64(random.IntN(60))*int64(time.Second)
@@ -57,7 +60,7 @@ func TestIDRing(t *testing.T) {
 	check()
 	before := largeShards(g)
 	for range 4 << shardBits { // few shards get no id
-		g.add(benchID(added), now())
+		g.add(benchID(added), now(), added%3 == 0)
 		added++
 	}
 	if after := largeShards(g); before < 50 || after > before/4 {
@@ -81,7 +84,7 @@ func largeShards(g *idRing) (n int) {
 func TestIDRing_FewIDs(t *testing.T) {
 	g, minute := newIDRing(), int64(time.Minute)
 	for i := range 20 {
-		g.add(benchID(i), int64(i)*minute)
+		g.add(benchID(i), int64(i)*minute, false)
 	}
 	g.trim(10 * minute)
 	if g.has(benchID(9)) || !g.has(benchID(10)) || g.size != 10 {
@@ -89,7 +92,7 @@ func TestIDRing_FewIDs(t *testing.T) {
 	}
 	const n = 3 * maxShortSlabs
 	for i := range n {
-		g.add(benchID(20+i), int64(20+i)*minute)
+		g.add(benchID(20+i), int64(20+i)*minute, false)
 	}
 	if len(g.slabs) > maxShortSlabs+n/slabSize+1 {
 		t.Errorf("%d slabs for %d ids", len(g.slabs), g.size)
@@ -105,7 +108,7 @@ func TestIDRing_SlabNumbersWrap(t *testing.T) {
 	g := newIDRing()
 	g.first = ^uint32(0) - 2
 	for i := range 3 * maxSlabs {
-		g.add(benchID(i), int64(i)*slabSpan) // one slab each
+		g.add(benchID(i), int64(i)*slabSpan, false) // one slab each
 		g.trim(int64(i-10) * slabSpan)
 		if !g.has(benchID(max(0, i-10))) || g.has(benchID(i-11)) || g.has(benchID(i+1)) {
 			t.Fatalf("at %d: %d ids", i, g.size)
@@ -156,7 +159,7 @@ func BenchmarkIDRing(b *testing.B) {
 				for i := 0; i < len(ids) && count < end; i += 64 {
 					start := time.Now()
 					for k := i; k < i+64 && count < end; k++ {
-						g.add(ids[k], at())
+						g.add(ids[k], at(), k%100 == 0)
 						count++
 					}
 					if trim {

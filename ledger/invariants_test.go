@@ -421,7 +421,7 @@ func TestEventChecker_Fails(t *testing.T) {
 		"holder":   func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byJob.Delete(h) },
 		"decision": func(l *Ledger) { l.decisions.list = l.decisions.list[:0] },
 		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
-		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.forgotten.add(r.id, 0) },
+		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.forgotten.add(r.id, 0, false) },
 		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
 		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
 		"replaced": func(l *Ledger) { id, r := anyJob(l); other := *r; l.jobs.byID[id] = &other },

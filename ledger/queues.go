@@ -29,7 +29,7 @@ type queue struct {
 }
 
 // errTooManyQueues is returned for a queue beyond MaxQueues.
-var errTooManyQueues = fmt.Errorf("%d queues: %w", MaxQueues, job.ErrTooManyQueues)
+var errTooManyQueues = fmt.Errorf("%w, %d; remove one that is not used any more, or use one queue with several functions", job.ErrTooManyQueues, MaxQueues)
 
 // queues are all queues. In a copy, only byName is set.
 type queues struct {

@@ -165,6 +165,10 @@ func (j *jobs) Known(id job.ID) (queue string, known bool) {
 	return "", j.forgotten.has(id)
 }
 
+// Removed reports whether a caller has removed a job within the dedupe horizon. It must not
+// be called on a copy.
+func (j *jobs) Removed(id job.ID) bool { return j.byID[id] == nil && j.forgotten.wasRemoved(id) }
+
 // State returns a job's state; ok is false if the ledger has no such job.
 func (j *jobs) State(id job.ID) (state job.State, ok bool) {
 	if stored := j.byID[id]; stored != nil {

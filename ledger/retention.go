@@ -13,22 +13,22 @@ func (d *dispatches) prune() {
 		if stored == nil {
 			break
 		}
-		d.drop(stored)
+		d.drop(stored, false)
 	}
 }
 
 // remove drops a job at a caller's request, and releases its keys.
 func (d *dispatches) remove(stored *storedJob) {
 	d.releaseUntil(stored, 0)
-	d.drop(stored)
+	d.drop(stored, true)
 }
 
-// drop removes a job and remembers its id as forgotten. Keys that the job holds for a
-// time stay held.
-func (d *dispatches) drop(stored *storedJob) {
+// drop removes a job and remembers its id as forgotten, and whether a caller asked for
+// that. Keys that the job holds for a time stay held.
+func (d *dispatches) drop(stored *storedJob, asked bool) {
 	d.unindex(stored)
 	delete(d.jobs.byID, stored.id)
-	d.jobs.forgotten.add(stored.id, d.now)
+	d.jobs.forgotten.add(stored.id, d.now, asked)
 }
 
 // UnendedJobs yields the jobs that are waiting, delayed or active, with the

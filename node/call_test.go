@@ -150,7 +150,19 @@ func TestCall_JobForgotten(t *testing.T) {
 	path := "/v1/jobs/" + first.ID.String()
 	send(t, n, "GET", path, "").decode(t, http.StatusOK, nil)
 	send(t, n, "POST", path+"/cancel", "").decode(t, http.StatusOK, nil)
-	send(t, n, "DELETE", path, "").decode(t, http.StatusOK, nil)
+	one := job.RetentionSetting{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 1}
+	if _, err := n.proposer.Propose(t.Context(), &ledger.SetRetention{Settings: []job.RetentionSetting{one}}); err != nil {
+		t.Fatal(err)
+	}
+	var later api.EnqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`).decode(t, http.StatusAccepted, &later)
+	send(t, n, "POST", "/v1/jobs/"+later.ID.String()+"/cancel", "").decode(t, http.StatusOK, nil)
+	waitUntil(t, "the job is forgotten", func() bool { return send(t, n, "GET", path, "").status == http.StatusNotFound })
+	var again api.EnqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send","id":"old"}`).decode(t, http.StatusAccepted, &again)
+	if again != (api.EnqueueReply{ID: first.ID, Queue: "mail", Duplicate: true}) {
+		t.Errorf("enqueued again: %+v", again)
+	}
 	if said := send(t, n, "POST", "/v1/queues/mail/call", `{"function":"send","id":"old"}`); said.status != http.StatusGone || !strings.Contains(string(said.body), first.ID.String()) {
 		t.Errorf("%s, want 410", said)
 	}

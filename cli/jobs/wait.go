@@ -99,7 +99,11 @@ func await(ctx context.Context, env *command.Env, w waitRequest) error {
 // job's id first, so that the user knows it if the wait is interrupted. A limit of 0
 // means no limit.
 func awaitAccepted(ctx context.Context, env *command.Env, accepted api.EnqueueReply, limit time.Duration) error {
-	env.Note("accepted as %s", accepted.ID)
+	if accepted.Duplicate {
+		env.Note("waiting for job %s", accepted.ID)
+	} else {
+		env.Note("accepted as %s", accepted.ID)
+	}
 	return await(ctx, env, waitRequest{id: accepted.ID.String(), queue: accepted.Queue, accepted: true, limit: limit})
 }
 

@@ -55,6 +55,7 @@ const (
 	CodeDraining         Code = "DRAINING"
 	CodeRateLimited      Code = "RATE_LIMITED"
 	CodeDuplicateJob     Code = "DUPLICATE_JOB"
+	CodeRemovedJob       Code = "DUPLICATE_OF_REMOVED"
 	CodeJobNotPending    Code = "JOB_NOT_PENDING"
 	CodeContentNotFound  Code = "CONTENT_NOT_FOUND"
 	CodeContentGone      Code = "CONTENT_GONE"

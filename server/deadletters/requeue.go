@@ -215,6 +215,9 @@ func (r *requeuer) enqueue(ctx context.Context, l *letter, id job.ID, to string)
 	if a.Duplicate {
 		item.Result, item.Note = api.ResultStale, "requeued before"
 	}
+	if _, removed := errors.AsType[*job.RemovedError](err); removed {
+		item.Result, item.Note, err = api.ResultStale, "requeued before; the job that it became was removed", nil
+	}
 	return item, err
 }
 

@@ -88,7 +88,9 @@ func (in *Intake) Close() error {
 
 // Publish accepts a job and returns when it is durable or rejected, or for a job with
 // guards when the ledger has decided. Then the error may be a [*job.DuplicateError] or a
-// [*job.RateLimitedError]. If ctx ends first the error is [streams.ErrUnknown]: the job
+// [*job.RateLimitedError]. It is a [*job.RemovedError] if the key is that of a job that was
+// removed, as far as the local ledger shows that: a job whose key is no UUID, and which is
+// enqueued at the moment of the removal, may be acknowledged as a duplicate of it. If ctx ends first the error is [streams.ErrUnknown]: the job
 // may have been accepted.
 func (in *Intake) Publish(ctx context.Context, j Job) (Ack, error) {
 	type result struct {
@@ -157,11 +159,14 @@ func (in *Intake) isKnown(id job.ID, queue string) (known bool, err error) {
 }
 
 // checkOwner reports whether the ledger has, or had, a job with this id. It returns an
-// error if the job belongs to another queue.
+// error if the job belongs to another queue, or was removed.
 func checkOwner(l *ledger.Ledger, id job.ID, queue string) (known bool, err error) {
 	owner, known := l.Known(id)
 	if known && owner != "" && owner != queue {
 		err = &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner)}
+	}
+	if known && owner == "" && l.Removed(id) {
+		err = &job.RemovedError{Queue: queue, ID: id, Kept: ledger.DedupeHorizon}
 	}
 	return known, err
 }

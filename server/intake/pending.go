@@ -158,9 +158,13 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 	d, decided := l.Decision(a.Position)
 	switch {
 	case decided:
+		removed := d.Ingested == ledger.IngestedKnown && l.Removed(p.id)
 		return func() {
 			final, err := ackOf(d, p.id, a.Position, p.named)
-			if err != nil && a.Duplicate {
+			switch {
+			case removed:
+				err = &job.RemovedError{Queue: p.Queue, ID: p.id, Kept: ledger.DedupeHorizon}
+			case err != nil && a.Duplicate:
 				err = staleDecisionError()
 			}
 			p.finish(final, err)
@@ -172,7 +176,7 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 }
 
 // checkOwner returns a function that finishes p if its record is ingested, else nil. The
-// result is an error if its id belongs to a job of another queue.
+// result is an error if its id belongs to a job of another queue, or to one that was removed.
 func (p *pending) checkOwner(l *ledger.Ledger, a Ack) func() {
 	if !l.Ingested(a.Position) {
 		return nil

@@ -166,15 +166,19 @@ func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error)
 func (v *Viewer) notFoundError(id job.ID) error {
 	var finished ledger.FinishedStats
 	var age time.Duration
-	forgotten := false
+	forgotten, removed := false, false
 	v.Ledger.View(func(l *ledger.Ledger) {
 		finished = l.Finished()
 		age, _, _ = l.FinishedLimits("")
 		_, forgotten = l.Known(id)
+		removed = l.Removed(id)
 	})
+	if removed {
+		return fmt.Errorf("%s: %w any more: it was removed at a caller's request; 'yardmaster events --since 0 --job %s' shows when and by whom", id, job.ErrJobNotFound, id)
+	}
 	limits := fmt.Sprintf("%s after its end or %d later ends, unless its queue has other settings (retention finished.age, finished.count)", age, finished.MaxShared)
 	if forgotten {
-		return fmt.Errorf("%s: %w any more: it has ended, and its record was removed, at a caller's request or %s", id, job.ErrJobNotFound, limits)
+		return fmt.Errorf("%s: %w any more: it has ended, and its record was removed %s", id, job.ErrJobNotFound, limits)
 	}
 	return fmt.Errorf("%s: %w; the record of a job is removed %s", id, job.ErrJobNotFound, limits)
 }
