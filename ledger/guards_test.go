@@ -78,6 +78,9 @@ func (c keyClaims) ingestOne(l *Ledger, j *job.Job, ingested Ingested) error {
 	if !ok || r.Ingested != ingested {
 		return fmt.Errorf("%s was ingested as %d, its decision is %+v, %t", j.ID, ingested, r, ok)
 	}
+	if copiesDecision(l, j) {
+		return nil
+	}
 	switch ingested {
 	case IngestedDebounced:
 		for _, holders := range c {
@@ -106,6 +109,18 @@ func (c keyClaims) ingestOne(l *Ledger, j *job.Job, ingested Ingested) error {
 		c[u.Key][r.Job] = max(l.now+int64(u.TTL), due.UnixNano())
 	}
 	return nil
+}
+
+// copiesDecision reports whether the decision about a record is that of an earlier record
+// with the same id, whose keys may be others, so that it tells nothing about its own.
+func copiesDecision(l *Ledger, j *job.Job) bool {
+	before := l.decisions.list[:l.decisions.byPosition[j.Position]-l.decisions.first]
+	for i := len(before) - 1; i >= 0; i-- {
+		if before[i].id == j.ID {
+			return before[i].accepted >= j.Accepted.UnixNano()
+		}
+	}
+	return false
 }
 
 // check returns an error if two jobs hold the same key.
