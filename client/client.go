@@ -71,7 +71,8 @@ type Job struct {
 	// their json tags; integers are exact and []byte is binary. Params with a fraction,
 	// or an integer beyond int64, must be a struct or map and have no []byte.
 	Params any
-	// Key makes the enqueue idempotent: up to 128 bytes, unique in the queue.
+	// Key makes the enqueue idempotent: up to 128 bytes, unique in the queue. For some
+	// minutes, that of a job which was removed is refused: DUPLICATE_OF_REMOVED.
 	Key string
 	// RunAt is the earliest start; the zero time means now.
 	RunAt time.Time

@@ -1789,7 +1789,8 @@ class Client:
         For options that are None the yard's defaults apply.
 
         Jobs with the same ``key`` in the same queue are the same job. By default
-        a key is generated, so that a lost answer never makes two jobs.
+        a key is generated, so that a lost answer never makes two jobs. The key of
+        a job that was removed is refused for some minutes (DUPLICATE_OF_REMOVED).
 
         The other keys hold across all queues. Another job with the same
         ``unique_key`` is refused for ``unique_ttl`` seconds, or until the first has
