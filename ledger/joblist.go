@@ -146,10 +146,7 @@ func (s *JobList) readQueues() {
 		}
 		s.merge.add(s.readQueue(q, active[q], s.after, 1), readMore)
 	}
-	if len(next) == 0 {
-		s.read = true
-		heap.Init(&s.merge)
-	}
+	s.read = len(next) == 0
 }
 
 // nextQueues returns the next queues to read, none at the end.
@@ -226,7 +223,6 @@ func (s *JobList) readQueue(q *queue, active []*storedJob, after JobPlace, n int
 			}
 		}
 	}
-	heap.Init(&m)
 	for len(read) < n && len(m.sources) > 0 {
 		read = append(read, m.next())
 	}
@@ -268,7 +264,7 @@ func (m *jobMerge) precedes(a, b JobPlace) bool {
 // add adds a list of which some jobs were read, unless they are none.
 func (m *jobMerge) add(read []*storedJob, next func(JobPlace, int) []*storedJob) {
 	if len(read) > 0 {
-		m.sources = append(m.sources, &jobSource{read: read, next: next, size: len(read)})
+		heap.Push(m, &jobSource{read: read, next: next, size: len(read)})
 	}
 }
 
