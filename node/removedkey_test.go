@@ -20,11 +20,11 @@ func TestEnqueue_KeyOfRemovedJob(t *testing.T) {
 	n := startSingleNode(t, func(c *config.Config) { c.Server.Port = 0 })
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	const jobs = "/v1/queues/mail/jobs"
-	for _, c := range []struct{ name, body string }{
-		{"text", `{"function":"send","id":"order-7"}`},
-		{"UUID", `{"function":"send","id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`},
-		{"unique key", `{"function":"send","id":"order-8","unique_key":"u"}`},
-		{"debounce key", `{"function":"send","id":"order-9","debounce_key":"d","debounce_ms":60000}`},
+	for _, c := range []struct{ name, key, body string }{
+		{"text", "order-7", `{"function":"send","id":"order-7"}`},
+		{"UUID", "0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f", `{"function":"send","id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`},
+		{"unique key", "order-8", `{"function":"send","id":"order-8","unique_key":"u"}`},
+		{"debounce key", "order-9", `{"function":"send","id":"order-9","debounce_key":"d","debounce_ms":60000}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var accepted api.EnqueueReply
@@ -45,9 +45,11 @@ func TestEnqueue_KeyOfRemovedJob(t *testing.T) {
 			if refused, _ := errors.AsType[*api.Error](err); refused == nil || refused.Code != api.CodeConflict || !strings.Contains(string(refused.Data), job.CodeRemoved) {
 				t.Errorf("over NATS: %v", err)
 			}
-			shown := send(t, n, "GET", "/v1/jobs/"+accepted.ID.String(), "")
-			if shown.status != http.StatusNotFound || !strings.Contains(shown.String(), "removed at a caller's request") {
-				t.Errorf("shown: %s", shown)
+			for _, name := range []string{accepted.ID.String(), "mail:" + c.key, c.key} {
+				shown := send(t, n, "GET", "/v1/jobs/"+name, "")
+				if shown.status != http.StatusNotFound || !strings.Contains(shown.String(), "removed at a caller's request") {
+					t.Errorf("%s: %s", name, shown)
+				}
 			}
 		})
 	}

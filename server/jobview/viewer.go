@@ -125,7 +125,8 @@ func (v *Viewer) find(text, queue string) (job.ID, error) {
 				err = badKey
 				return
 			}
-			if owner, _ := l.Known(id); owner != q.Name {
+			owner, _ := l.Known(id)
+			if owner != q.Name && (!found.IsZero() || !l.Removed(id)) { // a job that was removed is better than none
 				continue
 			}
 			if other, _ := l.Known(found); other != "" {
