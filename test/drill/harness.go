@@ -226,9 +226,12 @@ const (
 // StartSteadyLoad creates the queues, starts workers, and publishes several hundred
 // jobs per second of all kinds over all transports until the drill ends. It returns
 // when jobs run.
-func (h *Harness) StartSteadyLoad() {
+func (h *Harness) StartSteadyLoad() { h.StartSteadyLoadAt(20 * time.Millisecond) }
+
+// StartSteadyLoadAt is StartSteadyLoad with another pause of each publisher between two
+// jobs.
+func (h *Harness) StartSteadyLoadAt(interval time.Duration) {
 	h.StartWorkers(3, 16, 2*time.Millisecond)
-	const interval = 20 * time.Millisecond
 	loads := []*Load{
 		{Queue: LimitedQueue, Parallel: 1, Pace: interval},
 		{Queue: RunnerQueue, Function: "demo#echo", Parallel: 1, Pace: interval},

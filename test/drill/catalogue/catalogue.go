@@ -24,6 +24,7 @@ func All() []drill.Drill {
 		clients,
 		damage,
 		full,
+		bounds,
 		members,
 		backups,
 	)
