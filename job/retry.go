@@ -1,6 +1,11 @@
 package job
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/bits"
+	"time"
+)
 
 // MaxLosses is how often a dispatch of a job may be lost with its worker,
 // runner or node. The job is then taken to be the cause and becomes a dead
@@ -15,15 +20,17 @@ const (
 	ReasonRemoved      = "removed"
 )
 
-// Policy decides what follows an outcome. The defaults equal those of RRQ.
+// Policy decides what follows an outcome. The defaults equal those of RRQ, which has no
+// jitter.
 type Policy struct {
 	MaxAttempts uint32        // total attempts of a job that names none; default 5
-	BaseDelay   time.Duration // delay after the first failure; default 5 s
-	MaxDelay    time.Duration // longest delay; default 1 h
+	BaseDelay   time.Duration // backoff after the first failure; default 5 s
+	MaxDelay    time.Duration // longest backoff; default 1 h
+	Jitter      uint8         // percent by which a backoff is lengthened at most; default 50
 }
 
-// DefaultPolicy holds RRQ's defaults.
-var DefaultPolicy = Policy{MaxAttempts: 5, BaseDelay: 5 * time.Second, MaxDelay: time.Hour}
+// DefaultPolicy holds RRQ's defaults, and our jitter.
+var DefaultPolicy = Policy{MaxAttempts: 5, BaseDelay: 5 * time.Second, MaxDelay: time.Hour, Jitter: 50}
 
 // Next is what happens to a job after a dispatch ended.
 type Next uint8
@@ -77,6 +84,7 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 
 // Attempt describes the attempt that ended.
 type Attempt struct {
+	Job           ID            // seeds the jitter
 	Number        uint32        // of this attempt, from 1
 	Losses        uint32        // how often a dispatch of the job was lost before
 	MaxAttempts   uint32        // the job's own setting; 0: the policy's
@@ -84,7 +92,7 @@ type Attempt struct {
 }
 
 // delay returns the delay before the next attempt: what the worker asked for,
-// else the job's fixed interval, else exponential backoff without jitter.
+// else the job's fixed interval, else exponential backoff with jitter.
 func (p Policy) delay(a Attempt, o Outcome) time.Duration {
 	if o.RetryAfter != nil {
 		return p.retryAfter(o)
@@ -92,13 +100,29 @@ func (p Policy) delay(a Attempt, o Outcome) time.Duration {
 	if a.RetryInterval > 0 {
 		return a.RetryInterval
 	}
-	doublings := min(a.Number-1, 30)
+	return p.jittered(p.backoff(a.Number), a)
+}
+
+// backoff returns the delay after a failed attempt without jitter: BaseDelay, doubled
+// with each attempt, at most MaxDelay.
+func (p Policy) backoff(attempt uint32) time.Duration {
+	doublings := min(attempt-1, 30)
 	delay := p.BaseDelay << doublings
 	overflows := delay <= 0 || delay>>doublings != p.BaseDelay
 	if overflows {
 		return p.MaxDelay
 	}
 	return min(delay, p.MaxDelay)
+}
+
+// jittered returns the delay, lengthened by up to Jitter percent, so that jobs that failed
+// together are not retried together. The fraction is a hash of the job's id and the
+// attempt: the same outcome always has the same verdict.
+func (p Policy) jittered(delay time.Duration, a Attempt) time.Duration {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint32(a.Job[:], a.Number))
+	longest := uint64(delay) / 100 * uint64(p.Jitter)
+	extra, _ := bits.Mul64(longest, binary.BigEndian.Uint64(sum[:])) // longest × a fraction below 1
+	return delay + time.Duration(extra)
 }
 
 // retryAfter returns the delay that the worker asked for, between 0 and

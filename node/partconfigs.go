@@ -90,7 +90,7 @@ func (n *Node) schedulerConfig() scheduler.Config {
 	crons, _ := n.cfg.Crons() // checked by Validate
 	return scheduler.Config{
 		Node: n.cfg.Node.Name, Members: n.cfg.MemberNames(),
-		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax},
+		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax, Jitter: *s.RetryJitter},
 		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
 		CreateQueues: *s.CreateQueues, Crons: crons, Retention: n.cfg.Retention.Settings(),

@@ -210,7 +210,7 @@ func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time
 	o := &e.outcome
 	active, _ := l.Dispatch(o.Job, o.N)
 	verdict := ds.loop.cfg.Policy.Decide(job.Attempt{
-		Number: max(active.Attempt, 1), Losses: active.Losses, MaxAttempts: active.MaxAttempts, RetryInterval: active.RetryInterval,
+		Job: o.Job, Number: max(active.Attempt, 1), Losses: active.Losses, MaxAttempts: active.MaxAttempts, RetryInterval: active.RetryInterval,
 	}, *o)
 	s := ledger.Settlement{
 		Job: o.Job, N: o.N, Next: verdict.Next, Loss: verdict.Loss, Reason: verdict.Reason,

@@ -168,9 +168,12 @@ type Scheduler struct {
 	// RetryBase is the delay after the first failed attempt; it doubles with
 	// each. 1ms to 1h. Default 5s, or the value of [rrq].
 	RetryBase time.Duration `toml:"retry_base"`
-	// RetryMax is the longest delay, RetryBase to 30 days. Default 1h, or the
-	// value of [rrq].
+	// RetryMax is the longest delay without jitter, RetryBase to 30 days. Default
+	// 1h, or the value of [rrq].
 	RetryMax time.Duration `toml:"retry_max"`
+	// RetryJitter is by how many percent a delay is lengthened at most, 0 to 100.
+	// Default 50.
+	RetryJitter *uint8 `toml:"retry_jitter"`
 	// ConsistencyCheckInterval is how often all members compare the hashes of their
 	// ledgers, 1s to 24h. Default 5m.
 	ConsistencyCheckInterval time.Duration `toml:"prove_every"`
@@ -251,6 +254,7 @@ func (s Scheduler) withDefaults(rrq *runnerpool.Config) Scheduler {
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, policy.MaxAttempts)
 	s.RetryBase = cmp.Or(s.RetryBase, policy.BaseDelay)
 	s.RetryMax = cmp.Or(s.RetryMax, policy.MaxDelay)
+	s.RetryJitter = cmp.Or(s.RetryJitter, &policy.Jitter)
 	s.ConsistencyCheckInterval = cmp.Or(s.ConsistencyCheckInterval, 5*time.Minute)
 	if rrq.DefaultTimeout > 0 {
 		s.DefaultTimeout = cmp.Or(s.DefaultTimeout, time.Duration(rrq.DefaultTimeout*float64(time.Second)))
@@ -379,6 +383,9 @@ func (s Scheduler) validate() error {
 	}
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
 		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
+	}
+	if *s.RetryJitter > 100 {
+		return fmt.Errorf("scheduler.retry_jitter is %d; must be 0 to 100 (percent)", *s.RetryJitter)
 	}
 	return nil
 }

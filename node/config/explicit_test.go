@@ -45,6 +45,33 @@ func TestLoad_SchedulerZeroes(t *testing.T) {
 	}
 }
 
+// A jitter of 0 counts as given: it means none.
+func TestLoad_RetryJitter(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		want       uint8
+	}{
+		{"default", "", 50},
+		{"none", "[scheduler]\nretry_jitter = 0", 0},
+		{"most", "[scheduler]\nretry_jitter = 100", 100},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, err := load(t, test.text)
+			if err != nil || *c.Scheduler.RetryJitter != test.want {
+				t.Errorf("jitter %v, error %v", c.Scheduler.RetryJitter, err)
+			}
+		})
+	}
+	const says = "scheduler.retry_jitter is 101; must be 0 to 100"
+	if _, err := load(t, "[scheduler]\nretry_jitter = 101"); err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("%v does not say %q", err, says)
+	}
+	t.Setenv("YARD_SCHEDULER_RETRY_JITTER", "0")
+	if c, err := load(t, ""); err != nil || *c.Scheduler.RetryJitter != 0 {
+		t.Errorf("environment: jitter %v, error %v", c.Scheduler.RetryJitter, err)
+	}
+}
+
 // A duration may have days, whatever else is in the file.
 func TestLoad_Days(t *testing.T) {
 	const text = `
