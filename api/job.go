@@ -20,48 +20,49 @@ type JobRequest struct {
 
 // Job is a job with its state. A field that is omitted is unknown or does not apply.
 type Job struct {
-	ID            job.ID            `json:"id"`
-	JID           string            `json:"jid"`           // "<queue>:<id>"
-	Key           string            `json:"key,omitempty"` // with which it was enqueued; omitted if it was a UUID, which is the id, and if the record of the job is gone
-	Queue         string            `json:"queue"`
-	State         string            `json:"state"` // new, waiting, delayed, active, completed, failed or cancelled
-	Function      string            `json:"function,omitempty"`
-	Params        json.RawMessage   `json:"params,omitempty"`
-	ParamsStart   string            `json:"params_start,omitempty"` // job-list only: the beginning of params that are too large to show
-	Payload       []byte            `json:"payload_msgpack,omitempty"`
-	PayloadGone   bool              `json:"payload_gone,omitempty"`
-	PayloadUnread string            `json:"payload_unread,omitempty"` // job-list only: why the record with key and params could not be read at present
-	PayloadBytes  int               `json:"payload_bytes,omitempty"`  // size of params or a payload that are too large to show: read them with job-params; 0 means that they are not
-	Created       time.Time         `json:"created_at"`
-	RunAt         time.Time         `json:"run_at"`
-	Started       *time.Time        `json:"started_at,omitempty"`
-	Ended         *time.Time        `json:"ended_at,omitempty"`
-	Priority      uint8             `json:"priority"` // 0 to 9; 9 starts first
-	Attempts      uint32            `json:"attempts"`
-	MaxAttempts   uint32            `json:"max_attempts,omitempty"` // 0 means the yard's default
-	Dispatches    uint32            `json:"dispatches"`
-	Losses        uint32            `json:"losses,omitempty"`            // dispatches whose executor was lost
-	TimeoutMS     int64             `json:"timeout_ms,omitempty"`        // of an attempt; 0 means the yard's default
-	RetryInterval int64             `json:"retry_interval_ms,omitempty"` // 0 means increasing
-	Node          string            `json:"node,omitempty"`
-	Worker        string            `json:"worker,omitempty"`
-	Reason        string            `json:"reason,omitempty"`          // why the job or its last attempt failed
-	Cancellation  *job.Cancellation `json:"cancellation,omitempty"`    // of a cancelled job, and of an active one that is being stopped
-	Because       string            `json:"waiting_because,omitempty"` // job-show only: why it does not start
-	Error         *job.Fault        `json:"error,omitempty"`
-	Result        json.RawMessage   `json:"result,omitempty"`
-	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
-	ResultBytes   int64             `json:"result_bytes,omitempty"`  // its size, also if it is too large to show: then read it with job-result
-	ResultGone    string            `json:"result_gone,omitempty"`   // result_expired, result_evicted or result_dropped: why there is no result any more
-	ResultReason  string            `json:"result_reason,omitempty"` // why a result was dropped
-	ResultTTL     int64             `json:"result_ttl_ms,omitempty"` // 0 means as long as the job
-	Trace         map[string]string `json:"trace_context,omitempty"`
-	Lease         *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it
-	Progress      *Progress         `json:"progress,omitempty"`    // the latest report
-	Lane          uint8             `json:"lane"`                  // with the job's record; 255: the record is in YARD_RELOCATED
-	Seq           uint64            `json:"seq"`                   // of the job's record in its stream
-	DeadLetter    uint64            `json:"dead_letter,omitempty"` // number of the dead letter of a failed job
-	LetterGone    bool              `json:"letter_gone,omitempty"` // job-show only: the dead letter was evicted or removed
+	ID             job.ID            `json:"id"`
+	JID            string            `json:"jid"`           // "<queue>:<id>"
+	Key            string            `json:"key,omitempty"` // with which it was enqueued; omitted if it was a UUID, which is the id, and if the record of the job is gone
+	Queue          string            `json:"queue"`
+	State          string            `json:"state"` // new, waiting, delayed, active, completed, failed or cancelled
+	Function       string            `json:"function,omitempty"`
+	Params         json.RawMessage   `json:"params,omitempty"`
+	ParamsStart    string            `json:"params_start,omitempty"` // job-list only: the beginning of params that are too large to show
+	Payload        []byte            `json:"payload_msgpack,omitempty"`
+	PayloadGone    bool              `json:"payload_gone,omitempty"`
+	PayloadUnread  string            `json:"payload_unread,omitempty"` // job-list only: why the record with key and params could not be read at present
+	PayloadBytes   int               `json:"payload_bytes,omitempty"`  // size of params or a payload that are too large to show: read them with job-params; 0 means that they are not
+	Created        time.Time         `json:"created_at"`
+	RunAt          time.Time         `json:"run_at"`
+	Started        *time.Time        `json:"started_at,omitempty"`
+	Ended          *time.Time        `json:"ended_at,omitempty"`
+	Priority       uint8             `json:"priority"` // 0 to 9; 9 starts first
+	Attempts       uint32            `json:"attempts"`
+	MaxAttempts    uint32            `json:"max_attempts,omitempty"` // 0 means the yard's default
+	Dispatches     uint32            `json:"dispatches"`
+	Losses         uint32            `json:"losses,omitempty"`            // dispatches whose executor was lost
+	TimeoutMS      int64             `json:"timeout_ms,omitempty"`        // of an attempt; 0 means the yard's default
+	RetryInterval  int64             `json:"retry_interval_ms,omitempty"` // 0 means increasing
+	RetryOnTimeout *bool             `json:"retry_on_timeout,omitempty"`  // nil means as its queue has it
+	Node           string            `json:"node,omitempty"`
+	Worker         string            `json:"worker,omitempty"`
+	Reason         string            `json:"reason,omitempty"`          // why the job or its last attempt failed
+	Cancellation   *job.Cancellation `json:"cancellation,omitempty"`    // of a cancelled job, and of an active one that is being stopped
+	Because        string            `json:"waiting_because,omitempty"` // job-show only: why it does not start
+	Error          *job.Fault        `json:"error,omitempty"`
+	Result         json.RawMessage   `json:"result,omitempty"`
+	ResultMsgpack  []byte            `json:"result_msgpack,omitempty"`
+	ResultBytes    int64             `json:"result_bytes,omitempty"`  // its size, also if it is too large to show: then read it with job-result
+	ResultGone     string            `json:"result_gone,omitempty"`   // result_expired, result_evicted or result_dropped: why there is no result any more
+	ResultReason   string            `json:"result_reason,omitempty"` // why a result was dropped
+	ResultTTL      int64             `json:"result_ttl_ms,omitempty"` // 0 means as long as the job
+	Trace          map[string]string `json:"trace_context,omitempty"`
+	Lease          *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it
+	Progress       *Progress         `json:"progress,omitempty"`    // the latest report
+	Lane           uint8             `json:"lane"`                  // with the job's record; 255: the record is in YARD_RELOCATED
+	Seq            uint64            `json:"seq"`                   // of the job's record in its stream
+	DeadLetter     uint64            `json:"dead_letter,omitempty"` // number of the dead letter of a failed job
+	LetterGone     bool              `json:"letter_gone,omitempty"` // job-show only: the dead letter was evicted or removed
 }
 
 // Progress is a worker's report about a job that it runs.

@@ -26,7 +26,7 @@ func JobOf(v *job.View) Job {
 		Function: v.Function, PayloadGone: v.PayloadGone, PayloadUnread: v.Unread, Created: v.Created, RunAt: v.RunAt,
 		Started: timePtr(v.Started), Ended: timePtr(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
-		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
+		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(), RetryOnTimeout: v.RetryOnTimeout,
 		Node: v.Node, Worker: v.Worker, Cancellation: v.Cancellation,
 		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
 		Lane: v.Position.Lane, Seq: v.Position.Seq, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone,

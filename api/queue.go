@@ -15,6 +15,7 @@ type QueueRequest struct {
 	// 1 to [job.MaxLimit]; nil means no limit.
 	Limit          *int64          `json:"concurrency_limit"`
 	AllowOverrides *bool           `json:"allow_job_overrides"` // nil means true
+	RetryOnTimeout bool            `json:"retry_on_timeout"`    // whether a timeout is retried like an error, unless the job decides
 	Retention      RetentionChange `json:"retention,omitzero"`  // settings that differ from the yard's
 }
 
@@ -23,6 +24,7 @@ type QueueChange struct {
 	Name           string          `json:"name"`
 	Limit          Setting[int64]  `json:"concurrency_limit,omitzero"`
 	AllowOverrides Setting[bool]   `json:"allow_job_overrides,omitzero"`
+	RetryOnTimeout Setting[bool]   `json:"retry_on_timeout,omitzero"`
 	Retention      RetentionChange `json:"retention,omitzero"`
 }
 
@@ -62,6 +64,7 @@ type Queue struct {
 	State          string             `json:"state"`             // running or paused
 	Limit          *uint32            `json:"concurrency_limit"` // nil means no limit
 	AllowOverrides bool               `json:"allow_job_overrides"`
+	RetryOnTimeout bool               `json:"retry_on_timeout,omitempty"`
 	Retention      []RetentionSetting `json:"retention,omitempty"` // that differ from the yard's
 	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed and cancelled
 }
@@ -114,7 +117,10 @@ type Removed struct {
 
 // QueueOf returns a queue of the ledger as the API shows it.
 func QueueOf(v *ledger.QueueView) Queue {
-	q := Queue{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Retention: ownRetention(v.Config.Retention)}
+	q := Queue{
+		ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides,
+		RetryOnTimeout: v.Config.RetryOnTimeout, Retention: ownRetention(v.Config.Retention),
+	}
 	if v.Paused {
 		q.State = "paused"
 	}

@@ -82,6 +82,9 @@ type Job struct {
 	MaxAttempts int
 	// Timeout ends an attempt that takes longer; 0 means the cluster's default.
 	Timeout time.Duration
+	// RetryOnTimeout is whether an attempt that exceeds its timeout is retried like one
+	// that fails; nil means as the queue has it, which by default is false.
+	RetryOnTimeout *bool
 	// Trace carries a trace context, for example traceparent, to the handler.
 	Trace map[string]string
 }
@@ -120,7 +123,7 @@ func (j *Job) request() (overhop.Enqueue, error) {
 	}
 	request := overhop.Enqueue{
 		Queue: j.Queue, Function: j.Function, Key: j.Key, At: j.RunAt, MaxAttempts: int64(j.MaxAttempts),
-		Timeout: j.Timeout.Milliseconds(), Trace: j.Trace,
+		Timeout: j.Timeout.Milliseconds(), RetryOnTimeout: j.RetryOnTimeout, Trace: j.Trace,
 	}
 	if j.Priority != nil {
 		if *j.Priority < 0 || *j.Priority > 9 {

@@ -25,7 +25,7 @@ type mail struct {
 // connect returns a client of a cluster of one node.
 func connect(t *testing.T) *client.Client {
 	t.Helper()
-	cl := clustertest.Start(t, 1)
+	cl := clustertest.Start(t, 1, clustertest.RetryAfter(10*time.Millisecond))
 	c, err := client.Connect(t.Context(), client.Options{Nodes: []string{cl.Members[0].Node().Addresses().Overhop}, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +151,33 @@ func TestClient(t *testing.T) {
 		var failed *client.JobError
 		if !errors.As(err, &failed) || failed.Type != "handler_not_found" || !strings.Contains(failed.Message, `"send"`) {
 			t.Errorf("error is %v, which should name the known functions", err)
+		}
+	})
+	t.Run("timeouts are retried if the job or its queue has it", func(t *testing.T) {
+		w := c.Worker()
+		w.Handle("slow", "", func(ctx context.Context, a *client.Attempt) (any, error) {
+			if a.Number == 1 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return "done", nil
+		})
+		work(t, w)
+		slow := client.Job{Queue: "slow", Timeout: 50 * time.Millisecond}
+		var failed *client.JobError
+		if _, err := c.Wait(t.Context(), enqueue(t, c, slow)); !errors.As(err, &failed) || failed.Attempts != 1 {
+			t.Errorf("without retry_on_timeout: %v", err)
+		}
+		slow.RetryOnTimeout = new(true)
+		if result, err := c.Wait(t.Context(), enqueue(t, c, slow)); err != nil || result.Attempts != 2 {
+			t.Errorf("by the job: %d attempts, %v", result.Attempts, err)
+		}
+		slow.RetryOnTimeout = nil
+		if err := c.SetQueue(t.Context(), "slow", client.QueueSettings{RetryOnTimeout: new(true)}); err != nil {
+			t.Fatal(err)
+		}
+		if result, err := c.Wait(t.Context(), enqueue(t, c, slow)); err != nil || result.Attempts != 2 {
+			t.Errorf("by the queue: %d attempts, %v", result.Attempts, err)
 		}
 	})
 	t.Run("queue settings", func(t *testing.T) {

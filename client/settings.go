@@ -14,12 +14,15 @@ type QueueSettings struct {
 	// Limit is how many of the queue's jobs run at the same time in the whole cluster;
 	// 0 removes the limit. A lowered limit stops no running job.
 	Limit *int
+	// RetryOnTimeout is whether an attempt that exceeds its timeout is retried like one
+	// that fails, unless the job decides.
+	RetryOnTimeout *bool
 }
 
 // SetQueue changes settings of a queue. The error is a [*Error] if the queue does not
 // exist.
 func (c *Client) SetQueue(ctx context.Context, name string, settings QueueSettings) error {
-	request := overhop.SetQueue{Queue: name}
+	request := overhop.SetQueue{Queue: name, RetryOnTimeout: settings.RetryOnTimeout}
 	if limit := settings.Limit; limit != nil {
 		if *limit < 0 || *limit > math.MaxUint32 {
 			return fmt.Errorf("set queue %s: Limit is %d; it is 1 to %d, or 0 for no limit", name, *limit, math.MaxUint32)

@@ -296,8 +296,12 @@ func (d *diagnosis) endReason() reason {
 		return r
 	}
 	r.Code = api.ReasonFailed
-	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts: %s; its dead letter: 'yardmaster dlq show %s'",
-		endedAt, p.Attempts, data.MaxAttempts, p.Reason, p.ID)
+	var hint string
+	if p.Fault != nil && p.Fault.Type == job.FaultTimeout && p.Attempts < data.MaxAttempts {
+		hint = " (a timeout is final unless the job or its queue has retry_on_timeout)"
+	}
+	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts: %s%s; its dead letter: 'yardmaster dlq show %s'",
+		endedAt, p.Attempts, data.MaxAttempts, p.Reason, hint, p.ID)
 	return r
 }
 

@@ -107,6 +107,7 @@ var explainCases = []struct {
 	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.placement.Dispatch = &scheduler.DispatchStatus{Confirmed: true, Silent: true} }), "running node_silent", "It runs"},
 	{newTestDiagnosis(job.Active, withNoAnswer(api.ReasonNoQuorum)), "running no_quorum", "It runs"},
 	{newTestDiagnosis(job.Completed, nil), "completed", "It completed at 2026-03-19T01:00:02.000Z, by attempt 1 of 5, on node n1."},
+	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason, q.job.Fault = "late", &job.Fault{Type: job.FaultTimeout} }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: late (a timeout is final unless the job or its queue has retry_on_timeout)"},
 	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason = "boom" }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: boom; its dead letter"},
 	{newTestDiagnosis(job.Cancelled, func(q *diagnosis) {
 		q.job.Cancellation = &job.Cancellation{Actor: "ann", Door: "cli", Reason: "wrong customer"}

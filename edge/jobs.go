@@ -125,9 +125,10 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 		UniqueKey: request.UniqueKey, UniqueTTLMS: request.UniqueTTL, UniqueUntil: request.UniqueUntil,
 		RateLimitKey: request.RateLimitKey, RateLimitMS: request.RateLimit,
 		DebounceKey: request.DebounceKey, DebounceMS: request.Debounce,
-		MaxAttempts:   nilIfZero(request.MaxAttempts),
-		RetryInterval: nilIfZero(min(request.RetryInterval, longest)),
-		TimeoutMS:     nilIfZero(min(request.Timeout, longest)),
+		MaxAttempts:    nilIfZero(request.MaxAttempts),
+		RetryInterval:  nilIfZero(min(request.RetryInterval, longest)),
+		TimeoutMS:      nilIfZero(min(request.Timeout, longest)),
+		RetryOnTimeout: request.RetryOnTimeout,
 	}
 	if !request.At.IsZero() {
 		spec.RunAt = &request.At

@@ -100,6 +100,9 @@ func (c *conn) startFail(request overhop.Envelope) error {
 			outcome.Fault = fault
 			return outcome
 		}
+		if fail.Type == job.FaultTimeout && !fail.Retry { // the worker noticed the deadline before the node
+			return job.Outcome{Status: job.TimedOut, Started: true, Fault: fault}
+		}
 		return job.Outcome{
 			Status: job.Error, Started: true, Fault: fault, RetryAfter: fail.RetryAfter,
 			Final: !fail.Retry || fail.Type == job.FaultInvalid,

@@ -74,7 +74,7 @@ func (q queries) handleSetQueue(ctx context.Context, s overhop.SetQueue) (overho
 	if err := q.checkUserQueue(ctx, s.Queue); err != nil {
 		return nil, err
 	}
-	return nil, q.cluster.ChangeQueue(ctx, s.Queue, job.QueueChange{Limit: s.Limit, AllowOverrides: s.AllowOverrides})
+	return nil, q.cluster.ChangeQueue(ctx, s.Queue, job.QueueChange{Limit: s.Limit, AllowOverrides: s.AllowOverrides, RetryOnTimeout: s.RetryOnTimeout})
 }
 
 // requireQueue returns job.ErrQueueNotFound if the queue does not exist.

@@ -32,6 +32,9 @@ func (q queries) jobFields(view *job.View) overhop.Fields {
 	if view.Key != "" {
 		record["key"] = view.Key
 	}
+	if view.RetryOnTimeout != nil {
+		record["retry_on_timeout"] = *view.RetryOnTimeout
+	}
 	if view.PayloadGone {
 		record["payload_gone"] = true
 	}

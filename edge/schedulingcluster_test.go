@@ -154,6 +154,7 @@ func (c *schedulingCluster) Enqueue(ctx context.Context, queue string, spec job.
 				if spec.TimeoutMS != nil {
 					v.Timeout = time.Duration(*spec.TimeoutMS) * time.Millisecond
 				}
+				v.RetryOnTimeout = spec.RetryOnTimeout
 				if v.RunAt.After(time.Now()) {
 					v.State = job.Delayed
 				}
@@ -346,7 +347,7 @@ func (c *schedulingCluster) settle(o job.Outcome) (settled job.Settled) {
 		switch {
 		case o.RetryAfter != nil:
 			again = *o.RetryAfter
-		case o.Status == job.Error && v.RetryInterval > 0:
+		case (o.Status == job.Error || o.Status == job.TimedOut) && v.RetryInterval > 0:
 			again = v.RetryInterval
 		}
 		v.Fault = o.Fault
@@ -354,10 +355,11 @@ func (c *schedulingCluster) settle(o job.Outcome) (settled job.Settled) {
 			v.Attempts++
 		}
 		noHandler := o.Fault != nil && o.Fault.Type == job.HandlerNotFound
+		finalTimeout := o.Status == job.TimedOut && (v.RetryOnTimeout == nil || !*v.RetryOnTimeout)
 		switch last := v.MaxAttempts > 0 && v.Attempts >= v.MaxAttempts; {
 		case o.Status == job.Success:
 			v.State, v.Result, v.Fault = job.Completed, o.Result, nil
-		case o.Status == job.TimedOut, o.Status == job.RunCancelled, o.Final, o.Status == job.Error && (last || noHandler):
+		case finalTimeout, o.Status == job.TimedOut && last, o.Status == job.RunCancelled, o.Final, o.Status == job.Error && (last || noHandler):
 			v.State = job.Failed
 		default:
 			v.State = job.Waiting

@@ -107,9 +107,10 @@ type Job struct {
 	RunAt    time.Time // not before; zero: immediately
 	Priority uint8     // 0 to 9; 9 starts first
 
-	MaxAttempts   uint32        // total number of attempts
-	Timeout       time.Duration // of one attempt
-	RetryInterval time.Duration // fixed delay between attempts
+	MaxAttempts    uint32        // total number of attempts
+	Timeout        time.Duration // of one attempt
+	RetryInterval  time.Duration // fixed delay between attempts
+	RetryOnTimeout *bool         // whether a timeout is retried like an error; nil: as its queue has it
 
 	Guards *Guards // nil: none
 

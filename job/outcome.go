@@ -11,7 +11,7 @@ type Status uint8
 const (
 	Success      Status = iota + 1
 	Retry               // the handler asked to be run again
-	TimedOut            // the deadline passed, or the handler reported a timeout; final
+	TimedOut            // the deadline passed, or the handler reported a timeout; final unless the job retries timeouts
 	Error               // see Fault
 	Declined            // a worker's NACK, or no capacity: it never started
 	Lost                // the worker, runner or node was lost, before or during the run

@@ -34,6 +34,9 @@ type QueueConfig struct {
 	Limit uint32
 	// AllowOverrides is stored for Overhop's clients and has no effect.
 	AllowOverrides bool
+	// RetryOnTimeout makes a timeout of a job that does not decide this itself be
+	// retried like an error.
+	RetryOnTimeout bool
 	// Retention has the settings of [QueueRetentionKeys] that differ from the cluster's.
 	Retention Retention
 }
@@ -43,12 +46,13 @@ type QueueConfig struct {
 type QueueChange struct {
 	Limit          *uint32 // 0 removes the limit
 	AllowOverrides *bool
+	RetryOnTimeout *bool
 	Retention      []RetentionSetting // the value 0 removes a setting
 }
 
 // IsEmpty reports whether the change changes nothing.
 func (c QueueChange) IsEmpty() bool {
-	return c.Limit == nil && c.AllowOverrides == nil && len(c.Retention) == 0
+	return c.Limit == nil && c.AllowOverrides == nil && c.RetryOnTimeout == nil && len(c.Retention) == 0
 }
 
 // String returns the changed settings, such as "concurrency_limit=4 failed.age=1h0m0s".
@@ -59,6 +63,9 @@ func (c QueueChange) String() string {
 	}
 	if c.AllowOverrides != nil {
 		settings = append(settings, fmt.Sprintf("allow_job_overrides=%t", *c.AllowOverrides))
+	}
+	if c.RetryOnTimeout != nil {
+		settings = append(settings, fmt.Sprintf("retry_on_timeout=%t", *c.RetryOnTimeout))
 	}
 	for _, s := range c.Retention {
 		settings = append(settings, s.String())
@@ -73,6 +80,9 @@ func (c QueueConfig) Changed(change QueueChange) QueueConfig {
 	}
 	if change.AllowOverrides != nil {
 		c.AllowOverrides = *change.AllowOverrides
+	}
+	if change.RetryOnTimeout != nil {
+		c.RetryOnTimeout = *change.RetryOnTimeout
 	}
 	if len(change.Retention) > 0 {
 		c.Retention = c.Retention.With(change.Retention)

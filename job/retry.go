@@ -59,8 +59,6 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 	switch o.Status {
 	case Success:
 		return Verdict{Next: NextDone}
-	case TimedOut:
-		return Verdict{Next: NextDead, Reason: o.reason(ReasonTimeout)}
 	case RunCancelled:
 		return Verdict{Next: NextDead, Reason: o.reason(ReasonCancelled)}
 	case Declined, Interrupted:
@@ -72,23 +70,30 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		return Verdict{Next: NextGiveBack, Reason: o.reason(o.Status.String()), Loss: true}
 	}
 
+	fallback := "error"
+	if o.Status == TimedOut {
+		fallback = ReasonTimeout
+	}
+	reason := o.reason(fallback)
 	maxAttempts := a.MaxAttempts
 	if maxAttempts == 0 {
 		maxAttempts = max(p.MaxAttempts, 1)
 	}
-	if o.Final || o.Permanent() || a.Number >= maxAttempts {
-		return Verdict{Next: NextDead, Reason: o.reason("error")}
+	final := o.Final || o.Permanent() || o.Status == TimedOut && !a.RetryOnTimeout
+	if final || a.Number >= maxAttempts {
+		return Verdict{Next: NextDead, Reason: reason}
 	}
-	return Verdict{Next: NextRetry, Delay: p.delay(a, o), Reason: o.reason("error")}
+	return Verdict{Next: NextRetry, Delay: p.delay(a, o), Reason: reason}
 }
 
 // Attempt describes the attempt that ended.
 type Attempt struct {
-	Job           ID            // seeds the jitter
-	Number        uint32        // of this attempt, from 1
-	Losses        uint32        // how often a dispatch of the job was lost before
-	MaxAttempts   uint32        // the job's own setting; 0: the policy's
-	RetryInterval time.Duration // the job's own setting; 0: exponential backoff
+	Job            ID            // seeds the jitter
+	Number         uint32        // of this attempt, from 1
+	Losses         uint32        // how often a dispatch of the job was lost before
+	MaxAttempts    uint32        // the job's own setting; 0: the policy's
+	RetryInterval  time.Duration // the job's own setting; 0: exponential backoff
+	RetryOnTimeout bool          // the setting of the job, or else of its queue
 }
 
 // delay returns the delay before the next attempt: what the worker asked for,

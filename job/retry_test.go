@@ -42,7 +42,10 @@ func TestPolicy_Decide(t *testing.T) {
 		{"the last retry", Attempt{Number: 5}, Outcome{Status: Retry, RetryAfter: after(s)}, Verdict{Next: NextDead, Reason: "error"}},
 		// Final outcomes.
 		{"timeout", Attempt{Number: 1}, Outcome{Status: TimedOut}, Verdict{Next: NextDead, Reason: "timeout"}},
-		{"cancelled", Attempt{Number: 1}, Outcome{Status: RunCancelled}, Verdict{Next: NextDead, Reason: "cancelled"}},
+		{"timeout that is retried", Attempt{Number: 1, RetryOnTimeout: true}, Outcome{Status: TimedOut}, Verdict{NextRetry, 5 * s, "timeout", false}},
+		{"timeout at its interval", Attempt{Number: 2, RetryOnTimeout: true, RetryInterval: 7 * s}, Outcome{Status: TimedOut, Started: true, Fault: fault("too long", FaultTimeout)}, Verdict{NextRetry, 7 * s, "too long", false}},
+		{"the last timeout", Attempt{Number: 5, RetryOnTimeout: true}, Outcome{Status: TimedOut}, Verdict{Next: NextDead, Reason: "timeout"}},
+		{"cancelled", Attempt{Number: 1, RetryOnTimeout: true}, Outcome{Status: RunCancelled}, Verdict{Next: NextDead, Reason: "cancelled"}},
 		{"no handler", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", HandlerNotFound)}, Verdict{Next: NextDead, Reason: "none"}},
 		{"no handler, but a retry", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", "other")}, Verdict{NextRetry, 5 * s, "none", false}},
 		{"invalid", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("bad", FaultInvalid)}, Verdict{Next: NextDead, Reason: "bad"}},

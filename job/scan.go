@@ -3,6 +3,7 @@ package job
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
 )
 
@@ -81,6 +82,8 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		return scanInt(&s.TimeoutMS, body, i)
 	case "retry_interval_ms":
 		return scanInt(&s.RetryInterval, body, i)
+	case "retry_on_timeout":
+		return scanBool(&s.RetryOnTimeout, body, i)
 	case "delay_ms":
 		return scanInt(&s.DelayMS, body, i)
 	case "result_ttl_ms":
@@ -91,6 +94,22 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		return scanString(&s.UniqueUntil, body, i)
 	case "unique_ttl_ms":
 		return scanInt(&s.UniqueTTLMS, body, i)
+	}
+	return -1
+}
+
+// scanBool parses the boolean that begins at body[i] and sets *field to it. It
+// returns the index after it, or -1 if *field is already set or there is no
+// boolean.
+func scanBool(field **bool, body []byte, i int) int {
+	if *field != nil {
+		return -1
+	}
+	for _, value := range [...]bool{true, false} {
+		if text := strconv.FormatBool(value); bytes.HasPrefix(body[i:], []byte(text)) {
+			*field = &value
+			return i + len(text)
+		}
 	}
 	return -1
 }

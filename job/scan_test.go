@@ -16,6 +16,7 @@ func TestScan(t *testing.T) {
 		`{"params":{"to":"ann","n":[1,-2.5e+3,0,true,false,null],"deep":{"er":{}}},"priority":0,"max_attempts":12}`,
 		`{"function":"f","delay_ms":30000,"result_ttl_ms":0}`,
 		`{"function":"f","key":"order \"7\" – ünï"}`,
+		`{"function":"f","retry_on_timeout":true}`, `{"function":"f","retry_on_timeout" : false }`,
 		`{"function":"f","params":{"text":"a \"quoted\" \\ word – ünï"},"timeout_ms":100000000000000000,"retry_interval_ms":1}`,
 	} {
 		var got, want Spec
@@ -39,6 +40,7 @@ func TestScan_FallsBack(t *testing.T) {
 		`{"function":"a","function":"b"}`, `{"params":{},"params":{}}`, `{"priority":1,"priority":2}`,
 		`{"Function":"f"}`, `{"function":"\u0041"}`, `{"function":"ü"}`, `{"function":null}`, `{"other":1}`, `{"function":"f","key":"k"}`, `{"function":"f","":"k"}`,
 		`{"priority":1.0}`, `{"priority":1e1}`, `{"priority":01}`, `{"priority":-1}`, `{"priority":1000000000000000000}`,
+		`{"retry_on_timeout":null}`, `{"retry_on_timeout":"true"}`, `{"retry_on_timeout":tru}`, `{"retry_on_timeout":true,"retry_on_timeout":true}`,
 		`{"params":null}`, `{"params":[]}`, `{"params":{"a":01}}`, `{"params":{"a":1.}}`, `{"params":{"a":-}}`, `{"params":{"a":1e}}`,
 		`{"params":{"a":tru}}`, `{"params":{"a" 1}}`, `{"params":{1:1}}`, `{"params":{"a":1]}`, `{"params":{"a":[1}}}`,
 		"{\"params\":{\"a\":\"\n\"}}", `{"params":{"a":"\x"}}`, `{"params":{"a":"`, `{"params":{"a":"\`, `{"params":{"a":1,}}`,

@@ -19,18 +19,19 @@ const (
 // Spec is what a producer asks for: the JSON body of a record. At least one of
 // Function, Params, Payload and Blob is set.
 type Spec struct {
-	Function      string            `json:"function,omitempty"`
-	Params        json.RawMessage   `json:"params,omitempty"`          // a JSON object
-	Payload       []byte            `json:"payload_msgpack,omitempty"` // one MessagePack value
-	RunAt         *time.Time        `json:"run_at,omitempty"`          // not before; excludes DelayMS
-	DelayMS       *int64            `json:"delay_ms,omitempty"`        // not before this time after the record was stored
-	Priority      *int64            `json:"priority,omitempty"`
-	MaxAttempts   *int64            `json:"max_attempts,omitempty"`
-	TimeoutMS     *int64            `json:"timeout_ms,omitempty"`
-	RetryInterval *int64            `json:"retry_interval_ms,omitempty"`
-	ResultTTLMS   *int64            `json:"result_ttl_ms,omitempty"` // how long the result is kept visible after the end; 0: as long as it is stored
-	Trace         map[string]string `json:"trace_context,omitempty"` // passed to the worker unchanged
-	Blob          *Blob             `json:"blob,omitempty"`          // written by nodes only
+	Function       string            `json:"function,omitempty"`
+	Params         json.RawMessage   `json:"params,omitempty"`          // a JSON object
+	Payload        []byte            `json:"payload_msgpack,omitempty"` // one MessagePack value
+	RunAt          *time.Time        `json:"run_at,omitempty"`          // not before; excludes DelayMS
+	DelayMS        *int64            `json:"delay_ms,omitempty"`        // not before this time after the record was stored
+	Priority       *int64            `json:"priority,omitempty"`
+	MaxAttempts    *int64            `json:"max_attempts,omitempty"`
+	TimeoutMS      *int64            `json:"timeout_ms,omitempty"`
+	RetryInterval  *int64            `json:"retry_interval_ms,omitempty"`
+	RetryOnTimeout *bool             `json:"retry_on_timeout,omitempty"` // whether a timeout is retried like an error; absent: as its queue has it
+	ResultTTLMS    *int64            `json:"result_ttl_ms,omitempty"`    // how long the result is kept visible after the end; 0: as long as it is stored
+	Trace          map[string]string `json:"trace_context,omitempty"`    // passed to the worker unchanged
+	Blob           *Blob             `json:"blob,omitempty"`             // written by nodes only
 
 	// See [Guards]. Times are in milliseconds.
 	UniqueKey    *string `json:"unique_key,omitempty"`
@@ -168,7 +169,7 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	j := Job{
 		ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority,
 		Timeout: milliseconds(s.TimeoutMS), RetryInterval: milliseconds(s.RetryInterval), ResultTTL: milliseconds(s.ResultTTLMS),
-		Guards: s.guards(),
+		RetryOnTimeout: s.RetryOnTimeout, Guards: s.guards(),
 	}
 	if s.Blob != nil {
 		j.BlobOwner = s.Blob.Owner()

@@ -5,38 +5,39 @@ import "time"
 // View is everything that can be shown of a job: the ledger's facts, joined
 // with its body and its result if they are still stored.
 type View struct {
-	ID            ID
-	Key           string // with which its producer enqueued it; "": none, a UUID, or not known because PayloadGone or Unread
-	Queue         string
-	State         State
-	Function      string
-	Spec          *Spec  // nil if PayloadGone
-	PayloadGone   bool   // the body's record has been reclaimed
-	Unread        string // why the body's record cannot be read at present; "": it was, it is gone, or it was not asked for
-	Created       time.Time
-	RunAt         time.Time
-	Started       time.Time // of the last attempt; zero: never started
-	Ended         time.Time
-	Priority      uint8
-	MaxAttempts   uint32        // 0: the cluster's default
-	RetryInterval time.Duration // 0: exponential backoff
-	Timeout       time.Duration // 0: the cluster's default
-	Attempts      uint32
-	Dispatches    uint32
-	Losses        uint32
-	Node, Worker  string        // of the current or last dispatch; Worker is a channel, see [Channel]
-	Reason        string        // why the last attempt failed
-	Cancellation  *Cancellation // nil: no caller has cancelled the job
-	Result        Value
-	ResultTTL     time.Duration // 0: shown as long as it is stored
-	ResultSize    int64         // bytes, also of a result that is gone; 0: there is none
-	LetterGone    bool          // it failed, and its dead letter was evicted or removed
-	ResultGone    ResultGone    // why the result cannot be shown; "": it can, or there is none
-	ResultReason  string        // with [ResultDropped]: why
-	Fault         *Fault        // of the last attempt that failed, possibly cut; nil: none failed
-	Position      Position
-	DeadLetter    uint64    // number of the dead letter of a failed job; 0: there is none
-	Progress      *Progress // nil: the job is not running, or its node was not asked
+	ID             ID
+	Key            string // with which its producer enqueued it; "": none, a UUID, or not known because PayloadGone or Unread
+	Queue          string
+	State          State
+	Function       string
+	Spec           *Spec  // nil if PayloadGone
+	PayloadGone    bool   // the body's record has been reclaimed
+	Unread         string // why the body's record cannot be read at present; "": it was, it is gone, or it was not asked for
+	Created        time.Time
+	RunAt          time.Time
+	Started        time.Time // of the last attempt; zero: never started
+	Ended          time.Time
+	Priority       uint8
+	MaxAttempts    uint32        // 0: the cluster's default
+	RetryInterval  time.Duration // 0: exponential backoff
+	Timeout        time.Duration // 0: the cluster's default
+	RetryOnTimeout *bool         // nil: as its queue has it
+	Attempts       uint32
+	Dispatches     uint32
+	Losses         uint32
+	Node, Worker   string        // of the current or last dispatch; Worker is a channel, see [Channel]
+	Reason         string        // why the last attempt failed
+	Cancellation   *Cancellation // nil: no caller has cancelled the job
+	Result         Value
+	ResultTTL      time.Duration // 0: shown as long as it is stored
+	ResultSize     int64         // bytes, also of a result that is gone; 0: there is none
+	LetterGone     bool          // it failed, and its dead letter was evicted or removed
+	ResultGone     ResultGone    // why the result cannot be shown; "": it can, or there is none
+	ResultReason   string        // with [ResultDropped]: why
+	Fault          *Fault        // of the last attempt that failed, possibly cut; nil: none failed
+	Position       Position
+	DeadLetter     uint64    // number of the dead letter of a failed job; 0: there is none
+	Progress       *Progress // nil: the job is not running, or its node was not asked
 }
 
 // Cancellation is who cancelled a job, how, why and when. The name is "" if the system

@@ -83,7 +83,7 @@ func (c *codec) jobs(d *dispatches) {
 		active[name] = append(active[name], item.job)
 	}
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
-		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides)
+		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
 		c.retention(&q.config.Retention)
 		if c.decoding() {
 			d.queues.set(q)
@@ -165,6 +165,9 @@ func (c *codec) record(stored *storedJob, shared *jobs) {
 	if optional(c, &stored.options) {
 		o := stored.options
 		c.fields(&o.runAt, &o.maxAttempts, &o.timeout, &o.retryInterval, &o.resultTTL, &o.blobOwner)
+		if optional(c, &o.retryOnTimeout) {
+			c.fields(o.retryOnTimeout)
+		}
 	}
 	if !optional(c, &stored.run) {
 		return

@@ -178,7 +178,10 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
 		seq: j.Position.Seq, lane: j.Position.Lane, priority: min(j.Priority, job.MaxPriority),
 	}
 	hasStartTime := !j.RunAt.IsZero()
-	o := options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, resultTTL: j.ResultTTL, blobOwner: j.BlobOwner}
+	o := options{
+		maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: j.RetryOnTimeout,
+		resultTTL: j.ResultTTL, blobOwner: j.BlobOwner,
+	}
 	if hasStartTime {
 		stored.due = j.RunAt.UnixNano()
 		o.runAt = stored.due

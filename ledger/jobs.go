@@ -44,12 +44,13 @@ const (
 
 // options are settings that few jobs have; nil for the others.
 type options struct {
-	runAt         int64
-	maxAttempts   uint32
-	timeout       time.Duration
-	retryInterval time.Duration
-	resultTTL     time.Duration
-	blobOwner     job.ID // see [job.Job.BlobOwner]
+	runAt          int64
+	maxAttempts    uint32
+	timeout        time.Duration
+	retryInterval  time.Duration
+	retryOnTimeout *bool // see [job.Job.RetryOnTimeout]
+	resultTTL      time.Duration
+	blobOwner      job.ID // see [job.Job.BlobOwner]
 }
 
 // blobOwner returns the owner of the blob that the job's body is in, zero if its

@@ -47,6 +47,7 @@ func (r *storedJob) waitingJob() WaitingJob {
 	}
 	if o := r.options; o != nil {
 		waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
+		waiting.RetryOnTimeout = o.retryOnTimeout
 		if o.runAt != 0 {
 			waiting.RunAt = time.Unix(0, o.runAt)
 		}
@@ -146,14 +147,18 @@ func (j *jobs) ActiveDispatches(yield func(ActiveDispatch) bool) {
 	j.active.Scan(func(item orderItem) bool { return yield(item.job.activeDispatch()) })
 }
 
-// Dispatch returns an active dispatch; ok is false if it is not the current one
-// of its job.
+// Dispatch returns an active dispatch, with its queue's decision about timeouts if the job
+// has none; ok is false if it is not the current one of its job.
 func (j *jobs) Dispatch(id job.ID, n uint32) (active ActiveDispatch, ok bool) {
 	stored := j.byID[id]
 	if stored == nil || stored.n != n || stored.state != job.Active {
 		return ActiveDispatch{}, false
 	}
-	return stored.activeDispatch(), true
+	active = stored.activeDispatch()
+	if active.RetryOnTimeout == nil && stored.queue.config.RetryOnTimeout {
+		active.RetryOnTimeout = new(true)
+	}
+	return active, true
 }
 
 // Known reports whether a job exists, or existed within the dedupe horizon.
@@ -200,6 +205,7 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	view.RunAt = view.Created
 	if o := r.options; o != nil {
 		view.MaxAttempts, view.Timeout, view.RetryInterval, view.ResultTTL = o.maxAttempts, o.timeout, o.retryInterval, o.resultTTL
+		view.RetryOnTimeout = o.retryOnTimeout
 		if o.runAt != 0 {
 			view.RunAt = time.Unix(0, o.runAt).UTC()
 		}

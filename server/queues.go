@@ -68,6 +68,7 @@ func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, erro
 	if q.AllowOverrides != nil {
 		c.Config.AllowOverrides = *q.AllowOverrides
 	}
+	c.Config.RetryOnTimeout = q.RetryOnTimeout
 	own, err := retentionChanges(&q.Retention, true)
 	if err != nil {
 		return nil, err
@@ -102,6 +103,9 @@ func (h *Queues) set(ctx context.Context, q *api.QueueChange) (*api.Queue, error
 	}
 	if value, given := q.AllowOverrides.Get(); given {
 		c.Change.AllowOverrides = cmp.Or(value, &job.DefaultQueueConfig.AllowOverrides)
+	}
+	if value, given := q.RetryOnTimeout.Get(); given {
+		c.Change.RetryOnTimeout = cmp.Or(value, &job.DefaultQueueConfig.RetryOnTimeout)
 	}
 	own, err := retentionChanges(&q.Retention, true)
 	if err != nil {

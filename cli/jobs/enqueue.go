@@ -22,22 +22,25 @@ import (
 // maxRequest is the largest body of a request, in bytes.
 const maxRequest = 1 << 20
 
+const retryOnTimeoutUsage = "retry an attempt that exceeds its timeout, like one that fails (default as the queue has it)"
+
 // enqueueFlags are the flags of enqueue. The verb 'cron add' has some of them.
 type enqueueFlags struct {
-	id            string
-	params        string
-	payload       string
-	in            time.Duration
-	at            string
-	priority      int64
-	maxAttempts   int64
-	timeout       time.Duration
-	retryInterval time.Duration
-	resultTTL     time.Duration
-	trace         []string // name=value
-	guards        guardFlags
-	wait          waitFlags
-	bulk          string // file
+	id             string
+	params         string
+	payload        string
+	in             time.Duration
+	at             string
+	priority       int64
+	maxAttempts    int64
+	timeout        time.Duration
+	retryInterval  time.Duration
+	retryOnTimeout bool
+	resultTTL      time.Duration
+	trace          []string // name=value
+	guards         guardFlags
+	wait           waitFlags
+	bulk           string // file
 }
 
 // Enqueue returns the verb enqueue.
@@ -85,6 +88,7 @@ times NATS_TIMEOUT), which makes no second job.`,
 	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts (default set by the yard)")
 	durationflag.Var(flags, &f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
 	durationflag.Var(flags, &f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
+	flags.BoolVar(&f.retryOnTimeout, "retry-on-timeout", false, retryOnTimeoutUsage)
 	durationflag.Var(flags, &f.resultTTL, "result-ttl", 0, "`time` to keep the result after the job has ended (default as long as the job)")
 	flags.StringArrayVar(&f.trace, "trace", nil, "`name=value` of the trace context, passed to the worker or runner; may be repeated")
 	f.guards.add(c)
@@ -197,6 +201,9 @@ func (f *enqueueFlags) spec(env *command.Env, c *cobra.Command) (spec *job.Spec,
 	}
 	if spec.Trace, err = f.traceContext(c); err != nil {
 		return nil, err
+	}
+	if given("retry-on-timeout") {
+		spec.RetryOnTimeout = &f.retryOnTimeout
 	}
 	for _, number := range []struct {
 		flag  string

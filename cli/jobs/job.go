@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -179,6 +180,9 @@ func jobTable(out io.Writer, j *api.Job) {
 	}
 	row("timeout", durationText(j.TimeoutMS))
 	row("retry interval", durationText(j.RetryInterval))
+	if j.RetryOnTimeout != nil {
+		row("retry on timeout", strconv.FormatBool(*j.RetryOnTimeout))
+	}
 	row("result kept", durationText(j.ResultTTL))
 	row("created", command.TimeText(&j.Created))
 	row("due", command.TimeText(&j.RunAt))

@@ -92,6 +92,7 @@ letters and history stay.`,
 // queueAdd returns the verb 'queue add'.
 func queueAdd(env *command.Env) *cobra.Command {
 	var limit int64
+	var retryOnTimeout bool
 	var retention []string
 	c := env.WithJSON(&cobra.Command{
 		Use:     "add <queue>",
@@ -109,12 +110,16 @@ func queueAdd(env *command.Env) *cobra.Command {
 				}
 				request["concurrency_limit"] = limit
 			}
+			if retryOnTimeout {
+				request["retry_on_timeout"] = true
+			}
 			if err := addRetention(c, request, retention); err != nil {
 				return err
 			}
 			return requestQueue(c.Context(), env, "add", request, queueTable)
 		},
 	})
+	c.Flags().BoolVar(&retryOnTimeout, "retry-on-timeout", false, queueTimeoutsUsage)
 	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
 	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
 	return c
@@ -123,6 +128,7 @@ func queueAdd(env *command.Env) *cobra.Command {
 // queueSet returns the verb 'queue set'.
 func queueSet(env *command.Env) *cobra.Command {
 	var limit string
+	var retryOnTimeout bool
 	var retention []string
 	c := env.WithJSON(&cobra.Command{
 		Use:   "set <queue>",
@@ -131,15 +137,19 @@ func queueSet(env *command.Env) *cobra.Command {
 limit stops no job: none starts until enough have ended.`,
 		Example: `  yardmaster queue set mail --limit 20
   yardmaster queue set mail --limit none
+  yardmaster queue set mail --retry-on-timeout
   yardmaster queue set mail --retention finished.age=30d --retention failed.count=default`,
 		RunE: func(c *cobra.Command, args []string) error {
 			request := named(args)
 			if err := addRetention(c, request, retention); err != nil {
 				return err
 			}
+			if c.Flags().Changed("retry-on-timeout") {
+				request["retry_on_timeout"] = retryOnTimeout
+			}
 			switch n, err := strconv.ParseInt(limit, 10, 64); {
-			case !c.Flags().Changed("limit") && len(retention) == 0:
-				return usererror.Usage(c, "there is nothing to change: give --limit or --retention")
+			case !c.Flags().Changed("limit") && len(request) == 1:
+				return usererror.Usage(c, "there is nothing to change: give --limit, --retry-on-timeout or --retention")
 			case !c.Flags().Changed("limit"):
 			case limit == "none":
 				request["concurrency_limit"] = nil
@@ -151,10 +161,13 @@ limit stops no job: none starts until enough have ended.`,
 			return requestQueue(c.Context(), env, "set", request, queueTable)
 		},
 	})
+	c.Flags().BoolVar(&retryOnTimeout, "retry-on-timeout", false, queueTimeoutsUsage)
 	c.Flags().StringVar(&limit, "limit", "", "largest `number` of the queue's jobs that run at the same time in the whole yard, or none")
 	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
 	return c
 }
+
+const queueTimeoutsUsage = "retry attempts that exceed their timeout, like those that fail, unless a job decides"
 
 const retentionUsage = "`setting=value` that differs from the yard's, or =default: finished.age, finished.count, failed.age, failed.count or results.age"
 
@@ -183,6 +196,9 @@ func queuesTable(w io.Writer, s *api.QueueList) {
 
 func queueTable(w io.Writer, q *api.Queue) {
 	queuesTable(w, &api.QueueList{Queues: []api.Queue{*q}})
+	if q.RetryOnTimeout {
+		command.Printf(w, "\nTimeouts are retried, unless a job decides.\n")
+	}
 }
 
 func limitText(limit *uint32) string {

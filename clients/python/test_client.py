@@ -43,12 +43,12 @@ class Jobs(ClientCase):
 
     def test_enqueue_options(self):
         future = self.submit(self.client.enqueue, "q", None, "resize", at=datetime(2030, 1, 1, tzinfo=timezone.utc), max_attempts=3,
-                         retry_interval=1.5, timeout=60, priority=9, key="order-1", unique_key="u", unique_ttl=10,
+                         retry_interval=1.5, timeout=60, retry_on_timeout=True, priority=9, key="order-1", unique_key="u", unique_ttl=10,
                          rate_limit_key="r", rate_limit=0.5, trace={"a": "b"})
         p = self.node.accept().answer(ENQUEUE, {"jid": JID})
         self.assertEqual(p, {
             "q": "q", "job_payload": None, "fn": "resize", "scheduled_at": "2030-01-01T00:00:00.000000+00:00", "max_attempts": 3,
-            "retry_interval_ms": 1500, "timeout_ms": 60_000, "priority": 9, "key": "order-1", "unique_key": "u",
+            "retry_interval_ms": 1500, "timeout_ms": 60_000, "retry_on_timeout": True, "priority": 9, "key": "order-1", "unique_key": "u",
             "unique_ttl_ms": 10_000, "rate_limit_key": "r", "rate_limit_ms": 500, "trace": {"a": "b"},
         })
         future.result(PATIENCE)
@@ -200,6 +200,9 @@ class Jobs(ClientCase):
             connection = connection or self.node.accept()
             self.assertEqual(connection.answer(SETQUEUE, {}), {"q": "q", "config": {"concurrency_limit": limit}})
             future.result(PATIENCE)
+        future = self.submit(self.client.set_queue, "q", retry_on_timeout=False)
+        self.assertEqual(connection.answer(SETQUEUE, {}), {"q": "q", "config": {"retry_on_timeout": False}})
+        future.result(PATIENCE)
 
     def test_set_job(self):
         day = datetime(2030, 1, 1, tzinfo=timezone.utc)

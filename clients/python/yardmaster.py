@@ -77,6 +77,7 @@ DEFAULT_NODES = "127.0.0.1:9876"
 NODES_VARIABLE = "OVERHOP_NODES"
 DEFAULT_PORT = 9876
 _MAX_RETRY_AFTER = 366 * 86400  # seconds
+_UNCHANGED: Any = object()  # a setting that a caller leaves out
 
 
 # ---------------------------------------------------------------- errors
@@ -1773,8 +1774,8 @@ class Client:
     def enqueue(self, queue: str, payload: Any = None, fn: Optional[str] = None, *,
                 at: Union[datetime, str, None] = None, delay: Union[float, timedelta, None] = None,
                 max_attempts: Optional[int] = None, retry_interval: Union[float, timedelta, None] = None,
-                timeout: Union[float, timedelta, None] = None, priority: Optional[int] = None,
-                key: Optional[str] = None, unique_key: Optional[str] = None,
+                timeout: Union[float, timedelta, None] = None, retry_on_timeout: Optional[bool] = None,
+                priority: Optional[int] = None, key: Optional[str] = None, unique_key: Optional[str] = None,
                 unique_ttl: Union[float, timedelta, None] = None,
                 unique_until: Optional[str] = None, rate_limit_key: Optional[str] = None,
                 rate_limit: Union[float, timedelta, None] = None, debounce_key: Optional[str] = None,
@@ -1785,7 +1786,8 @@ class Client:
         ``fn`` names the function to call. The job starts as soon as possible, or
         not before ``at`` (a datetime with a zone, or RFC 3339 text), or ``delay``
         seconds from now. An attempt may take ``timeout`` seconds, and the next
-        follows after ``retry_interval`` seconds. ``priority`` is 0 to 9, 9 first.
+        follows after ``retry_interval`` seconds; after a timeout only with
+        ``retry_on_timeout``, or if the queue has it. ``priority`` is 0 to 9, 9 first.
         For options that are None the yard's defaults apply.
 
         Jobs with the same ``key`` in the same queue are the same job. By default
@@ -1818,7 +1820,7 @@ class Client:
             "q": queue, **_user_value("job_payload", payload, MAX_DEPTH - 2), "fn": fn,
             "scheduled_at": None if at is None else _format_time(at), "max_attempts": max_attempts,
             "retry_interval_ms": _optional_milliseconds(retry_interval),
-            "timeout_ms": _optional_milliseconds(timeout), "priority": priority,
+            "timeout_ms": _optional_milliseconds(timeout), "retry_on_timeout": retry_on_timeout, "priority": priority,
             "key": key if key is not None else f"auto-{uuid.uuid4().hex}", "unique_key": unique_key,
             "unique_ttl_ms": _optional_milliseconds(unique_ttl), "unique_until": unique_until,
             "rate_limit_key": rate_limit_key, "rate_limit_ms": _window("rate_limit", rate_limit_key, rate_limit),
@@ -1943,12 +1945,17 @@ class Client:
             if not exist_ok or e.code != "DUPLICATE_QUEUE":
                 raise
 
-    def set_queue(self, name: str, *, limit: Optional[int]) -> None:
-        """Let at most ``limit`` jobs of an existing queue run at once over all workers; None means no limit.
+    def set_queue(self, name: str, *, limit: Optional[int] = _UNCHANGED, retry_on_timeout: Optional[bool] = None) -> None:
+        """Change settings of an existing queue; those that are left out stay.
 
-        A lowered limit stops no running job.
+        At most ``limit`` jobs of the queue run at once over all workers; None means
+        no limit. A lowered limit stops no running job. With ``retry_on_timeout`` an
+        attempt that exceeds its timeout is retried, unless the job decides.
         """
-        self._call(SETQUEUE, {"q": name, "config": {"concurrency_limit": limit}})
+        config: Dict[str, Any] = {} if limit is _UNCHANGED else {"concurrency_limit": limit}
+        if retry_on_timeout is not None:
+            config["retry_on_timeout"] = retry_on_timeout
+        self._call(SETQUEUE, {"q": name, "config": config})
 
     def remove_queue(self, name: str) -> None:
         """Remove a queue whose jobs have all ended."""

@@ -40,6 +40,7 @@ func (c *Client) SetQueue(ctx context.Context, s SetQueue) error {
 		setUnlessZero(config, "concurrency_limit", *s.Limit)
 	}
 	setIfGiven(config, "allow_job_overrides", s.AllowOverrides)
+	setIfGiven(config, "retry_on_timeout", s.RetryOnTimeout)
 	_, err := c.Call(ctx, TSetQueue, Fields{"q": s.Queue, "config": config}.Raw())
 	return err
 }
@@ -90,6 +91,7 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	setUnlessZero(p, "key", e.Key)
 	setUnlessZero(p, "timeout_ms", max(e.Timeout, 0))
 	setUnlessZero(p, "notify", e.Notify)
+	setIfGiven(p, "retry_on_timeout", e.RetryOnTimeout)
 	setIfGiven(p, "priority", e.Priority)
 	setIfGiven(p, "unique_key", e.UniqueKey)
 	setIfGiven(p, "unique_ttl_ms", e.UniqueTTL)

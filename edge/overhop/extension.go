@@ -280,6 +280,7 @@ type SetQueue struct {
 	Queue          string
 	Limit          *uint32 // 0 removes the limit
 	AllowOverrides *bool
+	RetryOnTimeout *bool
 }
 
 // ParseSetQueue parses a SETQUEUE. In its config, a missing key leaves a setting, and nil
@@ -287,7 +288,7 @@ type SetQueue struct {
 func ParseSetQueue(payload Raw) (SetQueue, error) {
 	r := newFieldReader(payload, "q", "config")
 	s := SetQueue{Queue: r.str("q")}
-	config := r.nested(r.container("config", KindMap, "a map"), "config.", "concurrency_limit", "allow_job_overrides")
+	config := r.nested(r.container("config", KindMap, "a map"), "config.", "concurrency_limit", "allow_job_overrides", "retry_on_timeout")
 	isGiven := func(name string) bool { return len(config.raw(name)) > 0 }
 	config.nilIsAbsent = true
 	if isGiven("concurrency_limit") {
@@ -295,6 +296,9 @@ func ParseSetQueue(payload Raw) (SetQueue, error) {
 	}
 	if isGiven("allow_job_overrides") {
 		s.AllowOverrides = new(config.optBool("allow_job_overrides", true))
+	}
+	if isGiven("retry_on_timeout") {
+		s.RetryOnTimeout = new(config.optBool("retry_on_timeout", false))
 	}
 	return s, config.err
 }

@@ -196,12 +196,13 @@ type Enqueue struct {
 
 	PayloadJSON []byte // in place of Payload; nil: none
 
-	Function string            // "handler" or "runner#handler"
-	Key      string            // idempotency key: a job with the same queue and key is the same job; at most 128 bytes
-	Timeout  int64             // of one attempt, in milliseconds; 0: not set
-	Priority *int64            // 0 to 9, 9 starts first; nil: 5
-	Trace    map[string]string // trace context, such as traceparent
-	Notify   bool              // push JOBEND when the job has ended
+	Function       string            // "handler" or "runner#handler"
+	Key            string            // idempotency key: a job with the same queue and key is the same job; at most 128 bytes
+	Timeout        int64             // of one attempt, in milliseconds; 0: not set
+	RetryOnTimeout *bool             // retry a timeout like a failure; nil: as the queue has it
+	Priority       *int64            // 0 to 9, 9 starts first; nil: 5
+	Trace          map[string]string // trace context, such as traceparent
+	Notify         bool              // push JOBEND when the job has ended
 
 	// The guards. A unique or rate limit key keeps the job from being created
 	// while another one holds the key, a debounce key replaces a job that has
@@ -219,7 +220,7 @@ type Enqueue struct {
 // extension are read only if delivery is set. The error is a [*Violation].
 func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 	r := newFieldReader(payload, "q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
-		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms", "unique_until",
+		"fn", "key", "timeout_ms", "retry_on_timeout", "priority", "trace", "notify", "unique_key", "unique_ttl_ms", "unique_until",
 		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
 	e := Enqueue{
 		Queue:         r.str("q"),
@@ -233,6 +234,9 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 		e.PayloadJSON = r.jsonOf("job_payload")
 		e.Function, e.Key = r.optStr("fn"), r.optStr("key")
 		e.Timeout = r.optInt("timeout_ms", 1, maxInt, 0)
+		if !r.isAbsent("retry_on_timeout") {
+			e.RetryOnTimeout = new(r.optBool("retry_on_timeout", false))
+		}
 		e.Priority = r.optCount("priority", 0, 9)
 		e.Trace = r.optStrings("trace")
 		e.Notify = r.optBool("notify", false)

@@ -59,6 +59,11 @@ type Member struct {
 // Option changes the config of every member before the cluster starts.
 type Option func(*config.Config)
 
+// RetryAfter makes the backoff after a first failed attempt short.
+func RetryAfter(delay time.Duration) Option {
+	return func(c *config.Config) { c.Scheduler.RetryBase = delay }
+}
+
 // Start runs a cluster of n members, 1 or 3, and returns when it is ready. It is
 // verified and stopped when the test ends.
 func Start(t testing.TB, n int, options ...Option) *Cluster {

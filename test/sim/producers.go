@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,7 +32,7 @@ func (p *producers) start() {
 		sim.after(wait, "enqueue "+key, func() { p.enqueue(queue, key, p.body(queue, key)) })
 	}
 	p.ensure("make narrow", func(l *ledger.Ledger) bool { _, ok := l.Queue("narrow"); return ok },
-		&ledger.AddQueue{ID: job.ID{1}, Name: "narrow", Config: job.QueueConfig{Limit: narrowLimit}})
+		&ledger.AddQueue{ID: job.ID{1}, Name: "narrow", Config: job.QueueConfig{Limit: narrowLimit, RetryOnTimeout: true}})
 }
 
 // body returns the body of a job; some bodies are invalid.
@@ -46,6 +47,9 @@ func (p *producers) body(queue, key string) []byte {
 		params = `"x":"` + strings.Repeat("x", longBody) + `"`
 	}
 	fields = append(fields, `"params":{`+params+`}`)
+	if sim.chance("timeouts "+key, 200) {
+		fields = append(fields, `"retry_on_timeout":`+strconv.FormatBool(queue != "narrow"))
+	}
 	switch n := sim.intn("more "+key, 100); {
 	case n < 3:
 		fields = append(fields, `"priority":"high"`)
