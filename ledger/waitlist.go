@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/tidwall/btree"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // waitlist holds the waiting jobs of one queue and class, which the same
@@ -112,4 +114,39 @@ func (j *jobs) countRunner(wl *waitlist, n int) {
 		wl.queue.runners += n
 		j.lines += n
 	}
+}
+
+// FirstWaitingJob returns the waiting job of a queue and class that starts first among
+// those of at most the given priority; ok is false if there is none. Its cost does not
+// grow with the number of jobs.
+func (qs *queues) FirstWaitingJob(queue, class string, priority uint8) (first WaitingJob, ok bool) {
+	q := qs.get(queue)
+	if q == nil {
+		return WaitingJob{}, false
+	}
+	if wl, found := q.waitlists.Get(class); found {
+		wl.jobs.Ascend(orderItem{orderKey(priority, 0), new(storedJob)}, func(item orderItem) bool {
+			first, ok = item.job.waitingJob(), true
+			return false
+		})
+	}
+	return first, ok
+}
+
+// NextWaitingJob returns the waiting job that starts next after another one of its queue
+// and class; ok is false if that one waits no longer, or is the last.
+func (j *jobs) NextWaitingJob(w *WaitingJob) (next WaitingJob, ok bool) {
+	stored := j.byID[w.ID]
+	if stored == nil || stored.state != job.Waiting {
+		return WaitingJob{}, false
+	}
+	wl, _ := stored.queue.waitlists.Get(Class(stored.function))
+	wl.jobs.Ascend(stored.order(), func(item orderItem) bool {
+		if item.job == stored {
+			return true
+		}
+		next, ok = item.job.waitingJob(), true
+		return false
+	})
+	return next, ok
 }

@@ -38,10 +38,14 @@ type placer struct {
 	inFlight map[job.DispatchID]*placement // until their entry is applied, with the pending ones
 	byQueue  map[string]int                // number of inFlight, by queue
 	nextPool int                           // index in capacity.roundRobin of the pool that is served first
+	lottery  lottery                       // decides when a job of a lower priority starts first
 }
 
 func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
-	return &placer{loop: loop, lanes: lanes, capacity: c, inFlight: map[job.DispatchID]*placement{}, byQueue: map[string]int{}}
+	return &placer{
+		loop: loop, lanes: lanes, capacity: c, inFlight: map[job.DispatchID]*placement{}, byQueue: map[string]int{},
+		lottery: lottery{seed: loop.epoch},
+	}
 }
 
 // place adds a placement, with a reserved slot, for every waiting job that may run now. Its cost depends on
@@ -58,33 +62,55 @@ func (pl *placer) place(l *ledger.Ledger) {
 		}
 		p := pl.capacity.roundRobin[(pl.nextPool+i)%len(pl.capacity.roundRobin)]
 		if p.hasAvailable() {
-			waitlist.Merge(pl.waitlistsFor(l, p.key), func(w *ledger.WaitingJob) waitlist.Step { return pl.placeJob(l, w, p) })
+			pl.placeFor(l, p)
 		}
 	}
 }
 
-// placeJob reserves a slot of pool for a job, unless a placement of the job is in
-// flight, its body cannot be read, or its queue has reached its limit.
-func (pl *placer) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) waitlist.Step {
-	key := job.DispatchID{Job: w.ID, N: w.N}
-	if _, ok := pl.inFlight[key]; ok {
-		return waitlist.Next
+// placeFor places jobs on the slots of a pool: in start order, apart from overdue jobs,
+// which the lottery puts before jobs of higher priorities.
+func (pl *placer) placeFor(l *ledger.Ledger, p *pool) {
+	lists := pl.waitlistsFor(l, p.key)
+	overdue := overdueJobs{placer: pl, ledger: l, pool: p, lists: lists}
+	waitlist.Merge(pl.jobsOf(l, lists), func(w *ledger.WaitingJob) waitlist.Step {
+		step, ok := pl.check(l, w)
+		if ok && pl.lottery.draw() && overdue.placeBefore(w) {
+			step, ok = pl.check(l, w) // the overdue job may have been the last that fits
+		}
+		if !ok {
+			return step
+		}
+		return pl.reserve(w, p)
+	})
+}
+
+// check reports whether a job can be placed. It cannot if a placement of it is in flight,
+// if its body cannot be read, if its queue has reached its limit, or if the entry is full;
+// step is then how the merge of the waitlists continues.
+func (pl *placer) check(l *ledger.Ledger, w *ledger.WaitingJob) (step waitlist.Step, ok bool) {
+	if _, placed := pl.inFlight[job.DispatchID{Job: w.ID, N: w.N}]; placed {
+		return waitlist.Next, false
 	}
 	if pl.lanes.unreadable(w.Position) {
-		return waitlist.Next
+		return waitlist.Next, false
 	}
 	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue] {
-		return waitlist.SkipList
+		return waitlist.SkipList, false
 	}
 	if len(pl.pending) >= maxPlacements {
-		return waitlist.Stop
+		return waitlist.Stop, false
 	}
+	return waitlist.Next, true
+}
+
+// reserve places a job on a slot of pool. It returns [waitlist.Stop] if there is none.
+func (pl *placer) reserve(w *ledger.WaitingJob, pool *pool) waitlist.Step {
 	s := pool.reserve()
 	if s == nil {
 		return waitlist.Stop
 	}
 	p := &placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
-	pl.inFlight[key] = p
+	pl.inFlight[job.DispatchID{Job: w.ID, N: w.N}] = p
 	pl.byQueue[w.Queue]++
 	pl.pending = append(pl.pending, p)
 	pl.loop.entry.size += placementSize
@@ -100,17 +126,25 @@ func (pl *placer) forget(p *placement) {
 	}
 }
 
-// waitlistsFor returns the waitlists, with the provisional ones, whose jobs the
-// workers of a pool may run. It leaves out queues that have reached their limit.
-func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) []iter.Seq[ledger.WaitingJob] {
-	var waitlists []iter.Seq[ledger.WaitingJob]
-	add := func(queue, class string) {
-		if headroom := l.Headroom(queue); headroom <= pl.byQueue[queue] {
-			return
+// jobsOf returns the jobs of waitlists in start order: those in the ledger, and those
+// whose ingest is in flight.
+func (pl *placer) jobsOf(l *ledger.Ledger, waitlists []waitlistKey) []iter.Seq[ledger.WaitingJob] {
+	jobs := make([]iter.Seq[ledger.WaitingJob], 0, len(waitlists))
+	for _, k := range waitlists {
+		jobs = append(jobs, func(yield func(ledger.WaitingJob) bool) { l.WaitingJobs(k.queue, k.class, yield) })
+		if provisional := pl.lanes.provisional[k]; len(provisional) > 0 {
+			jobs = append(jobs, provisionalSeq(provisional))
 		}
-		waitlists = append(waitlists, func(yield func(ledger.WaitingJob) bool) { l.WaitingJobs(queue, class, yield) })
-		if jobs := pl.lanes.provisional[waitlistKey{queue, class}]; len(jobs) > 0 {
-			waitlists = append(waitlists, provisionalSeq(jobs))
+	}
+	return jobs
+}
+
+// waitlistsFor returns the waitlists whose jobs the workers of a pool may run. It leaves
+// out queues that have reached their limit.
+func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlistKey) {
+	add := func(queue, class string) {
+		if headroom := l.Headroom(queue); headroom > pl.byQueue[queue] {
+			waitlists = append(waitlists, waitlistKey{queue, class})
 		}
 	}
 	if k.kind == job.Overhop {
