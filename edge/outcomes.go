@@ -78,8 +78,8 @@ func (c *conn) startDone(request overhop.Envelope) error {
 }
 
 // startFail ends a dispatch with a failure. If the worker stopped the job because
-// it was asked to, the outcome is that of the recall, with the worker's
-// description of the failure.
+// it was asked to, the outcome and the type of the fault are those of the recall, with the
+// worker's description of the failure.
 func (c *conn) startFail(request overhop.Envelope) error {
 	fail, err := overhop.ParseFail(request.P)
 	if err != nil {
@@ -97,6 +97,9 @@ func (c *conn) startFail(request overhop.Envelope) error {
 		recalled := d != nil && d.state == recalling
 		if recalled && (d.recallReason != job.RecallShutdown || fail.Type == job.FaultCancelled) {
 			outcome := recalledOutcome(d, d.recallReason)
+			if outcome.Fault != nil {
+				fault.Type = outcome.Fault.Type // why it ended, whatever the worker calls that
+			}
 			outcome.Fault = fault
 			return outcome
 		}

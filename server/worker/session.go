@@ -202,7 +202,7 @@ func (s *session) find(ctx context.Context, id job.ID, show func(context.Context
 		return job.View{}, false, err
 	}
 	view, err := show(ctx, id)
-	view.State = view.State.Overhop()
+	view = overhopView(view)
 	if !errors.Is(err, job.ErrJobNotFound) {
 		return view, err == nil, err
 	}
@@ -210,11 +210,26 @@ func (s *session) find(ctx context.Context, id job.ID, show func(context.Context
 		return job.View{}, false, err
 	}
 	view, err = show(ctx, id)
-	view.State = view.State.Overhop()
+	view = overhopView(view)
 	if errors.Is(err, job.ErrJobNotFound) {
 		return job.View{}, false, nil
 	}
 	return view, err == nil, err
+}
+
+// overhopView returns a job in the protocol's terms, in which a cancelled job has failed
+// with an error of the type cancelled, however its worker ended it.
+func overhopView(view job.View) job.View {
+	if view.State == job.Cancelled {
+		fault := job.Fault{Message: view.Reason}
+		if view.Fault != nil {
+			fault = *view.Fault
+		}
+		fault.Type = job.FaultCancelled
+		view.Fault = &fault
+	}
+	view.State = view.State.Overhop()
+	return view
 }
 
 // statesOf returns the states that are the given one in the protocol's terms.
@@ -234,7 +249,7 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 		return job.View{}, err
 	}
 	view, err := s.c.Viewer.Finished(ctx, id, job.MaxBody)
-	view.State = view.State.Overhop()
+	view = overhopView(view)
 	return view, err
 }
 
@@ -276,7 +291,7 @@ func (s *session) List(ctx context.Context, queue string, state job.State, page,
 	}
 	views, err := s.c.Viewer.List(ctx, queue, page, size, statesOf(state)...)
 	for i := range views {
-		views[i].State = views[i].State.Overhop()
+		views[i] = overhopView(views[i])
 	}
 	return views, err
 }

@@ -84,3 +84,31 @@ func TestSession_RecallActiveResumed(t *testing.T) {
 		t.Errorf("%d active jobs, %v", n, err)
 	}
 }
+
+// For Overhop's clients a cancelled job has failed with an error of the type cancelled,
+// however its last dispatch ended. Failed jobs are shown as they are.
+func TestOverhopView(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		view job.View
+		want string // type and message of the error
+	}{
+		{"cancelled before it ran", job.View{State: job.Cancelled, Reason: "cancelled"}, "cancelled: cancelled"},
+		{"lost while it was stopped", job.View{State: job.Cancelled, Fault: &job.Fault{Type: job.FaultLost, Message: "its worker is gone"}}, "cancelled: its worker is gone"},
+		{"timed out while it was stopped", job.View{State: job.Cancelled, Fault: &job.Fault{Type: job.FaultTimeout, Message: "late"}}, "cancelled: late"},
+		{"failed", job.View{State: job.Failed, Fault: &job.Fault{Type: job.FaultTimeout, Message: "late"}}, "timeout: late"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			shown := overhopView(test.view)
+			if got := shown.Fault.Type + ": " + shown.Fault.Message; shown.State != job.Failed || got != test.want {
+				t.Errorf("shown as %s, %s; want failed, %s", shown.State, got, test.want)
+			}
+			if f := test.view.Fault; f != nil && f == shown.Fault && test.view.State == job.Cancelled {
+				t.Error("the fault of the view, which others may read, was changed")
+			}
+		})
+	}
+	if view := overhopView(job.View{State: job.Completed}); view.State != job.Completed || view.Fault != nil {
+		t.Errorf("a completed job is shown as %+v", view)
+	}
+}
