@@ -145,11 +145,20 @@ func (ds *deliveries) recallLocked(d *dispatch, reason job.RecallReason) {
 	case superseded:
 		ds.forgetLocked(d)
 	case endNow:
-		ds.endLocked(d, recalledOutcome(d, reason))
+		ds.endRecalledLocked(d, reason)
 	case d.state != recalling: // else an earlier recall has started its timer
 		d.state, d.recallReason = recalling, reason
 		ds.startTimer(d, time.Now().Add(grace))
 	}
+}
+
+// endRecalledLocked ends a recalled dispatch whose worker has not reported its end. The
+// outcome counts only while the dispatch is at this node: the worker may have taken it to
+// another one. The caller holds ds.mu.
+func (ds *deliveries) endRecalledLocked(d *dispatch, reason job.RecallReason) {
+	outcome := recalledOutcome(d, reason)
+	outcome.ByNode = true
+	ds.endLocked(d, outcome)
 }
 
 // sendRecallLocked makes ds.unlock send a RECALL to the worker of d, if the worker is

@@ -274,7 +274,7 @@ func (ds *deliveries) expireLocked(d *dispatch, now time.Time) {
 			ds.startTimer(d, earlier(now.Add(recallPoll), d.leaseUntil))
 			return
 		}
-		ds.endLocked(d, recalledOutcome(d, d.recallReason))
+		ds.endRecalledLocked(d, d.recallReason)
 	case ended:
 		for _, answer := range d.waiters {
 			ds.deferLocked(func() {

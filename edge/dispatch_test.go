@@ -221,7 +221,7 @@ func TestStop(t *testing.T) {
 					if status == 0 && len(got) == 0 {
 						return
 					}
-					if len(got) != 1 || got[0].Status != status || got[0].Started != acked {
+					if len(got) != 1 || got[0].Status != status || got[0].Started != acked || !got[0].ByNode {
 						t.Errorf("outcomes %+v, want status %s", got, status)
 					}
 				})

@@ -65,6 +65,7 @@ type Outcome struct {
 	Started    bool           // the worker acknowledged it, or the runner received it
 	MoveIndex  uint64         // index of the entry that moved it to the reporting node; 0: it started there; set by the agent
 	Dropped    *DroppedResult // why the result is not kept; nil: it is, or there is none
+	ByNode     bool           // the node ended it without its worker's report; the worker may continue at another node
 }
 
 // DispatchID returns which dispatch ended.

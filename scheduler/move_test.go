@@ -45,8 +45,8 @@ func (n *fakeNode) recalls(reason job.RecallReason) (count int) {
 }
 
 // TestMove_LostOnlyAtCurrentNode checks that the node which a dispatch has
-// left is sent a recall and cannot end the dispatch by reporting it lost, and
-// that the new node can.
+// left is sent a recall and cannot end the dispatch by reporting it lost, or
+// ended without its worker's word, and that the new node can.
 func TestMove_LostOnlyAtCurrentNode(t *testing.T) {
 	runMove(t, func(h *harness, n1, n2 *fakeNode, a job.Assignment) {
 		n1.do(func() { n1.silent = true }) // it receives no recall because of the move
@@ -57,11 +57,19 @@ func TestMove_LostOnlyAtCurrentNode(t *testing.T) {
 			for _, status := range []job.Status{job.Lost, job.Declined, job.Interrupted} {
 				n1.outcomes = append(n1.outcomes, job.Outcome{Job: a.Job, N: a.N, Status: status, Started: true})
 			}
+			for _, status := range []job.Status{job.TimedOut, job.RunCancelled} {
+				n1.outcomes = append(n1.outcomes, job.Outcome{Job: a.Job, N: a.N, Status: status, Started: true, ByNode: true})
+			}
 		})
 		h.advance(15 * time.Second)
 		n1.do(func() {
-			if len(n1.settled) != 3 || !n1.settled[0].Stale || !n1.settled[1].Stale || !n1.settled[2].Stale {
-				t.Errorf("settled at the previous node: %+v", n1.settled)
+			if len(n1.settled) != 5 {
+				t.Errorf("%d outcomes are settled at the previous node", len(n1.settled))
+			}
+			for i, s := range n1.settled {
+				if !s.Stale {
+					t.Errorf("outcome %d is settled at the previous node: %+v", i, s)
+				}
 			}
 		})
 		if h.state(a.Job) != job.Active || h.counts().Failed != 0 {

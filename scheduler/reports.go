@@ -220,16 +220,16 @@ func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time
 	if verdict.Delay > 0 {
 		s.At = now.Add(verdict.Delay)
 	}
-	switch o.Status {
-	case job.Lost, job.Declined, job.Interrupted:
+	given := o.Status == job.Lost || o.Status == job.Declined || o.Status == job.Interrupted
+	if given || o.ByNode {
 		// Counts only if the dispatch is still on that node: it may have moved.
 		s.Node, s.Incarnation = e.node, e.incarnation
 		if d := ds.running[o.DispatchID()]; d != nil && d.predates(o) {
 			s.Node = earlierStay
 		}
-		if active.Recalled != "" { // it was recalled, and has stopped
-			s.Fault = &job.Fault{Message: verdict.Reason, Type: job.FaultCancelled}
-		}
+	}
+	if given && active.Recalled != "" { // it was recalled, and has stopped
+		s.Fault = &job.Fault{Message: verdict.Reason, Type: job.FaultCancelled}
 	}
 	return s
 }

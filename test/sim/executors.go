@@ -31,9 +31,10 @@ type jobRun struct {
 	job.Assignment
 	process       *process
 	ended         bool
-	detachedUntil time.Time // until when its worker continues without a connection; zero: it is connected
-	adopted       bool      // its worker has brought it from another node, and uses no capacity of this one
-	left          bool      // its worker has taken it to another node, and no recall has told this one
+	detachedUntil time.Time        // until when its worker continues without a connection; zero: it is connected
+	adopted       bool             // its worker has brought it from another node, and uses no capacity of this one
+	left          bool             // its worker has taken it to another node, and no recall has told this one
+	recalled      job.RecallReason // why this node was last asked to stop it; "": it was not
 }
 
 const runnerName = "rr"
@@ -194,10 +195,18 @@ func (e *executor) Stop(recall job.Recall) {
 		if r == nil || !e.up || recall.Outdated(r.MoveIndex) {
 			return
 		}
-		r.left = false
-		if r.ended {
+		if r.ended && (!r.left || reason != job.RecallLease && reason != job.RecallSuperseded) {
+			r.recalled = reason // for reportGone, if it has left
 			return
 		}
+		r.left = false
+		if r.ended {
+			if reason == job.RecallLease {
+				r.reportGone(sim)
+			}
+			return
+		}
+		r.recalled = reason
 		o := job.Outcome{Job: id, N: n, Status: job.Lost, Started: true, Fault: &job.Fault{Message: strings.ToLower(string(reason)), Type: job.FaultLost}}
 		switch reason {
 		case job.RecallCancelled, job.RecallQueueGone:
@@ -282,7 +291,14 @@ func (r *jobRun) reportGone(sim *simulation) {
 		return
 	}
 	sim.trace("%s reports that the worker of %s is gone", r.process.id, r.RequestID())
-	r.process.agent.Report(job.Outcome{Job: r.Job, N: r.N, Status: job.Lost, Started: true, Fault: &job.Fault{Message: "its worker is gone", Type: job.FaultLost}}, nil)
+	o := job.Outcome{Job: r.Job, N: r.N, Status: job.Lost, Started: true, Fault: &job.Fault{Message: "its worker is gone", Type: job.FaultLost}, ByNode: true}
+	switch r.recalled {
+	case job.RecallCancelled, job.RecallQueueGone:
+		o.Status, o.Fault.Type = job.RunCancelled, job.FaultCancelled
+	case job.RecallShutdown:
+		o.Status = job.Interrupted
+	}
+	r.process.agent.Report(o, nil)
 }
 
 func (r *jobRun) key() string { return fmt.Sprintf("%s %s", r.process.id, r.RequestID()) }

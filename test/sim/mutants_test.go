@@ -86,6 +86,9 @@ var mutants = []mutant{
 		{"scheduler/dispatches.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}, ""},
 	{"a loss that a node reports of an earlier stay counts", []edit{
 		{"scheduler/dispatches.go", "return !d.movedAt.IsZero() && (o.MoveIndex == 0 ||", "return false && (o.MoveIndex == 0 ||"}}, ""},
+	{"a recalled dispatch ends when a node that its worker has left reports so", []edit{
+		{"scheduler/reports.go", "if given || o.ByNode {", "if given {"}},
+		"./scheduler TestMove_LostOnlyAtCurrentNode"},
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}, ""},
 	{"a large body is freed before its job has ended", []edit{
