@@ -395,9 +395,9 @@ func (ds *dispatches) sweepDispatch(k job.DispatchID, d *dispatch, now time.Time
 		return // it has ended: its outcome waits for an entry
 	case now.Sub(lastContact) > reassignAfter:
 		ds.endLost(k, "node "+d.node+" is gone")
-	case n == nil || n.silent:
-		return // wait for a heartbeat, or until the case above
-	case n.incarnation != d.incarnation:
+	case n == nil || n.silent || n.incarnation < d.incarnation:
+		return // wait for a heartbeat, not one that an earlier incarnation sent, or until the case above
+	case n.incarnation > d.incarnation:
 		if d.kind == job.RRQ || now.Sub(latest(n.startedAt, d.movedAt)) > workerLease+time.Second {
 			ds.endLost(k, "node "+d.node+" was restarted")
 		}

@@ -63,3 +63,31 @@ func TestMove_RecallCarriesEntryIndex(t *testing.T) {
 		h.advance(15 * time.Second)
 	})
 }
+
+// TestHeartbeat_OfEarlierIncarnation checks that a heartbeat which a node sent before its
+// restart, and which a new authority receives first, does not end what the node runs since.
+func TestHeartbeat_OfEarlierIncarnation(t *testing.T) {
+	runHarness(t, 2, func(h *harness) {
+		n2 := h.node("n2")
+		n2.restart()
+		n2.do(func() { n2.work = neverEnds })
+		n2.offer(job.RRQ, "py", "py/1", 1)
+		id := h.enqueue("mail", "", `{"function":"py#f"}`)
+		h.until("it runs", func() bool { return h.state(id) == job.Active })
+		n2.do(func() { n2.silent = true })
+		if err := h.end(); err != nil {
+			t.Fatal(err)
+		}
+		h.begin()
+		late := job.Heartbeat{Node: "n2", Incarnation: n2.incarnation - 1, Runners: []string{"py"}}
+		if err := h.sched.Heartbeat(late, func(job.HeartbeatAck) {}); err != nil {
+			t.Fatal(err)
+		}
+		h.advance(2 * time.Second)
+		n2.do(func() { n2.silent = false })
+		h.advance(10 * time.Second)
+		if view, _ := h.find(id); view.State != job.Active || view.Dispatches != 1 {
+			t.Errorf("the job is %s, dispatch %d", view.State, view.Dispatches)
+		}
+	})
+}

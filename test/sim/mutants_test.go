@@ -89,6 +89,10 @@ var mutants = []mutant{
 	{"a recalled dispatch ends when a node that its worker has left reports so", []edit{
 		{"scheduler/reports.go", "if given || o.ByNode {", "if given {"}},
 		"./scheduler TestMove_LostOnlyAtCurrentNode"},
+	{"a heartbeat of an earlier incarnation ends what a node runs", []edit{
+		{"scheduler/dispatches.go", "case n == nil || n.silent || n.incarnation < d.incarnation:", "case n == nil || n.silent:"},
+		{"scheduler/dispatches.go", "case n.incarnation > d.incarnation:", "case n.incarnation != d.incarnation:"}},
+		"./scheduler TestHeartbeat_OfEarlierIncarnation"},
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}, ""},
 	{"a large body is freed before its job has ended", []edit{
