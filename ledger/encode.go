@@ -11,7 +11,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 12
+const formatVersion = 13
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
 // encode to the same bytes, also if they were restored from different

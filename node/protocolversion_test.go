@@ -26,7 +26,7 @@ var protocolVersions = map[int]map[string]string{
 		"../consensus/peers/hello.go: helloVersion": "1",
 		"../consensus/entry.go: entryVersion":       "1",
 		"../cluster/wire/wire.go: version":          "4",
-		"../ledger/encode.go: formatVersion":        "12",
+		"../ledger/encode.go: formatVersion":        "13",
 	},
 }
 
