@@ -98,6 +98,41 @@ func TestEnsureStreams_SmallDisk(t *testing.T) {
 	}
 }
 
+// TestRaiseBounds checks that the streams that refuse jobs get larger once
+// MaxStore is raised, and never smaller.
+func TestRaiseBounds(t *testing.T) {
+	cfg := embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0"}
+	limits := make(map[string]uint64)
+	for _, step := range []struct {
+		store, factor uint64
+	}{{256 << 20, 1}, {512 << 20, 2}, {256 << 20, 2}} {
+		cfg.MaxStore = int64(step.store)
+		c := startNode(t, cfg)
+		if _, err := c.Admin.EnsureStreams(t.Context(), streams.Layout{Identities: make([]string, 1), Create: true}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Admin.ApplyRetention(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range c.Reader.Usage(t.Context(), 1) {
+			if limits[u.Stream] == 0 {
+				limits[u.Stream] = u.LimitBytes
+			}
+			want := limits[u.Stream]
+			if u.Refuses {
+				want *= step.factor
+			}
+			if u.LimitBytes < want-8 || u.LimitBytes > want+8 { // shares are rounded
+				t.Errorf("with a store of %d bytes %s has at most %d, want %d", step.store, u.Stream, u.LimitBytes, want)
+			}
+		}
+		c.kill()
+	}
+	if len(limits) == 0 {
+		t.Error("no stream is reported")
+	}
+}
+
 // TestRestart_SingleNode checks that records survive a restart and that streams
 // are not created again.
 func TestRestart_SingleNode(t *testing.T) {

@@ -109,7 +109,10 @@ func smallLayout(lanes int) streams.Layout {
 }
 
 // startThree starts three members; they may still be electing when it returns.
-func startThree(t testing.TB) []*testNode {
+func startThree(t testing.TB) []*testNode { return startThreeWith(t, 1<<30) }
+
+// startThreeWith is startThree with this MaxStore.
+func startThreeWith(t testing.TB, store int64) []*testNode {
 	t.Helper()
 	var peers []embedded.Peer
 	for i := range 3 {
@@ -119,7 +122,7 @@ func startThree(t testing.TB) []*testNode {
 	for i, p := range peers {
 		nodes[i] = startNode(t, embedded.Config{
 			Node: p.Node, Identity: fmt.Sprintf("%s-0000000%d", p.Node, i), Yard: "test", Dir: t.TempDir(),
-			ClientListen: "127.0.0.1:0", RouteListen: p.Route, Peers: peers, Secret: "between us", MaxStore: 1 << 30,
+			ClientListen: "127.0.0.1:0", RouteListen: p.Route, Peers: peers, Secret: "between us", MaxStore: store,
 		})
 	}
 	return nodes

@@ -60,7 +60,7 @@ func downWarnings(members []api.MemberStatus) (warnings []string) {
 func fullWarnings(streams []api.StreamStatus) (warnings []string) {
 	for i := range streams {
 		if s := &streams[i]; s.NearlyFull() {
-			warnings = append(warnings, "stream "+s.Stream+" is over 80 % full, and refuses jobs when it is full: 'yardmaster status' shows its bytes, 'yardmaster queue list' which queues have jobs that wait; nats.max_store_bytes determines its size")
+			warnings = append(warnings, "stream "+s.Stream+" is over 80 % full, and refuses jobs when it is full: 'yardmaster status' shows its bytes, 'yardmaster queue list' which queues have jobs that wait; 'yardmaster job cancel' and 'yardmaster queue clear' end them; nats.max_store_bytes, once raised on every member, makes it larger")
 		}
 	}
 	return warnings

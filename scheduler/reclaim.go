@@ -281,7 +281,7 @@ func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, record
 
 // remedy returns what an operator can do about a full lane.
 func (h *streamHolders) remedy() string {
-	const size = "nats.max_store_bytes determines how large lanes are"
+	const size = "nats.max_store_bytes, once raised on every member, makes lanes larger"
 	if h == nil || h.count == 0 {
 		return "its records are being ingested or purged; if that takes long, more jobs are accepted than can be ingested; " + size
 	}

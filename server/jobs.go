@@ -80,7 +80,7 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 		return nil, err
 	}
 	if err := h.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
-		return nil, waitError(err, id, wait)
+		return nil, waitError(h.Viewer.Explain(err, id), id, wait)
 	}
 	h.Viewer.Ledger.View(func(l *ledger.Ledger) { SetIndex(ctx, l.Index()) }) // includes the end of the job
 	view, err := h.Viewer.Full(ctx, id, api.MaxShownBytes)
@@ -119,7 +119,7 @@ func (h *Jobs) changed(ctx context.Context, q *api.JobRequest, commit func(job.I
 	}
 	result, err := commit(id)
 	if err != nil {
-		return nil, err
+		return nil, h.Viewer.Explain(err, id)
 	}
 	SetIndex(ctx, result.Index)
 	return &api.JobChanged{ID: id, State: result.State.String()}, nil

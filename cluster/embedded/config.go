@@ -34,6 +34,8 @@ type Config struct {
 	// MemberTLS holds the certificates for routes; nil: plain TCP.
 	MemberTLS *certs.Store
 	MaxStore  int64 // bytes that streams may use; 0: three quarters of the available disk space
+	// FixedStore is whether MaxStore was given. [Start] sets it.
+	FixedStore bool
 
 	// Users may connect to ClientListen. They are the same on every member. Without
 	// users every client is an operator.
@@ -81,7 +83,7 @@ func (c *Config) withDefaults() (Config, error) {
 	if err := d.validate(); err != nil {
 		return d, err
 	}
-	if d.MaxStore == 0 {
+	if d.FixedStore = d.MaxStore != 0; !d.FixedStore {
 		space, err := availableSpace(d.Dir)
 		if err != nil {
 			return d, fmt.Errorf("measure the free space of %s: %w", d.Dir, err)

@@ -48,7 +48,7 @@ func (s *blobSpace) reserve(ctx context.Context, js jetstream.JetStream, size in
 	switch {
 	case s.max == 0:
 	case size > s.max:
-		return nil, fmt.Errorf("%d bytes, more than the whole stream %s can hold, %d: raise its bound, max_bytes: %w", size, s.store.stream, s.max, job.ErrTooLarge)
+		return nil, fmt.Errorf("%d bytes, more than the whole stream %s can hold, %d: raise nats.max_store_bytes on every member and restart them: %w", size, s.store.stream, s.max, job.ErrTooLarge)
 	case s.store == BodyBlobs && s.used+s.added+s.reserved+size > s.max:
 		return nil, s.fullErrorLocked(size)
 	}
@@ -71,7 +71,7 @@ func (s *blobSpace) fullError(size int64) error {
 func (s *blobSpace) fullErrorLocked(size int64) error {
 	reason := fmt.Sprintf("no space for %d bytes: stream %s holds %d of at most %d", size, s.store.stream, s.used+s.added, s.max)
 	if s.store.stream == subjects.StreamBlobs {
-		reason += " for jobs that have not ended; space is freed as they end, or raise the stream's bound, max_bytes"
+		reason += " for jobs that have not ended and for dead letters; space is freed as jobs end or are cancelled, and is more once nats.max_store_bytes is raised"
 	}
 	return &job.UnavailableError{Reason: reason, RetryAfter: spaceFullDelay}
 }

@@ -48,7 +48,8 @@ func retainedStreams(l Layout) []retainedStream {
 // ApplyRetention gives the streams the bounds of settings, and the defaults of bounds that
 // it has set before and that settings no longer have. It changes nothing else of a stream,
 // whose configuration an operator may have chosen. A stream that is missing is skipped:
-// [Admin.EnsureStreams] reports it. Only the authority may call it.
+// [Admin.EnsureStreams] reports it. It also raises the bounds of the streams that refuse
+// jobs, if nats.max_store_bytes was raised. Only the authority may call it.
 func (a *Admin) ApplyRetention(ctx context.Context, settings job.Retention) error {
 	layout := Layout{Identities: make([]string, a.local.Lanes())}.withDefaults(&a.local.Config)
 	var errs []error
@@ -64,7 +65,7 @@ func (a *Admin) ApplyRetention(ctx context.Context, settings job.Retention) erro
 			errs = append(errs, fmt.Errorf("%s: %w", stream.defaults.Name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.raiseBounds(ctx))...)
 }
 
 // apply changes the bounds of cfg as settings require, and reports whether it has changed

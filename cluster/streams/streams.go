@@ -148,8 +148,7 @@ func (a *Admin) ensureLane(ctx context.Context, lane uint8, layout Layout) (iden
 }
 
 // ensureStream returns the info of a stream. It creates a missing stream if create is
-// true; otherwise the error is [ErrStreamMissing]. It never changes an existing stream,
-// whose configuration an operator may have chosen.
+// true; otherwise the error is [ErrStreamMissing]. It does not change an existing stream.
 func ensureStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
 	stream, err := js.Stream(ctx, cfg.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

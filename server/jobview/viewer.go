@@ -162,6 +162,15 @@ func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error)
 	return view, ref, nil
 }
 
+// Explain returns err or, if it is [job.ErrJobNotFound], an error that says why the ledger
+// does not have the job.
+func (v *Viewer) Explain(err error, id job.ID) error {
+	if errors.Is(err, job.ErrJobNotFound) {
+		return v.notFoundError(id)
+	}
+	return err
+}
+
 // notFoundError returns the error for a job that the ledger does not have, which wraps
 // [job.ErrJobNotFound]. It names the settings that determine how long it had the job.
 func (v *Viewer) notFoundError(id job.ID) error {
