@@ -66,6 +66,9 @@ func TestStart_Refused(t *testing.T) {
 			defer cancel()
 			cmd := exec.CommandContext(one, program, "node", "--config", config)
 			cmd.Env = append(os.Environ(), "YARD_HTTP_LISTEN=127.0.0.1:0")
+			if !strings.Contains(c.config, "port = ") {
+				cmd.Env = append(cmd.Env, "YARD_SERVER_PORT=0")
+			}
 			if !strings.Contains(c.config, "data_dir") {
 				cmd.Env = append(cmd.Env, "YARD_NODE_DATA_DIR="+filepath.Join(t.TempDir(), "data"))
 			}

@@ -29,7 +29,7 @@ func testReport() *Report {
 	r.kills = []time.Duration{15 * time.Minute}
 	r.finish()
 	length := 40 * time.Minute
-	return &Report{out: r, Length: length, Levels: r.judge(length, 10*time.Minute), Passes: b.passes(length, 900_000),
+	return &Report{out: r, Length: length, Levels: r.judge(length, 10*time.Minute), Passes: b.passes(length, 225_000),
 		Refusals: []refusalGroup{{Code: "503", Text: "no lane <has> a leader", Count: 3}}, Shown: map[string]int{"YARD_JOBS_… has no leader": 2}, Failures: []string{"one"}}
 }
 
@@ -50,7 +50,7 @@ func TestReport(t *testing.T) {
 	if err := r.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"20 MB   120 MB ", "GROWS", "4.5", "n/a: the stream has no bound", "n/a: fixed at 10m0s", "FAILED: one\n1 failures\n"} {
+	for _, want := range []string{"20 MB  120 MB ", "GROWS", "4.5", "n/a: the stream has no bound", "n/a: fixed at 10m0s", "FAILED: one\n1 failures\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the text has no %q:\n%s", want, text.String())
 		}
