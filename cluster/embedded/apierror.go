@@ -99,7 +99,11 @@ func (e *APIError) Unavailable() error {
 	if e.ErrCode == codeStoreFailed || e.ErrCode == codeResourceLimits {
 		retryAfter = 5 * time.Second
 	}
-	return &job.UnavailableError{Reason: e.Description, RetryAfter: retryAfter}
+	reason := e.Description
+	if e.StorageFull() {
+		reason += "; 'yardmaster status' shows which stream is full, and what to do"
+	}
+	return &job.UnavailableError{Reason: reason, RetryAfter: retryAfter}
 }
 
 // PubAck is a stream's acknowledgement of a publish.
