@@ -151,6 +151,21 @@ func TestPlainClientGetsNoJobs(t *testing.T) {
 	})
 }
 
+// A worker subscribes to a queue that its node knows while no other node answers.
+func TestSubscribe_KnownQueue(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
+		p := r.register(true)
+		r.cluster.mu.Lock()
+		r.cluster.readErr = &job.UnavailableError{Reason: "no authority", RetryAfter: time.Second}
+		r.cluster.mu.Unlock()
+		p.ask(overhop.TSubscribe, fields{"q": "jobs", "credits": 7}, overhop.TOK)
+		if got := r.executor.offered("jobs", p.wid); got != 7 {
+			t.Errorf("offer is %d, want 7", got)
+		}
+		p.ask(overhop.TSubscribe, fields{"q": "others"}, overhop.TErr)
+	})
+}
+
 func TestNoSecretNoJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newMemCluster()

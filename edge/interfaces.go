@@ -36,6 +36,9 @@ type Session interface {
 	ObserveIndex(index uint64)
 
 	Queue(ctx context.Context, name string) (job.Queue, bool, error)
+	// HasQueue reports whether a queue exists, or existed a moment ago: if this node
+	// knows it, no other is asked.
+	HasQueue(ctx context.Context, name string) (bool, error)
 	Queues(ctx context.Context) ([]job.Queue, error) // in any order
 	AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error)
 	ChangeQueue(ctx context.Context, name string, change job.QueueChange) error

@@ -198,6 +198,15 @@ func (c *memCluster) Queue(_ context.Context, name string) (job.Queue, bool, err
 	return q, ok, c.readErr
 }
 
+func (c *memCluster) HasQueue(_ context.Context, name string) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.queues[name]; ok {
+		return true, nil
+	}
+	return false, c.readErr
+}
+
 func (c *memCluster) Queues(context.Context) (all []job.Queue, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -211,7 +211,12 @@ var (
 // handleSubscribe adds a subscription of the worker to a queue and answers with
 // the subscription's id. A worker may have one subscription to a queue.
 func (w *worker) handleSubscribe(ctx context.Context, request overhop.Subscribe) (overhop.Raw, error) {
-	if err := queriesOf(w.conn).requireQueue(ctx, request.Queue); err != nil {
+	// If the queue has just been removed, the subscription waits for one of that name.
+	known, err := w.conn.cluster.HasQueue(ctx, request.Queue)
+	if err == nil && !known {
+		err = job.ErrQueueNotFound
+	}
+	if err != nil {
 		return nil, err
 	}
 	ds := w.deliveries

@@ -109,6 +109,21 @@ func (s *session) Queue(ctx context.Context, name string) (q job.Queue, ok bool,
 	return view.Queue, err == nil, err
 }
 
+// HasQueue reports whether a queue exists. It asks the authority only if this node's
+// ledger does not have the queue: a worker with a thousand queues would otherwise need a
+// thousand answers of another node before it can work.
+func (s *session) HasQueue(ctx context.Context, name string) (known bool, err error) {
+	if err := s.awaitWrites(ctx); err != nil {
+		return false, err
+	}
+	s.c.Ledger.View(func(l *ledger.Ledger) { _, known = l.Queue(name) })
+	if known {
+		return true, nil
+	}
+	_, known, err = s.Queue(ctx, name)
+	return known, err
+}
+
 // Queues returns all queues.
 func (s *session) Queues(ctx context.Context) ([]job.Queue, error) {
 	if err := s.awaitWrites(ctx); err != nil {
