@@ -277,18 +277,8 @@ func (w *Worker) activate(wc *workerConn) error {
 	}
 	w.switchTo(wc)
 
-	for i, queue := range w.queues {
-		w.mu.Lock()
-		wc.sids[queue.name] = sids[i]
-		available := w.availableLocked(queue)
-		stopping := w.stopping
-		w.mu.Unlock()
-		if stopping || available == 0 {
-			continue
-		}
-		if err := wc.client.Credit(wc.ctx, sids[i], available); err != nil {
-			return fmt.Errorf("credit subscription to %q: %w", queue.name, err)
-		}
+	if err := wc.creditAll(sids); err != nil {
+		return err
 	}
 	w.failures, w.failureLogged = 0, time.Time{}
 	w.Log.Info("worker is subscribed", "node", wc.client.Node(), "worker", wc.client.WID(), "queues", len(w.queues))

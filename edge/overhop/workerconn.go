@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // workerConn is a worker's connection to one node. One of them is in use; a
@@ -81,17 +83,52 @@ func (wc *workerConn) wait(ctx context.Context) error {
 // subscribe subscribes to the worker's queues, without credits yet. It returns
 // the ids of the subscriptions in the order of the queues.
 func (wc *workerConn) subscribe() (sids []string, err error) {
-	for _, q := range wc.worker.queues {
-		sid, err := wc.client.Subscribe(wc.ctx, q.name, 0)
+	sids = make([]string, len(wc.worker.queues))
+	err = wc.eachQueue(func(i int, q *queueHandler) (err error) {
+		sids[i], err = wc.client.Subscribe(wc.ctx, q.name, 0)
 		if wc.worker.CreateQueues && ErrorCode(err) == CodeQueueNotFound {
-			sid, err = wc.createAndSubscribe(q.name)
+			sids[i], err = wc.createAndSubscribe(q.name)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("subscribe to %q: %w", q.name, err)
+			return fmt.Errorf("subscribe to %q: %w", q.name, err)
 		}
-		sids = append(sids, sid)
+		return nil
+	})
+	return sids, err
+}
+
+// creditAll sends the credits for the subscriptions with these ids, unless the worker is
+// stopping.
+func (wc *workerConn) creditAll(sids []string) error {
+	w := wc.worker
+	return wc.eachQueue(func(i int, q *queueHandler) error {
+		w.mu.Lock()
+		wc.sids[q.name] = sids[i]
+		available := w.availableLocked(q)
+		stopping := w.stopping
+		w.mu.Unlock()
+		if stopping || available == 0 {
+			return nil
+		}
+		if err := wc.client.Credit(wc.ctx, sids[i], available); err != nil {
+			return fmt.Errorf("credit subscription to %q: %w", q.name, err)
+		}
+		return nil
+	})
+}
+
+// maxRequests is the number of requests about queues that wait for answers at a time.
+const maxRequests = 64
+
+// eachQueue calls do for the worker's queues, for several at a time, because workers may
+// have a thousand, and returns the first error.
+func (wc *workerConn) eachQueue(do func(i int, q *queueHandler) error) error {
+	var all errgroup.Group
+	all.SetLimit(maxRequests)
+	for i, q := range wc.worker.queues {
+		all.Go(func() error { return do(i, q) })
 	}
-	return sids, nil
+	return all.Wait()
 }
 
 // createAndSubscribe creates a queue, unless it exists by now, and subscribes
