@@ -90,6 +90,10 @@ func (j *jobs) QueuesWaiting(class string, yield func(queue string) bool) {
 	})
 }
 
+// Waitlists returns how many pairs of a queue and a class have waiting jobs. It must not be
+// called on a copy.
+func (j *jobs) Waitlists() int { return j.waitlists.Len() }
+
 // Headroom returns how many more jobs of a queue may become active: 0 if the
 // queue is paused or its limit is reached, math.MaxInt without a limit, also
 // for a queue that does not exist yet.

@@ -61,7 +61,8 @@ type capacity struct {
 	listed             map[string]bool // every node in the membership, also joining and leaving ones
 	nodes              map[string]*node
 	pools              map[poolKey]*pool
-	roundRobin         []*pool // all pools
+	runners            []*pool // the pools of runners; see placer.place
+	workers            []*pool // the pools of workers that are listed, see pool.list; served in turn
 }
 
 func newCapacity(loop *eventLoop, members []string) *capacity {
@@ -119,7 +120,11 @@ func (c *capacity) removeSlot(n *node, k slotKey) {
 	s.removed = true
 	if s.pool.slots--; s.pool.slots == 0 {
 		delete(c.pools, s.pool.key)
-		c.roundRobin = slices.DeleteFunc(c.roundRobin, func(p *pool) bool { return p == s.pool })
+		isPool := func(p *pool) bool { return p == s.pool }
+		c.runners = slices.DeleteFunc(c.runners, isPool)
+		if s.pool.listed {
+			c.workers = slices.DeleteFunc(c.workers, isPool)
+		}
 	}
 }
 
@@ -157,9 +162,11 @@ func (c *capacity) receiveOffer(n *node, o *job.Offer) {
 		}
 		p := c.pools[k.poolKey]
 		if p == nil {
-			p = &pool{key: k.poolKey}
+			p = &pool{key: k.poolKey, capacity: c}
 			c.pools[k.poolKey] = p
-			c.roundRobin = append(c.roundRobin, p)
+			if k.kind == job.RRQ {
+				c.runners = append(c.runners, p)
+			}
 		}
 		s = &slot{node: n, pool: p, worker: o.Worker, channel: o.Channel()}
 		n.slots[k] = s
@@ -268,9 +275,29 @@ func (c *capacity) runnerOwners() (owners map[string][]string, available map[str
 // may have free capacity are in ready, so finding one takes constant time however
 // many are busy.
 type pool struct {
-	key   poolKey
-	slots int     // number of slots, ready or not
-	ready []*slot // served in turn, so that all get work
+	key      poolKey
+	capacity *capacity
+	slots    int     // number of slots, ready or not
+	ready    []*slot // served in turn, so that all get work
+	listed   bool    // is in capacity.workers
+}
+
+// list appends a pool of workers to capacity.workers if one of its slots is ready. It must
+// be called whenever that may have become so.
+func (p *pool) list() {
+	if p.key.kind == job.Overhop && !p.listed && len(p.ready) > 0 {
+		p.listed = true
+		p.capacity.workers = append(p.capacity.workers, p)
+	}
+}
+
+// popWorkers removes the first pool from the list of those of workers, and returns it.
+func (c *capacity) popWorkers() *pool {
+	p := c.workers[0]
+	c.workers[0] = nil
+	c.workers = c.workers[1:]
+	p.listed = false
+	return p
 }
 
 // slot is the capacity of one worker for one pool: the free capacity that its node
@@ -314,6 +341,7 @@ func (s *slot) requeue() {
 	if !s.ready && s.available() > 0 {
 		s.ready = true
 		s.pool.ready = append(s.pool.ready, s)
+		s.pool.list()
 	}
 }
 

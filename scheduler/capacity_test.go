@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -146,6 +147,9 @@ func (m *capacityModel) consistent() error {
 			if !s.ready {
 				return fmt.Errorf("slot %s is in the ready list and not marked ready", s.worker)
 			}
+		}
+		if listed := slices.Contains(m.c.workers, p); listed != p.listed || !listed && len(p.ready) > 0 {
+			return fmt.Errorf("pool %s has %d ready slots; listed %t, marked %t", p.key.key, len(p.ready), listed, p.listed)
 		}
 	}
 	for _, n := range m.c.nodes {

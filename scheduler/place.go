@@ -37,7 +37,8 @@ type placer struct {
 	pending  []*placement                  // wait for the next entry
 	inFlight map[job.DispatchID]*placement // until their entry is applied, with the pending ones
 	byQueue  map[string]int                // number of inFlight, by queue
-	nextPool int                           // index in capacity.roundRobin of the pool that is served first
+	next     int                           // index in capacity.runners of the pool that is served first; the workers' pools count as one more
+	cut      bool                          // the last placeOnWorkers did not get to all pools
 	lottery  lottery                       // decides when a job of a lower priority starts first
 }
 
@@ -48,23 +49,58 @@ func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
 	}
 }
 
-// place adds a placement, with a reserved slot, for every waiting job that may run now. Its cost depends on
-// the number of placements it makes, not on the number of waiting jobs. It does
+// place adds a placement, with a reserved slot, for every waiting job that may run now. Its
+// cost depends on the number of placements it makes and on the smaller of two numbers: that
+// of the queues whose workers have free capacity, and that of the waitlists. It does
 // nothing while the outbox is three quarters full.
 func (pl *placer) place(l *ledger.Ledger) {
 	if l.OutboxBytes() >= ledger.MaxOutbox/4*3 {
 		return
 	}
-	for i := range pl.capacity.roundRobin {
-		if len(pl.pending) >= maxPlacements {
-			pl.nextPool += i // the next entry continues with this pool
+	runners := pl.capacity.runners
+	for i := range len(runners) + 1 {
+		if pl.full() {
+			pl.next += i // the next entry continues here
 			return
 		}
-		p := pl.capacity.roundRobin[(pl.nextPool+i)%len(pl.capacity.roundRobin)]
-		if p.hasAvailable() {
-			pl.placeFor(l, p)
+		if k := (pl.next + i) % (len(runners) + 1); k == len(runners) {
+			pl.placeOnWorkers(l)
+		} else if runners[k].hasAvailable() {
+			pl.placeFor(l, runners[k])
 		}
 	}
+}
+
+// full reports whether the entry has as many placements as it may have.
+func (pl *placer) full() bool { return len(pl.pending) >= maxPlacements }
+
+// placeOnWorkers places jobs on the slots of workers. It starts from the waitlists if there
+// are fewer of them than queues with free capacity. If the last call filled the entry, it
+// starts from the pools, which take turns.
+func (pl *placer) placeOnWorkers(l *ledger.Ledger) {
+	c := pl.capacity
+	if !pl.cut && l.Waitlists()+len(pl.lanes.provisional) < len(c.workers) {
+		visit := func(queue string) bool {
+			if p := c.pools[poolKey{job.Overhop, queue}]; p != nil && p.hasAvailable() {
+				pl.placeFor(l, p)
+			}
+			return !pl.full()
+		}
+		pl.queuesOfClass(l, ledger.ClassPlain, visit)
+		pl.queuesOfClass(l, ledger.ClassBare, visit)
+		pl.cut = pl.full()
+		return
+	}
+	for range len(c.workers) {
+		if pl.cut = pl.full(); pl.cut {
+			return
+		}
+		if p := c.popWorkers(); p.hasAvailable() {
+			pl.placeFor(l, p)
+			p.list()
+		}
+	}
+	pl.cut = false
 }
 
 // placeFor places jobs on the slots of a pool: in start order, apart from overdue jobs,
@@ -97,7 +133,7 @@ func (pl *placer) check(l *ledger.Ledger, w *ledger.WaitingJob) (step waitlist.S
 	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue] {
 		return waitlist.SkipList, false
 	}
-	if len(pl.pending) >= maxPlacements {
+	if pl.full() {
 		return waitlist.Stop, false
 	}
 	return waitlist.Next, true
@@ -142,10 +178,11 @@ func (pl *placer) jobsOf(l *ledger.Ledger, waitlists []waitlistKey) []iter.Seq[l
 // waitlistsFor returns the waitlists whose jobs the workers of a pool may run. It leaves
 // out queues that have reached their limit.
 func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlistKey) {
-	add := func(queue, class string) {
+	add := func(queue, class string) bool {
 		if headroom := l.Headroom(queue); headroom > pl.byQueue[queue] {
 			waitlists = append(waitlists, waitlistKey{queue, class})
 		}
+		return true
 	}
 	if k.kind == job.Overhop {
 		if pl.loop.cfg.Routes[k.key] == "" {
@@ -155,7 +192,7 @@ func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlis
 		return waitlists
 	}
 	runnerClass := k.key + "#"
-	pl.queuesOfClass(l, runnerClass, func(queue string) { add(queue, runnerClass) })
+	pl.queuesOfClass(l, runnerClass, func(queue string) bool { return add(queue, runnerClass) })
 	for queue, runner := range pl.loop.cfg.Routes {
 		if runner == k.key {
 			add(queue, ledger.ClassPlain)
@@ -163,27 +200,27 @@ func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlis
 		}
 	}
 	if k.key == pl.loop.cfg.DefaultRunner {
-		pl.queuesOfClass(l, ledger.ClassBare, func(queue string) {
-			if pl.loop.cfg.Routes[queue] == "" {
-				add(queue, ledger.ClassBare)
-			}
+		pl.queuesOfClass(l, ledger.ClassBare, func(queue string) bool {
+			return pl.loop.cfg.Routes[queue] != "" || add(queue, ledger.ClassBare)
 		})
 	}
 	return waitlists
 }
 
-// queuesOfClass calls yield once for each queue that has waiting jobs of a class, in
-// the ledger or provisional.
-func (pl *placer) queuesOfClass(l *ledger.Ledger, class string, yield func(queue string)) {
-	seen := map[string]bool{}
+// queuesOfClass calls yield once for each queue that has waiting jobs of a class, in the
+// ledger or provisional, until it returns false.
+func (pl *placer) queuesOfClass(l *ledger.Ledger, class string, yield func(queue string) bool) {
+	stopped := false
 	l.QueuesWaiting(class, func(queue string) bool {
-		seen[queue] = true
-		yield(queue)
-		return true
+		stopped = !yield(queue)
+		return !stopped
 	})
 	for k := range pl.lanes.provisional {
-		if k.class == class && !seen[k.queue] {
-			yield(k.queue)
+		if stopped {
+			return
+		}
+		if k.class == class && !anyWaiting(l, k.queue, class) {
+			stopped = !yield(k.queue)
 		}
 	}
 }

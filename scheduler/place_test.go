@@ -147,6 +147,63 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// TestPlace_TurnsOfQueues fills several entries from queues with more jobs and capacity than
+// an entry takes, and checks that a queue with one job is served all the same.
+func TestPlace_TurnsOfQueues(t *testing.T) {
+	for _, idle := range []int{0, 10} { // place starts from the pools or from the waitlists
+		t.Run(fmt.Sprintf("idle=%d", idle), func(t *testing.T) {
+			p := newPlaceFixture(t, Config{})
+			for _, queue := range []string{"a", "b", "z"} {
+				p.addWaiting(queue, "", 9*maxPlacements)
+				p.offer(job.Overhop, queue, "w", 9*maxPlacements)
+			}
+			p.addWaiting("c", "", 1)
+			p.offer(job.Overhop, "c", "w", 1)
+			for i := range idle {
+				p.offer(job.Overhop, fmt.Sprint("idle", i), "w", 1)
+			}
+			served := map[string]int{}
+			for range 8 {
+				for k, n := range p.placed() {
+					served[k] += n
+				}
+				p.pending = nil // as when they are submitted, and still in flight
+			}
+			if served["c  w"] != 1 || len(served) != 4 {
+				t.Errorf("placements after eight entries: %v", served)
+			}
+		})
+	}
+}
+
+// BenchmarkPlace_ManyQueues places one job where ten thousand queues have free capacity or
+// waiting jobs.
+func BenchmarkPlace_ManyQueues(b *testing.B) {
+	for _, test := range []struct{ free, waiting int }{{10_000, 1}, {1, 10_000}} {
+		b.Run(fmt.Sprintf("free=%d/waiting=%d", test.free, test.waiting), func(b *testing.B) {
+			p := newPlaceFixture(b, Config{})
+			for i := range test.free {
+				p.offer(job.Overhop, fmt.Sprint("q", i), "w", 1)
+			}
+			for i := range test.waiting {
+				p.addWaiting(fmt.Sprint("q", i), "", 1)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				p.place(p.raft.ledger)
+				for _, k := range p.pending {
+					p.forget(k)
+					k.slot.unreserve()
+				}
+				if len(p.pending) != 1 {
+					b.Fatalf("%d placements", len(p.pending))
+				}
+				p.pending, p.loop.entry = nil, pendingEntry{}
+			}
+		})
+	}
+}
+
 // BenchmarkPlace places a hundred jobs out of backlogs of very different size.
 func BenchmarkPlace(b *testing.B) {
 	for _, backlog := range []int{1_000, 1_000_000} {
