@@ -57,6 +57,25 @@ func exitError(err error, cfg *config.Config) error {
 	return err
 }
 
+// stopMessage is the log message with which every stop of a node begins, apart from those
+// that refuse its start. The level is info if it was asked to stop, warn if it was removed
+// from the cluster or starts again in the same process, and error otherwise.
+const stopMessage = "node stopping"
+
+// logStop logs why the node stops: failure is that of a part of the node, or nil if ctx has
+// ended.
+func (n *Node) logStop(ctx context.Context, failure error) {
+	_, isRemoved := errors.AsType[*consensus.RemovedError](failure)
+	switch {
+	case failure == nil:
+		n.log.Info(stopMessage, "reason", context.Cause(ctx))
+	case isRemoved, errors.Is(failure, ErrRestart):
+		n.log.Warn(stopMessage, "err", failure)
+	default:
+		n.log.Error(stopMessage, "err", exitError(failure, &n.cfg))
+	}
+}
+
 // replaceAdvice returns the remedy for a member that cannot continue.
 func replaceAdvice(cfg *config.Config) string {
 	if !cfg.Clustered() {
@@ -70,7 +89,7 @@ func replaceAdvice(cfg *config.Config) string {
 // while another goroutine hangs in the kernel.
 func (n *Node) exitAtOnce(err error) {
 	code, err := exitReason(err, n.cfg.Node.DataDir)
-	n.log.Error("node exiting", "exit_code", code, "err", err)
+	n.log.Error(stopMessage, "exit_code", code, "err", err)
 	os.Exit(code)
 }
 
@@ -109,8 +128,7 @@ func (n *Node) resumeJetStream(ctx context.Context) error {
 			continue
 		}
 		if needsRestart++; needsRestart == 2 { // at the first, JetStream may have been about to stop
-			n.log.Warn("disk has free space again, restarting the node so that JetStream writes")
-			return ErrRestart
+			return fmt.Errorf("the disk has free space again, but JetStream has stopped writing: %w", ErrRestart)
 		}
 	}
 }

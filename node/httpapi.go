@@ -39,7 +39,7 @@ func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
 		return nil, portInUse(fmt.Errorf("open the HTTP listener: %w", err), "http.listen")
 	}
 	n.httpAddr = listener.Addr().String()
-	loops := newLoopGroup(ctx)
+	loops := n.newLoops(ctx)
 	loops.Go(func(ctx context.Context) error { return n.web.Serve(ctx, listener) })
 	return loops.stop, nil
 }

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -12,18 +14,28 @@ type loopGroup struct {
 	group  *errgroup.Group
 	ctx    context.Context // ends when a loop fails
 	cancel context.CancelFunc
+	log    *slog.Logger
 }
 
-// newLoopGroup returns a group with the values of ctx, but not its end.
-func newLoopGroup(ctx context.Context) *loopGroup {
+// newLoops returns a group with the values of ctx, but not its end.
+func (n *Node) newLoops(ctx context.Context) *loopGroup {
 	groupCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	group, groupCtx := errgroup.WithContext(groupCtx)
-	return &loopGroup{group, groupCtx, cancel}
+	return &loopGroup{group, groupCtx, cancel, n.log}
 }
 
-// Go starts loop.
+// Go starts loop. A panic of it ends the process, and is logged before: where it left the
+// node's state is not known.
 func (g *loopGroup) Go(loop func(context.Context) error) {
-	g.group.Go(func() error { return loop(g.ctx) })
+	g.group.Go(func() error {
+		defer func() {
+			if cause := recover(); cause != nil {
+				g.log.Error(stopMessage, "err", fmt.Sprint("panic: ", cause))
+				panic(cause) // with the stack of its origin
+			}
+		}()
+		return loop(g.ctx)
+	})
 }
 
 // stop cancels the loops and waits for them.

@@ -124,7 +124,13 @@ func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 // it has accepted.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.started = time.Now()
-	defer func() { err = exitError(err, &n.cfg) }()
+	stopping := false
+	defer func() {
+		if !stopping && ctx.Err() != nil { // while it started
+			n.logStop(ctx, nil)
+		}
+		err = exitError(err, &n.cfg)
+	}()
 	closeWeb, err := n.openHTTP(ctx)
 	if err != nil {
 		return err
@@ -176,26 +182,17 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 	// Each group stops before those that it depends on: the agent returns its
 	// dispatches while some node runs a scheduler, and requests are answered until then.
-	logLoops, baseLoops, leaderLoops, agentLoops, endpointLoops := newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx)
+	logLoops, baseLoops, leaderLoops, agentLoops, endpointLoops := n.newLoops(ctx), n.newLoops(ctx), n.newLoops(ctx), n.newLoops(ctx), n.newLoops(ctx)
 	logLoops.Go(n.jobLog.Run) // stops last: all other loops may log
-	for _, loop := range []func(context.Context) error{
-		n.cluster.Run, n.member.Run, n.notifier.Run, n.waiters.Run, n.backups.Run, n.runners.Run, n.drainer.Run,
-	} {
-		baseLoops.Go(loop)
-	}
-	baseLoops.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
-	baseLoops.Go(func(ctx context.Context) error {
-		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher)
-	})
-	baseLoops.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
-	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
-	n.runChecks(baseLoops)
+	n.runBase(baseLoops, listener)
 	leaderLoops.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.runTenure) })
 	agentLoops.Go(n.agent.Run)
 	n.serveEndpoints(endpointLoops)
-	err = n.serveUntilFailure(ctx, baseLoops.ctx, leaderLoops.ctx, agentLoops.ctx, endpointLoops.ctx)
+	failure := n.serveUntilFailure(ctx, baseLoops.ctx, leaderLoops.ctx, agentLoops.ctx, endpointLoops.ctx)
+	stopping = true
+	n.logStop(ctx, failure) // the group that failed returns it when it stops
 	handedOff := n.drainer.HandOff(baseLoops.ctx)
-	err = errors.Join(err, agentLoops.stop())
+	err = agentLoops.stop()
 	if handedOff {
 		n.drainer.LeaveStreams(baseLoops.ctx) // leadership that has returned since HandOff
 	}
@@ -213,8 +210,20 @@ func (n *Node) openStore() (*consensus.Store, error) {
 	return consensus.OpenStore(n.raftConfig(), n.id, n.log)
 }
 
-// runChecks starts the loops that monitor the node itself.
-func (n *Node) runChecks(g *loopGroup) {
+// runBase starts the loops that the others depend on, and those that monitor the node
+// itself.
+func (n *Node) runBase(g *loopGroup, edge net.Listener) {
+	for _, loop := range []func(context.Context) error{
+		n.cluster.Run, n.member.Run, n.notifier.Run, n.waiters.Run, n.backups.Run, n.runners.Run, n.drainer.Run,
+	} {
+		g.Go(loop)
+	}
+	g.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
+	g.Go(func(ctx context.Context) error {
+		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher)
+	})
+	g.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
+	g.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, edge) })
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)

@@ -83,7 +83,7 @@ func runNode(ctx context.Context, cfg config.Config, version string, log *slog.L
 		if err = n.Run(ctx); !errors.Is(err, node.ErrRestart) || ctx.Err() != nil {
 			return err
 		}
-		log.Warn("node restarting in the same process", "err", err)
+		log.Info("node restarting in the same process")
 	}
 }
 
