@@ -69,6 +69,12 @@ func (r *storedJob) runAt(at, now int64) {
 	default:
 		at = now
 	}
+	r.setDue(at)
+}
+
+// setDue makes the job due at a time, in Unix nanoseconds, which is also the time at which
+// it is to run.
+func (r *storedJob) setDue(at int64) {
 	changed := options{}
 	if r.options != nil {
 		changed = *r.options

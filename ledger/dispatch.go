@@ -294,9 +294,9 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 	return Result{State: stored.state}
 }
 
-// apply makes the failed or cancelled job waiting. It refuses a job whose record is not
-// valid or may have been purged, and a dispatch number that is not the job's
-// last one.
+// apply makes the failed or cancelled job waiting, as if it had been enqueued now: how it
+// ended is only in the history. It refuses a job whose record is not valid or may have been
+// purged, and a dispatch number that is not the job's last one.
 func (c *RetryJob) apply(l *Ledger) Result {
 	old := l.jobs.byID[c.Job]
 	switch {
@@ -327,13 +327,9 @@ func (c *RetryJob) apply(l *Ledger) Result {
 		next.lane, next.seq = job.RelocatedLane, c.Relocated
 	}
 	l.actOnJob(c.By, "job.retry", old)
-	if old.state == job.Cancelled {
-		lastRun := *old.run
-		lastRun.cancellation = nil
-		next.run = &lastRun
-	}
 	l.revived = l.index
-	next.losses, next.flags, next.due = 0, old.flags&guarded, l.now
+	next.losses, next.flags, next.run = 0, old.flags&guarded, nil
+	next.setDue(l.now)
 	if !c.KeepAttempts {
 		next.attempt = 0
 	}
