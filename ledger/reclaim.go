@@ -107,6 +107,9 @@ func (in *ingestion) floor(lane uint8) *uint64 {
 	return nil
 }
 
+// RelocatedFloor returns the sequence below which relocated records may have been purged.
+func (in *ingestion) RelocatedFloor() uint64 { return in.relocatedFloor }
+
 // reclaimed reports whether the record at p may have been purged.
 func (in *ingestion) reclaimed(p job.Position) bool {
 	floor := in.floor(p.Lane)

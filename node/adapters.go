@@ -115,7 +115,7 @@ func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body
 const maxParallelLoads = 32
 
 // Relocate copies the records of jobs to the stream of relocated records.
-func (l laneAdapter) Relocate(ctx context.Context, lane uint8, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (l laneAdapter) Relocate(ctx context.Context, lane uint8, floor uint64, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
 	records, identity := make([]job.Record, len(needed)), l.identity(lane)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(maxParallelLoads)
@@ -132,7 +132,7 @@ func (l laneAdapter) Relocate(ctx context.Context, lane uint8, needed []ledger.N
 	for i := range records {
 		size += len(records[i].Body)
 	}
-	seqs, err = l.StoreRelocated(ctx, records)
+	seqs, err = l.StoreRelocated(ctx, floor, records)
 	return seqs, size, err
 }
 

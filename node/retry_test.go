@@ -1,11 +1,15 @@
 package node
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // A retried job waits like one that was enqueued now: it is due, and nothing shows its
@@ -37,5 +41,51 @@ func TestWeb_JobRetry(t *testing.T) {
 		if j.RunAt.Before(before) || j.RunAt.After(time.Now()) {
 			t.Errorf("%s is to run at %s, want the time of the retry", key, j.RunAt)
 		}
+	}
+}
+
+// A retry restores the record of a failed job although an earlier copy of it was purged a
+// moment ago, before any job referred to the copy.
+func TestWeb_JobRetry_CopyPurged(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	failed := failedJob(t, n, "mail", `{"function":"f","params":{"a":1}}`)
+	if _, err := enqueue(n, "other", `{"params":{}}`, "", false); err != nil { // so that the lane does not end with the record
+		t.Fatal(err)
+	}
+	if err := n.viewer.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	purge := func(lane uint8, below uint64) {
+		t.Helper()
+		var index uint64
+		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
+		if _, err := n.proposer.Propose(t.Context(), &ledger.Reclaim{Lane: lane, Below: below, AsOf: index}); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.cluster.Admin.Purge(t.Context(), lane, below); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var view job.View
+	n.raft.View(func(l *ledger.Ledger) { view, _, _ = l.Find(failed.job) })
+	purge(view.Position.Lane, view.Position.Seq+1)
+	copies, err := n.cluster.Writer.StoreRelocated(t.Context(), 0, []job.Record{
+		{Position: view.Position, Queue: "mail", Stored: view.Created, Body: []byte(`{}`), Owner: failed.job},
+		{Position: view.Position, Queue: "mail", Stored: view.Created, Body: []byte(`{}`), Owner: job.ID{1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	purge(job.RelocatedLane, copies[1])
+
+	send(t, n, "POST", "/v1/jobs/"+failed.job.String()+"/retry", "").decode(t, http.StatusOK, nil)
+	ran := make(chan string, 1)
+	serve(t, n, "mail", func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		ran <- q.JID
+		return nil, nil
+	})
+	if jid := <-ran; jid != "mail:"+failed.job.String() {
+		t.Errorf("%s ran", jid)
 	}
 }

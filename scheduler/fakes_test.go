@@ -243,7 +243,7 @@ func (l *fakeLanes) lane(number uint8) *fakeLane {
 	return l.lanes[number]
 }
 
-func (l *fakeLanes) Relocate(_ context.Context, number uint8, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (l *fakeLanes) Relocate(_ context.Context, number uint8, _ uint64, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lane := l.lane(number)

@@ -164,7 +164,7 @@ func (r *laneReclaimer) reclaim(ctx context.Context, i int) (relocated bool, err
 	index, needs := copied.Index(), copied.Needs(relocateMax)[i]
 	plan := planReclaim(info, &needs, s.number == job.RelocatedLane)
 	if plan.relocate > 0 {
-		err = r.relocate(ctx, s, needs.Oldest[:plan.relocate])
+		err = r.relocate(ctx, s, copied.RelocatedFloor(), needs.Oldest[:plan.relocate])
 	}
 	s.noteHolders(&needs, err)
 	switch {
@@ -244,8 +244,9 @@ func planReclaim(info LaneInfo, needs *ledger.LaneNeeds, isRelocated bool) (plan
 var errRelocatedFull = errors.New("the stream of relocated records is nearly full")
 
 // relocate copies records to the stream of relocated records and lets their jobs refer
-// to the copies. It stops after relocateMaxBytes.
-func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, records []ledger.NeededRecord) error {
+// to the copies. It stops after relocateMaxBytes. floor is that of the stream of relocated
+// records in the ledger that records were read from.
+func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, floor uint64, records []ledger.NeededRecord) error {
 	lane := s.number
 	if lane != job.RelocatedLane {
 		info, err := r.lanes.Info(ctx, job.RelocatedLane)
@@ -258,7 +259,7 @@ func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, record
 	}
 	moved, bytes := 0, 0
 	for part := range slices.Chunk(records, relocateBatch) {
-		seqs, size, err := r.lanes.Relocate(ctx, lane, part)
+		seqs, size, err := r.lanes.Relocate(ctx, lane, floor, part)
 		c := &ledger.Relocate{}
 		for i, to := range seqs {
 			c.Records = append(c.Records, ledger.RelocatedRecord{Job: part[i].Job, From: job.Position{Lane: lane, Seq: part[i].Seq}, To: to})

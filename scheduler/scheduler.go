@@ -90,8 +90,9 @@ type Lanes interface {
 	// Relocate copies records of a lane to the stream of relocated records, in
 	// their order, and returns the sequences of the copies there and the size of
 	// all bodies. With an error it returns the sequences of the first records, as
-	// many as were copied. A repeated call may return the same copies.
-	Relocate(ctx context.Context, lane uint8, records []ledger.NeededRecord) (seqs []uint64, size int, err error)
+	// many as were copied. A call that is repeated with the same floor, that of the
+	// stream of relocated records, may return the same copies.
+	Relocate(ctx context.Context, lane uint8, floor uint64, records []ledger.NeededRecord) (seqs []uint64, size int, err error)
 	// Purge removes the records below a sequence, except the lane's last record.
 	Purge(ctx context.Context, lane uint8, below uint64) error
 	// Bodies returns the bodies that are stored as blobs, DeadLetterBodies the owners

@@ -20,12 +20,14 @@ const relocateTimeout = 5 * time.Second
 
 // StoreRelocated stores copies of records in the stream of relocated records, in their
 // order, and returns their sequences there, of as many as were stored before an error. A
-// copy that was stored a moment before is not stored again. The Owner of each record must
-// be set. The error is [ErrStorageFull] if the stream has no space.
-func (w *Writer) StoreRelocated(ctx context.Context, records []job.Record) (seqs []uint64, err error) {
+// copy that was stored a moment before is not stored again. floor is the stream's floor in
+// the ledger: a copy that was stored before the floor was raised may have been purged, so
+// that it is stored again. The Owner of each record must be set. The error is
+// [ErrStorageFull] if the stream has no space.
+func (w *Writer) StoreRelocated(ctx context.Context, floor uint64, records []job.Record) (seqs []uint64, err error) {
 	requests := make([]*nats.Msg, len(records))
 	for i := range records {
-		requests[i] = relocatedMsg(&records[i])
+		requests[i] = relocatedMsg(floor, &records[i])
 	}
 	replies, err := w.local.Ingest.Requests(ctx, requests, relocateTimeout)
 	for _, reply := range replies {
@@ -45,10 +47,10 @@ func (w *Writer) StoreRelocated(ctx context.Context, records []job.Record) (seqs
 	return seqs, err
 }
 
-// relocatedMsg returns the message that stores a copy of r.
-func relocatedMsg(r *job.Record) *nats.Msg {
+// relocatedMsg returns the message that stores a copy of r while the stream has this floor.
+func relocatedMsg(floor uint64, r *job.Record) *nats.Msg {
 	m := nats.NewMsg(subjects.RelocatedSubject(r.Queue))
-	m.Header.Set(subjects.HeaderMsgID, fmt.Sprintf("%s/%d@%d", r.Owner, r.Lane, r.Seq))
+	m.Header.Set(subjects.HeaderMsgID, fmt.Sprintf("%s/%d@%d/%d", r.Owner, r.Lane, r.Seq, floor))
 	m.Header.Set(subjects.HeaderJob, r.Owner.String())
 	m.Header.Set(subjects.HeaderAt, strconv.FormatInt(r.Stored.UnixNano(), 10))
 	if r.Key != "" {

@@ -16,7 +16,7 @@ import (
 type Retrier struct {
 	Viewer         *Viewer
 	Propose        func(context.Context, ledger.Command) (authority.Result, error)
-	StoreRelocated func(context.Context, []job.Record) (seqs []uint64, err error)
+	StoreRelocated func(ctx context.Context, floor uint64, records []job.Record) (seqs []uint64, err error)
 }
 
 // retryAttempts is how often a record is restored: its copy may be reclaimed again
@@ -46,7 +46,8 @@ func (r *Retrier) restoreRecord(ctx context.Context, id job.ID) (seq, index uint
 	if err := r.Viewer.ReadBarrier(ctx); err != nil {
 		return 0, 0, err
 	}
-	r.Viewer.Ledger.View(func(l *ledger.Ledger) { index = l.Index() })
+	var floor uint64
+	r.Viewer.Ledger.View(func(l *ledger.Ledger) { index, floor = l.Index(), l.RelocatedFloor() })
 	view, err := r.Viewer.Summary(ctx, id)
 	if err != nil {
 		return 0, 0, err
@@ -61,7 +62,7 @@ func (r *Retrier) restoreRecord(ctx context.Context, id job.ID) (seq, index uint
 	if err != nil {
 		return 0, 0, ReadError("record", id, err)
 	}
-	seqs, err := r.StoreRelocated(ctx, []job.Record{{
+	seqs, err := r.StoreRelocated(ctx, floor, []job.Record{{
 		Position: view.Position, Queue: view.Queue, Stored: letter.Accepted, Body: record, Owner: id,
 	}})
 	if err != nil {

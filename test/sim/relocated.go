@@ -9,7 +9,7 @@ import (
 )
 
 // Relocate implements scheduler.Lanes.
-func (v lanesView) Relocate(ctx context.Context, number uint8, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (v lanesView) Relocate(ctx context.Context, number uint8, _ uint64, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
 	for _, n := range needed {
 		from := job.Position{Lane: number, Seq: n.Seq}
 		r, err := v.sim.lanes.load(ctx, v.process, from, n.Job, false)

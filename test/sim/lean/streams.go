@@ -238,7 +238,7 @@ func (v lanesView) Publish(queue, key string, _ time.Time, body []byte, done fun
 }
 
 // Relocate implements scheduler.Lanes.
-func (v lanesView) Relocate(_ context.Context, number uint8, records []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (v lanesView) Relocate(_ context.Context, number uint8, _ uint64, records []ledger.NeededRecord) (seqs []uint64, size int, err error) {
 	s := v.yard.Streams
 	s.mu.Lock()
 	defer s.mu.Unlock()
