@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -235,13 +234,29 @@ func (d *diagnosis) orderReasons(blocked bool) []reason {
 	p := &d.job
 	switch {
 	case p.Ahead > 0:
-		return []reason{{Reason: api.Reason{Code: api.ReasonJobsAhead, Text: "jobs of its queue for the same executors that start before it: " + strconv.Itoa(p.Ahead), Data: &api.ReasonData{Ahead: p.Ahead}}}}
+		return []reason{{Reason: api.Reason{Code: api.ReasonJobsAhead, Text: d.aheadText(), Data: &api.ReasonData{Ahead: p.Ahead}}}}
 	case d.placement != nil && d.placement.Placing:
 		return []reason{{Reason: api.Reason{Code: api.ReasonBeingPlaced, Text: "an executor has been chosen for it, which is being committed"}}}
 	case blocked:
 		return []reason{{Reason: api.Reason{Code: api.ReasonNextInQueue, Text: "no job of its queue for the same executors starts before it"}}}
 	}
 	return []reason{{Reason: api.Reason{Code: api.ReasonNextInQueue, Text: "it is the next to start"}}}
+}
+
+// aheadText returns how many jobs start before this one by priority and then by acceptance,
+// and which starts do not follow that order because jobs are overdue.
+func (d *diagnosis) aheadText() string {
+	p := &d.job
+	text := fmt.Sprintf("jobs of its queue for the same executors that start before it, by priority and then by acceptance: %d", p.Ahead)
+	isOverdue := func(due time.Time) bool { return d.now.Sub(due) > scheduler.OverdueAfter }
+	switch {
+	case p.AheadHigher > 0 && isOverdue(p.Due):
+		text += fmt.Sprintf("; %d of them have a higher priority, but it has been due for more than a minute and may start before them: one start in %d is of the job that has been due for longest",
+			p.AheadHigher, scheduler.OverdueShare)
+	case !p.LowerDue.IsZero() && isOverdue(p.LowerDue):
+		text += fmt.Sprintf("; besides these, one start in %d is of a job of a lower priority that has been due for more than a minute", scheduler.OverdueShare)
+	}
+	return text
 }
 
 // runningReasons returns where an active job runs, after that it is being stopped if it

@@ -93,7 +93,17 @@ var explainCases = []struct {
 		"runner_down! next_in_line", "It waits: no process of runner py is up: n1, n3: exit 1; n2: exit 0."},
 	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", api.Pool{Size: 1, Up: 1, Slots: 2, InFlight: 2}))), "runner_busy! next_in_line", "It waits: all slots of runner py are taken."},
 	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", api.Pool{Size: 1, Up: 1, Slots: 2}))), "next_in_line", "It is the next to start."},
-	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.job.Ahead = 7 }), "ahead_in_line", "It waits for its turn: jobs of its queue for the same executors that start before it: 7."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.job.Ahead = 7 }), "ahead_in_line",
+		"It waits for its turn: jobs of its queue for the same executors that start before it, by priority and then by acceptance: 7."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) {
+		q.job.Ahead, q.job.AheadHigher, q.job.Due = 7, 5, testNow.Add(-2*time.Minute)
+	}), "ahead_in_line", "It waits for its turn: jobs of its queue for the same executors that start before it, by priority and then by acceptance: 7; " +
+		"5 of them have a higher priority, but it has been due for more than a minute and may start before them: one start in 16 is of the job that has been due for longest."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.job.Ahead, q.job.LowerDue = 7, testNow.Add(-2*time.Minute) }), "ahead_in_line",
+		"It waits for its turn: jobs of its queue for the same executors that start before it, by priority and then by acceptance: 7; besides these, one start in 16 is of a job of a lower priority that has been due for more than a minute."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) {
+		q.job.Ahead, q.job.LowerDue, q.job.Due = 7, testNow.Add(-time.Second), testNow.Add(-time.Hour)
+	}), "ahead_in_line", "It waits for its turn: jobs of its queue for the same executors that start before it, by priority and then by acceptance: 7."},
 	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.placement.Placing = true }), "being_placed", "An executor has been chosen"},
 	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.placement.Blocked = "the outbox is half full" }), "not_dispatching! next_in_line", "It waits: the outbox is half full."},
 	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.placement.LeaseUncertain = true }), "lease_uncertain! next_in_line", "It waits: the authority's lease"},

@@ -21,7 +21,9 @@ type JobDiagnosis struct {
 	Debounced    bool             // a newer record with its debounce key would replace it
 	Redelivered  bool             // its last dispatch was given back, so the attempt did not count
 	Recalled     job.RecallReason // active: why it is being recalled; "": it is not
-	Ahead        int              // waiting: number of jobs of its queue for the same executors that start before it
+	Ahead        int              // waiting: number of jobs of its queue for the same executors that start before it, by priority and then by acceptance
+	AheadHigher  int              // of those, jobs of a higher priority
+	LowerDue     time.Time        // waiting: since when the first jobs of lower priorities for the same executors are due, the earliest; zero: there are none
 	Fence        uint64           // active: fence of its dispatch
 	Result       uint64           // number of its result; 0: none
 }
@@ -46,7 +48,7 @@ func (d *dispatches) Diagnose(id job.ID) (diagnosis JobDiagnosis, ok bool) {
 	case job.Delayed:
 		diagnosis.Retrying = stored.run != nil && stored.run.started > 0
 	case job.Waiting:
-		diagnosis.Ahead = stored.queue.countAhead(stored)
+		d.diagnoseOrder(stored, &diagnosis)
 	case job.Active:
 		diagnosis.Recalled, diagnosis.Fence = stored.recallReason(), stored.run.fence
 	}
@@ -67,20 +69,33 @@ func (g *guards) holdsDebounce(stored *storedJob) bool {
 		slices.ContainsFunc(g.heldBy(stored.id), func(held *heldKey) bool { return held.until == untilStart })
 }
 
-// countAhead returns how many waiting jobs start before a waiting job: those in
-// its own waitlist and, for executors that serve a whole queue, jobs with and
+// diagnoseOrder sets which waiting jobs start before or may start before a waiting job:
+// those in its own waitlist and, for executors that serve a whole queue, jobs with and
 // without a function.
-func (q *queue) countAhead(stored *storedJob) (n int) {
-	classes := []string{Class(stored.function)}
+func (qs *queues) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
+	q, classes := stored.queue, []string{Class(stored.function)}
 	if !ofRunner(classes[0]) {
 		classes = []string{ClassPlain, ClassBare}
 	}
+	first := orderItem{orderKey(stored.priority, 0), new(storedJob)} // of its priority
 	for _, class := range classes {
-		if wl, ok := q.waitlists.Get(class); ok {
-			n += wl.rank(stored.order())
+		wl, ok := q.waitlists.Get(class)
+		if !ok {
+			continue
+		}
+		diagnosis.Ahead += wl.rank(stored.order())
+		diagnosis.AheadHigher += wl.rank(first)
+		for lower := stored.priority; lower > 0; {
+			head, ok := qs.FirstWaitingJob(q.name, class, lower-1)
+			if !ok {
+				break
+			}
+			if diagnosis.LowerDue.IsZero() || head.Due.Before(diagnosis.LowerDue) {
+				diagnosis.LowerDue = head.Due
+			}
+			lower = head.Priority
 		}
 	}
-	return n
 }
 
 // rank returns how many jobs of the waitlist start before item, by binary

@@ -51,7 +51,16 @@ func TestDiagnose(t *testing.T) {
 		}
 		return p
 	}
-	// 3 and 4 are for the same executors, 2 and 5 for a runner.
+	// 3 and 4 are for the same executors, 2 and 5 for a runner; 4 has a higher priority.
+	if p := diagnosis(3); p.AheadHigher != 1 || !p.LowerDue.IsZero() {
+		t.Errorf("before the job of a lower priority: %+v", p)
+	}
+	if p := diagnosis(4); p.AheadHigher != 0 || !p.LowerDue.Equal(diagnosis(3).Due) {
+		t.Errorf("after the job of a higher priority: %+v", p)
+	}
+	if p := diagnosis(5); p.AheadHigher != 0 || !p.LowerDue.IsZero() {
+		t.Errorf("among jobs of one priority: %+v", p)
+	}
 	for i, ahead := range map[int]int{2: 0, 3: 1, 4: 0, 5: 1} {
 		if p := diagnosis(i); p.State != job.Waiting || p.Ahead != ahead || !p.LimitReached || p.QueueView.Counts[job.Waiting] != 4 {
 			t.Errorf("job %d: %d ahead, want %d: %+v", i, p.Ahead, ahead, p)

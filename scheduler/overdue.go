@@ -8,11 +8,11 @@ import (
 )
 
 // Jobs of a low priority would never start while jobs of higher priorities keep every
-// executor busy. One start in overdueShare, on average, therefore goes to a job that has
-// been due for overdueAfter.
+// executor busy. One start in OverdueShare, on average, therefore goes to the job that has
+// been due for longest, if that is more than OverdueAfter.
 const (
-	overdueAfter = time.Minute
-	overdueShare = 16
+	OverdueAfter = time.Minute
+	OverdueShare = 16
 )
 
 // lottery draws which placements overdue jobs may precede. It is pseudo-random, not every
@@ -30,7 +30,7 @@ func (y *lottery) draw() bool {
 	x *= 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return (x^x>>31)%overdueShare == 0
+	return (x^x>>31)%OverdueShare == 0
 }
 
 // overdueJobs finds the overdue jobs that a pool can run. It is valid while the ledger does
@@ -50,7 +50,7 @@ type overdueJobs struct {
 const maxOverdueTries = 64
 
 // placeBefore places the job that has been due for the longest time, if that is
-// overdueAfter and its priority is lower than that of w. It reports whether it has.
+// OverdueAfter and its priority is lower than that of w. It reports whether it has.
 func (o *overdueJobs) placeBefore(w *ledger.WaitingJob) bool {
 	if w.Priority == 0 {
 		return false
@@ -93,7 +93,7 @@ func (o *overdueJobs) find(priority uint8) {
 // longestDue returns the index in heads of the job that has been due for the longest time
 // and is overdue, among those of a lower priority than the given one; -1 if there is none.
 func (o *overdueJobs) longestDue(priority uint8) int {
-	longest, since := -1, o.ledger.Now().Add(-overdueAfter)
+	longest, since := -1, o.ledger.Now().Add(-OverdueAfter)
 	for i := range o.heads {
 		if head := &o.heads[i]; head.Priority < priority && head.Due.Before(since) {
 			longest, since = i, head.Due

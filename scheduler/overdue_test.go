@@ -60,7 +60,7 @@ func TestOverdue_Order(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(rt, "jobs") {
 			waited := time.Duration(rapid.IntRange(0, 59).Draw(rt, "waited")) * time.Second
 			if rapid.Bool().Draw(rt, "overdue") {
-				waited += overdueAfter + time.Second
+				waited += OverdueAfter + time.Second
 			}
 			jobs = append(jobs, priorityJob{
 				rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "queue"), "py#f", rapid.Uint8Range(0, 9).Draw(rt, "priority"), now.Add(-waited),
@@ -86,7 +86,7 @@ func TestOverdue_Order(t *testing.T) {
 			first := waiting[0]
 			i := slices.IndexFunc(waiting, func(w ledger.WaitingJob) bool { return w.ID == started[0].ID })
 			if chosen := waiting[i]; i > 0 {
-				if due := p.raft.ledger.Now().Sub(chosen.Due); chosen.Priority >= first.Priority || due < overdueAfter {
+				if due := p.raft.ledger.Now().Sub(chosen.Due); chosen.Priority >= first.Priority || due < OverdueAfter {
 					rt.Errorf("a job of priority %d, due for %v, starts before one of priority %d", chosen.Priority, due, first.Priority)
 				}
 				for _, w := range waiting[:i] {
@@ -127,7 +127,7 @@ func TestOverdue_Share(t *testing.T) {
 					}
 				}
 			}
-			if n := len(got); n < starts/overdueShare*3/4 || n > starts/overdueShare*5/4 {
+			if n := len(got); n < starts/OverdueShare*3/4 || n > starts/OverdueShare*5/4 {
 				t.Errorf("%d of %d starts were of overdue jobs", n, starts)
 			}
 			if !slices.Equal(got, ids[:len(got)]) {
