@@ -123,11 +123,14 @@ func (c *demoCluster) askSurvivors(ctx context.Context, what string, ask func(*m
 	})
 }
 
+// askFunc sends a request to one node and decodes its reply.
+type askFunc func(ctx context.Context, subject string, request, reply any) error
+
 // tally returns the number of jobs in each state as one node counts them, and their
 // sums "ended" and "open".
-func (m *member) tally(ctx context.Context) (map[string]int, error) {
+func tally(ctx context.Context, ask askFunc) (map[string]int, error) {
 	var list api.QueueList
-	err := m.Ask(ctx, api.Subject("queue-list"), struct{}{}, &list)
+	err := ask(ctx, api.Subject("queue-list"), struct{}{}, &list)
 	numbers := make(map[string]int)
 	for _, queue := range list.Queues {
 		for state, n := range queue.Counts {

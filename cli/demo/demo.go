@@ -104,10 +104,11 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		return Report{}, err
 	}
 	l := &load{c: c, jobs: o.Jobs, ids: make(map[job.ID]jobKind, o.Jobs)}
-	if err := c.runDemo(ctx, l); err != nil {
+	states, err := c.runDemo(ctx, l)
+	if err != nil {
 		return Report{}, err
 	}
-	evidence, err := c.collectEvidence(ctx)
+	evidence, err := c.collectEvidence(ctx, states)
 	if err != nil {
 		return Report{}, err
 	}
@@ -139,16 +140,16 @@ func (c *demoCluster) open(ctx context.Context) error {
 	return nil
 }
 
-// runDemo enqueues the jobs, kills the authority and returns when every job has
-// ended or the time limit for that has passed.
-func (c *demoCluster) runDemo(ctx context.Context, l *load) error {
+// runDemo enqueues the jobs, kills the authority and returns the jobs' states when every
+// job has ended or the time limit for that has passed.
+func (c *demoCluster) runDemo(ctx context.Context, l *load) (states map[job.ID]jobState, err error) {
 	c.logf("enqueuing %d jobs over %s", l.jobs, c.opts.Spread)
 	group, ctx := errgroup.WithContext(ctx)
 	watchCtx, stopWatching := context.WithCancel(ctx)
 	group.Go(func() error { return c.watchProcesses(watchCtx) })
 	group.Go(func() error { c.showProgress(watchCtx, l); return nil })
 	group.Go(func() error { c.watchAuthority(watchCtx); return nil })
-	group.Go(func() error {
+	group.Go(func() (err error) {
 		defer stopWatching()
 		var parts errgroup.Group
 		parts.Go(func() error { return l.enqueueAll(ctx) })
@@ -158,13 +159,14 @@ func (c *demoCluster) runDemo(ctx context.Context, l *load) error {
 		if err := parts.Wait(); err != nil {
 			return err
 		}
-		return c.awaitEnds(ctx, l)
+		states, err = c.awaitStates(ctx, l)
+		return err
 	})
-	err := group.Wait()
+	err = group.Wait()
 	if c.terminal {
 		fmt.Fprintln(c.opts.Out)
 	}
-	return err
+	return states, err
 }
 
 // count returns "1 noun" or "n nouns".

@@ -19,13 +19,13 @@ import (
 // evidence is what three independent sources report: the ledger about each job,
 // history, and the witness files of workers and runners.
 type evidence struct {
-	ends      map[job.ID]end
+	states    map[job.ID]jobState
 	history   eventLog
 	witnesses map[job.ID][]witnessLine
 }
 
-// end is the terminal state of a job in the ledger.
-type end struct {
+// jobState is the state of a job in the ledger, the final one unless the job is late.
+type jobState struct {
 	state    string
 	attempts uint32
 	losses   uint32
@@ -46,19 +46,17 @@ type eventLog struct {
 	endedDispatches map[string]bool // by request id
 }
 
-// collectEvidence reads the terminal states of the jobs from the nodes, the attempts from
-// the witness files of workers and runners, and the events from history.
-func (c *demoCluster) collectEvidence(ctx context.Context) (s evidence, err error) {
+// collectEvidence reads the attempts from the witness files of workers and runners, and the
+// events from history, and adds them to the states of the jobs.
+func (c *demoCluster) collectEvidence(ctx context.Context, states map[job.ID]jobState) (s evidence, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if s.ends, err = c.readEnds(ctx); err != nil {
-		return s, err
-	}
+	s.states = states
 	if s.witnesses, err = c.readWitnesses(); err != nil {
 		return s, err
 	}
 	completed := 0
-	for _, e := range s.ends {
+	for _, e := range s.states {
 		if e.state == job.Completed.String() {
 			completed++
 		}
@@ -83,27 +81,34 @@ func (c *demoCluster) collectEvidence(ctx context.Context) (s evidence, err erro
 	return s, err
 }
 
-// readEnds returns the terminal states of all jobs that have ended, by job. It
-// requests them page by page from surviving nodes.
-func (c *demoCluster) readEnds(ctx context.Context) (map[job.ID]end, error) {
-	ends := make(map[job.ID]end)
-	request := api.JobListRequest{
-		Queues: []string{queueOverhop, queueRRQ}, States: []string{job.Completed.String(), job.Failed.String(), job.Cancelled.String()},
-		Order: api.OrderOldest, Limit: 1000, Brief: true,
+// statesOnceEnded returns the states of all jobs if as many have ended at one node. It
+// reads them at the same node, since another one may not know of the last ends yet.
+func statesOnceEnded(ctx context.Context, ask askFunc, jobs int) (map[job.ID]jobState, error) {
+	numbers, err := tally(ctx, ask)
+	if err == nil && numbers["ended"] < jobs {
+		err = fmt.Errorf("%d of %d have ended", numbers["ended"], jobs)
 	}
-	subject := api.Subject("job-list")
+	if err != nil {
+		return nil, err
+	}
+	return readStates(ctx, ask)
+}
+
+// readStates returns the states of all jobs at one node, which it requests page by page.
+func readStates(ctx context.Context, ask askFunc) (map[job.ID]jobState, error) {
+	states := make(map[job.ID]jobState)
+	request := api.JobListRequest{Queues: []string{queueOverhop, queueRRQ}, Order: api.OrderOldest, Limit: 1000, Brief: true}
 	for {
 		var page api.JobList
-		err := c.askSurvivors(ctx, "a node answers "+subject, func(m *member) error { return m.Ask(ctx, subject, &request, &page) })
-		if err != nil {
+		if err := ask(ctx, api.Subject("job-list"), &request, &page); err != nil {
 			return nil, err
 		}
 		for i := range page.Jobs {
 			j := &page.Jobs[i]
-			ends[j.ID] = end{j.State, j.Attempts, j.Losses}
+			states[j.ID] = jobState{j.State, j.Attempts, j.Losses}
 		}
 		if request.After = page.Next; page.Next == "" {
-			return ends, nil
+			return states, nil
 		}
 	}
 }

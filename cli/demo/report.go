@@ -5,6 +5,8 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Report is the result of a demo. It is good if nothing was lost, nothing ended
@@ -18,7 +20,8 @@ type Report struct {
 	FailedOtherwise  int     `json:"failed_otherwise"`
 	Retried          int     `json:"retried"`            // jobs with more than one attempt
 	RunAgain         int     `json:"run_again"`          // jobs that lost their worker, runner or node and ran again
-	Lost             int     `json:"lost"`               // accepted jobs without an end or without a witness
+	Lost             int     `json:"lost"`               // accepted jobs that the cluster does not have, or that ended without a witness
+	Late             int     `json:"late"`               // accepted jobs that had not ended within the time limit
 	Duplicates       int     `json:"duplicate_outcomes"` // dispatches that ended or ran more than once
 	CallsRepeated    int     `json:"calls_repeated"`     // enqueue calls sent again after a failure
 	Events           int     `json:"events"`
@@ -28,13 +31,16 @@ type Report struct {
 	EndedPerS        float64 `json:"ended_per_second"`
 	Seconds          float64 `json:"seconds"` // from the first job to the last end
 
+	// Missing describes the first jobs that are lost or late.
+	Missing []string `json:"missing,omitempty"`
+
 	// Kept is the directory with logs and data, kept if the report is not good.
 	Kept string `json:"kept,omitempty"`
 }
 
 // Good reports whether the cluster kept its promises.
 func (r *Report) Good() bool {
-	return r.Lost == 0 && r.Duplicates == 0 && r.FailedOtherwise == 0 && r.EventGaps == 0
+	return r.Lost == 0 && r.Late == 0 && r.Duplicates == 0 && r.FailedOtherwise == 0 && r.EventGaps == 0
 }
 
 // judge returns the report on the jobs that l has enqueued. For each job it compares the
@@ -46,12 +52,19 @@ func (c *demoCluster) judge(l *load, s evidence) Report {
 		Events: s.history.events, EventGaps: s.history.gaps, Duplicates: s.history.duplicates,
 	}
 	for id, kind := range l.ids {
-		end, ended := s.ends[id]
+		end, known := s.states[id]
 		attempts := s.witnesses[id]
 		r.Duplicates += max(s.history.delivered[id]-1, 0) + repeats(attempts)
 		switch {
-		case !ended || len(attempts) == 0:
+		case !known:
 			r.Lost++
+			r.addMissing("lost: the cluster does not have it", id, &kind, attempts)
+		case end.state != "completed" && end.state != "failed" && end.state != "cancelled":
+			r.Late++
+			r.addMissing("late: it is "+end.state, id, &kind, attempts)
+		case len(attempts) == 0:
+			r.Lost++
+			r.addMissing("lost: it is "+end.state+" without a witness", id, &kind, attempts)
 		case end.state == "completed" && !kind.fails:
 			r.Completed++
 		case end.state == "failed" && kind.fails:
@@ -74,6 +87,16 @@ func (c *demoCluster) judge(l *load, s evidence) Report {
 		r.EndedPerS = rate(r.Completed+r.FailedAsIntended+r.FailedOtherwise, took)
 	}
 	return r
+}
+
+// maxMissing is how many lost or late jobs a report describes.
+const maxMissing = 10
+
+// addMissing adds the description of a job that is lost or late.
+func (r *Report) addMissing(what string, id job.ID, kind *jobKind, attempts []witnessLine) {
+	if len(r.Missing) < maxMissing {
+		r.Missing = append(r.Missing, fmt.Sprintf("%s:%s, %s, %s; it ran %d times", kind.queue, id, kind.function, what, len(attempts)))
+	}
 }
 
 // repeats counts the runs beyond the first of each dispatch of a job. Every
@@ -128,7 +151,10 @@ func (r *Report) Write(out io.Writer) error {
 		row("failed otherwise", r.FailedOtherwise, "should have completed")
 	}
 	row("retried", r.Retried, "took more than one attempt")
-	row("lost", r.Lost, "accepted, but no end or no witness")
+	row("lost", r.Lost, "accepted, but the cluster does not have it, or it ended without a witness")
+	if r.Late > 0 {
+		row("late", r.Late, "accepted, but not ended within the time limit")
+	}
 	row("duplicate outcomes", r.Duplicates, "ended twice, or one dispatch run twice")
 	if r.Killed {
 		row("run again", r.RunAgain, "had been running on the node that was killed")
@@ -138,6 +164,11 @@ func (r *Report) Write(out io.Writer) error {
 	row("history", r.Events, fmt.Sprintf("events, %d gaps", r.EventGaps))
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for _, text := range r.Missing {
+		if _, err := fmt.Fprintln(out, text); err != nil {
+			return err
+		}
 	}
 	if r.Kept != "" {
 		_, err := fmt.Fprintf(out, "logs and data are in %s\n", r.Kept)

@@ -1,11 +1,13 @@
 package demo
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,7 +27,7 @@ func TestJudge(t *testing.T) {
 	good := func() (*load, evidence) {
 		l := &load{ids: map[job.ID]jobKind{idA: {}, idB: {fails: true}}, began: start0, took: time.Second}
 		return l, evidence{
-			ends:      map[job.ID]end{idA: {"completed", 2, 0}, idB: {"failed", 1, 1}},
+			states:    map[job.ID]jobState{idA: {"completed", 2, 0}, idB: {"failed", 1, 1}},
 			witnesses: map[job.ID][]witnessLine{idA: {{"1", "10"}, {"2", "12"}}, idB: {{"1", "11"}}},
 			history:   eventLog{events: 9, delivered: map[job.ID]int{idA: 1}, ends: []time.Time{after(1), after(2000)}},
 		}
@@ -37,17 +39,21 @@ func TestJudge(t *testing.T) {
 		good  bool
 	}{
 		{"all well", func(*load, *evidence) {}, Report{Completed: 1, FailedAsIntended: 1, Retried: 1, RunAgain: 1}, true},
-		{"no end", func(_ *load, s *evidence) { delete(s.ends, idA) }, Report{FailedAsIntended: 1, Lost: 1, RunAgain: 1}, false},
-		{"no witness", func(_ *load, s *evidence) { delete(s.witnesses, idB) }, Report{Completed: 1, Lost: 1, Retried: 1, RunAgain: 1}, false},
+		{"not known", func(_ *load, s *evidence) { delete(s.states, idA) }, Report{FailedAsIntended: 1, Lost: 1, RunAgain: 1,
+			Missing: []string{":01000000-0000-0000-0000-000000000000, , lost: the cluster does not have it; it ran 2 times"}}, false},
+		{"no end", func(_ *load, s *evidence) { s.states[idA] = jobState{"delayed", 1, 0} }, Report{FailedAsIntended: 1, Late: 1, RunAgain: 1,
+			Missing: []string{":01000000-0000-0000-0000-000000000000, , late: it is delayed; it ran 2 times"}}, false},
+		{"no witness", func(_ *load, s *evidence) { delete(s.witnesses, idB) }, Report{Completed: 1, Lost: 1, Retried: 1, RunAgain: 1,
+			Missing: []string{":02000000-0000-0000-0000-000000000000, , lost: it is failed without a witness; it ran 0 times"}}, false},
 		{"delivered twice", func(_ *load, s *evidence) { s.history.delivered[idA] = 2 },
 			Report{Completed: 1, FailedAsIntended: 1, Retried: 1, RunAgain: 1, Duplicates: 1}, false},
 		{"a dispatch ended twice", func(_ *load, s *evidence) { s.history.duplicates = 1 },
 			Report{Completed: 1, FailedAsIntended: 1, Retried: 1, RunAgain: 1, Duplicates: 1}, false},
 		{"a dispatch run twice", func(_ *load, s *evidence) { s.witnesses[idB] = []witnessLine{{"1", "11"}, {"1", "11"}} },
 			Report{Completed: 1, FailedAsIntended: 1, Retried: 1, RunAgain: 1, Duplicates: 1}, false},
-		{"failed for no reason", func(_ *load, s *evidence) { s.ends[idA] = end{"failed", 2, 0} },
+		{"failed for no reason", func(_ *load, s *evidence) { s.states[idA] = jobState{"failed", 2, 0} },
 			Report{FailedAsIntended: 1, FailedOtherwise: 1, Retried: 1, RunAgain: 1}, false},
-		{"should have failed", func(_ *load, s *evidence) { s.ends[idB] = end{"completed", 1, 1} },
+		{"should have failed", func(_ *load, s *evidence) { s.states[idB] = jobState{"completed", 1, 1} },
 			Report{Completed: 1, FailedOtherwise: 1, Retried: 1, RunAgain: 1}, false},
 		{"a gap in history", func(_ *load, s *evidence) { s.history.gaps = 1 },
 			Report{Completed: 1, FailedAsIntended: 1, Retried: 1, RunAgain: 1, EventGaps: 1}, false},
@@ -62,6 +68,36 @@ func TestJudge(t *testing.T) {
 		if diff := cmp.Diff(tt.want, got); diff != "" || got.Good() != tt.good {
 			t.Errorf("%s: good %t (-want +got):\n%s", tt.name, got.Good(), diff)
 		}
+	}
+}
+
+// TestStatesOnceEnded checks that the states of the jobs are those of the node that counts
+// all ends: a node whose ledger is behind must not make an ended job look unfinished.
+func TestStatesOnceEnded(t *testing.T) {
+	node := func(states map[job.ID]string) askFunc {
+		return func(_ context.Context, subject string, _, reply any) error {
+			switch list := reply.(type) {
+			case *api.QueueList:
+				counts := map[string]int{}
+				for _, state := range states {
+					counts[state]++
+				}
+				list.Queues = []api.Queue{{Counts: counts}}
+			case *api.JobList:
+				for id, state := range states {
+					list.Jobs = append(list.Jobs, api.Job{ID: id, State: state})
+				}
+			}
+			return nil
+		}
+	}
+	behind := node(map[job.ID]string{idA: "completed", idB: "active"})
+	if got, err := statesOnceEnded(t.Context(), behind, 2); err == nil {
+		t.Errorf("a node that is behind: %v", got)
+	}
+	got, err := statesOnceEnded(t.Context(), node(map[job.ID]string{idA: "completed", idB: "failed"}), 2)
+	if diff := cmp.Diff(map[job.ID]jobState{idA: {state: "completed"}, idB: {state: "failed"}}, got, cmp.AllowUnexported(jobState{})); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // killAuthority kills the node that holds the authority once half of the jobs are
@@ -51,23 +52,25 @@ func (c *demoCluster) findAuthority(ctx context.Context) (holder *member, err er
 	return holder, err
 }
 
-// awaitEnds waits until all jobs have ended. It also returns nil if they have not ended
-// within the time limit: the report then shows which are missing.
-func (c *demoCluster) awaitEnds(ctx context.Context, l *load) error {
+// awaitStates waits until all jobs have ended and returns their states. If they have not
+// ended within the time limit, it returns those that they have then, and the report shows
+// which jobs are late.
+func (c *demoCluster) awaitStates(ctx context.Context, l *load) (states map[job.ID]jobState, err error) {
 	limit := 20*time.Second + time.Duration(l.jobs)*time.Second/500
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := c.askSurvivors(limited, "all jobs have ended", func(m *member) error {
-		numbers, err := m.tally(limited)
-		if err == nil && numbers["ended"] < l.jobs {
-			return fmt.Errorf("%d of %d have ended", numbers["ended"], l.jobs)
-		}
+	err = c.askSurvivors(limited, "all jobs have ended", func(m *member) (err error) {
+		states, err = statesOnceEnded(limited, m.Ask, l.jobs)
 		return err
 	})
-	if limited.Err() != nil && ctx.Err() == nil {
-		return nil
+	if limited.Err() == nil || ctx.Err() != nil {
+		return states, err
 	}
-	return err
+	err = c.askSurvivors(ctx, "a node lists the jobs", func(m *member) (err error) {
+		states, err = readStates(ctx, m.Ask)
+		return err
+	})
+	return states, err
 }
 
 // showProgress prints progress until ctx ends: on a terminal in one line that is
@@ -79,7 +82,7 @@ func (c *demoCluster) showProgress(ctx context.Context, l *load) {
 	}
 	for turn := 0; backoff.Sleep(ctx, interval) == nil; turn++ {
 		m := c.survivor(turn)
-		numbers, err := m.tally(ctx)
+		numbers, err := tally(ctx, m.Ask)
 		if ctx.Err() != nil {
 			return
 		}
