@@ -55,10 +55,14 @@ func (c QueueChange) IsEmpty() bool {
 	return c.Limit == nil && c.AllowOverrides == nil && c.RetryOnTimeout == nil && len(c.Retention) == 0
 }
 
-// String returns the changed settings, such as "concurrency_limit=4 failed.age=1h0m0s".
+// String returns the changed settings, such as "concurrency_limit=4 failed.age=1h".
 func (c QueueChange) String() string {
 	var settings []string
-	if c.Limit != nil {
+	switch {
+	case c.Limit == nil:
+	case *c.Limit == 0:
+		settings = append(settings, "concurrency_limit=none")
+	default:
 		settings = append(settings, fmt.Sprintf("concurrency_limit=%d", *c.Limit))
 	}
 	if c.AllowOverrides != nil {

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Kept is a kind of data that is kept after jobs have ended.
@@ -83,7 +86,16 @@ func ParseRetentionKey(text string) (RetentionKey, error) {
 			}
 		}
 	}
-	return RetentionKey{}, invalid("retention setting %q; must be one of %v", text, RetentionKeys)
+	return RetentionKey{}, invalid("retention setting %q; must be one of %s", text, keyNames(RetentionKeys))
+}
+
+// keyNames returns the names of keys as a list in one text.
+func keyNames(keys []RetentionKey) string {
+	names := make([]string, len(keys))
+	for i, key := range keys {
+		names[i] = key.String()
+	}
+	return strings.Join(names, ", ")
 }
 
 // reasonRefused returns why a cluster has no setting of this key, "" if it has one.
@@ -133,14 +145,14 @@ type RetentionSetting struct {
 	Value int64
 }
 
-// String returns the setting as "finished.age=24h0m0s", or "finished.age=default" for
+// String returns the setting as "finished.age=30d", or "finished.age=default" for
 // a change that resets it.
 func (s RetentionSetting) String() string {
 	switch {
 	case s.Value == 0:
 		return s.Key.String() + "=default"
 	case s.Key.Bound == BoundAge:
-		return fmt.Sprintf("%s=%s", s.Key, time.Duration(s.Value))
+		return fmt.Sprintf("%s=%s", s.Key, duration.Format(time.Duration(s.Value)))
 	}
 	return fmt.Sprintf("%s=%d", s.Key, s.Value)
 }
@@ -172,7 +184,7 @@ func (s RetentionSetting) Validate(ofQueue bool) error {
 	case s.Value == 0 || s.Value >= least && s.Value <= most:
 		return nil
 	case s.Key.Bound == BoundAge:
-		return invalid("%s is %s; must be %s to %d days", s.Key, time.Duration(s.Value), time.Duration(least), int64(time.Duration(most).Hours()/24))
+		return invalid("%s is %s; must be %s to %s", s.Key, duration.Format(time.Duration(s.Value)), duration.Format(time.Duration(least)), duration.Format(time.Duration(most)))
 	}
 	return invalid("%s is %d; must be %d to %d", s.Key, s.Value, least, most)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Limits of a record.
@@ -13,7 +15,7 @@ const (
 	MaxFunctionLen = 256      // bytes
 	MaxInlineBody  = 64 << 10 // bytes; a larger body is stored as a blob
 	MaxBody        = 48 << 20 // bytes of any body: enough for the largest Overhop frame in base64
-	MaxDuration    = 10 * 365 * 24 * time.Hour
+	MaxDuration    = duration.Max
 )
 
 // Spec is what a producer asks for: the JSON body of a record. At least one of

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -17,6 +18,22 @@ type ChangeJob struct {
 }
 
 func (*ChangeJob) Kind() Kind { return KindChangeJob }
+
+// Settings returns what the command changes as text, such as "priority=9 run_at=now".
+func (c *ChangeJob) Settings() string {
+	var settings []string
+	if c.Priority != nil {
+		settings = append(settings, fmt.Sprintf("priority=%d", *c.Priority))
+	}
+	switch {
+	case c.RunAt.IsZero():
+	case !c.RunAt.After(time.Unix(0, 0)):
+		settings = append(settings, "run_at=now")
+	default:
+		settings = append(settings, "run_at="+FormatTime(c.RunAt))
+	}
+	return strings.Join(settings, " ")
+}
 
 // apply changes the job. The dispatch of a waiting job that is to start later ends as
 // failed; its next one is queued when it is due.
@@ -38,7 +55,7 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	if next.priority == old.priority && next.due == old.due {
 		return Result{State: old.state}
 	}
-	l.actOnJob(c.By, "job.set", old)
+	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings())
 	l.extendKeys(&next)
 	switch {
 	case next.due > l.now:

@@ -120,7 +120,7 @@ func TestWeb_JobSettings(t *testing.T) {
 		t.Errorf("a completed job: %v", err)
 	}
 	for i, a := range acts(t, c, 4) { // the repetition leaves none
-		if want := []string{"queue.add", "job.set", "job.set", "job.set"}; i >= len(want) || a.Action != want[i] {
+		if want := []string{"queue.add", "job.set", "job.set", "job.set"}; i >= len(want) || a.Action != want[i] || (a.Action == "job.set") != strings.Contains(a.Target, "=") {
 			t.Errorf("act %d is %+v", i, a)
 		}
 	}
@@ -169,7 +169,7 @@ func TestWeb_QueueJobSettings(t *testing.T) {
 			t.Errorf("%s: %s", body, got)
 		}
 	}
-	if got := acts(t, c, 4); got[3].Action != "queue.set-jobs" || got[3].Target != "jobs changed: 5" {
+	if got := acts(t, c, 4); got[3].Action != "queue.set-jobs" || got[3].Target != "priority=8 run_at=now, jobs changed: 5" {
 		t.Errorf("acts: %+v", got)
 	}
 }

@@ -75,7 +75,7 @@ func (h *Queues) setJobs(ctx context.Context, q *api.QueueJobsChange) (*api.Queu
 		return d.State, err
 	})
 	if err == nil && !q.DryRun && reply.Changed > 0 {
-		h.Authority.RecordAct(ctx, &ledger.RecordAct{Action: "queue.set-jobs", Queue: q.Name, Target: fmt.Sprintf("jobs changed: %d", reply.Changed)})
+		h.Authority.RecordAct(ctx, &ledger.RecordAct{Action: "queue.set-jobs", Queue: q.Name, Target: fmt.Sprintf("%s, jobs changed: %d", c.Settings(), reply.Changed)})
 	}
 	return reply, err
 }

@@ -1,13 +1,19 @@
-// Package duration reads durations as users write them: on the command line, in
+// Package duration reads and writes durations as users do: on the command line, in
 // configuration files, and in the headers and query parameters of requests.
 package duration
 
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 )
+
+// Max is the longest duration of a setting.
+const Max = 3650 * day
+
+const day = 24 * time.Hour
 
 // Parse returns the duration that text denotes: like [time.ParseDuration], except
 // that a number of days may come first, as in "30d" and "1d12h". A day is 24 hours.
@@ -42,10 +48,43 @@ func Parse(text string) (time.Duration, error) {
 	return 0, syntaxError(text)
 }
 
-// syntaxError returns the error for a text that is not a duration.
-func syntaxError(text string) error {
-	if text != "" && strings.Trim(text, "0123456789.+-") == "" {
-		return fmt.Errorf("%q has no unit; write it like 30s, 5m, 1h30m or 1d", text)
+// Format returns the shortest text that [Parse] reads as d, with days: "30d" or "1d12h".
+func Format(d time.Duration) string {
+	if d < day {
+		return trimZeros(d.String())
 	}
-	return fmt.Errorf("%q is not a duration; write it like 30s, 5m, 1h30m or 1d", text)
+	days := fmt.Sprintf("%dd", d/day)
+	if rest := d % day; rest > 0 {
+		return days + trimZeros(rest.String())
+	}
+	return days
+}
+
+// trimZeros returns the text of a [time.Duration] without minutes and seconds that are 0
+// after a larger unit.
+func trimZeros(text string) string {
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// wellFormed matches the texts that denote a duration, however long it is.
+var wellFormed = regexp.MustCompile(`^[-+]?(` + number + `d)?(` + number + `(ns|us|µs|μs|ms|s|m|h))*$`)
+
+const number = `([0-9]+\.?[0-9]*|\.[0-9]+)`
+
+// syntaxError returns the error for a text that Parse cannot read.
+func syntaxError(text string) error {
+	const example = "write it like 30s, 5m, 1h30m or 1d"
+	switch {
+	case text != "" && strings.Trim(text, "0123456789.+-") == "":
+		return fmt.Errorf("%q has no unit; %s", text, example)
+	case strings.ContainsAny(text, "0123456789") && wellFormed.MatchString(text):
+		return fmt.Errorf("%q is too long; the longest duration is %s", text, Format(Max))
+	}
+	return fmt.Errorf("%q is not a duration; %s", text, example)
 }

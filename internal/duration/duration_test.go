@@ -21,10 +21,23 @@ func TestParse(t *testing.T) {
 		"300": `"300" has no unit`, "-1.5": "has no unit", "": "is not a duration", "d": "is not a duration", "1d5": "is not a duration",
 		"1h1d": "is not a duration", "1d1d": "is not a duration", "1d-1h": "is not a duration", "1 d": "is not a duration",
 		"1day": "is not a duration", "NaNd": "is not a duration", "1e3d": "is not a duration", "one": "is not a duration",
-		"106752d": "is not a duration", "-106752d": "is not a duration", "106751d24h": "is not a duration", "9999999999999d": "is not a duration",
+		"106752d": `"106752d" is too long; the longest duration is 3650d`, "-106752d": "is too long", "106751d24h": "is too long",
+		"9999999999999d": "is too long", "99999999h": "is too long", "1d99999999h": "is too long",
 	} {
 		if got, err := Parse(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("Parse(%q) = %s, %v; want an error with %q", text, got, err, says)
+		}
+	}
+}
+
+func TestFormat(t *testing.T) {
+	const day = 24 * time.Hour
+	for d, want := range map[time.Duration]string{
+		0: "0s", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m", time.Hour + time.Second: "1h0m1s", 10 * time.Minute: "10m",
+		30 * day: "30d", 36 * time.Hour: "1d12h", day + time.Minute: "1d1m", 1500 * time.Millisecond: "1.5s", -time.Hour: "-1h", Max: "3650d",
+	} {
+		if got := Format(d); got != want {
+			t.Errorf("Format(%s) = %q, want %q", d, got, want)
 		}
 	}
 }
@@ -42,8 +55,10 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := Parse(d.String()); err != nil || again != d {
-			t.Errorf("Parse(%q) = %s, which is read as %s, %v", text, d, again, err)
+		for _, written := range []string{d.String(), Format(d)} {
+			if again, err := Parse(written); err != nil || again != d {
+				t.Errorf("Parse(%q) = %s; %q is read as %s, %v", text, d, written, again, err)
+			}
 		}
 	})
 }
