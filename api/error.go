@@ -28,6 +28,7 @@ const (
 	CodeForbidden        = "403" // the request comes from a page of another site
 	CodeMethodNotAllowed = "405" // the path does not allow the method
 	CodeUnsupportedMedia = "415" // the body has an encoding
+	CodeRange            = "416" // the range has no byte of the content
 )
 
 // Error is the error of a request: a code for programs and a text for people.

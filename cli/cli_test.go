@@ -84,10 +84,12 @@ func fakeAllEndpoints(t *testing.T) *fakeAPI {
 		"yard.api.v1.job.cancel":       `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"cancelled"}`,
 		"yard.api.v1.job.retry":        &api.Error{Code: api.CodeConflict, Text: "job has not failed, so there is nothing to retry"},
 		"yard.api.v1.cluster.transfer": &api.Error{Code: api.CodeNotFound, Text: "there is no member \"n9\" to take the authority"},
+		"yard.api.v1.job.result":       &api.Error{Code: api.CodeNotFound, Text: "job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 is failed and has no result; 'yardmaster job show' shows how it ended"},
 		"yard.api.v1.job.remove":       &api.Error{Code: api.CodeNotFound, Text: "job does not exist"},
 		"yard.api.v1.queue.list":       `{"queues":[` + queueJSON + `]}`,
 		"yard.api.v1.queue.show":       queueJSON,
 		"yard.api.v1.queue.add":        queueJSON,
+		"yard.api.v1.queue.set":        &api.Error{Code: api.CodeNotFound, Text: `queue "nosuch": queue does not exist`},
 		"yard.api.v1.queue.pause":      queueJSON,
 		"yard.api.v1.queue.resume":     &api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: no authority", RetryAfter: time.Second},
 		"yard.api.v1.queue.remove":     `{"name":"mail","removed":true}`,
@@ -224,6 +226,8 @@ func TestAPIErrors(t *testing.T) {
 	}{
 		{"job retry x", 1, "job x: job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
 		{"job rm x", 1, "job x: job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
+		{"queue set nosuch --limit 1", 1, "queue \"nosuch\": queue does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
+		{"job result mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", 1, "job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 is failed and has no result; 'yardmaster job show' shows how it ended"},
 		{"cluster transfer --to n9", 1, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
 		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},
 		{"health", 1, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},
@@ -257,7 +261,8 @@ func TestUsage(t *testing.T) {
 		{"enqueue mail x --params [1]", "--params must be a JSON object"},
 		{"enqueue mail x --params {} --payload-file f", "--params and --payload-file exclude each other"},
 		{"enqueue mail x --in -1s", "--in is -1s: must be 0 to 3650d"},
-		{"enqueue mail x --in 3651d", "--in is 87624h0m0s: must be 0 to 3650d"},
+		{"enqueue mail x --in 3651d", "--in is 3651d: must be 0 to 3650d"},
+		{"enqueue mail x --in 99999999d", `"99999999d" is too long; the longest duration is 3650d`},
 		{"enqueue mail x --in 300", `"300" has no unit; write it like 30s, 5m, 1h30m or 1d`},
 		{"enqueue mail x --in 1s --at 2026-01-02T03:04:05Z", "--in and --at exclude each other"},
 		{"enqueue mail x --trace a", `--trace is "a": must be name=value`},
@@ -288,6 +293,8 @@ func TestUsage(t *testing.T) {
 		{"job list mail --state failed,tired", `--state is "tired": must be some of active, waiting, delayed, failed, cancelled, completed`},
 		{"job list mail --limit 0", "--limit must be at least 1"},
 		{"queue add a.b", `queue name "a.b"`},
+		{"retention set age=1d", `retention setting "age"; must be one of finished.age, finished.count, failed.age, `},
+		{"queue set mail --retention finished.age=1s", "finished.age is 1s; must be 1m to 3650d"},
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
 		{"events --type bang", `--type is "bang": must be one of authority-acquired`},
 		{"health --for tea", `--for is "tea"`},
@@ -417,7 +424,7 @@ func TestDurationFlags(t *testing.T) {
 				return
 			}
 			flags++
-			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h0m0s" {
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "1d12h" {
 				t.Errorf("%s --%s 1d12h: %v, %v", c.CommandPath(), f.Name, f.Value, err)
 			}
 			if err := f.Value.Set("300"); err == nil || !strings.Contains(err.Error(), "has no unit") {

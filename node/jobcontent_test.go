@@ -92,6 +92,12 @@ func TestJobContent_Params(t *testing.T) {
 			if status != http.StatusPartialContent || !bytes.Equal(got, tt.want[middle:len(tt.want)-1]) {
 				t.Errorf("a range over HTTP: %d, %d bytes", status, len(got))
 			}
+			status, header, got = getContent(t, n, "/v1/jobs/"+id+"/params", fmt.Sprintf("%d-", len(tt.want)))
+			var refused api.ErrorReply
+			if err := json.Unmarshal(got, &refused); err != nil || status != http.StatusRequestedRangeNotSatisfiable || refused.Error.Code != api.CodeRange ||
+				header.Get("Content-Type") != "application/json" || !strings.Contains(refused.Error.Message, fmt.Sprintf("the %d bytes", len(tt.want))) {
+				t.Errorf("a range beyond the end over HTTP: %d, %v, %q", status, header, got)
+			}
 		})
 	}
 }
@@ -167,7 +173,7 @@ func TestJobContent_Result(t *testing.T) {
 			t.Errorf("evicted %t: %v", evicted, err)
 		}
 		status, _, body := getContent(t, n, "/v1/jobs/"+id+"/result", "")
-		if evicted != (status == http.StatusGone) || evicted != strings.Contains(string(body), "result_evicted") {
+		if evicted != (status == http.StatusGone) || evicted != strings.Contains(string(body), "'yardmaster retention set results.bytes=") {
 			t.Errorf("evicted %t over HTTP: %d, %.200s", evicted, status, body)
 		}
 	}

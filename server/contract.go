@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 )
@@ -28,15 +31,26 @@ func (c *Contract) Handlers() map[string]Handler {
 	return map[string]Handler{"exec": Raw(c.exec), "exec-command": Raw(c.execNamed)}
 }
 
+// maxShownName is how many bytes of an unknown name an error shows.
+const maxShownName = 60
+
 // execNamed is exec for a subject that names the command, so that a role can be limited
 // to some commands. It rejects any other command.
 func (c *Contract) execNamed(ctx context.Context, text []byte) ([]byte, error) {
+	named := Token(ctx)
+	names := make([]string, len(api.ContractForms))
+	for i, form := range api.ContractForms {
+		names[i] = form.Request
+	}
+	if !slices.Contains(names, named) {
+		return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("there is no command %q; must be one of %s", job.CutText(named, maxShownName), strings.Join(names, ", "))}
+	}
 	command, err := ledger.ParseCommand(text)
 	if err != nil {
-		return nil, &api.Error{Code: api.CodeInvalid, Text: err.Error()}
+		return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf(`%v; the request is the whole command, {"command":%q} with its fields`, err, named)}
 	}
-	if tag := ledger.CommandTag(command); tag != Token(ctx) {
-		return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("the subject names the command %s, the request %s", Token(ctx), tag)}
+	if tag := ledger.CommandTag(command); tag != named {
+		return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("the subject names the command %s, the request %s", named, tag)}
 	}
 	return c.exec(ctx, text)
 }

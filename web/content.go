@@ -2,10 +2,13 @@ package web
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // Content is the response of a route that serves content.
@@ -28,6 +31,11 @@ func (a *apiServer) serveContent(ctx context.Context, w http.ResponseWriter, r *
 	w.Header().Set("ETag", `"`+content.Version+`"`)
 	response := &contentWriter{ResponseWriter: w, status: http.StatusOK}
 	http.ServeContent(response, r, "", time.Time{}, content.Reader)
+	if response.status == http.StatusRequestedRangeNotSatisfiable {
+		size, _ := content.Reader.Seek(0, io.SeekEnd) // succeeded in ServeContent
+		a.writeError(w, e, &api.Error{Code: api.CodeRange, Text: fmt.Sprintf("header Range is %q; must be a range of the %d bytes of the content, such as bytes=0-99", r.Header.Get("Range"), size)})
+		return
+	}
 	a.count(e, response.status)
 }
 
@@ -72,7 +80,7 @@ func (a *apiServer) serveStream(ctx context.Context, w http.ResponseWriter, e *e
 const streamBuffer = 64 << 10
 
 // contentWriter writes a response, records its status, and extends the deadline with
-// each write.
+// each write. It drops the response to a range that has no byte of the content.
 type contentWriter struct {
 	http.ResponseWriter
 	status int
@@ -80,10 +88,15 @@ type contentWriter struct {
 
 func (w *contentWriter) WriteHeader(status int) {
 	w.status = status
-	w.ResponseWriter.WriteHeader(status)
+	if status != http.StatusRequestedRangeNotSatisfiable {
+		w.ResponseWriter.WriteHeader(status)
+	}
 }
 
 func (w *contentWriter) Write(data []byte) (int, error) {
+	if w.status == http.StatusRequestedRangeNotSatisfiable {
+		return len(data), nil
+	}
 	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout)) // as in writeReply
 	return w.ResponseWriter.Write(data)
 }

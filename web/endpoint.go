@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -206,8 +207,12 @@ func merge(body []byte, added map[string]json.RawMessage) ([]byte, error) {
 	}
 	merged := map[string]json.RawMessage{}
 	if len(bytes.TrimSpace(body)) > 0 {
-		if err := json.Unmarshal(body, &merged); err != nil {
-			return nil, badRequest("request is not a JSON object: %v", err)
+		err := json.Unmarshal(body, &merged)
+		if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return nil, badRequest("request must be a JSON object, not %s", mismatch.Value)
+		}
+		if err != nil {
+			return nil, badRequest("request is not valid JSON: %v", err)
 		}
 		if merged == nil { // the body is null
 			merged = map[string]json.RawMessage{}

@@ -22,7 +22,7 @@ func Var(flags *pflag.FlagSet, p *time.Duration, name string, value time.Duratio
 // flagValue is the value of a flag; it implements [pflag.Value].
 type flagValue time.Duration
 
-func (v *flagValue) String() string { return time.Duration(*v).String() }
+func (v *flagValue) String() string { return duration.Format(time.Duration(*v)) }
 func (v *flagValue) Type() string   { return "duration" }
 
 func (v *flagValue) Set(text string) error {

@@ -57,7 +57,7 @@ func clearQueue(ctx context.Context, env *command.Env, request api.QueueJobsRequ
 			Jobs []json.RawMessage `json:"jobs"` // printed as they are
 		}](env.Send(ctx, api.Subject("queue-clear"), request))
 		if err != nil {
-			return refusedFor("queue "+request.Name, err)
+			return refusedFor("queue", request.Name, err)
 		}
 		err = command.WriteItems(list, reply.Jobs, func(w io.Writer, j *api.QueueJob) {
 			result := "not removed"

@@ -71,7 +71,7 @@ func printContent(ctx context.Context, env *command.Env, endpoint string, reques
 		request["offset"] = offset
 		part, err := connect.Decode[api.Content](env.Send(ctx, api.Subject(endpoint), request))
 		if err != nil {
-			return refusedFor(fmt.Sprint("job ", request["id"]), err)
+			return refusedFor("job", fmt.Sprint(request["id"]), err)
 		}
 		if version != "" && part.Version != version {
 			return usererror.New(fmt.Sprintf("job %s has changed while it was read", part.ID), "repeat the command")

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -231,7 +232,7 @@ func (f *enqueueFlags) setStart(spec *job.Spec, c *cobra.Command) error {
 	case hasIn && hasAt:
 		return usererror.Usage(c, "--in and --at exclude each other")
 	case hasIn && (f.in < 0 || f.in > job.MaxDuration):
-		return usererror.Usage(c, "--in is %s: must be 0 to %dd", f.in, job.MaxDuration/(24*time.Hour))
+		return usererror.Usage(c, "--in is %s: must be 0 to %s", duration.Format(f.in), duration.Format(job.MaxDuration))
 	case hasIn:
 		spec.DelayMS = new(f.in.Milliseconds())
 	case hasAt:

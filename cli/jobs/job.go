@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -66,21 +67,29 @@ func jobRequests(jobs []string, queue string) []map[string]any {
 func requestEach[T any](ctx context.Context, env *command.Env, endpoint string, requests []map[string]any, table func(io.Writer, *T)) error {
 	for _, request := range requests {
 		if err := command.Request(ctx, env, api.Subject(endpoint), request, table); err != nil {
-			return refusedFor(fmt.Sprint("job ", request["id"]), err)
+			return refusedFor("job", fmt.Sprint(request["id"]), err)
 		}
 	}
 	return nil
 }
 
-// refusedFor returns err, beginning with subject if err is a refusal that depends on the
-// subject's state or says that there is none.
-func refusedFor(subject string, err error) error {
+// refusedFor returns err, beginning with the name of a job or queue if err is a refusal that
+// depends on its state or says that there is none, and does not name it itself. kind is
+// "job" or "queue".
+func refusedFor(kind, name string, err error) error {
 	refused := connect.Refused(err, api.CodeNotFound, api.CodeConflict)
 	if refused == nil {
 		return err
 	}
+	words := strings.Fields(refused.Text)
+	for i := 1; i < len(words); i++ {
+		word := strings.Trim(words[i], `":,;`)
+		if words[i-1] == kind && (word == name || word == name[strings.LastIndexByte(name, ':')+1:]) {
+			return err
+		}
+	}
 	named := *refused
-	named.Text = subject + ": " + refused.Text
+	named.Text = kind + " " + name + ": " + refused.Text
 	return &named
 }
 

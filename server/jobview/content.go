@@ -105,7 +105,7 @@ func (v *Viewer) Result(ctx context.Context, id job.ID) (*Content, error) {
 		return nil, err
 	}
 	if !view.State.Ended() {
-		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("job %s is %s: it has no result before it ends; wait for it with job-wait", id, view.State)}
+		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("job %s is %s and has no result before it ends; 'yardmaster job wait' waits for that", id, view.State)}
 	}
 	blob, err := v.findResult(ctx, &view, ref)
 	switch {
@@ -118,7 +118,7 @@ func (v *Viewer) Result(ctx context.Context, id job.ID) (*Content, error) {
 	case view.ResultGone != "":
 		return nil, evictedError(&view)
 	case blob == nil && len(view.Result.Data) == 0:
-		return nil, &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("job %s is %s and has no result", id, view.State)}
+		return nil, &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("job %s is %s and has no result; 'yardmaster job show' shows how it ended", id, view.State)}
 	case blob == nil:
 		return newContent(id, view.Result), nil
 	}
@@ -139,7 +139,7 @@ func (v *Viewer) Result(ctx context.Context, id job.ID) (*Content, error) {
 
 // evictedError returns the error for a result that its streams no longer hold.
 func evictedError(view *job.View) error {
-	return goneError(view.ID, "result_evicted", view.ResultSize, "the streams of results keep only the newest ones; raise the bounds of YARD_RESULTS and YARD_RESULT_BLOBS, or enqueue the job again")
+	return goneError(view.ID, "result_evicted", view.ResultSize, "the streams of results keep only the newest ones; 'yardmaster retention set results.bytes=<size> results.age=<time>' makes them keep more, and a job that is enqueued again has a new result")
 }
 
 // Params returns the params of a job, or its payload if it has no params.
@@ -173,7 +173,7 @@ func (v *Viewer) Params(ctx context.Context, id job.ID) (*Content, error) {
 }
 
 func noParamsError(id job.ID) error {
-	return &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("job %s has neither params nor a payload", id)}
+	return &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("job %s has neither params nor a payload; 'yardmaster job show' shows the job", id)}
 }
 
 // maxWindows bounds Viewer.windows.
