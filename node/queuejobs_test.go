@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -32,6 +33,9 @@ func TestWeb_QueueJobs(t *testing.T) {
 		t.Helper()
 		send(t, n, "POST", "/v1/queues/mail/"+verb, body).decode(t, http.StatusOK, &r)
 		return r
+	}
+	if got := send(t, n, "POST", "/v1/queues/mail/clear", `{"function":"none"}`); !strings.Contains(string(got.body), `"jobs":[]`) {
+		t.Errorf("no job is selected: %s", got)
 	}
 	if r := change("cancel", `{"function":"f0","dry_run":true}`); len(r.Jobs) != 3 || r.Changed != 0 || !r.DryRun {
 		t.Errorf("dry run: %+v", r)

@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
+	"reflect"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -82,13 +82,15 @@ func Raw(handle func(ctx context.Context, body []byte) ([]byte, error)) Handler 
 	}
 }
 
-// encode returns what a handler has returned, with the reply as JSON. If err is not nil,
-// it returns err and ignores the reply.
+// encode returns what a handler has returned, with the reply as JSON, in which a list
+// without items is [] and never null. If err is not nil, it returns err and ignores the
+// reply.
 func encode[Resp any](reply *Resp, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(reply)
+	complete, _ := withLists(reflect.ValueOf(reply))
+	return marshal(complete.Interface())
 }
 
 // Binding is what an API needs besides its handlers.

@@ -57,8 +57,7 @@ var (
 type setting interface{ Type() reflect.Type }
 
 // schemaOf returns the schema of the JSON of a type, {} if it may be any JSON. reply means
-// that the JSON is part of a reply: then the fields that are always there are required,
-// and slices and maps may be null.
+// that the JSON is part of a reply: then the fields that are always there are required.
 func schemaOf(kind reflect.Type, reply bool) schema {
 	if kind != nil && kind.Implements(reflect.TypeFor[setting]()) {
 		return schemaOf(reflect.Zero(kind).Interface().(setting).Type(), reply)
@@ -90,17 +89,9 @@ func schemaOf(kind reflect.Type, reply bool) schema {
 		if kind.Elem().Kind() == reflect.Uint8 {
 			return schema{"type": "string", "contentEncoding": "base64"}
 		}
-		s := schema{"type": "array", "items": schemaOf(kind.Elem(), reply)}
-		if reply && kind.Kind() == reflect.Slice { // may be nil
-			s["type"] = []string{"array", "null"}
-		}
-		return s
+		return schema{"type": "array", "items": schemaOf(kind.Elem(), reply)}
 	case reflect.Map:
-		s := schema{"type": "object", "additionalProperties": schemaOf(kind.Elem(), reply)}
-		if reply {
-			s["type"] = []string{"object", "null"}
-		}
-		return s
+		return schema{"type": "object", "additionalProperties": schemaOf(kind.Elem(), reply)}
 	case reflect.Struct:
 		return objectOf(kind, reply)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
