@@ -164,8 +164,8 @@ var Endpoints = []Endpoint{
 	},
 
 	{
-		Name: "queue-list", Subject: "yard.api.v1.queue.list", Summary: "all queues",
-		Pattern: "GET /v1/queues", Reply: QueueList{}, Indexed: true,
+		Name: "queue-list", Subject: "yard.api.v1.queue.list", Summary: "a page of the queues",
+		Pattern: "GET /v1/queues", Request: QueueListRequest{}, Accepts: "*", Reply: QueueList{}, Indexed: true,
 	},
 	{
 		Name: "queue-show", Subject: "yard.api.v1.queue.show", Summary: "one queue",
@@ -210,8 +210,8 @@ var Endpoints = []Endpoint{
 	},
 
 	{
-		Name: "retention-show", Subject: "yard.api.v1.retention.show", Summary: "how long what is left of ended jobs is kept",
-		Pattern: "GET /v1/retention", Reply: Retention{}, Indexed: true,
+		Name: "retention-show", Subject: "yard.api.v1.retention.show", Summary: "how long what is left of ended jobs is kept, in the yard or of one queue",
+		Pattern: "GET /v1/retention", Request: RetentionRequest{}, Accepts: "*", Reply: Retention{}, Indexed: true,
 	},
 	{
 		Name: "retention-set", Subject: "yard.api.v1.retention.set", Summary: "change retention settings of the yard; those that are not given stay",

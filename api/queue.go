@@ -13,19 +13,19 @@ type QueueRequest struct {
 	Name string `json:"name"`
 	// Limit is how many of the queue's jobs run at the same time in the whole yard,
 	// 1 to [job.MaxLimit]; nil means no limit.
-	Limit          *int64          `json:"concurrency_limit"`
-	AllowOverrides *bool           `json:"allow_job_overrides"` // nil means true
-	RetryOnTimeout bool            `json:"retry_on_timeout"`    // whether a timeout is retried like an error, unless the job decides
-	Retention      RetentionChange `json:"retention,omitzero"`  // settings that differ from the yard's
+	Limit          *int64               `json:"concurrency_limit"`
+	AllowOverrides *bool                `json:"allow_job_overrides"` // nil means true
+	RetryOnTimeout bool                 `json:"retry_on_timeout"`    // whether a timeout is retried like an error, unless the job decides
+	Retention      QueueRetentionChange `json:"retention,omitzero"`  // settings that differ from the yard's
 }
 
 // QueueChange names a queue, and the settings of it that change.
 type QueueChange struct {
-	Name           string          `json:"name"`
-	Limit          Setting[int64]  `json:"concurrency_limit,omitzero"`
-	AllowOverrides Setting[bool]   `json:"allow_job_overrides,omitzero"`
-	RetryOnTimeout Setting[bool]   `json:"retry_on_timeout,omitzero"`
-	Retention      RetentionChange `json:"retention,omitzero"`
+	Name           string               `json:"name"`
+	Limit          Setting[int64]       `json:"concurrency_limit,omitzero"`
+	AllowOverrides Setting[bool]        `json:"allow_job_overrides,omitzero"`
+	RetryOnTimeout Setting[bool]        `json:"retry_on_timeout,omitzero"`
+	Retention      QueueRetentionChange `json:"retention,omitzero"`
 }
 
 // Setting is a setting in a request that changes some of them. A key that is missing in
@@ -69,9 +69,16 @@ type Queue struct {
 	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed and cancelled
 }
 
-// QueueList is the list of all queues, by name.
+// QueueListRequest asks for a page of the queues.
+type QueueListRequest struct {
+	Limit int    `json:"limit"` // queues of a page, 1 to 1000; 0 means 1000
+	After string `json:"after"` // Next of the previous page; "" means the first page
+}
+
+// QueueList is a page of the queues, by name. A large page has fewer queues than its limit.
 type QueueList struct {
 	Queues []Queue `json:"queues"`
+	Next   string  `json:"next,omitempty"` // After of the next page; "" means that this is the last one
 }
 
 // QueueJobsRequest selects jobs of a queue, to cancel or to remove them: by state, by
@@ -119,7 +126,7 @@ type Removed struct {
 func QueueOf(v *ledger.QueueView) Queue {
 	q := Queue{
 		ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides,
-		RetryOnTimeout: v.Config.RetryOnTimeout, Retention: ownRetention(v.Config.Retention),
+		RetryOnTimeout: v.Config.RetryOnTimeout, Retention: OwnRetention(v.Config.Retention),
 	}
 	if v.Paused {
 		q.State = "paused"

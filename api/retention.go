@@ -8,7 +8,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// RetentionChange has the retention settings that change, of the yard or of a queue.
+// RetentionChange has the retention settings of the yard that change.
 type RetentionChange struct {
 	Finished RetentionBounds `json:"finished,omitzero"` // records of finished jobs
 	Failed   RetentionBounds `json:"failed,omitzero"`   // dead letters
@@ -24,8 +24,36 @@ type RetentionBounds struct {
 	Bytes Setting[int64] `json:"bytes,omitzero"`
 }
 
+// QueueRetentionChange has the retention settings of a queue that change.
+type QueueRetentionChange struct {
+	Finished QueueRetentionBounds `json:"finished,omitzero"` // records of finished jobs
+	Failed   QueueRetentionBounds `json:"failed,omitzero"`   // dead letters
+	Results  QueueRetentionAge    `json:"results,omitzero"`
+}
+
+// QueueRetentionBounds are the bounds of one kind of data of a queue that change.
+type QueueRetentionBounds struct {
+	AgeMS Setting[int64] `json:"age_ms,omitzero"`
+	Count Setting[int64] `json:"count,omitzero"`
+}
+
+// QueueRetentionAge is the age of one kind of data of a queue, if it changes.
+type QueueRetentionAge struct {
+	AgeMS Setting[int64] `json:"age_ms,omitzero"`
+}
+
+// Settings is [RetentionChange.Settings] for a queue.
+func (c *QueueRetentionChange) Settings() ([]job.RetentionSetting, error) {
+	all := RetentionChange{
+		Finished: RetentionBounds{AgeMS: c.Finished.AgeMS, Count: c.Finished.Count},
+		Failed:   RetentionBounds{AgeMS: c.Failed.AgeMS, Count: c.Failed.Count},
+		Results:  RetentionBounds{AgeMS: c.Results.AgeMS},
+	}
+	return all.Settings()
+}
+
 // Settings returns the changes as the ledger takes them. It does not check whether the
-// yard, or a queue, has these settings. The error is a [*job.InvalidError].
+// yard has these settings. The error is a [*job.InvalidError].
 func (c *RetentionChange) Settings() (settings []job.RetentionSetting, err error) {
 	for kept, bounds := range [...]*RetentionBounds{&c.Finished, &c.Failed, &c.Results, &c.Events, &c.Logs} {
 		for bound, setting := range [...]Setting[int64]{bounds.AgeMS, bounds.Count, bounds.Bytes} {
@@ -48,10 +76,19 @@ func (c *RetentionChange) Settings() (settings []job.RetentionSetting, err error
 	return settings, nil
 }
 
-// Retention is how long the yard keeps what is left of ended jobs.
+// RetentionRequest asks for the settings of one queue, or of the yard with a page of the
+// queues that have settings of their own.
+type RetentionRequest struct {
+	Queue string `json:"queue"` // "" means the yard
+	Limit int    `json:"limit"` // queues of a page, 1 to 1000; 0 means 1000
+	After string `json:"after"` // Next of the previous page; "" means the first page
+}
+
+// Retention is how long the yard, or one queue, keeps what is left of ended jobs.
 type Retention struct {
-	Settings []RetentionSetting `json:"settings"`
-	Queues   []QueueRetention   `json:"queues"` // that have settings of their own, by name
+	Settings []RetentionSetting `json:"settings"`       // in force
+	Queues   []QueueRetention   `json:"queues"`         // that have settings of their own, by name; none if the request names a queue
+	Next     string             `json:"next,omitempty"` // After of the next page; "" means that this is the last one
 }
 
 // QueueRetention has the settings of a queue that differ from the yard's.
@@ -69,6 +106,7 @@ type RetentionSetting struct {
 	// of bytes is the size that the streams were created with; Value is then 0.
 	From string `json:"from"`
 	File *int64 `json:"file,omitempty"` // the file's value, if an operator overrides it
+	Yard *int64 `json:"yard,omitempty"` // the yard's value, if the settings are those of one queue, which overrides it
 }
 
 // Values of [RetentionSetting.From].
@@ -79,10 +117,8 @@ const (
 	FromQueue    = "queue"
 )
 
-// RetentionOf returns the retention settings of the ledger and of its queues as the API
-// shows them.
-func RetentionOf(settings ledger.RetentionSettings, queues []ledger.QueueView) *Retention {
-	r := &Retention{Queues: []QueueRetention{}}
+// RetentionOf returns the retention settings of the ledger as the API shows them.
+func RetentionOf(settings ledger.RetentionSettings) (inForce []RetentionSetting) {
 	for _, key := range job.RetentionKeys {
 		declared, set := settings.Declared.Get(key.Kept, key.Bound), settings.Set.Get(key.Kept, key.Bound)
 		switch {
@@ -92,23 +128,33 @@ func RetentionOf(settings ledger.RetentionSettings, queues []ledger.QueueView) *
 				file := retentionSetting(key, declared, FromFile)
 				s.File = &file.Value
 			}
-			r.Settings = append(r.Settings, s)
+			inForce = append(inForce, s)
 		case declared != 0:
-			r.Settings = append(r.Settings, retentionSetting(key, declared, FromFile))
+			inForce = append(inForce, retentionSetting(key, declared, FromFile))
 		default:
-			r.Settings = append(r.Settings, retentionSetting(key, job.DefaultRetention.Get(key.Kept, key.Bound), FromDefault))
+			inForce = append(inForce, retentionSetting(key, job.DefaultRetention.Get(key.Kept, key.Bound), FromDefault))
 		}
 	}
-	for i := range queues {
-		if own := ownRetention(queues[i].Config.Retention); len(own) > 0 {
-			r.Queues = append(r.Queues, QueueRetention{queues[i].Name, own})
-		}
-	}
-	return r
+	return inForce
 }
 
-// ownRetention returns the settings of a queue.
-func ownRetention(own job.Retention) (settings []RetentionSetting) {
+// QueueRetentionOf returns the settings of the ledger that are in force for a queue with
+// settings of its own.
+func QueueRetentionOf(settings ledger.RetentionSettings, own job.Retention) []RetentionSetting {
+	inForce := RetentionOf(settings)
+	for _, s := range OwnRetention(own) {
+		for i := range inForce {
+			if inForce[i].Name == s.Name {
+				s.Yard = new(inForce[i].Value)
+				inForce[i] = s
+			}
+		}
+	}
+	return inForce
+}
+
+// OwnRetention returns the settings that a queue has itself.
+func OwnRetention(own job.Retention) (settings []RetentionSetting) {
 	for _, s := range own {
 		settings = append(settings, retentionSetting(s.Key, s.Value, FromQueue))
 	}

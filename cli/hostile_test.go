@@ -40,6 +40,7 @@ var hostileVerbs = []struct{ args, endpoint string }{
 	{"queue show q", "queue-show"},
 	{"queue explain q", "queue-explain"},
 	{"queue pause q", "queue-pause"},
+	{"retention show", "retention-show"},
 	{"queue rm q", "queue-remove"},
 	{"cron list", "cron-list"},
 	{"cron show c", "cron-show"},

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"sync"
 
@@ -11,10 +12,11 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Limits of a list of workers, so that those of five nodes fit into one reply.
+// Limits of a list of workers.
 const (
-	maxListedWorkers = 100 // of one node
-	maxListedJobs    = 10  // of one worker; 1000 if only one matches
+	maxListedWorkers = 100     // of one node
+	maxListedJobs    = 10      // of one worker; 1000 if only one matches
+	maxListedBytes   = 1 << 20 // of the JSON of all of them, so that it fits a NATS message
 )
 
 // ListWorkers returns the workers and the runner processes of all members that match the
@@ -44,7 +46,36 @@ func (g *Diagnoser) ListWorkers(ctx context.Context, request *api.WorkerRequest)
 		})
 	}
 	queries.Wait()
+	for i := range nodes {
+		fitWorkers(&nodes[i], maxListedBytes/len(nodes))
+	}
 	return &api.WorkerList{Nodes: nodes}, nil
+}
+
+// fitWorkers cuts the list of a node's workers, and of the jobs of each, where its JSON
+// exceeds size bytes.
+func fitWorkers(node *api.NodeWorkers, size int) {
+	for i := range node.Workers {
+		w := &node.Workers[i]
+		jobs := w.Jobs
+		w.Jobs = nil
+		if size -= jsonSize(w); size < 0 {
+			node.Workers, node.More = node.Workers[:i], node.More+len(node.Workers)-i
+			return
+		}
+		for _, j := range jobs {
+			if size -= jsonSize(&j); size < 0 {
+				break
+			}
+			w.Jobs = append(w.Jobs, j)
+		}
+	}
+}
+
+// jsonSize returns the size of the JSON of v, in bytes.
+func jsonSize(v any) int {
+	text, _ := json.Marshal(v) // what is listed can be encoded
+	return len(text)
 }
 
 // activeAt returns the dispatches that the ledger has as active at a node, oldest first.

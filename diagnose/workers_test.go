@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -74,6 +76,49 @@ n3 "the node is silent" 1:
 	if _, err := nodes["n1"].ListWorkers(t.Context(), &api.WorkerRequest{Node: "n9"}); err == nil {
 		t.Error("workers of a node that is no member are listed")
 	}
+}
+
+// A list of many workers with long names on many members fits in a message, and has the
+// number of the workers that it leaves out.
+func TestDiagnoser_ListWorkers_Many(t *testing.T) {
+	l := ledger.New()
+	nodes, members := map[string]*Diagnoser{}, []string{}
+	for i := range 9 {
+		name := fmt.Sprint("n", i)
+		members = append(members, name)
+		nodes[name] = New(Config{
+			Node: name, View: func(read func(*ledger.Ledger)) { read(l) }, Members: func() []string { return members },
+			Peers: peersOf(nodes), Workers: busyWorkers{}, Pools: func() []api.Pool { return nil },
+		})
+	}
+	list, err := nodes["n0"].ListWorkers(t.Context(), &api.WorkerRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(list)
+	if most := embedded.MaxMessage - 4<<10; err != nil || len(text) > most {
+		t.Errorf("%d bytes, at most %d fit in a message; %v", len(text), most, err)
+	}
+	for _, n := range list.Nodes {
+		if len(n.Workers) == 0 || len(n.Workers)+n.More != 100 || len(n.Workers[0].Jobs) == 0 {
+			t.Errorf("%s: %d listed and %d more of 100 workers", n.Node, len(n.Workers), n.More)
+		}
+	}
+}
+
+// busyWorkers is an edge with 100 workers of ten queues, which run ten jobs each.
+type busyWorkers struct{ workersOfNode }
+
+func (busyWorkers) Workers(*api.WorkerRequest, int) (workers []api.Worker, more int) {
+	for i := range 100 {
+		w := api.Worker{Kind: "worker", Name: strings.Repeat("n", 128), Worker: fmt.Sprint("overhop/w", i), Running: 10}
+		for range 10 {
+			w.Queues = append(w.Queues, api.WorkerQueue{Queue: strings.Repeat("q", job.MaxQueueLen)})
+			w.Jobs = append(w.Jobs, api.WorkerJob{JID: strings.Repeat("q", job.MaxQueueLen), Function: strings.Repeat("f", job.MaxFunctionLen), Started: testNow})
+		}
+		workers = append(workers, w)
+	}
+	return workers, 0
 }
 
 func orZero(n *int64) *int64 {

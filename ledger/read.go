@@ -266,6 +266,12 @@ func (qs *queues) Queue(name string) (QueueView, bool) {
 	return q.view(), true
 }
 
+// QueuesAfter yields the queues after a name, in the order of their names, until yield
+// returns false.
+func (qs *queues) QueuesAfter(name string, yield func(QueueView) bool) {
+	qs.byName.Ascend(name, func(found string, q *queue) bool { return found == name || yield(q.view()) })
+}
+
 // Queues returns all queues in the order of their names, including the system
 // queue.
 func (qs *queues) Queues() []QueueView {

@@ -22,22 +22,33 @@ type Queues struct {
 // Handlers returns the handlers by the name of the endpoint.
 func (h *Queues) Handlers() map[string]Handler {
 	return map[string]Handler{
-		"queue-list": JSONReply(h.list), "queue-show": JSON(h.show), "queue-add": JSON(h.add),
+		"queue-list": JSON(h.list), "queue-show": JSON(h.show), "queue-add": JSON(h.add),
 		"queue-set": JSON(h.set), "queue-pause": JSON(h.pause), "queue-resume": JSON(h.resume), "queue-remove": JSON(h.remove),
 		"queue-cancel": JSON(h.cancelJobs), "queue-clear": JSON(h.clear), "queue-set-jobs": JSON(h.setJobs),
 	}
 }
 
-// list returns all queues of the local ledger.
-func (h *Queues) list(ctx context.Context) (*api.QueueList, error) {
-	var views []ledger.QueueView
+// list returns a page of the queues of the local ledger.
+func (h *Queues) list(ctx context.Context, q *api.QueueListRequest) (*api.QueueList, error) {
+	limit, err := queuePageLimit(q.Limit)
+	if err != nil {
+		return nil, err
+	}
+	list := &api.QueueList{}
 	h.View(func(l *ledger.Ledger) {
-		views = l.Queues()
+		l.QueuesAfter(q.After, func(v ledger.QueueView) bool {
+			list.Queues = append(list.Queues, api.QueueOf(&v))
+			return len(list.Queues) <= limit
+		})
 		SetIndex(ctx, l.Index())
 	})
-	list := &api.QueueList{Queues: make([]api.Queue, len(views))}
-	for i := range views {
-		list.Queues[i] = api.QueueOf(&views[i])
+	fit, err := fitting(list.Queues[:min(limit, len(list.Queues))])
+	if err != nil {
+		return nil, err
+	}
+	if fit < len(list.Queues) {
+		list.Queues = list.Queues[:fit]
+		list.Next = list.Queues[fit-1].Name
 	}
 	return list, nil
 }
@@ -69,7 +80,7 @@ func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, erro
 		c.Config.AllowOverrides = *q.AllowOverrides
 	}
 	c.Config.RetryOnTimeout = q.RetryOnTimeout
-	own, err := retentionChanges(&q.Retention, true)
+	own, err := queueRetention(&q.Retention)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +118,7 @@ func (h *Queues) set(ctx context.Context, q *api.QueueChange) (*api.Queue, error
 	if value, given := q.RetryOnTimeout.Get(); given {
 		c.Change.RetryOnTimeout = cmp.Or(value, &job.DefaultQueueConfig.RetryOnTimeout)
 	}
-	own, err := retentionChanges(&q.Retention, true)
+	own, err := queueRetention(&q.Retention)
 	if err != nil {
 		return nil, err
 	}

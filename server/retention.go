@@ -17,23 +17,61 @@ type Retention struct {
 
 // Handlers returns the handlers by the name of the endpoint.
 func (h *Retention) Handlers() map[string]Handler {
-	return map[string]Handler{"retention-show": JSONReply(h.show), "retention-set": JSON(h.set)}
+	return map[string]Handler{"retention-show": JSON(h.show), "retention-set": JSON(h.set)}
 }
 
-// show returns the settings of the local ledger.
-func (h *Retention) show(ctx context.Context) (*api.Retention, error) {
-	var settings ledger.RetentionSettings
-	var queues []ledger.QueueView
+// show returns the settings of the local ledger: those of the queue that the request names,
+// or of the yard with a page of the queues that have settings of their own.
+func (h *Retention) show(ctx context.Context, q *api.RetentionRequest) (*api.Retention, error) {
+	if q.Queue != "" {
+		return h.showQueue(ctx, q.Queue)
+	}
+	limit, err := queuePageLimit(q.Limit)
+	if err != nil {
+		return nil, err
+	}
+	r := &api.Retention{}
 	h.View(func(l *ledger.Ledger) {
-		settings, queues = l.Retention(), l.Queues()
+		r.Settings = api.RetentionOf(l.Retention())
+		l.QueuesAfter(q.After, func(v ledger.QueueView) bool {
+			if own := api.OwnRetention(v.Config.Retention); len(own) > 0 {
+				r.Queues = append(r.Queues, api.QueueRetention{Queue: v.Name, Settings: own})
+			}
+			return len(r.Queues) <= limit
+		})
 		SetIndex(ctx, l.Index())
 	})
-	return api.RetentionOf(settings, queues), nil
+	fit, err := fitting(r.Queues[:min(limit, len(r.Queues))])
+	if err != nil {
+		return nil, err
+	}
+	if fit < len(r.Queues) {
+		r.Queues = r.Queues[:fit]
+		r.Next = r.Queues[fit-1].Queue
+	}
+	return r, nil
+}
+
+// showQueue returns the settings that are in force for a queue.
+func (h *Retention) showQueue(ctx context.Context, name string) (*api.Retention, error) {
+	view, err := h.Authority.Queue(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	r := &api.Retention{}
+	h.View(func(l *ledger.Ledger) {
+		r.Settings = api.QueueRetentionOf(l.Retention(), view.Config.Retention)
+		SetIndex(ctx, l.Index())
+	})
+	return r, nil
 }
 
 // set changes the settings that the request gives.
 func (h *Retention) set(ctx context.Context, q *api.RetentionChange) (*api.Retention, error) {
-	changes, err := retentionChanges(q, false)
+	changes, err := q.Settings()
+	if err == nil {
+		err = job.ValidateRetention(changes, false)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +81,14 @@ func (h *Retention) set(ctx context.Context, q *api.RetentionChange) (*api.Reten
 	if _, err := commit(ctx, h.Authority, &ledger.SetRetention{Settings: changes}); err != nil {
 		return nil, err
 	}
-	return h.show(ctx)
+	return h.show(ctx, &api.RetentionRequest{})
 }
 
-// retentionChanges returns the valid changes of a request about the yard or a queue.
-func retentionChanges(q *api.RetentionChange, ofQueue bool) ([]job.RetentionSetting, error) {
+// queueRetention returns the valid changes of a request about a queue.
+func queueRetention(q *api.QueueRetentionChange) ([]job.RetentionSetting, error) {
 	changes, err := q.Settings()
 	if err == nil {
-		err = job.ValidateRetention(changes, ofQueue)
+		err = job.ValidateRetention(changes, true)
 	}
 	return changes, err
 }

@@ -64,6 +64,24 @@ func Request[T any](ctx context.Context, env *Env, subject string, request any, 
 	return Print(env, reply, table)
 }
 
+// Pages sends a request for each page of a list, from the first on, and calls add with each
+// page. add returns what the list continues after, "" after the last page. A page that
+// continues where it began is the last one, too.
+func Pages[T any](ctx context.Context, env *Env, subject string, add func(*T) (after string)) error {
+	request := map[string]any{}
+	for {
+		page, err := connect.Decode[T](env.Send(ctx, subject, request))
+		if err != nil {
+			return err
+		}
+		after := add(&page)
+		if after == "" || after == request["after"] {
+			return nil
+		}
+		request["after"] = after
+	}
+}
+
 // Group turns c into a command that only has subcommands, those in verbs, and returns
 // c. Without an argument it shows its help; an unknown verb is a usage error.
 func Group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {

@@ -93,25 +93,23 @@ func cronList(env *command.Env) *cobra.Command {
 
 // listCrons requests all pages of the list of cron entries and prints them as one reply.
 func listCrons(env *command.Env, c *cobra.Command) error {
-	entries := []json.RawMessage{}
-	for after := ""; ; { // the name of the last entry received
-		page, err := connect.Decode[struct {
-			Entries []json.RawMessage
-			More    bool
-		}](env.Send(c.Context(), api.Subject("cron-list"), map[string]any{"after": after}))
-		if err != nil {
-			return err
-		}
-		entries = append(entries, page.Entries...)
-		if !page.More || len(page.Entries) == 0 {
-			return command.PrintValue(env, map[string]any{"entries": entries}, cronsTable)
-		}
-		last, err := connect.Decode[api.CronDetail](page.Entries[len(page.Entries)-1], nil)
-		if err != nil {
-			return err
-		}
-		after = last.Name
+	type page struct {
+		Entries []json.RawMessage `json:"entries"`
+		More    bool              `json:"more,omitempty"`
 	}
+	all := page{Entries: []json.RawMessage{}}
+	err := command.Pages(c.Context(), env, api.Subject("cron-list"), func(p *page) (after string) {
+		all.Entries = append(all.Entries, p.Entries...)
+		if !p.More || len(p.Entries) == 0 {
+			return ""
+		}
+		last, _ := connect.Decode[api.Cron](p.Entries[len(p.Entries)-1], nil) // the table shows the error
+		return last.Name
+	})
+	if err != nil {
+		return err
+	}
+	return command.PrintValue(env, all, cronsTable)
 }
 
 // cronAdd returns the verb 'cron add'.

@@ -2,9 +2,11 @@ package jobs
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -38,12 +40,30 @@ give it a concurrency limit.`,
 
 // queueList returns the verb 'queue list'.
 func queueList(env *command.Env) *cobra.Command {
-	return command.Query(env, &cobra.Command{
+	return env.WithJSON(&cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List all queues and their number of jobs by state",
 		Example: `  yardmaster queue list --json`,
-	}, queuesTable, func([]string) (string, any) { return api.Subject("queue-list"), struct{}{} })
+		RunE:    func(c *cobra.Command, _ []string) error { return listQueues(env, c) },
+	})
+}
+
+// listQueues requests all pages of the list of queues and prints them as one reply.
+func listQueues(env *command.Env, c *cobra.Command) error {
+	type page struct {
+		Queues []json.RawMessage `json:"queues"`
+		Next   string            `json:"next,omitempty"`
+	}
+	all := page{Queues: []json.RawMessage{}}
+	err := command.Pages(c.Context(), env, api.Subject("queue-list"), func(p *page) (after string) {
+		all.Queues = append(all.Queues, p.Queues...)
+		return p.Next
+	})
+	if err != nil {
+		return err
+	}
+	return command.PrintValue(env, all, queuesTable)
 }
 
 // queueVerb returns a verb that takes one queue, sends the request of the same name and
@@ -69,7 +89,7 @@ func queueQuery[T any](env *command.Env, endpoint string, c *cobra.Command, tabl
 // requestQueue sends a request about one queue and prints the reply by table.
 func requestQueue[T any](ctx context.Context, env *command.Env, endpoint string, request map[string]any, table func(io.Writer, *T)) error {
 	err := command.Request(ctx, env, api.Subject("queue-"+endpoint), request, table)
-	return refusedFor(fmt.Sprint("queue ", request["name"]), err)
+	return refusedFor("queue", fmt.Sprint(request["name"]), err)
 }
 
 // named returns the body of a request about the queue or cron entry that is the
@@ -198,6 +218,13 @@ func queueTable(w io.Writer, q *api.Queue) {
 	queuesTable(w, &api.QueueList{Queues: []api.Queue{*q}})
 	if q.RetryOnTimeout {
 		command.Printf(w, "\nTimeouts are retried, unless a job decides.\n")
+	}
+	if len(q.Retention) > 0 {
+		settings := make([]string, len(q.Retention))
+		for i := range q.Retention {
+			settings[i] = q.Retention[i].Name + "=" + retentionflag.Text(q.Retention[i].Value, q.Retention[i].Unit)
+		}
+		command.Printf(w, "\nIts own retention: %s\n", strings.Join(settings, " "))
 	}
 }
 

@@ -1,9 +1,9 @@
 package operate
 
 import (
-	"fmt"
+	"context"
+	"encoding/json"
 	"io"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -29,13 +29,40 @@ oldest first. 'yardmaster status' shows how full each stream is.`,
 
 // retentionShow returns the verb 'retention show'.
 func retentionShow(env *command.Env) *cobra.Command {
-	return command.Query(env, &cobra.Command{
-		Use:   "show",
+	return env.WithJSON(&cobra.Command{
+		Use:   "show [queue]",
 		Short: "Show the retention settings, and where each comes from",
-		Long: `Shows the settings in force. FROM is default, file for [retention] in the
-configuration, operator for 'retention set', which overrides the file, or queue.`,
-		Example: "  yardmaster retention show\n  yardmaster retention show --json",
-	}, retentionTable, func([]string) (string, any) { return api.Subject("retention-show"), struct{}{} })
+		Long: `Shows the settings in force: those of the yard, followed by those of queues that have
+some of their own, or those of one queue. FROM is default, file for [retention] in
+the configuration, operator for 'retention set', which overrides the file, or queue
+for 'queue set --retention', which overrides the yard.`,
+		Example: "  yardmaster retention show\n  yardmaster retention show mail",
+		RunE: func(c *cobra.Command, queue []string) error {
+			if len(queue) == 0 {
+				return showRetention(c.Context(), env)
+			}
+			return command.Request(c.Context(), env, api.Subject("retention-show"), api.RetentionRequest{Queue: queue[0]}, retentionTable)
+		},
+	})
+}
+
+// showRetention requests the settings of the yard and all pages of those of queues, and
+// prints them as one reply.
+func showRetention(ctx context.Context, env *command.Env) error {
+	type page struct {
+		Settings json.RawMessage   `json:"settings"`
+		Queues   []json.RawMessage `json:"queues"`
+		Next     string            `json:"next,omitempty"`
+	}
+	all := page{Queues: []json.RawMessage{}}
+	err := command.Pages(ctx, env, api.Subject("retention-show"), func(p *page) (after string) {
+		all.Settings, all.Queues = p.Settings, append(all.Queues, p.Queues...)
+		return p.Next
+	})
+	if err != nil {
+		return err
+	}
+	return command.PrintValue(env, all, retentionTable)
 }
 
 // retentionSet returns the verb 'retention set'.
@@ -70,33 +97,20 @@ func retentionTable(w io.Writer, r *api.Retention) {
 	for i := range r.Settings {
 		s := &r.Settings[i]
 		from := s.From
-		if s.File != nil {
-			from += ", in place of the file's " + retentionText(*s.File, s.Unit)
+		switch {
+		case s.File != nil:
+			from += ", in place of the file's " + retentionflag.Text(*s.File, s.Unit)
+		case s.Yard != nil:
+			from += ", in place of the yard's " + retentionflag.Text(*s.Yard, s.Unit)
 		}
-		command.Row(w, s.Name, retentionText(s.Value, s.Unit), from)
+		command.Row(w, s.Name, retentionflag.Text(s.Value, s.Unit), from)
 	}
 	for _, q := range r.Queues {
 		for i := range q.Settings {
-			command.Row(w, q.Settings[i].Name, retentionText(q.Settings[i].Value, q.Settings[i].Unit), "queue "+q.Queue)
+			command.Row(w, q.Settings[i].Name, retentionflag.Text(q.Settings[i].Value, q.Settings[i].Unit), "queue "+q.Queue)
 		}
 	}
-}
-
-// retentionText returns the value of a setting.
-func retentionText(value int64, unit string) string {
-	switch {
-	case value == 0 && unit == "bytes":
-		return "the stream's"
-	case value == 0:
-		return "-"
-	case unit == "ms":
-		age := time.Duration(value) * time.Millisecond
-		if day := 24 * time.Hour; age%day == 0 {
-			return fmt.Sprintf("%dd", age/day)
-		}
-		return age.String()
-	case unit == "bytes":
-		return retentionflag.SizeText(uint64(value))
+	if r.Next != "" {
+		command.Printf(w, "more queues have settings of their own: 'yardmaster retention show' lists all\n")
 	}
-	return fmt.Sprint(value)
 }

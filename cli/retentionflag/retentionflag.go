@@ -1,10 +1,11 @@
-// Package retentionflag parses retention settings of the command line.
+// Package retentionflag parses and formats retention settings for the command line.
 package retentionflag
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
@@ -83,6 +84,21 @@ func retentionValue(key job.RetentionKey, text string) (int64, error) {
 		return 0, fmt.Errorf("must be a number, or default")
 	}
 	return n, nil
+}
+
+// Text returns the value of a setting as people read it: an age with days.
+func Text(value int64, unit string) string {
+	switch {
+	case value == 0 && unit == "bytes":
+		return "the stream's"
+	case value == 0:
+		return "-"
+	case unit == "ms":
+		return duration.Format(time.Duration(value) * time.Millisecond)
+	case unit == "bytes":
+		return SizeText(uint64(value))
+	}
+	return fmt.Sprint(value)
 }
 
 // SizeText returns a number of bytes in the largest unit in which it has at most one

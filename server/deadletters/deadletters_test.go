@@ -77,3 +77,13 @@ func TestParse_Unreadable(t *testing.T) {
 		}
 	}
 }
+
+// The size of a dead letter is that of its JSON, in which a character may have six bytes.
+func TestLetter_Size(t *testing.T) {
+	l := letter{DeadLetterMessage: api.DeadLetterMessage{
+		Reason: strings.Repeat("\x1b", 200), Error: &job.Fault{Message: strings.Repeat("\x01", 4000)}, Record: make([]byte, 10_000),
+	}}
+	if size := l.size(); size < 6*4200 || size > 6*4200+1000 {
+		t.Errorf("%d bytes", size)
+	}
+}

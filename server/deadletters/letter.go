@@ -60,14 +60,12 @@ func (l *letter) errorType() string {
 	return kind
 }
 
-// size returns about how many bytes the dead letter takes in a reply, without its
-// record.
+// size returns how many bytes the JSON of the dead letter has, without its record.
 func (l *letter) size() int {
-	n := 400 + len(l.Function) + len(l.Reason)
-	if l.Error != nil {
-		n += len(l.Error.Message) + len(l.Error.Details)
-	}
-	return n
+	message := l.DeadLetterMessage
+	message.Job, message.Record = nil, nil
+	text, _ := json.Marshal(&message) // what was decoded from JSON can be encoded
+	return len(text)
 }
 
 // failedWith reports whether the error's type or code is text, or its message or the
