@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +104,33 @@ func TestIdentify_SingleNodeKeepsDirectory(t *testing.T) {
 	}
 	if NodeOf(restarted.ServerID()) != "solo" {
 		t.Errorf("NodeOf(%q) = %q", restarted.ServerID(), NodeOf(restarted.ServerID()))
+	}
+}
+
+// TestIdentity_MarkRemovedIsDurable checks that a directory's removal is on the disk when
+// MarkRemoved returns nil: one that cannot be synced is an error. The record goes to a
+// device, which takes writes and no sync.
+func TestIdentity_MarkRemovedIsDurable(t *testing.T) {
+	cfg := Config{Node: "solo", Dir: filepath.Join(t.TempDir(), "data")}
+	id := wait(t, start(t.Context(), cfg))
+	record := filepath.Join(cfg.Dir, identityFile+".new")
+	if err := os.Symlink(os.DevNull, record); err != nil {
+		t.Fatal(err)
+	}
+	if err := id.MarkRemoved(); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("got %v, want the error of the sync, %v", err, syscall.EINVAL)
+	}
+	if err := os.Remove(record); err != nil {
+		t.Fatal(err)
+	}
+	if err := id.MarkRemoved(); err != nil {
+		t.Fatal(err)
+	}
+	if err := id.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Identify(t.Context(), cfg, discardLog); !errors.As(err, new(*RemovedError)) {
+		t.Errorf("the directory starts with %v, want a RemovedError", err)
 	}
 }
 

@@ -1,14 +1,20 @@
 package consistency
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 func TestCompareHashes(t *testing.T) {
@@ -100,6 +106,36 @@ func TestCheck_Record(t *testing.T) {
 		got := strings.Join(c.Reasons(), "; ")
 		if (got == "") != (step.says == "") || !strings.Contains(got, step.says) {
 			t.Errorf("%s: %q, want %q", step.what, got, step.says)
+		}
+	}
+}
+
+// TestCheck_MarksDirectoryDurably checks that the mark of a ledger that has diverged is on
+// the disk before the node ends: if the mark cannot be synced, the check reports it as not
+// set. The mark goes to a device first, which takes writes and no sync.
+func TestCheck_MarksDirectoryDurably(t *testing.T) {
+	for _, syncs := range []bool{true, false} {
+		dir := t.TempDir()
+		if !syncs {
+			if err := os.Symlink(os.DevNull, filepath.Join(dir, "diverged.new")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log, logged := testlog.NewRecorder(t)
+		c := New(Config{
+			Node: "n1", Dir: dir, Members: func() []string { return []string{"n1", "n2", "n3"} },
+			Request: func(_ context.Context, _, _ string, _, reply any) error {
+				*reply.(*api.LedgerHash) = api.LedgerHash{Hash: "another"} // at index 0, as the ledger is empty
+				return nil
+			},
+		}, log)
+		err := c.check(t.Context(), ledger.New())
+		if _, ok := errors.AsType[*DivergedError](err); !ok {
+			t.Fatalf("the check returns %v", err)
+		}
+		mark, reported := CheckDir(dir, ""), slices.Contains(logged.Messages(slog.LevelError), "data directory not marked as diverged")
+		if (mark != nil) != syncs || reported == syncs {
+			t.Errorf("synced: %v, marked: %v, reported as not marked: %v", syncs, mark, reported)
 		}
 	}
 }
