@@ -2,12 +2,15 @@
 
 import queue
 import socket
+import ssl
 import threading
 import uuid
+from typing import Any, Dict, List, Optional, Tuple
 
 import yardmaster
 from yardmaster import HELLO, HI, OK, REGISTER
 
+Payload = Dict[str, Any]
 PATIENCE = 10.0  # seconds; timeout of every wait, far more than any should take
 
 
@@ -18,14 +21,17 @@ class FakeNode:
     that have another. Registration runs in the accepting thread.
     """
 
-    def __init__(self, context=None, token=None, caps=None):
+    def __init__(self, context: Optional[ssl.SSLContext] = None, token: Optional[str] = None,
+                 caps: Optional[List[str]] = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
         self._context, self._token, self._caps = context, token, caps
-        self._registered, self._accepted, self._closed = queue.Queue(), [], False
+        self._registered: "queue.Queue[NodeConnection]" = queue.Queue()
+        self._accepted: List[NodeConnection] = []
+        self._closed = False
         threading.Thread(target=self._accept_all, daemon=True).start()
 
-    def _accept_all(self):
+    def _accept_all(self) -> None:
         while True:
             try:
                 sock, _ = self._listener.accept()
@@ -39,11 +45,11 @@ class FakeNode:
                 if self._closed:
                     return
 
-    def accept(self):
+    def accept(self) -> "NodeConnection":
         """Return the next connection that has registered."""
         return self._registered.get(timeout=PATIENCE)
 
-    def close(self):
+    def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._listener.shutdown(socket.SHUT_RDWR)  # interrupts accept, which close does not
@@ -55,11 +61,11 @@ class FakeNode:
 class NodeConnection:
     """The node's end of one connection."""
 
-    def __init__(self, sock):
+    def __init__(self, sock: socket.socket) -> None:
         self.sock, self._received = sock, b""
         sock.settimeout(PATIENCE)
 
-    def register(self, token, caps=None):
+    def register(self, token: Optional[str], caps: Optional[List[str]] = None) -> bool:
         """Answer HELLO and REGISTER; report whether the client's token was right. None accepts any."""
         rid, self.hello = self.expect(HELLO)
         self.send(HI, rid, {"ext": ["delivery/1"], "caps": self.hello.get("caps", []) if caps is None else caps, "node": "fake"})
@@ -71,7 +77,7 @@ class NodeConnection:
         self.send_ok(rid, {"wid": str(uuid.uuid4())})
         return True
 
-    def read(self):
+    def read(self) -> Tuple[int, str, Payload]:
         """Return the type, request id and payload of the next message; raise EOFError at the end."""
         while len(self._received) < 4 or len(self._received) < 4 + int.from_bytes(self._received[:4], "big"):
             data = self.sock.recv(1 << 20)
@@ -82,7 +88,7 @@ class NodeConnection:
         body, self._received = self._received[4:4 + size], self._received[4 + size:]
         return yardmaster.parse_envelope(body)
 
-    def expect(self, message_type):
+    def expect(self, message_type: int) -> Tuple[str, Payload]:
         """Return the request id and payload of the next request, which must have the given type.
 
         A PING is answered and skipped, and so is a BEAT before a message that
@@ -98,13 +104,13 @@ class NodeConnection:
         assert received == message_type, f"received t={received} {p}, expected t={message_type}"
         return rid, p
 
-    def answer(self, message_type, payload=None):
+    def answer(self, message_type: int, payload: Optional[Payload] = None) -> Payload:
         """Answer the next request, which must have the given type, with OK; return the request's payload."""
         rid, p = self.expect(message_type)
         self.send_ok(rid, payload or {})
         return p
 
-    def wait_closed(self):
+    def wait_closed(self) -> None:
         """Wait until the client has closed the connection, ignoring its messages."""
         try:
             while True:
@@ -112,27 +118,27 @@ class NodeConnection:
         except (EOFError, ConnectionError):
             pass
 
-    def send(self, message_type, rid, payload):
+    def send(self, message_type: int, rid: str, payload: Payload) -> None:
         self.sock.sendall(yardmaster.frame(message_type, rid, payload))
 
-    def send_ok(self, rid, payload):
+    def send_ok(self, rid: str, payload: Payload) -> None:
         self.send(OK, rid, payload)
 
-    def refuse(self, rid, code, **details):
+    def refuse(self, rid: str, code: str, **details: Any) -> None:
         self.send(yardmaster.ERR, rid, {"code": code, "msg": "no", "details": details})
 
-    def push(self, message_type, payload):
+    def push(self, message_type: int, payload: Payload) -> None:
         self.send(message_type, "0", payload)
 
-    def push_quest(self, sid, n=1, **fields):
+    def push_quest(self, sid: str, n: int = 1, **fields: Any) -> bytes:
         """Assign job number n, whose payload is n too, and return its token."""
-        p = {
+        p: Payload = {
             "jid": f"q:0190a5b2-0000-7000-8000-{n:012d}", "q": "q", "sid": sid, "tok": n.to_bytes(16, "big"),
             "fence": n, "attempt": 1, "max_attempts": None, "job_payload": n, "beat_ms": 200, "lease_ms": 6000,
             "deadline": None, "redelivered": False, "credits": 0, **fields,
         }
         self.push(yardmaster.QUEST, p)
-        return p["tok"]
+        return n.to_bytes(16, "big")
 
-    def close(self):
+    def close(self) -> None:
         self.sock.close()

@@ -9,16 +9,17 @@ import time
 import unittest
 import unittest.mock
 import uuid
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from fakenode import PATIENCE, FakeNode
+from fakenode import PATIENCE, FakeNode, NodeConnection, Payload
 from yardmaster import (ACK, ADDQUEUE, BEAT, CONTENT, CREDIT, CREDITS, DONE, DRAIN, FAIL, GOODBYE, LOG, NACK, PROGRESS, RECALL,
-                        SUBSCRIBE, CancelledError, Fail, OverhopError, Retry, Worker)
+                        SUBSCRIBE, CancelledError, Fail, Handler, Job, OverhopError, Retry, Worker)
 
 SID = "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d"
 
 
 class WorkerCase(unittest.TestCase):
-    def setUp(self):
+    def setUp(self) -> None:
         logging.getLogger("yardmaster").setLevel(logging.CRITICAL)
         goodbye_timeout = unittest.mock.patch("yardmaster._GOODBYE_TIMEOUT", 0.2)  # the test may have closed the node
         goodbye_timeout.start()
@@ -26,13 +27,16 @@ class WorkerCase(unittest.TestCase):
         self.node = FakeNode()
         self.addCleanup(self.node.close)
 
-    def start(self, handler, nodes=None, concurrency=1, **options):
-        """Run a worker of the queue q in a thread and return it; self.error is what run() raises."""
-        worker = Worker(nodes or [self.node.address], **{"grace": 1, **options})
-        worker.job("q", concurrency=concurrency)(handler)
-        self.error = None
+    def start(self, handler: Handler, nodes: Optional[List[str]] = None, concurrency: int = 1, queues: Sequence[str] = ("q",),
+              **options: Any) -> Worker:
+        """Run a worker of the queues in a thread and return it; self.error is what run() raises."""
+        options.setdefault("grace", 1)
+        worker = Worker(nodes or [self.node.address], **options)
+        for name in queues:
+            worker.job(name, concurrency=concurrency)(handler)
+        self.error: Optional[Exception] = None
 
-        def run():
+        def run() -> None:
             try:
                 worker.run()
             except Exception as e:
@@ -40,7 +44,7 @@ class WorkerCase(unittest.TestCase):
         thread = threading.Thread(target=run)
         thread.start()
 
-        def stop():
+        def stop() -> None:
             worker.stop()
             self.node.close()
             thread.join(PATIENCE)
@@ -49,15 +53,17 @@ class WorkerCase(unittest.TestCase):
         self.thread = thread
         return worker
 
-    def accept_subscriber(self, node=None, credits=1):
+    def accept_subscriber(self, node: Optional[FakeNode] = None, credits: int = 1) -> NodeConnection:
         connection = (node or self.node).accept()
-        p = connection.answer(SUBSCRIBE, {"sid": SID})
-        self.assertEqual(p, {"q": "q", "credits": credits})
+        self.answer_subscribe(connection, credits)
         return connection
+
+    def answer_subscribe(self, connection: NodeConnection, credits: int = 1) -> None:
+        self.assertEqual(connection.answer(SUBSCRIBE, {"sid": SID}), {"q": "q", "credits": credits})
 
 
 class Outcomes(WorkerCase):
-    def test_result(self):
+    def test_result(self) -> None:
         self.start(lambda job: {"n": job.payload, "fence": job.fence})
         connection = self.accept_subscriber()
         token = connection.push_quest(SID, 7)
@@ -65,8 +71,8 @@ class Outcomes(WorkerCase):
         p = connection.answer(DONE, {"status": "completed"})
         self.assertEqual((p["tok"], p["result"], p["credits"]), (token, {"n": 7, "fence": 7}, 1))
 
-    def test_floats(self):
-        def handler(job):
+    def test_floats(self) -> None:
+        def handler(job: Job) -> Any:
             job.progress(50, data=0.25)
             if job.payload["price"] > 1:
                 raise Fail("too much", details=0.5)
@@ -80,7 +86,7 @@ class Outcomes(WorkerCase):
             p = connection.answer(end, {"status": "completed"})
             self.assertEqual(p.get("error", p)[key], value)
 
-    def test_payload_that_does_not_fit_into_a_frame(self):
+    def test_payload_that_does_not_fit_into_a_frame(self) -> None:
         self.start(lambda job: len(job.payload))
         connection = self.accept_subscriber()
         token = connection.push_quest(SID, job_payload=None, omitted=["job_payload"])
@@ -100,15 +106,15 @@ class Outcomes(WorkerCase):
         p = connection.answer(FAIL, {"status": "failed"})
         self.assertIn("CONTENT_GONE", p["error"]["message"])
 
-    def test_async_handler_is_refused(self):
+    def test_async_handler_is_refused(self) -> None:
         worker = Worker()
         with self.assertRaisesRegex(TypeError, r"handler send of queue 'mail' is async.*asyncio\.run\(send\(job\)\)"):
             @worker.job("mail")
-            async def send(job):
+            async def send(job: Job) -> None:
                 return None
 
-    def test_failures(self):
-        def handler(job):
+    def test_failures(self) -> None:
+        def handler(job: Job) -> Any:
             if job.payload == 1:
                 raise ValueError("broken \ud800")
             if job.payload == 2:
@@ -122,14 +128,15 @@ class Outcomes(WorkerCase):
             return b"x" * (9 << 20)
         self.start(handler)
         connection = self.accept_subscriber()
-        for n, expected in (
+        outcomes: List[Tuple[int, Payload]] = [
             (1, {"retry": True, "error": {"type": "ValueError", "message": "broken ?"}}),
             (2, {"retry": True, "retry_after_ms": 1500, "error": {"type": "retry", "message": "later", "code": "BUSY"}}),
             (3, {"retry": False, "error": {"type": "fail", "message": "never", "code": "GONE", "details": {"a": 1}}}),
             (4, {"retry": False, "error": {"type": "bad_result"}}),
             (5, {"retry": True, "error": {"type": "SystemExit"}}),
             (6, {"retry": False, "error": {"type": "result_too_large"}}),
-        ):
+        ]
+        for n, expected in outcomes:
             with self.subTest(n):
                 connection.push_quest(SID, n)
                 connection.answer(ACK)
@@ -139,16 +146,16 @@ class Outcomes(WorkerCase):
                     actual = {k: p[key].get(k) for k in value} if key == "error" else p[key]
                     self.assertEqual(actual, value)
 
-    def test_unreadable_results_and_exceptions(self):
+    def test_unreadable_results_and_exceptions(self) -> None:
         class Bad(Exception):
-            def __str__(self):
+            def __str__(self) -> str:
                 raise KeyboardInterrupt
 
-        class Inconsistent(dict):
-            def __getitem__(self, key):
+        class Inconsistent(Dict[str, int]):
+            def __getitem__(self, key: Any) -> Any:
                 raise KeyError(key)
 
-        def handler(job):
+        def handler(job: Job) -> Any:
             if job.payload <= 4:
                 raise Retry("later", after=(math.inf, math.nan, 1e17, -1)[job.payload - 1])
             if job.payload == 5:
@@ -164,15 +171,18 @@ class Outcomes(WorkerCase):
                 connection.answer(ACK)
                 self.assertEqual(connection.answer(FAIL)["error"]["type"], expected)
 
-    def test_oversized_progress_is_dropped(self):
-        self.start(lambda job: job.progress(1, "x" * (9 << 20)) or job.log("y" * (9 << 20)))
+    def test_oversized_progress_is_dropped(self) -> None:
+        def handler(job: Job) -> None:
+            job.progress(1, "x" * (9 << 20))
+            job.log("y" * (9 << 20))
+        self.start(handler)
         connection = self.accept_subscriber()
         connection.push_quest(SID, beat_ms=60_000)
         connection.answer(ACK)
         self.assertEqual(len(connection.answer(LOG)["lines"][0]["msg"]), 2048)
         connection.answer(DONE)
 
-    def test_function_without_handler(self):
+    def test_function_without_handler(self) -> None:
         worker = self.start(lambda job: "any")
         with self.assertRaisesRegex(ValueError, "already"):
             worker.job("q")(lambda job: None)
@@ -189,10 +199,10 @@ class Outcomes(WorkerCase):
         self.assertRegex(logged.output[0], "names the function 'other', for which this worker has no handler")
         self.assertEqual((p["error"]["type"], p["retry"]), ("handler_not_found", False))
 
-    def test_progress_and_log(self):
+    def test_progress_and_log(self) -> None:
         release = threading.Event()
 
-        def handler(job):
+        def handler(job: Job) -> Any:
             job.log("half", level="warn")
             job.progress(50, {"rows": 5})
             release.wait(PATIENCE)
@@ -212,20 +222,25 @@ class Outcomes(WorkerCase):
 
 
 class Leases(WorkerCase):
-    def test_connection_lost_before_done_is_answered(self):
+    def test_connection_lost_before_done_is_answered(self) -> None:
         ran = []
-        self.start(lambda job: ran.append(job.id) or "once")
+
+        def handler(job: Job) -> str:
+            ran.append(job.id)
+            return "once"
+        self.start(handler)
         connection = self.accept_subscriber()
         token = connection.push_quest(SID)
         connection.answer(ACK)
         connection.expect(DONE)
         connection.close()
-        connection = self.accept_subscriber()  # one credit: the handler has returned
+        connection = self.node.accept()
         p = connection.answer(DONE, {"status": "completed", "dup": True})
         self.assertEqual((p["tok"], p["result"], len(ran)), (token, "once", 1))
         self.assertNotIn("credits", p)
+        self.answer_subscribe(connection)  # one credit: the handler has returned
 
-    def test_beats_do_not_wait_for_answers(self):
+    def test_beats_do_not_wait_for_answers(self) -> None:
         finish = threading.Event()
         self.addCleanup(finish.set)
         self.start(lambda job: job.payload == 1 or finish.wait(PATIENCE), concurrency=2)
@@ -233,7 +248,7 @@ class Leases(WorkerCase):
         token = connection.push_quest(SID, 2)
         connection.answer(ACK)
         connection.push_quest(SID, 1)
-        seen = []
+        seen: List[int] = []
         while seen.count(BEAT) < 3:  # a DONE that commits slowly delays all answers after it
             t, rid, p = connection.read()
             if t == ACK:
@@ -244,7 +259,7 @@ class Leases(WorkerCase):
             elif t == DONE:
                 seen.append(t)
 
-    def test_many_jobs_are_split_into_beats(self):
+    def test_many_jobs_are_split_into_beats(self) -> None:
         finish = threading.Event()
         self.addCleanup(finish.set)
         self.start(lambda job: finish.wait(PATIENCE), concurrency=3)
@@ -257,14 +272,14 @@ class Leases(WorkerCase):
             sizes = [len(connection.answer(BEAT, {"jobs": [{"ok": True}] * 2})["jobs"]) for _ in range(2)]
         self.assertEqual(sizes, [2, 1])
 
-    def test_resumed_on_another_node(self):
+    def test_resumed_on_another_node(self) -> None:
         other = FakeNode()
         self.addCleanup(other.close)
         finish = threading.Event()
         self.addCleanup(finish.set)
         ran = []
 
-        def handler(job):
+        def handler(job: Job) -> Any:
             ran.append(job.attempt)
             finish.wait(PATIENCE)
             return "kept"
@@ -274,8 +289,9 @@ class Leases(WorkerCase):
         connection.answer(ACK)
         self.assertEqual(connection.answer(BEAT, {"jobs": [{"ok": True}]})["jobs"][0]["tok"], token)
         connection.push(DRAIN, {"reason": "node stops", "reconnect": [other.address]})
-        second = self.accept_subscriber(other, credits=0)
+        second = other.accept()
         beat = second.answer(BEAT, {"jobs": [{"ok": False, "code": "UNAVAILABLE"}]})  # the worker must repeat it
+        self.answer_subscribe(second, credits=0)
         connection.push(RECALL, {"jid": beat["jobs"][0]["jid"], "tok": token, "reason": "SUPERSEDED", "grace_ms": 0})
         self.assertEqual(second.answer(BEAT, {"jobs": [{"ok": True}]}), beat)
         connection.wait_closed()  # closed by the worker, whose jobs have all moved
@@ -288,7 +304,7 @@ class Leases(WorkerCase):
         second.send_ok(rid, {"status": "completed"})
         self.assertEqual((p["tok"], p["result"], p["credits"], ran), (token, "kept", 1, [1]))
 
-    def test_unanswered_ack_is_repeated(self):
+    def test_unanswered_ack_is_repeated(self) -> None:
         finish = threading.Event()
         self.addCleanup(finish.set)
         self.start(lambda job: finish.wait(PATIENCE))
@@ -296,19 +312,24 @@ class Leases(WorkerCase):
         token = connection.push_quest(SID)
         connection.expect(ACK)
         connection.close()
-        connection = self.accept_subscriber(credits=0)
+        connection = self.node.accept()
         rid, p = connection.expect(ACK)
+        self.answer_subscribe(connection, credits=0)
         connection.refuse(rid, "UNAVAILABLE", retry_after_ms=100)
         self.assertEqual(p["tok"], token)
         connection.answer(ACK)
         finish.set()
         self.assertEqual(connection.answer(DONE)["tok"], token)
 
-    def test_duplicate_quest_runs_once(self):
+    def test_duplicate_quest_runs_once(self) -> None:
         finish = threading.Event()
         self.addCleanup(finish.set)
         ran = []
-        self.start(lambda job: ran.append(1) or finish.wait(PATIENCE))
+
+        def handler(job: Job) -> bool:
+            ran.append(1)
+            return finish.wait(PATIENCE)
+        self.start(handler)
         connection = self.accept_subscriber()
         for _ in range(2):
             token = connection.push_quest(SID, beat_ms=60_000)
@@ -317,10 +338,10 @@ class Leases(WorkerCase):
         self.assertEqual(connection.answer(DONE)["credits"], 1)
         self.assertEqual(ran, [1])
 
-    def test_lease_lost(self):
+    def test_lease_lost(self) -> None:
         seen = []
 
-        def handler(job):
+        def handler(job: Job) -> Any:
             if job.payload == 2:
                 return
             job.cancelled.wait(PATIENCE)
@@ -338,8 +359,8 @@ class Leases(WorkerCase):
         connection.answer(ACK)
         connection.answer(DONE)
 
-    def test_recall(self):
-        def handler(job):
+    def test_recall(self) -> None:
+        def handler(job: Job) -> Any:
             job.cancelled.wait(PATIENCE)
             raise CancelledError(job.cancel_reason)
         self.start(handler)
@@ -349,7 +370,7 @@ class Leases(WorkerCase):
         connection.push(RECALL, {"jid": jid, "tok": token, "reason": "CANCELLED", "grace_ms": 2000})
         self.assertEqual(connection.answer(FAIL)["error"], {"message": "CANCELLED", "type": "cancelled"})
 
-    def test_unavailable_outcome_is_repeated(self):
+    def test_unavailable_outcome_is_repeated(self) -> None:
         self.start(lambda job: 1)
         connection = self.accept_subscriber()
         connection.push_quest(SID)
@@ -362,13 +383,30 @@ class Leases(WorkerCase):
 
 
 class Credits(WorkerCase):
-    def test_stalled(self):
+    def test_stalled(self) -> None:
         self.start(lambda job: 1, concurrency=3)
         connection = self.accept_subscriber(credits=3)
         connection.push(CREDITS, {"sid": SID, "credits": 0, "reason": "STALLED"})
         self.assertEqual(connection.answer(CREDIT), {"sid": SID, "credits": 3})
 
-    def test_restored(self):
+    def test_job_ends_while_subscribing(self) -> None:
+        finish = threading.Event()
+        self.addCleanup(finish.set)
+        self.start(lambda job: finish.wait(PATIENCE))
+        connection = self.accept_subscriber()
+        connection.push_quest(SID, beat_ms=60_000)
+        connection.answer(ACK)
+        connection.close()
+        connection = self.node.accept()
+        connection.answer(BEAT, {"jobs": [{"ok": True}]})
+        rid, p = connection.expect(SUBSCRIBE)
+        self.assertEqual(p["credits"], 0)
+        finish.set()
+        self.assertNotIn("credits", connection.answer(DONE))
+        connection.send_ok(rid, {"sid": SID})
+        self.assertEqual(connection.answer(CREDIT), {"sid": SID, "credits": 1})
+
+    def test_restored(self) -> None:
         self.start(lambda job: job.cancelled.wait(PATIENCE), concurrency=2)
         connection = self.accept_subscriber(credits=2)
         token = connection.push_quest(SID, beat_ms=60_000)
@@ -381,7 +419,7 @@ class Credits(WorkerCase):
 
 
 class Subscriptions(WorkerCase):
-    def test_create_queues(self):
+    def test_create_queues(self) -> None:
         self.start(lambda job: 1, create_queues=True)
         connection = self.node.accept()
         rid, _ = connection.expect(SUBSCRIBE)
@@ -392,19 +430,61 @@ class Subscriptions(WorkerCase):
         connection.answer(ACK)
         connection.answer(DONE)
 
-    def assert_run_raises(self, code):
+    def assert_run_raises(self, code: str) -> None:
         self.thread.join(PATIENCE)
-        self.assertIsInstance(self.error, OverhopError)
+        assert isinstance(self.error, OverhopError), self.error
         self.assertEqual(self.error.code, code)
 
-    def test_missing_queue(self):
+    def test_missing_queue(self) -> None:
         self.start(lambda job: 1)
         connection = self.node.accept()
         rid, _ = connection.expect(SUBSCRIBE)
         connection.refuse(rid, "QUEUE_NOT_FOUND")
         self.assert_run_raises("QUEUE_NOT_FOUND")
+        self.assertIn("cannot subscribe to queue 'q'", str(self.error))
 
-    def test_token(self):
+    def test_many_queues(self) -> None:
+        queues = [f"q{n}" for n in range(100)]
+        worker = self.start(lambda job: job.queue, queues=queues)
+        connection = self.node.accept()
+        requests = [connection.expect(SUBSCRIBE) for _ in range(64)]  # at a time, while none is answered
+        for rid, p in requests:
+            connection.send_ok(rid, {"sid": p["q"]})
+        requests += [connection.expect(SUBSCRIBE) for _ in range(36)]
+        for rid, p in requests[64:]:
+            connection.send_ok(rid, {"sid": p["q"]})
+        self.assertEqual([(p["q"], p["credits"]) for _, p in requests], [(name, 1) for name in queues])
+        connection.push_quest("q99", q="q99")
+        connection.answer(ACK)
+        self.assertEqual(connection.answer(DONE)["result"], "q99")
+        connection.close()
+        connection = self.node.accept()
+        for _ in range(64):
+            connection.expect(SUBSCRIBE)
+        worker.stop()
+        connection.expect(GOODBYE)  # not a 65th SUBSCRIBE
+
+    def test_refused_queues_are_tried_again(self) -> None:
+        self.start(lambda job: job.queue, queues=["a", "b", "c"], create_queues=True)
+        connection = self.node.accept()
+        (a, _), (b, _), (c, _) = (connection.expect(SUBSCRIBE) for _ in range(3))
+        with self.assertLogs("yardmaster") as logged:
+            connection.refuse(a, "QUEUE_NOT_FOUND")
+            connection.refuse(b, "UNAVAILABLE", retry_after_ms=50)
+            connection.send_ok(c, {"sid": "c"})
+            rid, _ = connection.expect(ADDQUEUE)
+            connection.refuse(rid, "UNAVAILABLE", retry_after_ms=50)
+            for _ in range(2):
+                rid, p = connection.expect(SUBSCRIBE)
+                connection.send_ok(rid, {"sid": p["q"]})
+            for name in "abc":
+                connection.push_quest(name, ord(name), q=name)
+                connection.answer(ACK)
+                self.assertEqual(connection.answer(DONE)["result"], name)
+        refused = [line for line in logged.output if "UNAVAILABLE" in line]
+        self.assertEqual([("queue a " in line, "queue b " in line) for line in sorted(refused)], [(True, False), (False, True)])
+
+    def test_token(self) -> None:
         node = FakeNode(token="secret")
         self.addCleanup(node.close)
         self.start(lambda job: 1, [node.address], token="wrong")
@@ -412,7 +492,7 @@ class Subscriptions(WorkerCase):
         self.start(lambda job: 1, [node.address], token="secret")
         self.accept_subscriber(node)
 
-    def test_subscribe_refused_by_draining_node(self):
+    def test_subscribe_refused_by_draining_node(self) -> None:
         other = FakeNode()
         self.addCleanup(other.close)
         self.start(lambda job: 1, [self.node.address])
@@ -421,13 +501,13 @@ class Subscriptions(WorkerCase):
         connection.refuse(rid, "DRAINING")
         self.node.accept().expect(SUBSCRIBE)  # the only node, so the worker tries it once more
 
-    def test_no_handler(self):
+    def test_no_handler(self) -> None:
         with self.assertRaisesRegex(ValueError, "no handler"):
             Worker("127.0.0.1:1").run()
 
 
 class Stopping(WorkerCase):
-    def test_running_jobs_finish(self):
+    def test_running_jobs_finish(self) -> None:
         finish = threading.Event()
         self.addCleanup(finish.set)
         worker = self.start(lambda job: finish.wait(PATIENCE), concurrency=2)
@@ -445,7 +525,7 @@ class Stopping(WorkerCase):
         self.thread.join(PATIENCE)
         self.assertIsNone(self.error)
 
-    def test_outcome_after_reconnect(self):
+    def test_outcome_after_reconnect(self) -> None:
         finish = threading.Event()
         self.addCleanup(finish.set)
         worker = self.start(lambda job: finish.wait(PATIENCE))
@@ -465,20 +545,20 @@ class Stopping(WorkerCase):
                 break
         self.assertEqual(p["tok"], token)
 
-    def answer_until(self, connection, message_type):
+    def answer_until(self, connection: NodeConnection, message_type: int) -> List[Tuple[int, Payload]]:
         """Answer all messages up to the next one of a type, and return their types and payloads."""
-        messages = []
+        messages: List[Tuple[int, Payload]] = []
         while not messages or messages[-1][0] != message_type:
             t, rid, p = connection.read()
             connection.send_ok(rid, {"jobs": [{"ok": True} for _ in p.get("jobs", ())]})
             messages.append((t, p))
         return messages
 
-    def test_unfinished_jobs_are_given_back(self):
+    def test_unfinished_jobs_are_given_back(self) -> None:
         finish, begun = threading.Event(), threading.Semaphore(0)
         self.addCleanup(finish.set)
 
-        def handler(job):
+        def handler(job: Job) -> Any:
             begun.release()
             job.cancelled.wait(PATIENCE)
             if job.payload == 1:
@@ -508,12 +588,12 @@ class Stopping(WorkerCase):
         self.thread.join(PATIENCE)
         self.assertIsNone(self.error)
 
-    def last_beat_tokens(self, messages):
+    def last_beat_tokens(self, messages: List[Tuple[int, Payload]]) -> Set[bytes]:
         """Return the tokens of the jobs in the last BEAT."""
         return {j["tok"] for j in [p for t, p in messages if t == BEAT][-1]["jobs"]}
 
-    def test_stop_returns_once_handlers_have_ended(self):
-        def handler(job):
+    def test_stop_returns_once_handlers_have_ended(self) -> None:
+        def handler(job: Job) -> Any:
             job.cancelled.wait(PATIENCE)
             job.check()
         with unittest.mock.patch("yardmaster._CANCEL_TIMEOUT", 10 * PATIENCE):
@@ -532,8 +612,8 @@ class Stopping(WorkerCase):
 
 @unittest.skipUnless(hasattr(os, "fork"), "this system does not fork")
 class Forks(WorkerCase):
-    def test_job_raises_in_forked_child(self):
-        def handler(job):
+    def test_job_raises_in_forked_child(self) -> None:
+        def handler(job: Job) -> Any:
             child = os.fork()
             if not child:
                 try:
@@ -549,7 +629,7 @@ class Forks(WorkerCase):
         connection.answer(ACK)
         self.assertEqual(connection.answer(DONE)["result"], 7)
 
-    def test_signal_ends_forked_child(self):
+    def test_signal_ends_forked_child(self) -> None:
         worker = Worker("127.0.0.1:1")
         self.addCleanup(worker._install_signal_handlers())
         reader, writer = os.pipe()

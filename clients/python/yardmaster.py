@@ -1014,6 +1014,7 @@ class _Subscription:
         self.queue_name, self.concurrency = queue_name, concurrency
         self.handlers: Dict[Optional[str], Handler] = {}  # by function; None: any other function, or none
         self.sid: Optional[str] = None  # of the subscription on the current connection; None: not subscribed
+        self.refusal = ""  # code of the last refusal on the current connection
         self.running = 0  # jobs whose handler has not returned
         self.credits = 0  # unused ones, as the node counts them
 
@@ -1033,6 +1034,8 @@ _CANCEL_TIMEOUT = 2.0   # seconds that handlers have after they are cancelled at
 _GOODBYE_TIMEOUT = 3.0  # seconds that a node has to answer the last GOODBYE, after the outcomes before it
 _MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
 _MAX_BEAT_JOBS = 256    # jobs in one BEAT
+_MAX_QUEUE_REQUESTS = 64  # SUBSCRIBEs and ADDQUEUEs that wait for answers at a time
+_REFUSED_QUEUE_DELAY = 5.0  # seconds before a SUBSCRIBE that was refused, as with too many subscriptions, is repeated
 _LEASE_RETRY_DELAY = 0.3  # seconds before an ACK or BEAT that was answered UNAVAILABLE is repeated
 
 
@@ -1072,6 +1075,9 @@ class Worker:
         self._connection: Optional[_Connection] = None  # jobs and outcomes use this one; None while reconnecting
         self._connecting: Optional[_Connection] = None
         self._draining: Set[_Connection] = set()  # to draining nodes, until all jobs have moved to _connection
+        # SUBSCRIBEs and ADDQUEUEs to be sent on _connection, and how many have been sent and not answered.
+        self._queue_requests: collections.deque[Tuple[Callable[[_Connection, _Subscription], None], _Subscription]] = collections.deque()
+        self._queue_requests_sent = 0
         self._reconnect_scheduled = False
         self._connect_attempts = 0       # since a connection held for 2 s
         self._connected_at = math.inf    # monotonic time of the last success; inf once a reconnect is scheduled
@@ -1210,7 +1216,10 @@ class Worker:
         self._call_later(_backoff(self._connect_attempts), self._connect)
 
     def _on_connected(self, connection: _Connection) -> None:
-        """Make a new connection the current one: subscribe, and move all jobs to its node."""
+        """Make a new connection the current one: move all jobs to its node, then subscribe.
+
+        The node answers in order, and leases end: messages about jobs come first.
+        """
         if connection is not self._connecting:
             connection.close()
             return
@@ -1219,9 +1228,7 @@ class Worker:
         self._connection, self._connecting = connection, None
         self._connected_at = time.monotonic()
         for subscription in self._subscriptions.values():
-            subscription.sid = None
-            if not self._stopping:
-                self._subscribe(connection, subscription)
+            subscription.sid, subscription.credits, subscription.refusal = None, 0, ""
         for job in list(self._jobs.values()):
             job._lease_confirmed = False
             if job._outcome is not None:
@@ -1230,6 +1237,9 @@ class Worker:
                 self._send_ack(connection, job)
             self._send_progress(job)
         self._send_beats()
+        self._queue_requests = collections.deque((self._subscribe, s) for s in self._subscriptions.values())
+        self._queue_requests_sent = 0
+        self._send_queue_requests(connection)
         self._close_drained()
         self._finish_stop_if_done()
 
@@ -1258,6 +1268,16 @@ class Worker:
             if job._connection is connection and self._connection is not None:  # last used the draining node
                 self._repeat_message(self._connection, job)
 
+    def _send_queue_requests(self, connection: _Connection) -> None:
+        """Send the next requests about queues, with at most _MAX_QUEUE_REQUESTS unanswered.
+
+        There may be a thousand queues, and a BEAT must not wait for all of them.
+        """
+        while self._queue_requests and self._queue_requests_sent < _MAX_QUEUE_REQUESTS and not self._stopping:
+            send, subscription = self._queue_requests.popleft()
+            self._queue_requests_sent += 1
+            send(connection, subscription)
+
     def _subscribe(self, connection: _Connection, subscription: _Subscription) -> None:
         subscription.credits = 0  # credits of an earlier subscription are void
         connection.send(SUBSCRIBE, {"q": subscription.queue_name, "credits": subscription.take_credits()},
@@ -1271,33 +1291,58 @@ class Worker:
         """
         if connection is not self._connection or isinstance(error, ConnectionLost):
             return
+        self._queue_requests_sent -= 1
         if not isinstance(error, OverhopError):
             subscription.sid = answer.get("sid")
-            log.info("subscribed to %s at node %s (%s)", subscription.queue_name, connection.node_name, connection.node)
+            self._grant_credits(connection, subscription)  # for handlers that have returned since SUBSCRIBE
+            if not self._queue_requests_sent and all(s.sid is not None for s in self._subscriptions.values()):
+                log.info("subscribed to %d queues at node %s (%s)", len(self._subscriptions), connection.node_name, connection.node)
         elif error.code == "QUEUE_NOT_FOUND" and self._create_queues:
-            connection.send(ADDQUEUE, {"name": subscription.queue_name},
-                            lambda _, error: self._post(self._on_queue_created, connection, subscription, error))
+            self._queue_requests.append((self._create_queue, subscription))
         elif error.code == "DRAINING":
             self._switch_node(connection, [])
         elif error.code in _PERMANENT:
-            raise error
+            raise _queue_error("subscribe to", subscription, error)
         else:
-            self._call_later(_retry_delay(error), self._resubscribe, connection, subscription)
+            self._subscribe_later(connection, subscription, error)
+        self._send_queue_requests(connection)
+
+    def _create_queue(self, connection: _Connection, subscription: _Subscription) -> None:
+        connection.send(ADDQUEUE, {"name": subscription.queue_name},
+                        lambda _, error: self._post(self._on_queue_created, connection, subscription, error))
 
     def _on_queue_created(self, connection: _Connection, subscription: _Subscription, error: Optional[Exception]) -> None:
-        if isinstance(error, OverhopError) and error.code not in ("DUPLICATE_QUEUE", "UNAVAILABLE"):
-            raise error
-        self._resubscribe(connection, subscription)
+        """Subscribe to a queue that was created, at once or, if the yard is unavailable, later."""
+        if connection is not self._connection or isinstance(error, ConnectionLost):
+            return
+        self._queue_requests_sent -= 1
+        if not isinstance(error, OverhopError) or error.code == "DUPLICATE_QUEUE":
+            self._queue_requests.append((self._subscribe, subscription))
+        elif error.code == "UNAVAILABLE":
+            self._subscribe_later(connection, subscription, error)
+        else:
+            raise _queue_error("create", subscription, error)
+        self._send_queue_requests(connection)
+
+    def _subscribe_later(self, connection: _Connection, subscription: _Subscription, error: OverhopError) -> None:
+        """Subscribe to a queue again after a refusal; log it unless the last one was the same."""
+        if error.code != subscription.refusal:
+            subscription.refusal = error.code
+            log.warning("cannot subscribe to queue %s at node %s, trying again: %s", subscription.queue_name, connection.node, error)
+        delay = _retry_delay(error) if error.code == "UNAVAILABLE" else _REFUSED_QUEUE_DELAY
+        self._call_later(delay, self._resubscribe, connection, subscription)
 
     def _resubscribe(self, connection: _Connection, subscription: _Subscription) -> None:
-        if connection is self._connection and not self._stopping:
-            self._subscribe(connection, subscription)
+        if connection is self._connection:
+            self._queue_requests.append((self._subscribe, subscription))
+            self._send_queue_requests(connection)
 
     def _switch_node(self, connection: _Connection, alternatives: Any) -> None:
         """Connect to another node, as this one drains; keep its connection until the jobs have moved.
 
         ``alternatives`` are the addresses in the node's DRAIN, which are tried first.
         """
+        self._queue_requests.clear()
         self._nodes.avoided = connection.node
         self._nodes.preferred = [node for node in _only_strings(alternatives) if node != connection.node]
         random.shuffle(self._nodes.preferred)
@@ -1579,7 +1624,7 @@ class Worker:
             message_type, payload = job._outcome = _fail_message(
                 "no node accepts a result of this size", "result_too_large", final=True)
         payload = {**payload, "jid": job.id, "tok": job._token}
-        credits = 0 if self._stopping else subscription.take_credits()
+        credits = 0 if self._stopping or subscription.sid is None else subscription.take_credits()
         if credits:
             payload["credits"] = credits
         job._connection = connection
@@ -1685,6 +1730,11 @@ class Worker:
                 connection.close()
         for _ in range(self._thread_count):
             self._work.put(None)
+
+
+def _queue_error(act: str, subscription: _Subscription, error: OverhopError) -> OverhopError:
+    """Return a node's refusal with the queue and what the worker asked for."""
+    return OverhopError(error.code, f"cannot {act} queue {subscription.queue_name!r}: {error.msg}", error.details)
 
 
 def _fail_message(message: str, error_type: str, code: Optional[str] = None, details: Any = None, *, final: bool = False,
