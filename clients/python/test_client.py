@@ -3,10 +3,11 @@
 import math
 import os
 import unittest
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, Dict, List, Tuple
 
-from fakenode import PATIENCE, FakeNode
+from fakenode import PATIENCE, FakeNode, NodeConnection
 from yardmaster import (AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB, SETQUEUE, STATUS, Client,
                         CodecError, ConnectionLost, JobFailed, OverhopError, encode)
 
@@ -14,7 +15,7 @@ JID = "q:0190a5b2-0000-7000-8000-000000000001"
 
 
 class ClientCase(unittest.TestCase):
-    def setUp(self):
+    def setUp(self) -> None:
         self.node = FakeNode()
         self.addCleanup(self.node.close)
         self.client = Client(self.node.address, timeout=PATIENCE)
@@ -22,13 +23,13 @@ class ClientCase(unittest.TestCase):
         self.executor = ThreadPoolExecutor(16)
         self.addCleanup(self.executor.shutdown)
 
-    def submit(self, call, *args, **options):
+    def submit(self, call: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
         """Call a function in another thread and return its future."""
         return self.executor.submit(call, *args, **options)
 
 
 class Jobs(ClientCase):
-    def test_enqueue_repeats_with_same_key(self):
+    def test_enqueue_repeats_with_same_key(self) -> None:
         future = self.submit(self.client.enqueue, "q", {"n": 2**63 - 1, "b": b"\xff"})
         connection = self.node.accept()
         _, first = connection.expect(ENQUEUE)
@@ -41,7 +42,7 @@ class Jobs(ClientCase):
         self.assertEqual(connection.answer(ENQUEUE, {"jid": JID}), first)
         self.assertEqual(future.result(PATIENCE), JID)
 
-    def test_enqueue_options(self):
+    def test_enqueue_options(self) -> None:
         future = self.submit(self.client.enqueue, "q", None, "resize", at=datetime(2030, 1, 1, tzinfo=timezone.utc), max_attempts=3,
                          retry_interval=1.5, timeout=60, retry_on_timeout=True, priority=9, key="order-1", unique_key="u", unique_ttl=10,
                          rate_limit_key="r", rate_limit=0.5, trace={"a": "b"})
@@ -53,26 +54,27 @@ class Jobs(ClientCase):
         })
         future.result(PATIENCE)
 
-    def test_debounce_with_generated_key(self):
+    def test_debounce_with_generated_key(self) -> None:
         future = self.submit(self.client.enqueue, "q", debounce_key="d", debounce=2)
         p = self.node.accept().answer(ENQUEUE, {"jid": JID})
         self.assertRegex(p.pop("key"), "^auto-[0-9a-f]{32}$")  # not a plain UUID, which the node would use as the job's id
         self.assertEqual(p, {"q": "q", "job_payload": None, "debounce_key": "d", "debounce_ms": 2000})
         future.result(PATIENCE)
 
-    def test_invalid_options(self):
-        for wrong, options in (
+    def test_invalid_options(self) -> None:
+        cases: List[Tuple[str, Dict[str, Any]]] = [
             ("key is empty", {"key": ""}),
             ("go together", {"rate_limit_key": "r"}), ("go together", {"debounce": 1}),
             ("more than 0", {"debounce_key": "d", "debounce": 0}),
             ("0 seconds or more", {"delay": -1}), ("0 seconds or more", {"delay": timedelta(seconds=-0.5)}),
             ("does not go with", {"debounce_key": "d", "debounce": 1, "delay": 1}),
             ("does not go with", {"debounce_key": "d", "debounce": 1, "rate_limit_key": "r", "rate_limit": 1}),
-        ):
+        ]
+        for wrong, options in cases:
             with self.subTest(options), self.assertRaisesRegex(ValueError, wrong):
                 self.client.enqueue("q", **options)
 
-    def test_enqueue_refused(self):
+    def test_enqueue_refused(self) -> None:
         future = self.submit(self.client.enqueue, "nope")
         connection = self.node.accept()
         rid, _ = connection.expect(ENQUEUE)
@@ -88,7 +90,7 @@ class Jobs(ClientCase):
         with self.assertRaisesRegex(ValueError, "zone"):
             self.client.enqueue("q", at=datetime(2030, 1, 1))
 
-    def test_floats_and_large_ints(self):
+    def test_floats_and_large_ints(self) -> None:
         future = self.submit(self.client.enqueue, "q", {"price": 19.99, "big": 2**64, "b": (True, None, "ä")}, wait=True)
         connection = self.node.accept()
         self.assertEqual(connection.hello["caps"], ["json", "content"])
@@ -102,7 +104,7 @@ class Jobs(ClientCase):
         self.assertIn(result.pop("huge"), (math.inf, 10**5000))  # Python may limit the digits of an int
         self.assertEqual(result, {"price": 0.1, "big": 2**64 + 1})
 
-    def test_failure_with_json_details(self):
+    def test_failure_with_json_details(self) -> None:
         future = self.submit(self.client.result, JID, timeout=PATIENCE)
         self.node.accept().answer(AWAIT, {"jid": JID, "status": "failed", "runtime": {"attempts_so_far": 2}, "result": None,
                                           "error": {"message": "no", "code": "E1", "details_json": b'{"after":1.5}'}})
@@ -110,7 +112,7 @@ class Jobs(ClientCase):
             future.result(PATIENCE)
         self.assertEqual(failed.exception.error, {"message": "no", "code": "E1", "details": {"after": 1.5}})
 
-    def test_payload_too_large_for_all_nodes(self):
+    def test_payload_too_large_for_all_nodes(self) -> None:
         future = self.submit(self.client.enqueue, "q", b"x" * 100_000)
         for _ in range(5):
             connection = self.node.accept()
@@ -119,7 +121,7 @@ class Jobs(ClientCase):
         with self.assertRaisesRegex(ConnectionLost, "too large"):
             future.result(PATIENCE)
 
-    def test_result_after_reconnect(self):
+    def test_result_after_reconnect(self) -> None:
         future = self.submit(self.client.result, JID, timeout=PATIENCE)
         connection = self.node.accept()
         connection.answer(AWAIT, {"pending": True})
@@ -130,7 +132,7 @@ class Jobs(ClientCase):
         self.assertEqual(future.result(PATIENCE), {"a": b"b"})
         self.assertEqual(self.client._end_queues, {})
 
-    def test_jobend_before_await_answer(self):
+    def test_jobend_before_await_answer(self) -> None:
         future = self.submit(self.client.result, JID)
         connection = self.node.accept()
         rid, _ = connection.expect(AWAIT)
@@ -140,14 +142,14 @@ class Jobs(ClientCase):
             future.result(PATIENCE)
         self.assertEqual((failed.exception.attempts, failed.exception.error["code"]), (2, "X"))
 
-    def send_parts(self, connection, value, encoding, whole, version="v"):
+    def send_parts(self, connection: NodeConnection, value: str, encoding: str, whole: bytes, version: str = "v") -> None:
         """Answer the CONTENTs for a value, four bytes each; the last part has another version if that is given."""
         for offset in range(0, len(whole), 4):
             data, last = whole[offset:offset + 4], offset + 4 >= len(whole)
             request = connection.answer(CONTENT, {"size": len(whole), "encoding": encoding, "data": data, "version": version if last else "v"})
             self.assertEqual(request, {"jid": JID, "value": value, "offset": offset})
 
-    def test_result_too_large_for_a_frame(self):
+    def test_result_too_large_for_a_frame(self) -> None:
         future = self.submit(self.client.result, JID)
         connection = self.node.accept()
         connection.answer(AWAIT, {"status": "completed", "attempts": 1, "result": None, "omitted": ["payload", "result"]})
@@ -157,7 +159,7 @@ class Jobs(ClientCase):
         self.send_parts(connection, "payload", "msgpack", encode([b"\xff", "large"]))
         self.assertEqual(future.result(PATIENCE), [b"\xff", "large"])
 
-    def test_content_that_cannot_be_read(self):
+    def test_content_that_cannot_be_read(self) -> None:
         future = self.submit(self.client.payload, JID)
         connection = self.node.accept()
         self.send_parts(connection, "payload", "json", b'"changed"', "another")
@@ -176,7 +178,7 @@ class Jobs(ClientCase):
         with self.assertRaisesRegex(OverhopError, "RESPONSE_TOO_LARGE.*older release"):
             Client(old.address, timeout=PATIENCE).payload(JID)
 
-    def test_job_removed_during_await(self):
+    def test_job_removed_during_await(self) -> None:
         future = self.submit(self.client.result, JID)
         connection = self.node.accept()
         connection.answer(AWAIT, {"pending": True})
@@ -186,15 +188,15 @@ class Jobs(ClientCase):
             future.result(PATIENCE)
         self.assertEqual(failed.exception.error["type"], "removed")
 
-    def test_clear_queue_with_empty_statuses(self):
+    def test_clear_queue_with_empty_statuses(self) -> None:
         unconnected = Client("127.0.0.1:1", timeout=0.1)
         self.assertEqual(unconnected.clear_queue("q", []), 0)
         future = self.submit(self.client.clear_queue, "q", ["failed"])
         self.assertEqual(self.node.accept().answer(CLRQUEUE, {"removed": 3}), {"q": "q", "statuses": ["failed"]})
         self.assertEqual(future.result(PATIENCE), 3)
 
-    def test_set_queue(self):
-        connection = None
+    def test_set_queue(self) -> None:
+        connection: Any = None
         for limit in (5, None):
             future = self.submit(self.client.set_queue, "q", limit=limit)
             connection = connection or self.node.accept()
@@ -204,13 +206,14 @@ class Jobs(ClientCase):
         self.assertEqual(connection.answer(SETQUEUE, {}), {"q": "q", "config": {"retry_on_timeout": False}})
         future.result(PATIENCE)
 
-    def test_set_job(self):
+    def test_set_job(self) -> None:
         day = datetime(2030, 1, 1, tzinfo=timezone.utc)
-        connection = None
-        for options, sent in (
+        changes: List[Tuple[Dict[str, Any], Dict[str, Any]]] = [
             ({"delay": 0}, {"delay_ms": 0}), ({"delay": timedelta(days=1), "priority": 9}, {"delay_ms": 86_400_000, "priority": 9}),
             ({"at": day}, {"scheduled_at": "2030-01-01T00:00:00.000000+00:00"}), ({"priority": 0}, {"priority": 0}),
-        ):
+        ]
+        connection: Any = None
+        for options, sent in changes:
             future = self.submit(self.client.set_job, JID, **options)
             connection = connection or self.node.accept()
             self.assertEqual(connection.answer(SETJOB, {"status": "delayed"}), {"jid": JID, **sent})
@@ -220,26 +223,27 @@ class Jobs(ClientCase):
         connection.refuse(rid, "JOB_NOT_PENDING")
         with self.assertRaisesRegex(OverhopError, "JOB_NOT_PENDING"):
             future.result(PATIENCE)
-        for wrong, options in (
+        refused: List[Tuple[str, Dict[str, Any]]] = [
             ("nothing to change", {}), ("not both", {"at": day, "delay": 0}), ("0 seconds or more", {"delay": -1}),
             ("0 seconds or more", {"delay": math.nan}), ("0 to 9", {"priority": 10}), ("zone", {"at": datetime(2030, 1, 1)}),
-        ):
+        ]
+        for wrong, options in refused:
             with self.subTest(options), self.assertRaisesRegex(ValueError, wrong):
                 self.client.set_job(JID, **options)
 
-    def test_result_timeout(self):
+    def test_result_timeout(self) -> None:
         future = self.submit(self.client.result, JID, timeout=0.1)
         self.assertLessEqual(self.node.accept().answer(AWAIT, {"pending": True})["timeout_ms"], 100)
         with self.assertRaisesRegex(TimeoutError, "has not ended"):
             future.result(PATIENCE)
 
-    def test_await_rate_limited(self):
+    def test_await_rate_limited(self) -> None:
         self.check_await_repeated("RATE_LIMITED")
 
-    def test_await_of_job_unknown_at_first(self):
+    def test_await_of_job_unknown_at_first(self) -> None:
         self.check_await_repeated("JOB_NOT_FOUND")
 
-    def check_await_repeated(self, code):
+    def check_await_repeated(self, code: str) -> None:
         """Checks that the client repeats an AWAIT that is refused with this code."""
         future = self.submit(self.client.result, JID)
         connection = self.node.accept()
@@ -248,7 +252,7 @@ class Jobs(ClientCase):
         connection.answer(AWAIT, {"status": "completed", "result": 5, "runtime": {"attempts_so_far": 1}})
         self.assertEqual(future.result(PATIENCE), 5)
 
-    def test_threads_share_a_connection(self):
+    def test_threads_share_a_connection(self) -> None:
         futures = [self.submit(self.client.enqueue, "q", n) for n in range(16)]
         connection = self.node.accept()
         payloads = {}
@@ -261,7 +265,7 @@ class Jobs(ClientCase):
 
 
 class Connections(ClientCase):
-    def test_drain_switches_node(self):
+    def test_drain_switches_node(self) -> None:
         other = FakeNode()
         self.addCleanup(other.close)
         future = self.submit(self.client.job, JID)
@@ -274,11 +278,12 @@ class Connections(ClientCase):
         other.accept().answer(STATUS, {"application": {}})
         self.assertEqual(future.result(PATIENCE), {"application": {}})
 
-    def test_repeated_request_was_already_executed(self):
-        for t, call, code in (
+    def test_repeated_request_was_already_executed(self) -> None:
+        calls: List[Tuple[int, Callable[[str], Any], str]] = [
             (PAUSE, self.client.pause, "QUEUE_ALREADY_PAUSED"), (RMQUEUE, self.client.remove_queue, "QUEUE_NOT_FOUND"),
             (CANCEL, self.client.cancel, "JOB_ALREADY_TERMINAL"),
-        ):
+        ]
+        for t, call, code in calls:
             with self.subTest(code):
                 future = self.submit(call, "q")
                 connection = self.node.accept()
@@ -295,7 +300,7 @@ class Connections(ClientCase):
                     future.result(PATIENCE)
                 connection.close()
 
-    def test_unreachable_node(self):
+    def test_unreachable_node(self) -> None:
         dead = FakeNode()
         dead.close()
         with self.assertRaises(ConnectionLost):
@@ -306,7 +311,7 @@ class Connections(ClientCase):
         self.node.accept().answer(LSQUEUE, {"queues": []})
         self.assertEqual(future.result(PATIENCE), [])
 
-    def test_token(self):
+    def test_token(self) -> None:
         node = FakeNode(token="secret")
         self.addCleanup(node.close)
         with self.assertRaises(OverhopError) as refused:
@@ -314,7 +319,7 @@ class Connections(ClientCase):
         self.assertEqual(refused.exception.code, "UNAUTHORIZED")
 
     @unittest.skipUnless(hasattr(os, "fork"), "this system does not fork")
-    def test_forked_child_opens_own_connection(self):
+    def test_forked_child_opens_own_connection(self) -> None:
         future = self.submit(self.client.stats, "q")
         connection = self.node.accept()
         connection.answer(QSTATS, {"stats": {"new": 1}})
@@ -338,21 +343,21 @@ class Connections(ClientCase):
             os.close(writer)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
 
-    def test_close_fails_pending_calls(self):
+    def test_close_fails_pending_calls(self) -> None:
         future = self.submit(self.client.stats, "q")
         self.node.accept().expect(QSTATS)
         self.client.close()
         with self.assertRaises(ConnectionLost):
             future.result(PATIENCE)
 
-    def test_large_frames_both_ways(self):
+    def test_large_frames_both_ways(self) -> None:
         big = b"\x00" * (6 << 20)
         future = self.submit(self.client.jobs, "q", "x" * (1 << 20))
         p = self.node.accept().answer(LSJOB, {"jobs": [{"payload": big}]})
         self.assertEqual(len(p["status"]), 1 << 20)
         self.assertEqual(future.result(PATIENCE), [{"payload": big}])
 
-    def test_invalid_bytes_close_connection(self):
+    def test_invalid_bytes_close_connection(self) -> None:
         for data in (b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
             future = self.submit(self.client.status)
             connection = self.node.accept()

@@ -3,6 +3,7 @@
 import os
 import unittest
 from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, List
 
 import yardmaster
 from yardmaster import CodecError, decode, encode
@@ -15,7 +16,7 @@ register subscribe""".split())
 
 
 class GoldenFrames(unittest.TestCase):
-    def test_decode_and_encode(self):
+    def test_decode_and_encode(self) -> None:
         count = 0
         for name in sorted(os.listdir(FRAMES)):
             if not name.endswith(".hex") or name.startswith("reject"):
@@ -32,7 +33,7 @@ class GoldenFrames(unittest.TestCase):
                 count += 1
         self.assertGreater(count, 15)
 
-    def test_quest(self):
+    def test_quest(self) -> None:
         with open(os.path.join(FRAMES, "quest.hex"), encoding="ascii") as file:
             t, rid, p = yardmaster.parse_envelope(bytes.fromhex(file.read())[4:])
         self.assertEqual((t, rid), (yardmaster.QUEST, "0"))
@@ -42,7 +43,7 @@ class GoldenFrames(unittest.TestCase):
 
 
 class Values(unittest.TestCase):
-    def test_round_trip(self):
+    def test_round_trip(self) -> None:
         edges = [n for bits in (5, 7, 8, 15, 16, 31, 32, 63) for n in (2**bits - 1, -2**bits)]
         edges += [2**bits for bits in (5, 7, 8, 15, 16, 31, 32)] + [-2**bits - 1 for bits in (5, 7, 8, 15, 16, 31, 32)]
         lengths = (0, 1, 15, 16, 31, 32, 255, 256, 65535, 65536)
@@ -55,7 +56,7 @@ class Values(unittest.TestCase):
             self.assertEqual(decoded, value)
             self.assertIs(type(decoded), type(value))
 
-    def test_shortest_encoding(self):
+    def test_shortest_encoding(self) -> None:
         for value, text in (
             (127, "7f"), (128, "cc80"), (-32, "e0"), (-33, "d0df"), (65536, "ce00010000"), (-32769, "d2ffff7fff"),
             (2**63 - 1, "cf7fffffffffffffff"), (-2**63, "d38000000000000000"), ((1, b"a"), "9201c40161"),
@@ -63,7 +64,7 @@ class Values(unittest.TestCase):
         ):
             self.assertEqual(encode(value).hex(), text)
 
-    def test_longer_encodings(self):
+    def test_longer_encodings(self) -> None:
         for text, value in (
             ("cf0000000000000001", 1), ("d3ffffffffffffffff", -1), ("d90161", "a"), ("da000161", "a"), ("db0000000161", "a"),
             ("c6000000016b", b"k"), ("dc000101", [1]), ("dd0000000101", [1]), ("de0001a16101", {"a": 1}),
@@ -71,8 +72,9 @@ class Values(unittest.TestCase):
         ):
             self.assertEqual(decode(bytes.fromhex(text)), value)
 
-    def test_depth(self):
-        for nest in (lambda v: [v], lambda v: {"k": v}):
+    def test_depth(self) -> None:
+        nests: List[Callable[[Any], Any]] = [lambda v: [v], lambda v: {"k": v}]
+        for nest in nests:
             value = None
             for _ in range(128):
                 value = nest(value)
@@ -82,7 +84,7 @@ class Values(unittest.TestCase):
         with self.assertRaisesRegex(CodecError, "too deep"):
             decode(b"\x91" * 100_000 + b"\xc0")
 
-    def test_encode_errors(self):
+    def test_encode_errors(self) -> None:
         for value, message in (
             (1.5, "no floats"), ({"a": [2.0]}, "no floats"), (2**63, "64 bits"), (-2**63 - 1, "64 bits"),
             ({1: 2}, "must be str"), ("\ud800", "UTF-8"), (object(), "object"), ({"\udfff": 1}, "UTF-8"), ({1, 2}, "set"),
@@ -90,7 +92,7 @@ class Values(unittest.TestCase):
             with self.assertRaisesRegex(CodecError, message):
                 encode(value)
 
-    def test_decode_errors(self):
+    def test_decode_errors(self) -> None:
         for text, message in (
             ("", "cut off"), ("c1", "reserved"), ("ca00000000", "float"), ("cb0000000000000000", "float"),
             ("d40100", "extension"), ("c7010100", "extension"), ("cf8000000000000000", "64 bits"), ("a1ff", "UTF-8"),
@@ -101,7 +103,7 @@ class Values(unittest.TestCase):
             with self.subTest(text), self.assertRaisesRegex(CodecError, message):
                 decode(bytes.fromhex(text))
 
-    def test_envelopes(self):
+    def test_envelopes(self) -> None:
         for value in (
             [], 1, {}, {"v": 2, "t": 1, "rid": "", "p": {}}, {"v": 1, "t": 1, "rid": "a", "p": {}},
             {"v": 2, "t": True, "rid": "a", "p": {}}, {"v": 2, "t": 1, "rid": 1, "p": {}}, {"v": 2, "t": 1, "rid": "a", "p": []},
@@ -113,7 +115,7 @@ class Values(unittest.TestCase):
 
 
 class TimesAndAddresses(unittest.TestCase):
-    def test_times(self):
+    def test_times(self) -> None:
         at = datetime(2026, 2, 23, 10, 18, 33, 123456, timezone.utc)
         for text in ("2026-02-23T10:18:33.123456Z", "2026-02-23T10:18:33.123456789+00:00", "2026-02-23T12:18:33.123456+02:00"):
             self.assertEqual(yardmaster.parse_time(text), at)
@@ -126,7 +128,7 @@ class TimesAndAddresses(unittest.TestCase):
         east = at.astimezone(timezone(timedelta(hours=9)))
         self.assertEqual(yardmaster.parse_time(yardmaster._format_time(east)), at)
 
-    def test_addresses(self):
+    def test_addresses(self) -> None:
         for text, expected in (
             ("n1:1", ("n1", 1)), ("n1", ("n1", 9876)), ("[::1]:7", ("::1", 7)), ("[::1]", ("::1", 9876)), ("::1", ("::1", 9876)),
             (":5", ("127.0.0.1", 5)),

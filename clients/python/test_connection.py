@@ -16,31 +16,31 @@ from yardmaster import LSJOB, PING, PONG, STATUS, Client, ConnectionLost
 
 @unittest.skipUnless(shutil.which("openssl"), "openssl is needed to generate a certificate")
 class TLS(unittest.TestCase):
+    server: ssl.SSLContext
+    cert: str  # path of the certificate
+
     @classmethod
-    def setUpClass(cls):
-        cls.dir = tempfile.TemporaryDirectory()
-        cls.cert, key = os.path.join(cls.dir.name, "cert.pem"), os.path.join(cls.dir.name, "key.pem")
+    def setUpClass(cls) -> None:
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.cert, key = os.path.join(directory.name, "cert.pem"), os.path.join(directory.name, "key.pem")
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
                         "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cls.cert],
                        check=True, capture_output=True)
         cls.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         cls.server.load_cert_chain(cls.cert, key)
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.dir.cleanup()
-
-    def setUp(self):
+    def setUp(self) -> None:
         self.node = FakeNode(self.server)
         self.addCleanup(self.node.close)
 
-    def test_large_requests_and_answers_at_once(self):
+    def test_large_requests_and_answers_at_once(self) -> None:
         client = Client(self.node.address, tls=ssl.create_default_context(cafile=self.cert), timeout=PATIENCE)
         self.addCleanup(client.close)
         sent = ["x" * (3 << 20) + str(i) for i in range(4)]
         received = []
 
-        def call(i):
+        def call(i: int) -> None:
             received.append(client.jobs(sent[i], "completed")[0]["jid"])
         threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
         for t in threads:
@@ -54,17 +54,17 @@ class TLS(unittest.TestCase):
             t.join(PATIENCE)
         self.assertEqual(sorted(received), sorted(sent))
 
-    def test_unknown_certificate(self):
+    def test_unknown_certificate(self) -> None:
         with self.assertRaisesRegex(ConnectionLost, "certificate verify failed"):
             Client(self.node.address, tls=ssl.create_default_context(), timeout=1).ping()
 
-    def test_client_without_tls(self):
+    def test_client_without_tls(self) -> None:
         with self.assertRaises(ConnectionLost):
             Client(self.node.address, timeout=1).ping()
 
 
 class SilentNode(unittest.TestCase):
-    def test_switch_from_silent_node(self):
+    def test_switch_from_silent_node(self) -> None:
         with unittest.mock.patch("yardmaster._PING_AFTER", 0.2), unittest.mock.patch("yardmaster._BUSY_TIMEOUT", 1.5):
             node = FakeNode()
             self.addCleanup(node.close)
@@ -82,7 +82,7 @@ class SilentNode(unittest.TestCase):
             thread.join(PATIENCE)
             self.assertEqual(answers, [{"here": True}])
 
-    def test_wait_for_slow_answer(self):
+    def test_wait_for_slow_answer(self) -> None:
         with unittest.mock.patch("yardmaster._PING_AFTER", 0.1), unittest.mock.patch("yardmaster._IDLE_TIMEOUT", 0.3):
             node = FakeNode()
             self.addCleanup(node.close)
