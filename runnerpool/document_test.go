@@ -135,3 +135,60 @@ func TestDoc_ExampleReadme(t *testing.T) {
 	}))
 	y.expect(y.askParams(string(command[1]), string(command[2]), nil), job.Success, true, "")
 }
+
+// The handlers in the guide and in the README of the example work with its file. The test
+// adds what belongs to the reader's program.
+func TestDoc_Handlers(t *testing.T) {
+	example, err := filepath.Abs("../examples/runner-python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `import runner
+from runner import handler, Retry
+from types import SimpleNamespace
+gateway = SimpleNamespace(ready=lambda: bool(delivered))
+delivered = []
+def deliver(address, fence):
+    delivered.append((address, fence))
+@handler("open")
+def open_gateway(job):
+    delivered.append(job.fence)
+%s
+runner.main()
+`
+	for page, test := range map[string]struct {
+		requests []string // functions, with params after a space
+		outcomes []string
+	}{
+		"../docs/guides/runners.md":           {[]string{`send {"to":"ann"}`}, []string{`success {"sent":"ann"}`}},
+		"../examples/runner-python/README.md": {[]string{`mail.send {"to":["ann"]}`, `open {}`, `mail.send {"to":["ann","bob"]}`}, []string{"retry 30s", "success", `success {"sent":2}`}},
+	} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := regexp.MustCompile("(?s)```python\n(.*?)```").FindAllSubmatch(text, -1)
+		if len(blocks) != 1 {
+			t.Fatalf("%s has %d handlers in Python, want one", page, len(blocks))
+		}
+		file := filepath.Join(t.TempDir(), "handlers.py")
+		if err := os.WriteFile(file, fmt.Appendf(nil, script, blocks[0][1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		y := startHarness(t, testConfig("", func(c *RunnerConfig) {
+			c.Cmd = []string{program(t, "python3"), file}
+			c.Env = map[string]string{nodeMode: "", "PYTHONPATH": example, "PYTHONDONTWRITEBYTECODE": "1"}
+		}))
+		for i, request := range test.requests {
+			function, params, _ := strings.Cut(request, " ")
+			o := y.askParams(function, params, nil)
+			outcome := strings.TrimSpace(fmt.Sprintf("%s %s", o.Status, o.Result.Data))
+			if o.RetryAfter != nil {
+				outcome = fmt.Sprintf("%s %s", o.Status, *o.RetryAfter)
+			}
+			if outcome != test.outcomes[i] {
+				t.Errorf("%s: %s gives %s %+v, want %s", page, request, outcome, o.Fault, test.outcomes[i])
+			}
+		}
+	}
+}

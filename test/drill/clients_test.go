@@ -81,6 +81,7 @@ func TestClients(t *testing.T) {
 	cl, ctx := newHarness(t, 90*time.Second)
 	t.Run("go examples", func(t *testing.T) { goExamples(t, ctx, cl) })
 	t.Run("python examples", func(t *testing.T) { pythonExamples(t, ctx, cl) })
+	t.Run("python guide", func(t *testing.T) { pythonGuide(t, ctx, cl) })
 	t.Run("python content", func(t *testing.T) { pythonContent(t, ctx, cl) })
 	t.Run("python failover", func(t *testing.T) { pythonFailover(t, ctx, cl) })
 }
@@ -89,25 +90,39 @@ func TestClients(t *testing.T) {
 // and a producer, to files.
 func examples(t *testing.T, cl *Cluster, page, language string, most int) (worker, producer string) {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	blocks := codeBlocks(t, page, language)
 	if len(blocks) != 2 {
 		t.Fatalf("%s has %d examples, want a worker and a producer", page, len(blocks))
 	}
 	var files [2]string
 	for i, block := range blocks {
-		if lines := strings.Count(block[1], "\n"); lines > most {
+		if lines := strings.Count(block, "\n"); lines > most {
 			t.Errorf("example %d of %s has %d lines, should have at most %d", i+1, page, lines, most)
 		}
 		files[i] = filepath.Join(cl.Dir, fmt.Sprintf("example%d.%s", i+1, language))
-		if err := os.WriteFile(files[i], []byte(block[1]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, files[i], block)
 	}
 	return files[0], files[1]
+}
+
+// codeBlocks returns the content of a page's fenced blocks of a language.
+func codeBlocks(t *testing.T, page, language string) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, block[1])
+	}
+	return blocks
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // goExamples builds and runs the examples of the guide to workers.
@@ -152,6 +167,36 @@ func pythonExamples(t *testing.T, ctx context.Context, cl *Cluster) {
 		if output := producer.Log(); !strings.Contains(output, want) {
 			t.Errorf("the producer did not print %q:\n%s", want, output)
 		}
+	}
+	if err := worker.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	endWell(t, ctx, worker)
+}
+
+// pythonGuide runs the worker in the guide to workers with the job that the guide enqueues,
+// and with one that it refuses.
+func pythonGuide(t *testing.T, ctx context.Context, cl *Cluster) {
+	page := filepath.Join("..", "..", "docs", "guides", "workers.md")
+	blocks := codeBlocks(t, page, "python")
+	if len(blocks) != 1 || !strings.Contains(blocks[0], `"127.0.0.1:9876"`) {
+		t.Fatalf("%s has %d examples in Python, want a worker at 127.0.0.1:9876", page, len(blocks))
+	}
+	file := filepath.Join(cl.Dir, "guide.py")
+	writeFile(t, file, strings.Replace(blocks[0], "127.0.0.1:9876", cl.Edges()[0], 1))
+	worker := pythonProcess(t, cl, "guide-worker", file)
+	command := regexp.MustCompile(`(?m)^yardmaster (enqueue .* --params )'(.*)' (--wait)$`).FindStringSubmatch(strings.Join(codeBlocks(t, page, "sh"), "\n"))
+	if command == nil {
+		t.Fatalf("%s enqueues no job", page)
+	}
+	words := strings.Fields(command[1])
+	output, err := cl.Nodes[0].Command(ctx, append(words, command[2], command[3])...)
+	if err != nil || !strings.Contains(output, `{"sent":"ann@example.org"}`) {
+		t.Errorf("the job of the guide: %v, %s", err, output)
+	}
+	output, err = cl.Nodes[0].Command(ctx, append(words, `{"to":"ann"}`, command[3])...)
+	if err == nil || !strings.Contains(output, "no address") {
+		t.Errorf("a job without an address: %v, %s", err, output)
 	}
 	if err := worker.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -222,9 +267,7 @@ func pythonFailover(t *testing.T, ctx context.Context, cl *Cluster) {
 	}
 	killAuthority(t, ctx, cl)
 	more(100, "")
-	if err := os.WriteFile(gate, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, gate, "")
 	endWell(t, ctx, producer)
 	judgePython(t, ctx, cl, producer.Log(), witness)
 	if err := worker.Signal(syscall.SIGTERM); err != nil {
