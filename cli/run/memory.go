@@ -8,26 +8,18 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// nodeGCPercent is the GOGC of a node. A node allocates much and keeps little;
-// with the default of 100, marking took a sixth of its CPU time under load. A
-// GOGC in the environment takes precedence.
-const nodeGCPercent = 400
-
 // minMemoryLimit is the smallest memory limit that is set, in bytes. With less, a
 // node would spend all its time on garbage collection.
 const minMemoryLimit = 256 << 20
 
-// tuneMemory configures the garbage collector for a node: collections are rare
-// until memory use approaches half of the available memory. GOGC and GOMEMLIMIT
-// in the environment take precedence.
-func tuneMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(nodeGCPercent)
+// setMemoryLimit sets the memory limit of a node, if one is known and GOMEMLIMIT is not in
+// the environment.
+func setMemoryLimit() {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		if limit, known := memoryLimit(memlimit.FromSystem, memlimit.FromCgroup); known {
-			debug.SetMemoryLimit(limit)
-		}
+	if limit, known := memoryLimit(memlimit.FromSystem, memlimit.FromCgroup); known {
+		debug.SetMemoryLimit(limit)
 	}
 }
 

@@ -59,7 +59,7 @@ variables YARD_<TABLE>_<KEY> override the file, the flags below override both.`,
 		if err != nil {
 			return err
 		}
-		tuneMemory()
+		setMemoryLimit()
 		if file := env.Program.File; file != "" {
 			cfg.RRQ.Warden = []string{file, wardenName}
 		}

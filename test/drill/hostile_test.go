@@ -46,7 +46,6 @@ func TestHostile_Clients(t *testing.T) {
 	defer cancel()
 	cl, err := procs.Start(ctx, procs.Options{
 		Nodes: 1, Dir: t.TempDir(), Binary: program, Profile: true,
-		Env:    []string{"GOGC=100"}, // keeps garbage from hiding memory in use
 		Config: "[limits]\nwrite_timeout = \"1s\"\nmax_connections_per_address = 20000\n",
 	})
 	if err != nil {
