@@ -162,8 +162,8 @@ func (s *sampler) takeNodes(ctx context.Context) (files map[string]float64) {
 		set("Go heap in use", "bytes", judgeMemory, u.heap)
 		set("Goroutines", "", judgeCount, u.goroutines)
 		set("Open files", "", judgeCount, u.files)
-		set("Disk", "bytes", judgeDisk, u.disk)
-		set("Raft log and snapshots", "bytes", judgeMemory, u.raft)
+		set("Disk", "bytes", judgeLedger, u.disk)
+		set("Raft log and snapshots", "bytes", judgeLedger, u.raft)
 		set("Raft logs of streams", "bytes", judgeDisk, u.streamRaft)
 		s.bounds.snapshots(n.Name, u.snapshots)
 		for name, size := range u.streams {

@@ -24,14 +24,15 @@ type levelRule struct {
 	judged  bool
 	typical bool    // compare medians instead of peaks, see [Judge]
 	floor   float64 // growth below it does not count
-	memory  bool    // it grows until the ids of finished jobs are forgotten
+	withIDs bool    // it contains the ids of finished jobs, and grows until the first are forgotten
 }
 
 // The rules of all series. A floor is the growth that a change of circumstances, such as
 // another distribution of leaders, may cause.
 var (
 	notJudged   = levelRule{}
-	judgeMemory = levelRule{judged: true, memory: true, floor: 24 << 20}
+	judgeMemory = levelRule{judged: true, withIDs: true, floor: 24 << 20}
+	judgeLedger = levelRule{judged: true, withIDs: true, floor: 8 << 20}
 	judgeDisk   = levelRule{judged: true, floor: 8 << 20}
 	judgeCount  = levelRule{judged: true, floor: 64}
 	judgeFast   = levelRule{judged: true, typical: true, floor: 25}  // milliseconds, medians
@@ -91,7 +92,7 @@ func (r *recorder) judge(length, forget time.Duration) (levels []Level) {
 			continue
 		}
 		from := warmUp
-		if s.rule.memory {
+		if s.rule.withIDs {
 			from = max(warmUp, forget+forget/4)
 		}
 		l := Level{Note: fmt.Sprintf("grows until ids are forgotten, after %s; a third of the run must follow", forget)}
