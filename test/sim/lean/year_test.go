@@ -199,8 +199,12 @@ func (y *year) fill(r *job.Record, day int) {
 		kind, more = "for a runner", `,"function":"`+Runner+`#go"`
 	case k < 400:
 		kind, more = "with a priority", fmt.Sprintf(`,"priority":%d`, number%10)
+	case k < 410:
+		kind, more = "for a runner that does not exist", fmt.Sprintf(`,"function":"r%d#f%d"`, number, number)
+	case k < 420:
+		kind, more = "with a function name of its own", fmt.Sprintf(`,"function":"f%d"`, number)
 	}
-	if kind != "fails" {
+	if kind != "fails" && kind != "for a runner that does not exist" {
 		y.succeed++
 	}
 	y.kinds[kind]++
