@@ -294,6 +294,8 @@ func TestUsage(t *testing.T) {
 		{"job list mail --limit 0", "--limit must be at least 1"},
 		{"queue add a.b", `queue name "a.b"`},
 		{"retention set age=1d", `retention setting "age"; must be one of finished.age, finished.count, failed.age, `},
+		{"retention set finished.age=99999999d", `finished.age: "99999999d" is too long; the longest duration is 3650d`},
+		{"retention set finished.count=few", `finished.count is "few": must be a number, or default`},
 		{"queue set mail --retention finished.age=1s", "finished.age is 1s; must be 1m to 3650d"},
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
 		{"events --type bang", `--type is "bang": must be one of authority-acquired`},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -16,7 +17,8 @@ import (
 const (
 	defaultListLimit = 50
 	maxListLimit     = 1000
-	maxListScan      = 50_000 // jobs of other functions that one request passes over
+	maxListBytes     = 600 << 10 // of its JSON, so that it fits a NATS message
+	maxListScan      = 50_000    // jobs of other functions that one request passes over
 )
 
 // list returns a page of the jobs that the request selects.
@@ -58,7 +60,7 @@ func jobQuery(q *api.JobListRequest) (*ledger.JobQuery, error) {
 	if q.After != "" {
 		place, ok := parseCursor(q.After, query.Oldest)
 		if !ok {
-			return nil, &job.InvalidError{Reason: fmt.Sprintf("after is %q, which is no cursor of such a list; give next of the previous page, which was requested in the same order, or leave it out for the first page", job.CutText(q.After, maxShownName))}
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("after is %q; must be next of a page in the same order", job.CutText(q.After, 60))}
 		}
 		query.After = &place
 	}
@@ -67,18 +69,20 @@ func jobQuery(q *api.JobListRequest) (*ledger.JobQuery, error) {
 
 // jobList returns a page as the API shows it. If it is too large, it has fewer jobs.
 func jobList(page *ledger.JobPage, oldest bool) (*api.JobList, error) {
-	list := &api.JobList{Jobs: make([]api.Job, len(page.Jobs)), Totals: api.StateCounts(page.Totals)}
+	list := &api.JobList{Jobs: make([]api.Job, 0, len(page.Jobs)), Totals: api.StateCounts(page.Totals)}
+	size := 0
 	for i := range page.Jobs {
-		list.Jobs[i] = api.ListedJobOf(&page.Jobs[i].View)
-	}
-	fit, err := fitting(list.Jobs)
-	if err != nil {
-		return nil, err
-	}
-	if fit < len(list.Jobs) {
-		last := &page.Jobs[fit-1]
-		page.Next = &ledger.JobPlace{Accepted: last.Created.UnixNano(), ID: last.ID}
-		list.Jobs = list.Jobs[:fit]
+		listed := api.ListedJobOf(&page.Jobs[i].View)
+		text, err := json.Marshal(&listed)
+		if err != nil {
+			return nil, fmt.Errorf("job %s: %w", listed.ID, err)
+		}
+		if size += len(text); size > maxListBytes && i > 0 {
+			last := &page.Jobs[i-1]
+			page.Next = &ledger.JobPlace{Accepted: last.Created.UnixNano(), ID: last.ID}
+			break
+		}
+		list.Jobs = append(list.Jobs, listed)
 	}
 	if page.Next != nil {
 		list.Next = cursor(*page.Next, oldest)

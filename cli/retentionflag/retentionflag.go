@@ -31,7 +31,7 @@ func Parse(settings []string, ofQueue bool) (*api.RetentionChange, error) {
 		if value != "default" {
 			n, err := retentionValue(key, value)
 			if err != nil {
-				return nil, fmt.Errorf("%s is %q: %w", name, value, err)
+				return nil, err
 			}
 			setting = api.SetTo(n)
 		}
@@ -64,7 +64,7 @@ func retentionValue(key job.RetentionKey, text string) (int64, error) {
 	case job.BoundAge:
 		d, err := duration.Parse(text)
 		if err != nil {
-			return 0, fmt.Errorf("must be a duration, such as 12h or 30d, or default")
+			return 0, fmt.Errorf("%s: %w", key, err)
 		}
 		return d.Milliseconds(), nil
 	case job.BoundBytes:
@@ -78,10 +78,10 @@ func retentionValue(key job.RetentionKey, text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil && key.Bound == job.BoundBytes {
-		return 0, fmt.Errorf("must be a number of bytes, such as 1073741824 or 1GiB, or default")
+		return 0, fmt.Errorf("%s is %q: must be a number of bytes, such as 1073741824 or 1GiB, or default", key, text)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("must be a number, or default")
+		return 0, fmt.Errorf("%s is %q: must be a number, or default", key, text)
 	}
 	return n, nil
 }
