@@ -75,7 +75,7 @@ type QueueListRequest struct {
 	After string `json:"after"` // Next of the previous page; "" means the first page
 }
 
-// QueueList is a page of the queues, by name. A large page has fewer queues than its limit.
+// QueueList is a page of the queues, by name.
 type QueueList struct {
 	Queues []Queue `json:"queues"`
 	Next   string  `json:"next,omitempty"` // After of the next page; "" means that this is the last one

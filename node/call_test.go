@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/node/config"
@@ -74,6 +76,26 @@ func TestBulk_ErrorTextsBounded(t *testing.T) {
 	}
 	if len(said.body) >= 1<<20 {
 		t.Errorf("the reply has %d bytes", len(said.body))
+	}
+}
+
+// The largest params and result that are shown fit in one reply, also if they consist of
+// characters that are escaped in HTML.
+func TestCall_LargeResult(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	send(t, n, "PUT", "/v1/queues/html", "{}").decode(t, http.StatusOK, nil)
+	text := strings.Repeat("<", api.MaxShownBytes-100)
+	serve(t, n, "html", func(context.Context, *overhop.Quest) (overhop.Raw, error) { return overhop.AppendValue(nil, text), nil })
+	c := dialAs(t, n, cluster.DialOptions{})
+	for _, r := range []struct{ subject, body string }{
+		{api.Subject("call", "html"), `{"id":"k","params":{"text":"` + text + `"}}`},
+		{api.Subject("job-show"), `{"id":"k","queue":"html"}`},
+	} {
+		reply, err := c.Request(t.Context(), r.subject, []byte(r.body))
+		if err != nil || !strings.Contains(string(reply), `"result":"`+text+`"`) {
+			t.Errorf("%s: %d bytes, %v", r.subject, len(reply), err)
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ func jobQuery(q *api.JobListRequest) (*ledger.JobQuery, error) {
 	if q.After != "" {
 		place, ok := parseCursor(q.After, query.Oldest)
 		if !ok {
-			return nil, &job.InvalidError{Reason: fmt.Sprintf("after is %q; must be next of a page in the same order", job.CutText(q.After, 60))}
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("after is %q, which is no cursor of such a list; give next of the previous page, which was requested in the same order, or leave it out for the first page", job.CutText(q.After, maxShownName))}
 		}
 		query.After = &place
 	}

@@ -37,20 +37,29 @@ func (h *Queues) list(ctx context.Context, q *api.QueueListRequest) (*api.QueueL
 	list := &api.QueueList{}
 	h.View(func(l *ledger.Ledger) {
 		l.QueuesAfter(q.After, func(v ledger.QueueView) bool {
+			if len(list.Queues) == limit {
+				list.Next = list.Queues[limit-1].Name
+				return false
+			}
 			list.Queues = append(list.Queues, api.QueueOf(&v))
-			return len(list.Queues) <= limit
+			return true
 		})
 		SetIndex(ctx, l.Index())
 	})
-	fit, err := fitting(list.Queues[:min(limit, len(list.Queues))])
-	if err != nil {
-		return nil, err
-	}
-	if fit < len(list.Queues) {
-		list.Queues = list.Queues[:fit]
-		list.Next = list.Queues[fit-1].Name
-	}
 	return list, nil
+}
+
+// maxQueuePage is the size of the largest page of queues: with long names and settings of
+// each, half of a NATS message.
+const maxQueuePage = 1000
+
+// queuePageLimit returns the limit of a request for a page of queues; limit 0 means the
+// largest.
+func queuePageLimit(limit int) (int, error) {
+	if limit < 0 || limit > maxQueuePage {
+		return 0, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", limit, maxQueuePage)}
+	}
+	return cmp.Or(limit, maxQueuePage), nil
 }
 
 func (h *Queues) show(ctx context.Context, q *api.QueueRequest) (*api.Queue, error) {

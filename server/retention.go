@@ -34,21 +34,19 @@ func (h *Retention) show(ctx context.Context, q *api.RetentionRequest) (*api.Ret
 	h.View(func(l *ledger.Ledger) {
 		r.Settings = api.RetentionOf(l.Retention())
 		l.QueuesAfter(q.After, func(v ledger.QueueView) bool {
-			if own := api.OwnRetention(v.Config.Retention); len(own) > 0 {
-				r.Queues = append(r.Queues, api.QueueRetention{Queue: v.Name, Settings: own})
+			own := api.OwnRetention(v.Config.Retention)
+			if len(own) == 0 {
+				return true
 			}
-			return len(r.Queues) <= limit
+			if len(r.Queues) == limit {
+				r.Next = r.Queues[limit-1].Queue
+				return false
+			}
+			r.Queues = append(r.Queues, api.QueueRetention{Queue: v.Name, Settings: own})
+			return true
 		})
 		SetIndex(ctx, l.Index())
 	})
-	fit, err := fitting(r.Queues[:min(limit, len(r.Queues))])
-	if err != nil {
-		return nil, err
-	}
-	if fit < len(r.Queues) {
-		r.Queues = r.Queues[:fit]
-		r.Next = r.Queues[fit-1].Queue
-	}
 	return r, nil
 }
 
