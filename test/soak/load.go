@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +18,9 @@ import (
 
 // The behaviour of producers.
 const (
-	sendTimeout    = 5 * time.Second // of one call
-	sendPause      = 250 * time.Millisecond
+	sendTimeout    = 5 * time.Second        // of one call
+	sendPause      = 500 * time.Millisecond // before a job is sent again, at first
+	maxSendPause   = 16 * time.Second
 	maxOutstanding = 20_000           // jobs that are not acknowledged, at which the load pauses
 	settleTimeout  = 90 * time.Second // for the last acknowledgements, once the load has ended
 	producersEach  = 2                // of a transport
@@ -97,6 +97,7 @@ func (l *load) run(ctx context.Context) {
 func (l *load) send(ctx context.Context, n int) {
 	m := l.mix.message(n, l.table.id(n).String(), l.began)
 	group := l.producers[l.mix.transport(n)]
+	wait := backoff.Backoff{Base: sendPause, Max: maxSendPause}
 	for try := 0; ctx.Err() == nil; try++ {
 		if try > 0 {
 			l.repeats.Add(1)
@@ -114,21 +115,20 @@ func (l *load) send(ctx context.Context, n int) {
 		}
 		if ctx.Err() == nil {
 			l.refusals.note(err)
-			_ = backoff.Sleep(ctx, retryAfter(err)) // the loop checks ctx
+			_ = backoff.Sleep(ctx, wait.Next()+retryAfter(err)) // the loop checks ctx
 		}
 	}
 }
 
-// retryAfter returns how long to wait after a refusal.
+// retryAfter returns for how long the yard asks to wait after a refusal; 0 if it does not.
 func retryAfter(err error) time.Duration {
-	pause := sendPause
-	if refused, ok := errors.AsType[*api.Error](err); ok && refused.RetryAfter > 0 {
-		pause = refused.RetryAfter
+	if refused, ok := errors.AsType[*api.Error](err); ok {
+		return refused.RetryAfter
 	}
-	if refused, ok := errors.AsType[*overhop.RemoteError](err); ok && refused.RetryAfter() > 0 {
-		pause = refused.RetryAfter()
+	if refused, ok := errors.AsType[*overhop.RemoteError](err); ok {
+		return refused.RetryAfter()
 	}
-	return pause/2 + rand.N(pause)
+	return 0
 }
 
 // jobWork is the handlers' side of a load.
