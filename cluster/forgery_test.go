@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -55,6 +56,49 @@ func forge(t *testing.T, nc *nats.Conn, stored *nats.Msg, subject string) {
 	}
 }
 
+// forgeTail makes the server publish a client's message and a lane's record to tails, in
+// all ways that pass some of the checks of a record on a tail.
+func forgeTail(t *testing.T, nc *nats.Conn, header nats.Header, body []byte) {
+	t.Helper()
+	tail := subjects.Tail + ".0.mail"
+	forge(t, nc, &nats.Msg{Header: header, Data: body}, tail)
+	js, err := nc.JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Streams of the client that store the message under a subject of the lane, or its tail.
+	for name, subject := range map[string]string{"LIKE_LANE": subjects.LaneSubject(0, subjects.DirectPublish, "mail"), "LIKE_TAIL": tail} {
+		own := "forged." + name
+		if _, err := js.AddStream(&nats.StreamConfig{
+			Name: name, Subjects: []string{own}, AllowDirect: true, SubjectTransform: &nats.SubjectTransformConfig{Source: own, Destination: subject},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.PublishMsg(&nats.Msg{Subject: own, Header: header, Data: body}); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.PublishRequest(subjects.APIDirectGet+name, tail, []byte(`{"seq":1}`)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.AddConsumer(name, &nats.ConsumerConfig{Durable: "puller", AckPolicy: nats.AckNonePolicy}); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+name+".puller", tail, []byte("1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A record of the lane, as one of another queue.
+	if _, err := nc.Request(subjects.APIDirectGet+subjects.LaneStream(0), []byte(`{"seq":1}`), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishRequest(subjects.APIDirectGet+subjects.LaneStream(0), subjects.Tail+".0.other", []byte(`{"seq":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestTail_IgnoresForgedRecords checks that a client cannot make the authority take
 // a message of another stream for the lane's next record, and skip an accepted job.
 func TestTail_IgnoresForgedRecords(t *testing.T) {
@@ -68,7 +112,11 @@ func TestTail_IgnoresForgedRecords(t *testing.T) {
 		subjects.HeaderStream: {subjects.LaneStream(0)}, subjects.HeaderSubject: {subjects.LaneSubject(0, subjects.DirectPublish, "mail")},
 		subjects.HeaderSequence: {"1000"}, subjects.HeaderTime: {time.Now().UTC().Format(time.RFC3339Nano)}, "Nats-Last-Sequence": {"999"},
 	}
-	seen := map[uint64]bool{}
+	check := func(r job.Record) {
+		if r.Seq >= 1000 || r.Queue != "mail" || !bytes.Equal(r.Body, jobBody(7)) {
+			t.Errorf("received the forged record %d of queue %s: %s", r.Seq, r.Queue, r.Body)
+		}
+	}
 	publish := func() { // a job with misleading headers of its own
 		t.Helper()
 		eventually(t, "a directly published record on the tail", func() error {
@@ -79,7 +127,7 @@ func TestTail_IgnoresForgedRecords(t *testing.T) {
 			}
 			select {
 			case r := <-received:
-				seen[r.Seq] = true
+				check(r)
 				return nil
 			case <-time.After(50 * time.Millisecond):
 				return errors.New("nothing received")
@@ -87,14 +135,9 @@ func TestTail_IgnoresForgedRecords(t *testing.T) {
 		})
 	}
 	publish() // the tail is open
-	forge(t, nc, &nats.Msg{Header: header, Data: jobBody(8)}, subjects.Tail+".0.mail")
+	forgeTail(t, nc, header, jobBody(8))
 	for range 10 {
 		publish()
-	}
-	for seq := range seen {
-		if seq >= 1000 {
-			t.Errorf("received a forged record %d", seq)
-		}
 	}
 	records, err := c.Reader.Read(t.Context(), 0, 1, 100)
 	if err != nil || len(records) < 11 {
@@ -108,6 +151,9 @@ func TestTail_IgnoresForgedRecords(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+	for len(received) > 0 {
+		check(<-received)
 	}
 }
 
