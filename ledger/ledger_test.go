@@ -110,6 +110,9 @@ func TestLedger_FindsResults(t *testing.T) {
 			t.Fatalf("result %d of job %d is in message %d, want %d", result, i, seq, want)
 		}
 	}
+	if n, ended := len(l.outbox.messages), l.Finished().Shared; n > ended/step+2 {
+		t.Errorf("%d messages are located, of %d jobs", n, ended)
+	}
 	last := l.LastResult()
 	for i := range uint64(maxResultMessages) {
 		stamp.Index++

@@ -12,8 +12,10 @@ import (
 // quarters.
 const MaxOutbox = 64 << 20
 
-// maxResultMessages is how many messages of the result stream the ledger can locate: those
-// of the last hours under little load, of a quarter of an hour under full load.
+// maxResultMessages is how many messages of the result stream the ledger can locate at most:
+// those of a quarter of an hour under full load. It keeps no places of results whose jobs'
+// records are gone; if a queue keeps records longer than others, its results may have to be
+// searched for.
 const maxResultMessages = 100_000
 
 // Overhead of outbox items beside their payload, in bytes.
@@ -256,6 +258,13 @@ func (c *MarkPublished) apply(l *Ledger) Result {
 
 	o.messages = o.messages[max(0, len(o.messages)-maxResultMessages):]
 	return Result{}
+}
+
+// forgetPlaces removes the places of messages that have only results up to number.
+func (o *outbox) forgetPlaces(number uint64) {
+	for len(o.messages) > 1 && o.messages[1].First <= number+1 {
+		o.messages = o.messages[1:]
+	}
 }
 
 // OutboxBytes returns the size of what is not published yet, in bytes.

@@ -13,6 +13,9 @@ func (d *dispatches) prune() {
 		if stored == nil {
 			break
 		}
+		if run := stored.run; run != nil && run.result > 0 && !stored.queue.hasOwnLimits() {
+			d.outbox.forgetPlaces(run.result) // no record of these queues has an earlier result
+		}
 		d.drop(stored, false)
 	}
 }
