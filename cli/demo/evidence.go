@@ -82,7 +82,7 @@ func (c *demoCluster) collectEvidence(ctx context.Context, states map[job.ID]job
 }
 
 // statesOnceEnded returns the states of all jobs if as many have ended at one node. It
-// reads them at the same node, since another one may not know of the last ends yet.
+// reads them at the same node, since the ledger of another one may be behind.
 func statesOnceEnded(ctx context.Context, ask askFunc, jobs int) (map[job.ID]jobState, error) {
 	numbers, err := tally(ctx, ask)
 	if err == nil && numbers["ended"] < jobs {
