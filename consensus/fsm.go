@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"log/slog"
 	"slices"
 
 	"github.com/hashicorp/raft"
@@ -18,14 +17,13 @@ import (
 // fsm connects Raft, which calls it from one goroutine, with the replica.
 type fsm struct {
 	*Replica
-	log        *slog.Logger
 	onFatal    func(error)     // ends the process when an entry cannot be applied
 	restoreErr error           // of the last Restore; Raft does not return it
 	snapshots  snapshotTrigger // guarded by mu, except for its channel
 }
 
-func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
-	return &fsm{Replica: newReplica(), onFatal: onFatal, snapshots: newSnapshotTrigger(snapshotBytes), log: log}
+func newFSM(snapshotBytes int64, onFatal func(error)) *fsm {
+	return &fsm{Replica: newReplica(), onFatal: onFatal, snapshots: newSnapshotTrigger(snapshotBytes)}
 }
 
 // Apply applies one committed entry and returns a [*ledger.Commit]. An entry that
@@ -34,7 +32,6 @@ func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
 func (f *fsm) Apply(entry *raft.Log) any {
 	p, err := decodeEntry(entry.Data)
 	if err != nil {
-		f.log.Error("committed log entry cannot be read: stopping this node", "index", entry.Index, "term", entry.Term, "err", err)
 		err = fmt.Errorf("committed entry %d of term %d: %w", entry.Index, entry.Term, err)
 		f.onFatal(err)
 		panic(err) // no later entry may be applied

@@ -240,7 +240,7 @@ func TestOpen_EntryOfLaterRelease(t *testing.T) {
 }
 
 func TestSnapshot_DetectsTruncation(t *testing.T) {
-	f := newFSM(1<<20, func(err error) { panic(err) }, discardLog)
+	f := newFSM(1<<20, func(err error) { panic(err) })
 	for i := range uint64(50) {
 		f.Apply(command(t, i+1))
 	}
@@ -252,7 +252,7 @@ func TestSnapshot_DetectsTruncation(t *testing.T) {
 	if err := writeSnapshot(&whole, snap.(snapshot).ledger); err != nil {
 		t.Fatal(err)
 	}
-	restored := newFSM(1<<20, func(err error) { panic(err) }, discardLog)
+	restored := newFSM(1<<20, func(err error) { panic(err) })
 	_, changed := restored.Applied()
 	if err := restored.Restore(io.NopCloser(bytes.NewReader(whole.Bytes()))); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 // TestReplica_IndexWhileApplying checks that the applied index can be read while an entry
 // is being applied, and that a waiter for the entry is woken after it.
 func TestReplica_IndexWhileApplying(t *testing.T) {
-	f := newFSM(1<<20, nil, discardLog)
+	f := newFSM(1<<20, nil)
 	f.Apply(command(t, 1))
 	f.mu.Lock() // as Apply does
 	read := make(chan uint64, 1)

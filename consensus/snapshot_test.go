@@ -23,7 +23,7 @@ import (
 // signals that they send are for bytes that the snapshot covers.
 func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 	entry := command(t, 1)
-	f := newFSM(10*int64(len(entry.Data)+entryOverhead), func(err error) { panic(err) }, discardLog)
+	f := newFSM(10*int64(len(entry.Data)+entryOverhead), func(err error) { panic(err) })
 	f.snapshots.spread = func() float64 { return 0 }
 	f.snapshots.setLimit(0)
 	index, snapshots := uint64(0), 0
@@ -54,7 +54,7 @@ func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 // counts as one for the entries that were applied before it.
 func TestFSM_NoSnapshotIsDueAfterRestore(t *testing.T) {
 	entry := command(t, 1)
-	f := newFSM(1, func(err error) { panic(err) }, discardLog)
+	f := newFSM(1, func(err error) { panic(err) })
 	f.Apply(entry)
 	var sent bytes.Buffer
 	if err := writeSnapshot(&sent, f.ledger); err != nil {
@@ -167,7 +167,7 @@ func TestSnapshotTrigger_FollowsSize(t *testing.T) {
 // TestSnapshotTrigger_SetBySnapshots checks that a node counts from the size of the
 // snapshot that it took, and from that of one that it restored.
 func TestSnapshotTrigger_SetBySnapshots(t *testing.T) {
-	from, to := newFSM(1, nil, discardLog), newFSM(1, nil, discardLog)
+	from, to := newFSM(1, nil), newFSM(1, nil)
 	names := []ledger.Command{}
 	for i := range 1000 {
 		names = append(names, &ledger.AddQueue{ID: [16]byte{1}, Name: fmt.Sprint("queue-", i)})
