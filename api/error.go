@@ -1,11 +1,12 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // The codes of an [Error]: HTTP status codes as text, the same over NATS and HTTP.
@@ -60,13 +61,11 @@ func (e *Error) Status() int {
 
 // Reply returns the JSON of an [ErrorReply] for the error.
 func (e *Error) Reply() []byte {
-	var body bytes.Buffer
-	enc := json.NewEncoder(&body)
-	enc.SetEscapeHTML(false) // safe: the content type is not HTML
-	if enc.Encode(ErrorReply{ErrorBody{Code: strconv.Itoa(e.Status()), Message: e.Text, RetryAfter: e.RetryAfter.Milliseconds(), Data: e.Data}}) != nil {
+	body, err := job.EncodeJSON(ErrorReply{ErrorBody{Code: strconv.Itoa(e.Status()), Message: e.Text, RetryAfter: e.RetryAfter.Milliseconds(), Data: e.Data}})
+	if err != nil {
 		return []byte("{}") // Data is not JSON
 	}
-	return bytes.TrimSpace(body.Bytes())
+	return body
 }
 
 // ErrorReply is the body of an error reply over HTTP and NATS.

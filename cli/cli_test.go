@@ -196,6 +196,7 @@ func TestRequests(t *testing.T) {
 		{"enqueue mail send --in 90s --result-ttl 1h --trace a=b=c --trace tracestate=x=1,y=2", "",
 			`mail {"function":"send","delay_ms":90000,"result_ttl_ms":3600000,"trace_context":{"a":"b=c","tracestate":"x=1,y=2"}}`},
 		{"enqueue mail --params @" + file, "", `mail {"params":{"n":9007199254740993}}`},
+		{"enqueue mail --params -", `{"html":"<a&b>"}`, `mail {"params":{"html":"<a&b>"}}`},
 		{"enqueue mail demo#echo --params -", `{"a":[]}`, `mail {"function":"demo#echo","params":{"a":[]}}`},
 		{"enqueue mail --payload-file -", "\xc0", `mail {"payload_msgpack":"wA=="}`},
 		{"job show k1 --queue mail", "", `show {"id":"k1","queue":"mail"}`},

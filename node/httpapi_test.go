@@ -14,6 +14,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
@@ -131,6 +132,17 @@ func TestWeb_LargeJob(t *testing.T) {
 	tooLarge := strings.Repeat("x", 33<<20)
 	send(t, n, "POST", "/v1/queues/mail/jobs", tooLarge).decode(t, http.StatusRequestEntityTooLarge, nil)
 	send(t, n, "POST", "/v1/exec", tooLarge[:2<<20]).decode(t, http.StatusRequestEntityTooLarge, nil)
+}
+
+// A cron entry may have as large a job over HTTP as over NATS, and its job is stored as it is.
+func TestWeb_LargeCron(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	job := `{"function":"f","params":{"html":"` + strings.Repeat("<", ledger.MaxCronBody-100) + `"}}`
+	send(t, n, "PUT", "/v1/cron/nightly", `{"schedule":"@daily","queue":"mail","job":`+job+`}`).decode(t, http.StatusOK, nil)
+	if got := send(t, n, "GET", "/v1/cron/nightly", ""); !strings.Contains(string(got.body), job) {
+		t.Errorf("the entry is %s", got)
+	}
 }
 
 // Errors have the same codes over HTTP as over NATS.

@@ -90,7 +90,7 @@ func encode[Resp any](reply *Resp, err error) ([]byte, error) {
 		return nil, err
 	}
 	complete, _ := withLists(reflect.ValueOf(reply))
-	return marshal(complete.Interface())
+	return job.EncodeJSON(complete.Interface())
 }
 
 // Binding is what an API needs besides its handlers.

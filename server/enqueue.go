@@ -128,7 +128,7 @@ func (h *Enqueue) call(ctx context.Context, text []byte) ([]byte, error) {
 		return nil, waitError(err, reply.ID, wait)
 	}
 	full := api.JobOf(&view)
-	return marshal(&api.CallReply{
+	return job.EncodeJSON(&api.CallReply{
 		EnqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
 		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, ResultReason: full.ResultReason, Error: full.Error,
 	})
@@ -176,7 +176,7 @@ func (h *Enqueue) AndWait(timeout time.Duration) Handler {
 		if err != nil {
 			return nil, waitError(err, reply.ID, timeout)
 		}
-		return marshal(api.JobOf(&view))
+		return job.EncodeJSON(api.JobOf(&view))
 	})
 }
 

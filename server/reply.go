@@ -1,22 +1,6 @@
 package server
 
-import (
-	"bytes"
-	"encoding/json"
-	"reflect"
-)
-
-// marshal returns the JSON of v. It does not escape the characters <, > and &, which would
-// make values of callers up to six times as long.
-func marshal(v any) ([]byte, error) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // safe: the content type is not HTML
-	if err := encoder.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
-}
+import "reflect"
 
 // withLists returns v with empty slices and maps in place of nil ones, and whether there
 // are any. It changes no value that others may use: what contains a nil slice or map is

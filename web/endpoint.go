@@ -16,6 +16,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // endpoint is a validated route.
@@ -224,7 +225,7 @@ func merge(body []byte, added map[string]json.RawMessage) ([]byte, error) {
 		}
 		merged[name] = value
 	}
-	return json.Marshal(merged)
+	return job.EncodeJSON(merged)
 }
 
 // badRequest returns an error with the status 400.

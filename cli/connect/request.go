@@ -14,6 +14,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Send is [Settings.SendWithin] with the time limit of --timeout.
@@ -30,7 +31,7 @@ func (s *Settings) SendWithin(ctx context.Context, timeout time.Duration, subjec
 	}
 	body, encoded := request.([]byte)
 	if !encoded {
-		if body, err = json.Marshal(request); err != nil {
+		if body, err = job.EncodeJSON(request); err != nil {
 			return nil, fmt.Errorf("write the request as JSON: %w", err)
 		}
 	}

@@ -353,7 +353,7 @@ func (b *bulk) show(c *chunk) error {
 			command.Printf(&out, "%d\t%s\t%s\n", item.Line, command.OrDash(idText(item.ID)), word)
 			continue
 		}
-		text, err := json.Marshal(item)
+		text, err := job.EncodeJSON(item)
 		if err != nil {
 			return err
 		}

@@ -150,7 +150,7 @@ func enqueueBody(env *command.Env, c *cobra.Command, function []string, f *enque
 	if err := spec.Validate(); err != nil {
 		return nil, usererror.Usage(c, "%v", err)
 	}
-	body, err := json.Marshal(struct {
+	body, err := job.EncodeJSON(struct {
 		ID string `json:"id,omitempty"`
 		*job.Spec
 	}{f.id, spec})

@@ -69,7 +69,7 @@ var layers = map[string]struct {
 
 	"cli/statedir":      {[]string{"ledger"}, "a state directory is used without a yard"},
 	"cli/usererror":     {[]string{"job", "ledger", "api", "cluster"}, "explains the errors of requests; it knows no verb"},
-	"cli/connect":       {[]string{"api", "cluster", "cli/usererror", "cli/durationflag", "internal/duration"}, "connects to a yard; it knows no verb"},
+	"cli/connect":       {[]string{"job", "api", "cluster", "cli/usererror", "cli/durationflag", "internal/duration"}, "connects to a yard; it knows no verb"},
 	"cli/durationflag":  {[]string{"internal/duration"}, "adds flags; it knows no verb"},
 	"cli/retentionflag": {[]string{"api", "job", "internal/duration"}, "parses settings; it knows no verb"},
 	"cli/command":       {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
