@@ -14,7 +14,7 @@ import (
 const (
 	dialTimeout     = 5 * time.Second        // to connect to a runner that listens
 	probeInterval   = time.Second            // between checks of an idle external runner
-	cancelTimeout   = 500 * time.Millisecond // to deliver a cancel frame
+	cancelTimeout   = 500 * time.Millisecond // to deliver a cancel frame; see dispatch.cancelTimeout
 	exitDelay       = 200 * time.Millisecond // between the end of a process's sockets and the end of the process
 	finalAnswerWait = 50 * time.Millisecond  // for an answer that the process wrote before it ended
 	halfCloseWait   = 200 * time.Millisecond // for an answer after the node has closed its side
@@ -273,6 +273,17 @@ func (s *slot) awaitAnswer(d *dispatch, wait time.Duration) (rrq.Outcome, error)
 	return s.conn.Wait()
 }
 
+// cancelTimeout returns how long a cancel frame may take to be delivered. After the end of
+// the node's lease, a runner that does not accept one must not delay the end of its process:
+// delivering two and waiting for an answer take at most twice leaseEndWait then, or
+// cancelTimeout more if one is being delivered when the lease ends.
+func (d *dispatch) cancelTimeout() time.Duration {
+	if d.leaseEnded() {
+		return leaseEndWait / 2
+	}
+	return cancelTimeout
+}
+
 func (d *dispatch) leaseEnded() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -286,7 +297,7 @@ func (s *slot) sendCancel(d *dispatch) bool {
 	if !*s.w.m.pools.cfg.CancelHints && s.w.hasSingleRequest() {
 		return false
 	}
-	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
+	ctx, stop := context.WithTimeout(context.Background(), d.cancelTimeout())
 	defer stop()
 	err := rrq.SendCancel(ctx, s.w.addr, &rrq.Cancel{JobID: d.Job.String(), RequestID: d.uuid})
 	if err != nil && !s.w.hasExited() {

@@ -226,3 +226,14 @@ func TestDrain(t *testing.T) {
 		}
 	}
 }
+
+// TestCancelTimeout_LeaseEnd checks that a runner that accepts no cancels cannot delay the
+// end of its process until the dispatch starts elsewhere, 1.5 s after the end of the lease.
+func TestCancelTimeout_LeaseEnd(t *testing.T) {
+	d := &dispatch{}
+	inProgress := d.cancelTimeout() // when the lease ends
+	d.recall(job.RecallLease)
+	if longest := inProgress + 2*d.cancelTimeout() + leaseEndWait; longest > 1200*time.Millisecond {
+		t.Errorf("the process may run for %s after the end of the lease", longest)
+	}
+}
