@@ -18,9 +18,9 @@ func TestEventLoop_IngestSize(t *testing.T) {
 		t.Errorf("%d bytes at a commit time of %s", e.ingestSize(), e.commitTime)
 	}
 	for range 100 {
-		e.noteCommit(4 * slowCommit)
+		e.noteCommit(slowCommit / 4 * 5)
 	}
-	if size := e.ingestSize(); size < maxIngestSize/4 || size > maxIngestSize/4*11/10 {
+	if size := e.ingestSize(); size < maxIngestSize/5*4 || size > maxIngestSize/5*4*11/10 {
 		t.Errorf("%d bytes at a commit time of %s", size, e.commitTime)
 	}
 	e.noteCommit(time.Hour)

@@ -34,7 +34,7 @@ const (
 	commandSize   = 160
 
 	maxIngestSize  = maxEntrySize / 8 * 3
-	minIngestSize  = maxIngestSize / 16
+	minIngestSize  = maxIngestSize / 2
 	maxOutcomeSize = maxEntrySize / 4
 	maxCommandSize = maxEntrySize / 8
 )
@@ -165,7 +165,9 @@ func (e *eventLoop) noteCommit(took time.Duration) { e.commitTime += (took - e.c
 
 // ingestSize returns how many bytes of ingests the next entry may have. While commits are
 // slow, the authority is the bottleneck: it commits what ends and starts running jobs first,
-// and new jobs wait in their lanes, where their lag slows down the acceptance of more.
+// and new jobs wait in their lanes, where their lag slows down the acceptance of more. An
+// entry always has half of the usual ingests: on an overloaded machine, smaller entries do
+// not commit faster, and fewer jobs in each would keep it overloaded.
 func (e *eventLoop) ingestSize() int {
 	if e.commitTime <= slowCommit {
 		return maxIngestSize
