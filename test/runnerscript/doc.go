@@ -13,6 +13,7 @@
 //
 //	> job <name> <queue> [delay=300ms] <record>   enqueues under a fixed key
 //	> active <name>                    waits until the job is active
+//	> started <name>                   waits until the job is active or completed
 //	> waiting <name>                   waits until the job is waiting or delayed
 //	> cancel <name>
 //	> requeue <name>                   requeues the job's dead letter

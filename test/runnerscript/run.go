@@ -101,6 +101,8 @@ func (run *scriptRun) exec(line string) error {
 	switch verb {
 	case "active":
 		return run.waitState(e, "active")
+	case "started":
+		return run.waitState(e, "active", "completed")
 	case "waiting":
 		return run.waitState(e, "waiting", "delayed")
 	case "cancel":
