@@ -214,7 +214,8 @@ func jobTimeout(t *testing.T, cl *clustertest.Cluster) {
 		<-end
 		return nil, nil
 	})
-	id := a.Enqueue(t, "deaf", `{"params":{},"timeout_ms":100}`).String()
+	// Longer than the acknowledgement takes, without which the job would wait for a worker again.
+	id := a.Enqueue(t, "deaf", `{"params":{},"timeout_ms":2000}`).String()
 	<-deaf
 	if j := a.WaitOutcome(t, id); j.State != "failed" || !strings.Contains(j.Reason, "timed out") {
 		t.Errorf("%+v", j)
