@@ -56,17 +56,12 @@ func TestRun_LogsStop(t *testing.T) {
 		{"removed", removed, slog.LevelWarn, "was taken out of the yard", ExitRemoved},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			log, recorded := testlog.NewRecorder(t)
-			cfg := config.Config{Node: config.Node{DataDir: t.TempDir()}, NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: config.HTTP{Listen: "off"}}
-			cfg.Server.Port = -1
-			n, err := New(cfg.WithDefaults(), "v1.2.3", log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n, recorded := newSingleNode(t)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			ended := make(chan error, 1)
 			go func() { ended <- n.Run(ctx) }()
+			var err error
 			select {
 			case <-n.Serving():
 				c.stop(n, cancel)
@@ -87,8 +82,8 @@ func TestRun_LogsStop(t *testing.T) {
 	}
 }
 
-// A node that is stopped while it waits for its cluster logs why, too.
-func TestRun_LogsStopWhileStarting(t *testing.T) {
+// newSingleNode returns a node of a yard of its own, which is not running, and what it logs.
+func newSingleNode(t *testing.T) (*Node, *testlog.Recorder) {
 	log, recorded := testlog.NewRecorder(t)
 	cfg := config.Config{Node: config.Node{DataDir: t.TempDir()}, NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: config.HTTP{Listen: "off"}}
 	cfg.Server.Port = -1
@@ -96,6 +91,12 @@ func TestRun_LogsStopWhileStarting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return n, recorded
+}
+
+// A node that is stopped while it waits for its cluster logs why, too.
+func TestRun_LogsStopWhileStarting(t *testing.T) {
+	n, recorded := newSingleNode(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupt signal received"))
 	_ = n.Run(ctx) // the error depends on how far it came
