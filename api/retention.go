@@ -138,8 +138,8 @@ func RetentionOf(settings ledger.RetentionSettings) (inForce []RetentionSetting)
 	return inForce
 }
 
-// QueueRetentionOf returns the settings of the ledger that are in force for a queue with
-// settings of its own.
+// QueueRetentionOf returns the settings that are in force for a queue: own, and otherwise
+// those of the yard.
 func QueueRetentionOf(settings ledger.RetentionSettings, own job.Retention) []RetentionSetting {
 	inForce := RetentionOf(settings)
 	for _, s := range OwnRetention(own) {

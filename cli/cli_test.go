@@ -416,8 +416,8 @@ func TestExec_StdoutClosed(t *testing.T) {
 	}
 }
 
-// Every flag for a duration takes days, and refuses a number without a unit, except
-// those of the example worker, which are its own.
+// TestDurationFlags checks that every flag for a duration accepts days and refuses a number
+// without a unit. The flags of the example worker are an exception.
 func TestDurationFlags(t *testing.T) {
 	flags := 0
 	var visit func(c *cobra.Command)

@@ -72,7 +72,7 @@ func TestJudge(t *testing.T) {
 }
 
 // TestStatesOnceEnded checks that the states of the jobs are those of the node that counts
-// all ends: a node whose ledger is behind must not make an ended job look unfinished.
+// all ends. A node whose ledger is behind would report an ended job as unfinished.
 func TestStatesOnceEnded(t *testing.T) {
 	node := func(states map[job.ID]string) askFunc {
 		return func(_ context.Context, subject string, _, reply any) error {

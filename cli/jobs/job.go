@@ -73,9 +73,9 @@ func requestEach[T any](ctx context.Context, env *command.Env, endpoint string, 
 	return nil
 }
 
-// refusedFor returns err, beginning with the name of a job or queue if err is a refusal that
-// depends on its state or says that there is none, and does not name it itself. kind is
-// "job" or "queue".
+// refusedFor returns err with the name of a job or queue in front. It returns err unchanged if
+// err already names the job or queue, or is not a refusal because of its state or absence.
+// kind is "job" or "queue".
 func refusedFor(kind, name string, err error) error {
 	refused := connect.Refused(err, api.CodeNotFound, api.CodeConflict)
 	if refused == nil {
@@ -213,7 +213,8 @@ func jobTable(out io.Writer, j *api.Job) {
 	}
 }
 
-// resultNote returns why a job's result is not shown, "" if it is or if there is none.
+// resultNote returns why a job's result is not shown. It returns "" for a result that is
+// shown, and for a job without a result.
 func resultNote(j *api.Job) string {
 	gone := map[string]string{
 		"result_expired": "its retention time has passed",
