@@ -207,27 +207,31 @@ func delayed(t *testing.T, cl *clustertest.Cluster) {
 func largeBody(t *testing.T, cl *clustertest.Cluster) {
 	m := cl.Members[1]
 	m.AddQueue(t, "large", 0)
-	cl.Members[2].Worker(t, "large", 1, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
+	textSize := func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		text, _ := q.Payload.Get("text").Text()
 		return overhop.AppendInt(nil, int64(len(text))), nil
-	})
+	}
+	cl.Members[2].Worker(t, "large", 1, textSize)
 	for _, size := range []int{60 << 10, 70 << 10, 900 << 10} {
 		id := m.Enqueue(t, "large", `{"params":{"text":"`+strings.Repeat("x", size)+`"}}`).String()
 		if j := m.WaitOutcome(t, id); j.State != "completed" || string(j.Result) != fmt.Sprint(size) {
 			t.Errorf("body of %d bytes: %s, result %s, %s", size, j.State, j.Result, j.Reason)
 		}
 	}
-	// 5 MiB over Overhop.
+	// 5 MiB over Overhop. The worker comes after the record has been read, because the body
+	// is freed when the job has ended.
+	m.AddQueue(t, "larger", 0)
 	c := m.Overhop(t, overhop.Options{})
-	jid, err := c.Enqueue(shortContext(t), overhop.Enqueue{Queue: "large", Payload: overhop.AppendValue(nil, overhop.Fields{"text": strings.Repeat("y", 5<<20)})})
+	jid, err := c.Enqueue(shortContext(t), overhop.Enqueue{Queue: "larger", Payload: overhop.AppendValue(nil, overhop.Fields{"text": strings.Repeat("y", 5<<20)})})
 	if err != nil {
 		t.Fatal(err)
-	}
-	if j := m.WaitOutcome(t, overhopID(t, jid)); j.State != "completed" || string(j.Result) != fmt.Sprint(5<<20) || j.PayloadBytes < 5<<20 {
-		t.Errorf("body of 5 MiB: %s, result %s, %s, %d bytes", j.State, j.Result, j.Reason, j.PayloadBytes)
 	}
 	record, err := c.Job(shortContext(t), jid)
 	if text, _ := record.Get("payload").Get("text").Text(); err != nil || len(text) != 5<<20 {
 		t.Errorf("Overhop shows %d bytes, %v", len(text), err)
+	}
+	cl.Members[2].Worker(t, "larger", 1, textSize)
+	if j := m.WaitOutcome(t, overhopID(t, jid)); j.State != "completed" || string(j.Result) != fmt.Sprint(5<<20) || j.PayloadBytes < 5<<20 {
+		t.Errorf("body of 5 MiB: %s, result %s, %s, %d bytes", j.State, j.Result, j.Reason, j.PayloadBytes)
 	}
 }
