@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 func TestUsers_Validate(t *testing.T) {
@@ -59,6 +61,20 @@ func TestRole_May(t *testing.T) {
 			if mayRequest(role, subject) != slices.Contains(roles, role) {
 				t.Errorf("%s and %s: %v", role, subject, mayRequest(role, subject))
 			}
+		}
+	}
+}
+
+// An observer may read everything and change nothing: it has the operations whose HTTP
+// method is GET, and no others.
+func TestObserver_MayRequestWhatReads(t *testing.T) {
+	for _, endpoint := range api.Endpoints {
+		if endpoint.Subject == "" || endpoint.Pattern == "" {
+			continue
+		}
+		reads := strings.HasPrefix(endpoint.Pattern, "GET ")
+		if may := mayRequest(Observer, strings.ReplaceAll(endpoint.Subject, "*", "x")); may != reads {
+			t.Errorf("observer may request %s, %s: %v", endpoint.Subject, endpoint.Pattern, may)
 		}
 	}
 }
