@@ -115,7 +115,7 @@ func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body
 const maxParallelLoads = 32
 
 // Relocate copies the records of jobs to the stream of relocated records.
-func (l laneAdapter) Relocate(ctx context.Context, lane uint8, floor uint64, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (l laneAdapter) Relocate(ctx context.Context, lane uint8, floor, space uint64, needed []ledger.NeededRecord) (seqs []uint64, size uint64, err error) {
 	records, identity := make([]job.Record, len(needed)), l.identity(lane)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(maxParallelLoads)
@@ -130,11 +130,39 @@ func (l laneAdapter) Relocate(ctx context.Context, lane uint8, floor uint64, nee
 		return nil, 0, err
 	}
 	for i := range records {
-		size += len(records[i].Body)
+		added := streams.RelocatedSize(&records[i])
+		if size+added > space {
+			records = records[:i]
+			break
+		}
+		size += added
 	}
 	seqs, err = l.StoreRelocated(ctx, floor, records)
 	return seqs, size, err
 }
+
+// storeRetried stores copies of the records of jobs that are retried in the stream of
+// relocated records, unless that would leave too little space to reclaim the stream.
+func (n *Node) storeRetried(ctx context.Context, floor uint64, records []job.Record) (seqs []uint64, err error) {
+	info, err := n.cluster.Reader.LaneInfo(ctx, job.RelocatedLane)
+	if err != nil {
+		return nil, err
+	}
+	size := info.Bytes
+	for i := range records {
+		size += streams.RelocatedSize(&records[i])
+	}
+	if limit := scheduler.RelocatedLimit(uint64(max(info.MaxBytes, 0))); limit > 0 && size > limit {
+		return nil, &job.UnavailableError{
+			Reason:     fmt.Sprintf("stream %s, which would have to keep the record of the retried job, holds %d of at most %d bytes for jobs that wait; it has space again once they run or are cancelled", subjects.StreamRelocated, info.Bytes, limit),
+			RetryAfter: retryLater,
+		}
+	}
+	return n.cluster.Writer.StoreRelocated(ctx, floor, records)
+}
+
+// retryLater is after what time to retry a job whose record could not be stored.
+const retryLater = 5 * time.Second
 
 // fleetAdapter implements the scheduler's interface to the nodes' agents.
 type fleetAdapter struct{ *cluster.Fleet }

@@ -263,7 +263,7 @@ func (n *Node) wire() (err error) {
 			return r.Body, err
 		},
 	}
-	n.retrier = &jobview.Retrier{Viewer: n.viewer, Propose: n.proposer.Propose, StoreRelocated: n.cluster.Writer.StoreRelocated}
+	n.retrier = &jobview.Retrier{Viewer: n.viewer, Propose: n.proposer.Propose, StoreRelocated: n.storeRetried}
 	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
 	n.consistency = consistency.New(consistency.Config{

@@ -3,13 +3,17 @@ package node
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
 // A retried job waits like one that was enqueued now: it is due, and nothing shows its
@@ -44,6 +48,19 @@ func TestWeb_JobRetry(t *testing.T) {
 	}
 }
 
+// purge removes the records of a lane below a sequence, as the authority does.
+func purge(t *testing.T, n *Node, lane uint8, below uint64) {
+	t.Helper()
+	var index uint64
+	n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
+	if _, err := n.proposer.Propose(t.Context(), &ledger.Reclaim{Lane: lane, Below: below, AsOf: index}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cluster.Admin.Purge(t.Context(), lane, below); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A retry restores the record of a failed job although an earlier copy of it was purged a
 // moment ago, before any job referred to the copy.
 func TestWeb_JobRetry_CopyPurged(t *testing.T) {
@@ -56,20 +73,9 @@ func TestWeb_JobRetry_CopyPurged(t *testing.T) {
 	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	purge := func(lane uint8, below uint64) {
-		t.Helper()
-		var index uint64
-		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
-		if _, err := n.proposer.Propose(t.Context(), &ledger.Reclaim{Lane: lane, Below: below, AsOf: index}); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.cluster.Admin.Purge(t.Context(), lane, below); err != nil {
-			t.Fatal(err)
-		}
-	}
 	var view job.View
 	n.raft.View(func(l *ledger.Ledger) { view, _, _ = l.Find(failed.job) })
-	purge(view.Position.Lane, view.Position.Seq+1)
+	purge(t, n, view.Position.Lane, view.Position.Seq+1)
 	copies, err := n.cluster.Writer.StoreRelocated(t.Context(), 0, []job.Record{
 		{Position: view.Position, Queue: "mail", Stored: view.Created, Body: []byte(`{}`), Owner: failed.job},
 		{Position: view.Position, Queue: "mail", Stored: view.Created, Body: []byte(`{}`), Owner: job.ID{1}},
@@ -77,7 +83,7 @@ func TestWeb_JobRetry_CopyPurged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	purge(job.RelocatedLane, copies[1])
+	purge(t, n, job.RelocatedLane, copies[1])
 
 	send(t, n, "POST", "/v1/jobs/"+failed.job.String()+"/retry", "").decode(t, http.StatusOK, nil)
 	ran := make(chan string, 1)
@@ -88,4 +94,45 @@ func TestWeb_JobRetry_CopyPurged(t *testing.T) {
 	if jid := <-ran; jid != "mail:"+failed.job.String() {
 		t.Errorf("%s ran", jid)
 	}
+}
+
+// A retry is refused, with the reason, rather than using the space that is needed to reclaim
+// the stream of relocated records.
+func TestWeb_JobRetry_RelocatedFull(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	params := strings.Repeat("x", 60<<10)
+	failed := failedJob(t, n, "mail", `{"params":{"text":"`+params+`"}}`)
+	if _, err := enqueue(n, "other", `{"params":{}}`, "", false); err != nil { // so that the lane does not end with the record
+		t.Fatal(err)
+	}
+	if err := n.viewer.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var view job.View
+	n.raft.View(func(l *ledger.Ledger) { view, _, _ = l.Find(failed.job) })
+	purge(t, n, view.Position.Lane, view.Position.Seq+1)
+	other := job.Record{Queue: "mail", Body: []byte(params)}
+	var copies []uint64
+	for i := byte(1); ; i++ {
+		info, err := n.cluster.Reader.LaneInfo(t.Context(), job.RelocatedLane)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Bytes+streams.RelocatedSize(&other) > scheduler.RelocatedLimit(uint64(info.MaxBytes)) {
+			break
+		}
+		other.Owner = job.ID{i}
+		seqs, err := n.cluster.Writer.StoreRelocated(t.Context(), 0, []job.Record{other})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, seqs...)
+	}
+	retry := func() httpReply { return send(t, n, "POST", "/v1/jobs/"+failed.job.String()+"/retry", "") }
+	if r := retry(); r.status != http.StatusServiceUnavailable || !strings.Contains(string(r.body), subjects.StreamRelocated) {
+		t.Errorf("with a full stream: %s", r)
+	}
+	purge(t, n, job.RelocatedLane, copies[len(copies)-1])
+	retry().decode(t, http.StatusOK, nil)
 }

@@ -219,11 +219,13 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (LaneInfo, error) {
 	if lane.down {
 		return LaneInfo{}, errors.New("no answer")
 	}
-	kept := uint64(len(lane.records)) + 1 - lane.first
 	return LaneInfo{
-		Identity: lane.identity, First: lane.first, Last: uint64(len(lane.records)), Bytes: kept * l.recordSize, MaxBytes: l.max,
+		Identity: lane.identity, First: lane.first, Last: uint64(len(lane.records)), Bytes: lane.size() * l.recordSize, MaxBytes: l.max,
 	}, nil
 }
+
+// size returns how many records are kept.
+func (l *fakeLane) size() uint64 { return uint64(len(l.records)) + 1 - l.first }
 
 func (l *fakeLanes) Purge(_ context.Context, number uint8, below uint64) error {
 	l.mu.Lock()
@@ -243,7 +245,7 @@ func (l *fakeLanes) lane(number uint8) *fakeLane {
 	return l.lanes[number]
 }
 
-func (l *fakeLanes) Relocate(_ context.Context, number uint8, _ uint64, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (l *fakeLanes) Relocate(_ context.Context, number uint8, _, space uint64, needed []ledger.NeededRecord) (seqs []uint64, size uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lane := l.lane(number)
@@ -254,10 +256,16 @@ func (l *fakeLanes) Relocate(_ context.Context, number uint8, _ uint64, needed [
 		if n.Seq < lane.first {
 			return seqs, size, ErrRecordGone
 		}
+		if size+l.recordSize > space {
+			break
+		}
+		if l.max > 0 && l.lane(job.RelocatedLane).size()*l.recordSize >= l.max {
+			return seqs, size, errors.New("no space is left")
+		}
 		r, to := lane.records[n.Seq-1], uint64(len(l.relocated.records))+1
 		r.Position, r.Owner = job.Position{Lane: job.RelocatedLane, Seq: to}, n.Job
 		l.relocated.records = append(l.relocated.records, r)
-		seqs, size = append(seqs, to), size+len(r.Body)
+		seqs, size = append(seqs, to), size+l.recordSize
 	}
 	return seqs, size, nil
 }

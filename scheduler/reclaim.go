@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -167,24 +168,36 @@ func (r *laneReclaimer) reclaim(ctx context.Context, i int) (relocated bool, err
 		err = r.relocate(ctx, s, copied.RelocatedFloor(), needs.Oldest[:plan.relocate])
 	}
 	s.noteHolders(&needs, err)
-	switch {
-	case err != nil || plan.relocate > 0:
-		return err == nil, err
-	case plan.below == 0:
-		return false, nil
+	if plan.relocate > 0 && errors.Is(err, errRelocatedFull) { // what no job needs is purged all the same
+		plan = reclaimPlan{below: min(needs.End, needs.Oldest[0].Seq)}
 	}
+	switch {
+	case plan.relocate > 0:
+		return err == nil, err
+	case plan.below <= info.First:
+		return false, err
+	}
+	if purgeErr := r.purge(ctx, s, index, plan); purgeErr != nil {
+		err = purgeErr
+	}
+	return false, err
+}
+
+// purge records in the ledger that a stream is purged as planned with the ledger at index,
+// and purges it.
+func (r *laneReclaimer) purge(ctx context.Context, s *reclaimedStream, index uint64, plan reclaimPlan) error {
 	result, err := r.loop.commit(ctx, &ledger.Reclaim{Lane: s.number, Below: plan.below, AsOf: index})
 	if err == nil {
 		err = result.Err
 	}
 	switch {
 	case errors.Is(err, ledger.ErrBackupRunning), errors.Is(err, ledger.ErrRecordNeeded):
-		return false, nil // at the next step
+		return nil // at the next step
 	case err != nil:
-		return false, fmt.Errorf("record the purge below %d: %w", plan.below, err)
+		return fmt.Errorf("record the purge below %d: %w", plan.below, err)
 	}
 	s.kept -= min(s.kept, plan.gain)
-	return false, r.lanes.Purge(ctx, s.number, plan.below)
+	return r.lanes.Purge(ctx, s.number, plan.below)
 }
 
 // noteHolders keeps the oldest jobs that need records of the stream, for the reason
@@ -239,27 +252,41 @@ func planReclaim(info LaneInfo, needs *ledger.LaneNeeds, isRelocated bool) (plan
 	return plan
 }
 
-// errRelocatedFull is returned while three quarters of the stream of relocated records
-// are used. The rest is needed to reclaim that stream itself.
+// errRelocatedFull is returned if the stream of relocated records has no space.
 var errRelocatedFull = errors.New("the stream of relocated records is nearly full")
 
+// RelocatedLimit returns how many bytes of the stream of relocated records, which has at
+// most max, records of lanes and of retried jobs may use. The rest is needed to reclaim
+// the stream itself.
+func RelocatedLimit(max uint64) uint64 { return max / 4 * 3 }
+
+// relocationSpace returns how many bytes of records of a stream may be relocated.
+func (r *laneReclaimer) relocationSpace(ctx context.Context, from uint8) (uint64, error) {
+	info, err := r.lanes.Info(ctx, job.RelocatedLane)
+	limit := info.MaxBytes
+	switch {
+	case err != nil:
+		return 0, err
+	case limit == 0:
+		return math.MaxUint64, nil
+	case from != job.RelocatedLane:
+		limit = RelocatedLimit(limit)
+	}
+	return limit - min(limit, info.Bytes), nil
+}
+
 // relocate copies records to the stream of relocated records and lets their jobs refer
-// to the copies. It stops after relocateMaxBytes. floor is that of the stream of relocated
-// records in the ledger that records were read from.
+// to the copies. It stops after relocateMaxBytes, or when that stream has no more space
+// for records of s; if it has none for the first, the error is errRelocatedFull. floor is
+// that of the stream of relocated records in the ledger that records were read from.
 func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, floor uint64, records []ledger.NeededRecord) error {
-	lane := s.number
-	if lane != job.RelocatedLane {
-		info, err := r.lanes.Info(ctx, job.RelocatedLane)
+	lane, moved, bytes := s.number, 0, uint64(0)
+	for part := range slices.Chunk(records, relocateBatch) {
+		space, err := r.relocationSpace(ctx, lane)
 		if err != nil {
 			return err
 		}
-		if info.MaxBytes > 0 && info.Bytes > info.MaxBytes/4*3 {
-			return errRelocatedFull
-		}
-	}
-	moved, bytes := 0, 0
-	for part := range slices.Chunk(records, relocateBatch) {
-		seqs, size, err := r.lanes.Relocate(ctx, lane, floor, part)
+		seqs, size, err := r.lanes.Relocate(ctx, lane, floor, space, part)
 		c := &ledger.Relocate{}
 		for i, to := range seqs {
 			c.Records = append(c.Records, ledger.RelocatedRecord{Job: part[i].Job, From: job.Position{Lane: lane, Seq: part[i].Seq}, To: to})
@@ -272,9 +299,12 @@ func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, floor 
 			return err
 		}
 		moved, bytes = moved+len(seqs), bytes+size
-		if bytes >= relocateMaxBytes {
+		if bytes >= relocateMaxBytes || len(seqs) < len(part) {
 			break
 		}
+	}
+	if moved == 0 {
+		return errRelocatedFull
 	}
 	r.log.Info("records relocated", "lane", s.name(), "records", moved, "bytes", bytes)
 	return nil

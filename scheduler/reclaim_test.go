@@ -133,3 +133,45 @@ func TestReclaim_SkipsReplacedStream(t *testing.T) {
 		})
 	})
 }
+
+// TestReclaim_RelocatedFull checks that records of lanes leave enough space in the stream
+// of relocated records to reclaim that stream, although its first record is needed.
+func TestReclaim_RelocatedFull(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		const limit = 64 // records of a stream
+		h.lanes.recordSize = 1 << 20
+		h.lanes.set(func() { h.lanes.max = limit << 20 })
+		h.node("n1").offer(job.Overhop, "mail", "w1", 8)
+		kept := func(number uint8) (n uint64) {
+			h.lanes.set(func() { n = h.lanes.lane(number).size() })
+			return n
+		}
+		var delayed []job.ID
+		ran := uint64(0)
+		late := fmt.Sprintf(`{"params":{},"run_at":%q}`, time.Now().Add(24*time.Hour).Format(time.RFC3339))
+		for kept(0) < limit {
+			for range 12 {
+				delayed = append(delayed, h.enqueue("mail", "", late))
+			}
+			for kept(0) < limit {
+				h.enqueue("mail", "", anyJob)
+				ran++
+			}
+			h.until("the others ran", func() bool { return h.counts().Delivered == ran })
+			h.advance(reclaimInterval)
+		}
+		if n := kept(job.RelocatedLane); n > RelocatedLimit(limit) {
+			t.Errorf("%d records were relocated, want at most %d", n, RelocatedLimit(limit))
+		}
+		for _, id := range delayed[1:] {
+			h.propose(&ledger.CancelJob{Job: id})
+		}
+		h.advance(reclaimInterval)
+		if lane, relocated := kept(0), kept(job.RelocatedLane); lane > limit/2 || relocated > limit/2 {
+			t.Errorf("after all but the oldest job were cancelled, the lane has %d records, and %d are relocated", lane, relocated)
+		}
+		if view, _ := h.find(delayed[0]); !view.Position.Relocated() {
+			t.Errorf("the record of the job that waits is at %s", view.Position)
+		}
+	})
+}

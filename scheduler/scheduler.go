@@ -88,11 +88,12 @@ type Lanes interface {
 	// block. fresh is false if the lane already held the record.
 	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))
 	// Relocate copies records of a lane to the stream of relocated records, in
-	// their order, and returns the sequences of the copies there and the size of
-	// all bodies. With an error it returns the sequences of the first records, as
-	// many as were copied. A call that is repeated with the same floor, that of the
-	// stream of relocated records, may return the same copies.
-	Relocate(ctx context.Context, lane uint8, floor uint64, records []ledger.NeededRecord) (seqs []uint64, size int, err error)
+	// their order, until the next one would exceed space, in bytes. It returns the
+	// sequences of the copies there and their size. With an error it returns the
+	// sequences of the first records, as many as were copied. A call that is repeated
+	// with the same floor, that of the stream of relocated records, may return the
+	// same copies.
+	Relocate(ctx context.Context, lane uint8, floor, space uint64, records []ledger.NeededRecord) (seqs []uint64, size uint64, err error)
 	// Purge removes the records below a sequence, except the lane's last record.
 	Purge(ctx context.Context, lane uint8, below uint64) error
 	// Bodies returns the bodies that are stored as blobs, DeadLetterBodies the owners

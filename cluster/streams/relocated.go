@@ -47,6 +47,16 @@ func (w *Writer) StoreRelocated(ctx context.Context, floor uint64, records []job
 	return seqs, err
 }
 
+// relocatedOverhead is what a relocated record takes beside what its producer chose, in
+// bytes, and more: its headers and those of its message on disk.
+const relocatedOverhead = 512
+
+// RelocatedSize returns how many bytes a copy of r takes at most in the stream of
+// relocated records.
+func RelocatedSize(r *job.Record) uint64 {
+	return uint64(len(r.Body) + len(r.Key) + len(r.Queue) + relocatedOverhead)
+}
+
 // relocatedMsg returns the message that stores a copy of r while the stream has this floor.
 func relocatedMsg(floor uint64, r *job.Record) *nats.Msg {
 	m := nats.NewMsg(subjects.RelocatedSubject(r.Queue))

@@ -9,8 +9,11 @@ import (
 )
 
 // Relocate implements scheduler.Lanes.
-func (v lanesView) Relocate(ctx context.Context, number uint8, _ uint64, needed []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (v lanesView) Relocate(ctx context.Context, number uint8, _, space uint64, needed []ledger.NeededRecord) (seqs []uint64, size uint64, err error) {
 	for _, n := range needed {
+		if size+recordBytes > space {
+			break
+		}
 		from := job.Position{Lane: number, Seq: n.Seq}
 		r, err := v.sim.lanes.load(ctx, v.process, from, n.Job, false)
 		if err != nil {

@@ -238,7 +238,7 @@ func (v lanesView) Publish(queue, key string, _ time.Time, body []byte, done fun
 }
 
 // Relocate implements scheduler.Lanes.
-func (v lanesView) Relocate(_ context.Context, number uint8, _ uint64, records []ledger.NeededRecord) (seqs []uint64, size int, err error) {
+func (v lanesView) Relocate(_ context.Context, number uint8, _, space uint64, records []ledger.NeededRecord) (seqs []uint64, size uint64, err error) {
 	s := v.yard.Streams
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,12 +248,15 @@ func (v lanesView) Relocate(_ context.Context, number uint8, _ uint64, records [
 			return seqs, size, scheduler.ErrRecordGone
 		}
 		r := from.records[n.Seq-from.first]
+		if size+recordSize(&r) > space {
+			break
+		}
 		r.Owner, r.Lane = n.Job, job.RelocatedLane
 		if err := s.relocated.add(&r); err != nil {
 			return seqs, size, err
 		}
 		s.Relocated++
-		seqs, size = append(seqs, r.Seq), size+len(r.Body)
+		seqs, size = append(seqs, r.Seq), size+recordSize(&r)
 	}
 	return seqs, size, nil
 }
