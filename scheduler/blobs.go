@@ -109,19 +109,20 @@ func (s *bodySweeper) release(ctx context.Context, bodies []bodyCandidate, index
 	return bodies, errors.Join(err, result.Err)
 }
 
-// evictLetters removes the oldest dead letters whose bodies are in bodies while the stream
-// of large bodies is nearly full: otherwise jobs with large bodies would be refused because
-// of jobs that have failed. A later sweep removes the bodies.
+// evictLetters removes the oldest dead letters whose bodies are in bodies while more than
+// half of the stream of large bodies is used: from there on, jobs with large bodies are
+// acknowledged more slowly, which must not happen because of jobs that have failed. A later
+// sweep removes the bodies.
 func (s *bodySweeper) evictLetters(ctx context.Context, bodies []bodyCandidate) error {
 	if len(bodies) == 0 {
 		return nil
 	}
 	used, limit, err := s.lanes.BodySpace(ctx)
-	if err != nil || limit == 0 || used <= limit/4*3 {
+	if err != nil || limit == 0 || used <= limit/2 {
 		return err
 	}
 	slices.SortFunc(bodies, func(a, b bodyCandidate) int { return a.Stored.Compare(b.Stored) })
-	excess := used - limit/4*3
+	excess := used - limit/2
 	evicted := 0
 	for freed := uint64(0); evicted < len(bodies) && freed < excess; evicted++ {
 		if err := s.lanes.RemoveDeadLettersOf(ctx, bodies[evicted].Owner); err != nil {
@@ -129,7 +130,7 @@ func (s *bodySweeper) evictLetters(ctx context.Context, bodies []bodyCandidate) 
 		}
 		freed += bodies[evicted].Size
 	}
-	s.log.Warn("dead letters with large bodies evicted, their stream is nearly full", "letters", evicted, "used", used, "limit", limit)
+	s.log.Warn("dead letters with large bodies evicted, their stream is half full", "letters", evicted, "used", used, "limit", limit)
 	return nil
 }
 
