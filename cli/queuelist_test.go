@@ -55,14 +55,14 @@ func TestRetention(t *testing.T) {
 			if err := json.Unmarshal(body, &asked); err != nil || asked.Queue == "" {
 				return all(body)
 			}
-			return []byte(`{"settings":[{"name":"finished.age","value":2592000000,"unit":"ms","from":"queue","yard":86400000}],"queues":[]}`), nil
+			return []byte(`{"settings":[{"name":"finished.age","value":2592000000,"unit":"ms","from":"queue","yard":86400000},{"name":"failed.age","value":172800000,"unit":"ms","from":"queue","yard":86400000}],"queues":[]}`), nil
 		},
 	})
 	for line, want := range map[string]string{
 		"queue show mail": "\n\nIts own retention: finished.age=30d failed.count=1000\n",
 		"queue set mail --retention failed.count=1000": "\n\nIts own retention: finished.age=30d failed.count=1000\n",
 		"retention show":      "SETTING       VALUE  FROM\nfinished.age  1d     default\nfailed.age    1d12h  operator, in place of the file's 1h30m\nfinished.age  30d    queue mail\nfinished.age  30d    queue post\n",
-		"retention show mail": "SETTING       VALUE  FROM\nfinished.age  30d    queue, in place of the yard's 1d\n",
+		"retention show mail": "SETTING       VALUE  FROM\nfinished.age  30d    queue, in place of the yard's 1d\nfailed.age    2d     queue, in place of the yard's 1d, which is less and applies, too\n",
 	} {
 		if got := f.run(t, strings.Fields(line)...); got.code != 0 || !strings.HasSuffix(got.out, want) {
 			t.Errorf("%s: %+v, want %q", line, got, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -102,6 +103,9 @@ func retentionTable(w io.Writer, r *api.Retention) {
 			from += ", in place of the file's " + retentionflag.Text(*s.File, s.Unit)
 		case s.Yard != nil:
 			from += ", in place of the yard's " + retentionflag.Text(*s.Yard, s.Unit)
+			if *s.Yard < s.Value && !strings.HasPrefix(s.Name, "finished.") {
+				from += ", which is less and applies, too"
+			}
 		}
 		command.Row(w, s.Name, retentionflag.Text(s.Value, s.Unit), from)
 	}
