@@ -70,7 +70,8 @@ func (n *Node) newReporter() *health.Reporter {
 		Monitor: n.monitor, LedgerReasons: n.consistency.Reasons,
 		Warnings: func() []string {
 			pressure := n.cluster.Publisher.Pressure()
-			return slices.Concat(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings(), pressure.Warnings())
+			storage, _ := n.cluster.Replication.Storage() // has no streams on an error
+			return slices.Concat(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings(), pressure.Warnings(), storage.Warnings())
 		},
 	})
 }

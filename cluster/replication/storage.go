@@ -2,6 +2,7 @@ package replication
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -23,6 +24,7 @@ type StreamHealth struct {
 	Messages, Bytes uint64
 	Limit           uint64    // the most bytes that it may have; 0: it has no limit of its own
 	Refuses         bool      // when it is full it refuses messages, and does not remove the oldest
+	InMemory        bool      // it is not in the store
 	Oldest          time.Time // when its first message was stored; zero: it has none
 	Leader          string    // member name; "" if unknown
 	// Lag is the number of operations by which the slowest replica is behind, and
@@ -53,6 +55,34 @@ func (r *Replication) Storage() (Storage, error) {
 	return storage, nil
 }
 
+// Warnings returns a warning if streams of users take space that the yard's own streams
+// may need: when the store is full, all of them refuse messages, whatever their limits.
+func (s *Storage) Warnings() []string {
+	var own, users uint64
+	var names []string
+	for i := range s.Streams {
+		switch stream := &s.Streams[i]; {
+		case stream.InMemory:
+		case subjects.IsOwnStream(stream.Name):
+			own += max(stream.Limit, stream.Bytes)
+		case stream.Bytes > 0:
+			users += stream.Bytes
+			names = append(names, stream.Name)
+		}
+	}
+	if s.Limit == 0 || users == 0 || own+users <= s.Limit {
+		return nil
+	}
+	const most = 5
+	list := strings.Join(names[:min(len(names), most)], ", ")
+	if len(names) > most {
+		list += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return []string{fmt.Sprintf(
+		"streams of users (%s) take %d of the %d bytes of this node's store, which the yard's own streams may need: a full store refuses jobs. Remove messages or streams, or bound them with max_bytes",
+		list, users, s.Limit)}
+}
+
 // healthOf converts the server's description of a stream. A stream that is still
 // recovering has no leader, although the server reports itself as the leader.
 func (r *Replication) healthOf(stream *server.StreamDetail) StreamHealth {
@@ -62,6 +92,7 @@ func (r *Replication) healthOf(stream *server.StreamDetail) StreamHealth {
 	}
 	if stream.Config != nil {
 		health.Limit, health.Refuses = uint64(max(stream.Config.MaxBytes, 0)), stream.Config.Discard == server.DiscardNew
+		health.InMemory = stream.Config.Storage == server.MemoryStorage
 	}
 	if !r.local.Config.Clustered() {
 		health.Leader = r.local.Config.Node

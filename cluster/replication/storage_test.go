@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,29 @@ func TestHealthOf_Limit(t *testing.T) {
 		h := c.healthOf(&server.StreamDetail{Config: &server.StreamConfig{MaxBytes: tt.max, Discard: tt.discard}})
 		if h.Limit != tt.want || h.Refuses != tt.refuses {
 			t.Errorf("%d, %v: limit %d, refuses %t", tt.max, tt.discard, h.Limit, h.Refuses)
+		}
+	}
+}
+
+// TestStorage_Warnings checks that streams of users are named when the yard's own may not
+// fit into the store beside them.
+func TestStorage_Warnings(t *testing.T) {
+	lane, board := StreamHealth{Name: "YARD_JOBS_0", Limit: 70, Bytes: 5}, StreamHealth{Name: "KV_YARD_NODES", Limit: 10}
+	bucket := func(bytes uint64) StreamHealth { return StreamHealth{Name: "KV_b", Bytes: bytes} }
+	for _, tt := range []struct {
+		streams []StreamHealth
+		want    string
+	}{
+		{[]StreamHealth{lane, board}, ""},
+		{[]StreamHealth{lane, board, bucket(20)}, ""},
+		{[]StreamHealth{lane, board, bucket(21)}, "streams of users (KV_b) take 21 of the 100 bytes"},
+		{[]StreamHealth{lane, board, {Name: "cache", Bytes: 50, InMemory: true}}, ""},
+		{[]StreamHealth{lane, board, bucket(0), {Name: "YARD_MINE", Bytes: 30}}, "streams of users (YARD_MINE) take 30"},
+	} {
+		storage := Storage{Limit: 100, Streams: tt.streams}
+		got := strings.Join(storage.Warnings(), "\n")
+		if (got == "") != (tt.want == "") || !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%+v: %q, want %q", tt.streams, got, tt.want)
 		}
 	}
 }

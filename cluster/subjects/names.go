@@ -5,6 +5,7 @@ package subjects
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -201,6 +202,12 @@ func ParseDLQSubject(subject string) (owner job.ID, ok bool) {
 
 // BoardStream returns the name of the stream of a bucket.
 func BoardStream(bucket string) string { return "KV_" + bucket }
+
+// IsOwnStream reports whether a stream is one of the yard's, and not a user's.
+func IsOwnStream(stream string) bool {
+	_, isLane := ParseLaneStream(stream)
+	return isLane || slices.Contains(SharedStreams, stream) || slices.ContainsFunc(Boards, func(bucket string) bool { return BoardStream(bucket) == stream })
+}
 
 // BoardSubject returns the subject of a row of a bucket.
 func BoardSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
