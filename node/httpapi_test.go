@@ -169,6 +169,7 @@ func TestWeb_Errors(t *testing.T) {
 		{"GET", "/v1/jobs?limit=x", "", 400, "whole number"},
 		{"GET", "/v1/jobs?limit=1001", "", 400, "limit is 1001; must be 1 to 1000"},
 		{"GET", "/v1/jobs?order=best", "", 400, "must be newest or oldest"},
+		{"GET", "/v1/jobs?queues=", "", 400, "queues has an empty name; leave queues out"},
 		{"GET", "/v1/jobs?after=bm93aGVyZQ", "", 400, "no cursor of such a list; give next of the previous page"},
 		{"GET", "/v1/jobs?queues=mail&queues=none", "", 404, "queue \"none\""},
 		{"GET", "/v1/queues", "{}", 400, "takes no body"},

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -42,6 +43,9 @@ func jobQuery(q *api.JobListRequest) (*ledger.JobQuery, error) {
 	query := &ledger.JobQuery{Queues: q.Queues, Function: q.Function, Limit: cmp.Or(q.Limit, defaultListLimit), MaxScan: maxListScan}
 	if query.Limit < 1 || query.Limit > maxListLimit {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxListLimit)}
+	}
+	if slices.Contains(q.Queues, "") {
+		return nil, &job.InvalidError{Reason: "queues has an empty name; leave queues out for all queues"}
 	}
 	for _, name := range q.States {
 		state, ok := job.ParseState(name)
