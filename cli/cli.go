@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/contract"
@@ -64,6 +67,23 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	return exitFailed
 }
 
+// flagError returns the text of an error of a flag, without what package strconv says
+// about a value that it cannot parse.
+func flagError(err error) string {
+	number, ok := errors.AsType[*strconv.NumError](err)
+	if !ok {
+		return err.Error()
+	}
+	must := "must be a whole number"
+	switch {
+	case number.Func == "ParseBool":
+		must = "must be true or false"
+	case errors.Is(number, strconv.ErrRange):
+		must = "is out of range"
+	}
+	return strings.Replace(err.Error(), number.Error(), must, 1)
+}
+
 // newRoot returns the whole tree of commands.
 func newRoot(env *command.Env) *cobra.Command {
 	root := command.Group(&cobra.Command{
@@ -85,7 +105,7 @@ holds the authority fails.`,
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usererror.Usage(c, "%v", err) })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usererror.Usage(c, "%s", flagError(err)) })
 	root.SetUsageTemplate(usageTemplate)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().BoolP("help", "h", false, "show this help")
