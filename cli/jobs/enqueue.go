@@ -63,9 +63,9 @@ other job holds that key, and the command waits for that decision. With a unique
 key, the id shown may be that of the job that holds it. With a rate limit key, the
 job may be refused. With a debounce key, the job replaces one that has not started.
 
-Numbers with a fraction reach Overhop workers as decimal strings, 0.5 as "0.5",
-because the Overhop protocol has no floats; so do integers beyond 64 bits. RRQ
-runners receive them as numbers.
+Numbers with a fraction and integers beyond 64 bits reach the handlers of the Go and
+Python clients and of RRQ runners as numbers. A worker with another client, which does
+not have Overhop's capability "json", gets them as decimal strings: 0.5 as "0.5".
 
 With --bulk, each line of a file is one job as a JSON object, which may have its
 own queue and id. The results appear in the order of the lines, but jobs may be
