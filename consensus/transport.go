@@ -38,10 +38,18 @@ type trackingTransport struct {
 
 // AppendEntries sends entries to a member. If it succeeds, the member has them
 // on its disk, and must keep forever those that are committed by now.
+//
+// The member is told at most of the commit of the entries up to the last one sent. It
+// applies all entries up to the commit index that it is told, and may have others after
+// these that were never committed: Raft's library replaces them only when it receives
+// their successors, and after a pause it sends a message without entries that has the
+// commit index of the moment.
 func (o *trackingTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	err := o.NetworkTransport.AppendEntries(id, target, args, resp)
+	sent := *args
+	sent.LeaderCommitIndex = min(args.LeaderCommitIndex, args.PrevLogEntry+uint64(len(args.Entries)))
+	err := o.NetworkTransport.AppendEntries(id, target, &sent, resp)
 	if err == nil && resp.Success {
-		o.watermarks.recordPeer(string(id), min(args.PrevLogEntry+uint64(len(args.Entries)), args.LeaderCommitIndex))
+		o.watermarks.recordPeer(string(id), sent.LeaderCommitIndex)
 	}
 	return err
 }
