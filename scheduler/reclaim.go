@@ -168,8 +168,8 @@ func (r *laneReclaimer) reclaim(ctx context.Context, i int) (relocated bool, err
 		err = r.relocate(ctx, s, copied.RelocatedFloor(), needs.Oldest[:plan.relocate])
 	}
 	s.noteHolders(&needs, err)
-	if plan.relocate > 0 && errors.Is(err, errRelocatedFull) { // what no job needs is purged all the same
-		plan = reclaimPlan{below: min(needs.End, needs.Oldest[0].Seq)}
+	if plan.relocate > 0 && s.number == job.RelocatedLane && errors.Is(err, errRelocatedFull) {
+		plan = reclaimPlan{below: min(needs.End, needs.Oldest[0].Seq)} // any purge makes space for its first records
 	}
 	switch {
 	case plan.relocate > 0:

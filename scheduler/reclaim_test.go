@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -162,6 +163,16 @@ func TestReclaim_RelocatedFull(t *testing.T) {
 		}
 		if n := kept(job.RelocatedLane); n > RelocatedLimit(limit) {
 			t.Errorf("%d records were relocated, want at most %d", n, RelocatedLimit(limit))
+		}
+		inLane := slices.IndexFunc(delayed, func(id job.ID) bool {
+			view, _ := h.find(id)
+			return !view.Position.Relocated()
+		})
+		h.propose(&ledger.CancelJob{Job: delayed[inLane]})
+		before := kept(0)
+		h.advance(reclaimInterval)
+		if now := kept(0); now != before {
+			t.Errorf("the lane was purged from %d to %d records, which is not worth stalling it", before, now)
 		}
 		for _, id := range delayed[1:] {
 			h.propose(&ledger.CancelJob{Job: id})
