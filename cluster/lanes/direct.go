@@ -25,6 +25,11 @@ const (
 // Disk space is not freed within moments.
 const closedRetryAfter = 5 * time.Second
 
+// forwardTimeout is how long a direct publish that was forwarded may take: as long as
+// clients of NATS wait for it by default. It cannot be sent to another lane, and a client
+// that gets no reply publishes again.
+const forwardTimeout = 5 * time.Second
+
 // localSubject returns a subject that only this node receives, without its queue.
 func (r *router) localSubject(name string) string {
 	return subjects.LocalSubject(r.local.Config.Node, name)
@@ -85,7 +90,7 @@ func (r *router) forward(m *nats.Msg) {
 			return
 		}
 		reply := &forwardedReply{router: r, lane: uint8(lane), to: m.Reply, size: m.Size()}
-		forwarded.Reply, token = r.local.Ingest.Expect(reply, time.Now().Add(laneTimeout), false)
+		forwarded.Reply, token = r.local.Ingest.Expect(reply, time.Now().Add(forwardTimeout), false)
 	}
 	if err := r.local.Ingest.Conn.PublishMsg(forwarded); err != nil {
 		r.local.Log.Debug("direct publish not forwarded", "err", err)

@@ -3,9 +3,9 @@
 // idempotency key. It routes the direct publishes of this node's clients by mappings. It
 // delays acknowledgements, and then refuses jobs, when more arrive than can be handled.
 //
-// A publish is retried on another lane after 0.9 s and abandoned after the configured
-// PublishTimeout, by default 1.8 s; it fails with [streams.ErrUnknown] if one of its
-// attempts may have been stored. JetStream needs 4 to 10 s to replace a dead leader. Only
+// A publish is retried on another lane after 0.9 s, or later if its lane answers others
+// slowly, and abandoned after the configured PublishTimeout, by default 1.8 s; it fails with
+// [streams.ErrUnknown] if one of its attempts may have been stored. JetStream needs 4 to 10 s to replace a dead leader. Only
 // the stream itself may subscribe to a lane's subjects: another subscriber would hide the
 // immediate "no responders" of a lane without a leader.
 package lanes
@@ -40,7 +40,8 @@ const TickInterval = 100 * time.Millisecond
 const (
 	maxOutstanding = 16384                   // publishes
 	maxHeldBytes   = 128 << 20               // bytes of their bodies
-	laneTimeout    = 900 * time.Millisecond  // for a lane's acknowledgement
+	laneTimeout    = 900 * time.Millisecond  // for a lane's acknowledgement, at least
+	slowLaneFactor = 3                       // how many times a lane's usual time it may take
 	noLaneTimeout  = 1500 * time.Millisecond // for a job that was never sent to any lane
 )
 
@@ -78,6 +79,7 @@ type pendingPublish struct {
 	started     time.Time
 	lane        uint8              // that it was last sent to
 	maybeStored bool               // an attempt may have been stored
+	sent        time.Time          // when it was last sent
 	lastTaken   uint64             // the lane's last known sequence when it was sent: a lower one in the reply is an error
 	retryAt     time.Time          // parked until then
 	lastError   string             // while parked: the last lane's error
@@ -167,11 +169,11 @@ func (p *Publisher) sendToBestLane(d *pendingPublish, now time.Time) {
 }
 
 // sendToLane sends a job to a lane. handler, usually d itself, receives the lane's reply,
-// or nil after laneTimeout or at the end of the publish's own time. It returns false if
+// or nil after the lane's timeout or at the end of the publish's own time. It returns false if
 // sending failed; then the job is finished and handler is not called.
 func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler embedded.ReplyHandler) bool {
-	d.lane, d.lastTaken = lane, p.state.lastSeq[lane].Load()
-	deadline := now.Add(laneTimeout)
+	d.lane, d.sent, d.lastTaken = lane, now, p.state.lastSeq[lane].Load()
+	deadline := now.Add(p.state.timeout(lane))
 	if callerDeadline := d.started.Add(p.local.Config.PublishTimeout); callerDeadline.Before(deadline) {
 		deadline = callerDeadline
 	}
@@ -215,6 +217,7 @@ func (d *pendingPublish) Receive(m *nats.Msg) bool {
 		d.p.tryNextLane(d)
 	default:
 		d.p.state.markHealthy(d.lane)
+		d.p.state.noteAnswer(d.lane, time.Since(d.sent))
 		d.p.state.raiseLast(d.lane, ack.Seq)
 		d.finish(Ack{Position: job.Position{Lane: d.lane, Seq: ack.Seq}, Duplicate: ack.Duplicate}, nil)
 	}

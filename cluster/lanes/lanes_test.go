@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -72,6 +75,75 @@ func TestPublish_Outstanding(t *testing.T) {
 	if n, held := p.outstanding.Load(), p.heldBytes.Load(); n != 0 || held != 0 {
 		t.Errorf("%d publishes and %d bytes still count", n, held)
 	}
+}
+
+// slowLane starts a server with two lanes, of which only the second seems to answer. That
+// one has no stream: the test receives its messages, and answers them.
+func slowLane(t *testing.T) (p *Publisher, received <-chan *nats.Msg) {
+	t.Helper()
+	l := startLane(t)
+	l.SetLanes(2)
+	p = New(l)
+	p.batcher = nil // as in a cluster
+	p.state.markDown(0, time.Now().Add(time.Minute))
+	messages := make(chan *nats.Msg, 1)
+	if _, err := l.API.Conn.ChanSubscribe(subjects.LaneSubject(1, "*", "mail"), messages); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.API.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return p, messages
+}
+
+// TestPublish_SlowLane checks that a job whose lane is late goes to another one, unless the
+// lane takes that long for all jobs.
+func TestPublish_SlowLane(t *testing.T) {
+	for _, c := range []struct {
+		usual time.Duration // of the lane's acknowledgements
+		want  uint8         // lane that stores the job
+	}{{10 * time.Millisecond, 0}, {500 * time.Millisecond, 1}} {
+		p, received := slowLane(t)
+		for range 64 {
+			p.state.noteAnswer(1, c.usual)
+		}
+		ended := make(chan Ack, 1)
+		p.Publish("mail", "k", time.Now(), []byte("{}"), func(a Ack, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- a
+		})
+		m := <-received
+		p.state.markHealthy(0)
+		p.local.Ingest.Expire(time.Now().Add(laneTimeout + 100*time.Millisecond))
+		if err := m.Respond([]byte(`{"stream":"YARD_JOBS_1","seq":7}`)); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-ended; a.Lane != c.want {
+			t.Errorf("a lane that usually takes %s: stored in lane %d, want %d", c.usual, a.Lane, c.want)
+		}
+	}
+}
+
+// TestForward_SlowLane checks that the client of a direct publish that passes the node gets
+// the lane's acknowledgement although it takes seconds.
+func TestForward_SlowLane(t *testing.T) {
+	p, received := slowLane(t)
+	replies := make(chan *nats.Msg, 1)
+	if _, err := p.local.API.Conn.ChanSubscribe("_INBOX.late", replies); err != nil {
+		t.Fatal(err)
+	}
+	p.router.forward(&nats.Msg{Subject: p.router.localSubject(slowPublishes) + ".mail", Reply: "_INBOX.late", Data: []byte("{}")})
+	m := <-received
+	p.local.Ingest.Expire(time.Now().Add(4 * time.Second))
+	if n := p.outstanding.Load(); n != 1 {
+		t.Fatalf("%d publishes are in flight after four seconds, want 1", n)
+	}
+	if err := m.Respond([]byte(`{"stream":"YARD_JOBS_1","seq":7}`)); err != nil {
+		t.Fatal(err)
+	}
+	<-replies
 }
 
 // startLane starts a server that runs alone, with its streams.

@@ -19,7 +19,8 @@ type laneStates struct {
 	local   *embedded.Server
 	leaving atomic.Bool // this node is transferring its leaderships
 
-	lastSeq [subjects.MaxLanes]atomic.Uint64 // highest known sequence of each lane
+	lastSeq  [subjects.MaxLanes]atomic.Uint64 // highest known sequence of each lane
+	answered [subjects.MaxLanes]atomic.Int64  // how long acknowledgements of each lane take of late, in nanoseconds
 
 	mu   sync.Mutex
 	lane [subjects.MaxLanes]laneState
@@ -92,6 +93,19 @@ func (s *laneStates) markHealthy(lane uint8) { s.setDownUntil(lane, time.Time{})
 // markDown records that the lane did not take a job or did not answer at the time now.
 func (s *laneStates) markDown(lane uint8, now time.Time) {
 	s.setDownUntil(lane, now.Add(retryInterval))
+}
+
+// noteAnswer records how long the lane took to acknowledge a job.
+func (s *laneStates) noteAnswer(lane uint8, took time.Duration) {
+	of := &s.answered[lane]
+	of.Store(of.Load() + (int64(took)-of.Load())/8)
+}
+
+// timeout returns how long to wait for the lane's acknowledgement before a job is sent to
+// another lane. Of a lane that answers slowly, a job sent to another one as well would
+// make all lanes slower.
+func (s *laneStates) timeout(lane uint8) time.Duration {
+	return max(laneTimeout, slowLaneFactor*time.Duration(s.answered[lane].Load()))
 }
 
 // setDownUntil records until when no jobs are sent to the lane; the zero time means
