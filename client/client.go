@@ -85,6 +85,24 @@ type Job struct {
 	// RetryOnTimeout is whether an attempt that exceeds its timeout is retried like one
 	// that fails; nil means as the queue has it, which by default is false.
 	RetryOnTimeout *bool
+	// RetryInterval is the delay after each failed attempt; 0 means one that increases.
+	RetryInterval time.Duration
+
+	// UniqueKey makes no job while another one holds this key: DUPLICATE_JOB, and
+	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL, 0 for six
+	// hours, or until UniqueUntil, its "start" or "end".
+	UniqueKey   string
+	UniqueTTL   time.Duration
+	UniqueUntil string
+	// RateLimitKey makes no job while another one holds this key: RATE_LIMITED. The job
+	// holds it for the time RateLimit.
+	RateLimitKey string
+	RateLimit    time.Duration
+	// DebounceKey replaces a job with this key that has not started, under that job's id.
+	// The job starts after the time Debounce, unless it is replaced.
+	DebounceKey string
+	Debounce    time.Duration
+
 	// Trace carries a trace context, for example traceparent, to the handler.
 	Trace map[string]string
 }
@@ -118,12 +136,26 @@ func (j *Job) request() (overhop.Enqueue, error) {
 		return invalid("Queue is empty")
 	case j.MaxAttempts < 0:
 		return invalid("MaxAttempts is %d", j.MaxAttempts)
-	case j.Timeout != 0 && j.Timeout < time.Millisecond:
-		return invalid("Timeout is %s; it is at least 1ms, or 0 for the default", j.Timeout)
+	case j.UniqueKey == "" && (j.UniqueTTL != 0 || j.UniqueUntil != ""):
+		return invalid("UniqueTTL and UniqueUntil need UniqueKey")
+	case (j.RateLimitKey == "") != (j.RateLimit == 0):
+		return invalid("RateLimitKey and RateLimit need each other")
+	case (j.DebounceKey == "") != (j.Debounce == 0):
+		return invalid("DebounceKey and Debounce need each other")
+	}
+	for name, d := range map[string]time.Duration{
+		"Timeout": j.Timeout, "RetryInterval": j.RetryInterval, "UniqueTTL": j.UniqueTTL, "RateLimit": j.RateLimit, "Debounce": j.Debounce,
+	} {
+		if d != 0 && d < time.Millisecond {
+			return invalid("%s is %s; it is at least 1ms if it is set", name, d)
+		}
 	}
 	request := overhop.Enqueue{
 		Queue: j.Queue, Function: j.Function, Key: j.Key, At: j.RunAt, MaxAttempts: int64(j.MaxAttempts),
-		Timeout: j.Timeout.Milliseconds(), RetryOnTimeout: j.RetryOnTimeout, Trace: j.Trace,
+		Timeout: j.Timeout.Milliseconds(), RetryOnTimeout: j.RetryOnTimeout, RetryInterval: j.RetryInterval.Milliseconds(), Trace: j.Trace,
+		UniqueKey: unlessZero(j.UniqueKey), UniqueTTL: unlessZero(j.UniqueTTL.Milliseconds()), UniqueUntil: unlessZero(j.UniqueUntil),
+		RateLimitKey: unlessZero(j.RateLimitKey), RateLimit: unlessZero(j.RateLimit.Milliseconds()),
+		DebounceKey: unlessZero(j.DebounceKey), Debounce: unlessZero(j.Debounce.Milliseconds()),
 	}
 	if j.Priority != nil {
 		if *j.Priority < 0 || *j.Priority > 9 {
@@ -142,6 +174,15 @@ func (j *Job) request() (overhop.Enqueue, error) {
 		request.Payload = payload
 	}
 	return request, nil
+}
+
+// unlessZero returns a pointer to v, or nil if v is the zero value.
+func unlessZero[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
 }
 
 // Result is the result of a job that succeeded.
@@ -244,6 +285,8 @@ type Error struct {
 	// RetryAfter is how long to wait before the same request may succeed; 0 means
 	// that waiting does not help.
 	RetryAfter time.Duration
+	// JobID is the job that holds the unique key, if Code is DUPLICATE_JOB.
+	JobID string
 
 	operation string
 	err       error
@@ -264,9 +307,17 @@ func wrap(operation string, err error) error {
 	if !ok {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
-	return &Error{
-		Code: string(refusal.Code), Message: refusal.Message, RetryAfter: refusal.RetryAfter(), operation: operation, err: err,
+	refused := &Error{Code: string(refusal.Code), Message: refusal.Message, operation: operation, err: err}
+	switch refusal.Code {
+	case overhop.CodeRateLimited:
+		ms, _ := refusal.Details.Get("retry_after_ms").Int()
+		refused.RetryAfter = time.Duration(ms) * time.Millisecond
+	case overhop.CodeUnavailable:
+		refused.RetryAfter = refusal.RetryAfter()
+	case overhop.CodeDuplicateJob:
+		refused.JobID, _ = refusal.Details.Get("jid").Str()
 	}
+	return refused
 }
 
 // JobError describes why a job failed.

@@ -227,17 +227,55 @@ func TestClient(t *testing.T) {
 	})
 }
 
+// TestClient_Keys checks that unique, rate limit and debounce keys reach the cluster, and
+// that a refusal has the job that holds the key, or the time until it is free.
+func TestClient_Keys(t *testing.T) {
+	c := connect(t)
+	if err := c.AddQueue(t.Context(), "keys"); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(j client.Job, code string) *client.Error {
+		t.Helper()
+		j.Queue, j.Function = "keys", "f"
+		_, err := c.Enqueue(t.Context(), j)
+		refusal, ok := errors.AsType[*client.Error](err)
+		if !ok || refusal.Code != code {
+			t.Fatalf("error is %v, want %s", err, code)
+		}
+		return refusal
+	}
+	unique := client.Job{Queue: "keys", Function: "f", UniqueKey: "u", UniqueUntil: "start", RetryInterval: time.Minute}
+	holder := enqueue(t, c, unique)
+	if refusal := refused(unique, "DUPLICATE_JOB"); refusal.JobID != holder {
+		t.Errorf("the key is held by %q, want %s", refusal.JobID, holder)
+	}
+	refused(client.Job{UniqueKey: "u", UniqueTTL: time.Hour}, "DUPLICATE_JOB")
+	refused(client.Job{UniqueKey: "u", UniqueUntil: "never"}, "INVALID_JOB_PAYLOAD")
+
+	limited := client.Job{Queue: "keys", Function: "f", RateLimitKey: "r", RateLimit: time.Hour}
+	enqueue(t, c, limited)
+	if refusal := refused(limited, "RATE_LIMITED"); refusal.RetryAfter < 50*time.Minute || refusal.RetryAfter > time.Hour {
+		t.Errorf("the rate limit key is free in %s", refusal.RetryAfter)
+	}
+	debounced := client.Job{Queue: "keys", Function: "f", DebounceKey: "d", Debounce: time.Hour}
+	if first, second := enqueue(t, c, debounced), enqueue(t, c, debounced); first != second {
+		t.Errorf("the second job did not replace the first: %s, %s", first, second)
+	}
+}
+
 func TestClient_Errors(t *testing.T) {
 	c := connect(t)
 	_, err := c.Enqueue(t.Context(), client.Job{Queue: "nowhere"})
 	var refused *client.Error
-	if !errors.As(err, &refused) || refused.Code != "QUEUE_NOT_FOUND" || !strings.Contains(err.Error(), "nowhere") {
-		t.Errorf("a queue that does not exist: %v", err)
+	if !errors.As(err, &refused) || refused.Code != "QUEUE_NOT_FOUND" || !strings.Contains(err.Error(), "nowhere") || refused.RetryAfter != 0 {
+		t.Errorf("a queue that does not exist: %v, retry after %s", err, refused.RetryAfter)
 	}
 	ten := 10
 	for _, j := range []client.Job{
 		{}, {Queue: "mail", MaxAttempts: -1}, {Queue: "mail", Timeout: time.Microsecond},
 		{Queue: "mail", Priority: &ten}, {Queue: "mail", Params: func() {}}, {Queue: "mail", Params: 0.5},
+		{Queue: "mail", RetryInterval: -time.Second}, {Queue: "mail", UniqueUntil: "end"}, {Queue: "mail", UniqueKey: "k", UniqueTTL: 1},
+		{Queue: "mail", RateLimitKey: "k"}, {Queue: "mail", Debounce: time.Second}, {Queue: "mail", DebounceKey: "k", Debounce: -1},
 	} {
 		if _, err := c.Enqueue(t.Context(), j); !errors.Is(err, client.ErrInvalidJob) {
 			t.Errorf("%+v: %v", j, err)
