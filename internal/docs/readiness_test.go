@@ -30,7 +30,7 @@ var reasonTests = map[string]string{
 	"streams are not as":                 "scheduler/reasons_test.go: TestReasons_StreamsMissing",
 	"JetStream is not healthy":           "test/clustertest/isolate_test.go: TestIsolate",
 	"no lane has a leader":               "health/report_test.go: TestAcceptingJobs",
-	"lane … is not ingested":             "scheduler/verifylane_test.go: TestVerifyLane_ReplacedDuringTenure",
+	"lane … is not ingested":             "scheduler/lanereader_test.go: TestVerifyLane_ReplacedDuringTenure",
 	"lane … is full":                     "scheduler/blocked_test.go: lane 0 is full and takes no jobs",
 	"replay has":                         "ledger/testdata/readiness.txt: replay has 2 pending events",
 	"lane …: record … missing":           "ledger/testdata/replay.txt: missing from the stream",

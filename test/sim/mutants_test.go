@@ -79,7 +79,7 @@ var mutants = []mutant{
 		{"scheduler/cron.go", "cr.published[tick.Job] = time.Now().Add(tickRetryDelay)", "cr.published[tick.Job] = time.Time{}"},
 		{"scheduler/cron.go", "retryAt, known := cr.published[t.Job]", "retryAt, known := cr.published[t.Job]\n\t\tknown = known || len(cr.schedules) == 0"}}, ""},
 	{"a truncated lane counts as healthy", []edit{
-		{"scheduler/lanes.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}, ""},
+		{"scheduler/lanereader.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}, ""},
 	{"a moved dispatch is lost when the node it left reports so", []edit{
 		{"ledger/dispatch.go", "if settlement.Node != \"\" && (settlement.Node != old.run.node || settlement.Incarnation != old.run.incarnation) {", "if settlement.Node != \"\" && settlement.Node == \"none\" {"}}, ""},
 	{"a moved dispatch is lost because its new node was silent before", []edit{
