@@ -117,10 +117,24 @@ func ParseCommand(line []byte) (Command, error) {
 	if _, isMailbox := mailboxFields[tag]; isMailbox {
 		return nil, fmt.Errorf("%w: `%s` is for state directories only; name one with --state-dir", ErrInvalidJSON, tag)
 	}
+	return nil, unknownCommand(tag, contractTags())
+}
+
+// contractTags returns the tags of the contract's commands.
+func contractTags() []string {
+	tags := make([]string, len(contractCommands))
+	for i, command := range contractCommands {
+		tags[i] = command.tag
+	}
+	return tags
+}
+
+// unknownCommand returns the error for a command that is not in expected.
+func unknownCommand(tag string, expected []string) error {
 	if len(tag) > maxEchoedName {
 		tag = strings.ToValidUTF8(tag[:maxEchoedName], "") + "…"
 	}
-	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
+	return fmt.Errorf("%w: unknown variant `%s`, expected one of %s", ErrInvalidJSON, tag, strings.Join(expected, ", "))
 }
 
 // parseTagged parses an object and returns the value of its field "command", with the

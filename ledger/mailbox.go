@@ -1,5 +1,7 @@
 package ledger
 
+import "slices"
+
 // MailboxCommand is one of the three mailbox commands of the contract's later
 // revision. They are about messages between workers, which no yard keeps: only a state
 // directory carries them out.
@@ -32,12 +34,19 @@ var mailboxFields = map[string][]string{
 }
 
 // ParseMailboxCommand parses a mailbox command as [ParseCommand] parses the others. It
-// returns nil and no error for a line that is not a mailbox command.
+// returns nil and no error for a command that ParseCommand parses. The error for an unknown
+// command lists the commands of both.
 func ParseMailboxCommand(line []byte) (*MailboxCommand, error) {
 	tag, fields, duplicated, err := parseTagged(line)
+	if err != nil {
+		return nil, err
+	}
 	required, isMailbox := mailboxFields[tag]
-	if err != nil || !isMailbox {
+	switch tags := contractTags(); {
+	case slices.Contains(tags, tag):
 		return nil, nil
+	case !isMailbox:
+		return nil, unknownCommand(tag, append(tags, CreateMailboxMessage, MarkMailboxNotified, MarkMailboxDelivered))
 	}
 	if err := checkFields(fields, duplicated, required, nil); err != nil {
 		return nil, err

@@ -157,7 +157,8 @@ func TestErrors(t *testing.T) {
 		{`{"command":"MarkMailboxNotified"}`, "invalid JSON: missing field `message_id`"},
 		{`{"command":"CreateMailboxMessage","message_id":"m","from_worker":"a","to_worker":"b","body":1}`, "invalid JSON: body must be a string"},
 		{`{"command":"CreateMailboxMessage","message_id":"` + strings.Repeat("x", 129) + `","from_worker":"a","to_worker":"b","body":""}`, "129 bytes; at most 128"},
-		{`{"command":"MarkMailbox"}`, "unknown variant `MarkMailbox`"},
+		{`{"command":"MarkMailbox"}`, "invalid JSON: unknown variant `MarkMailbox`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, " +
+			"MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot, CreateMailboxMessage, MarkMailboxNotified, MarkMailboxDelivered"},
 		{`{"command":"MarkDelivered"}`, "invalid JSON: missing field `request_id`"},
 		{queueR1, ""},
 	} {
