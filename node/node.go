@@ -144,6 +144,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	n.waitingFor.Store(nil)
 	defer n.id.Close()
+	if err := recordCrashes(n.cfg.Node.DataDir, n.log); err != nil {
+		n.log.Warn("crash file not opened, traces of crashes go to stderr only", "err", err)
+	}
 	store, err := n.openStore()
 	if err != nil {
 		return fmt.Errorf("open consensus: %w", err)

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -33,7 +35,8 @@ func stops(t *testing.T, log *testlog.Recorder, level slog.Level) []string {
 	return lines
 }
 
-// A node logs once why it stops: a signal, or the failure of a part.
+// A node logs once why it stops: a signal, or the failure of a part; and when it starts, why
+// the last process crashed.
 func TestRun_LogsStop(t *testing.T) {
 	removed := func(n *Node, _ context.CancelCauseFunc) {
 		id, err := json.Marshal(n.id.ServerID())
@@ -57,6 +60,9 @@ func TestRun_LogsStop(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n, recorded := newSingleNode(t)
+			if err := os.WriteFile(filepath.Join(n.cfg.Node.DataDir, crashFile), []byte("panic: no such slot\n\ngoroutine 7 [running]:\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			ended := make(chan error, 1)
@@ -77,6 +83,9 @@ func TestRun_LogsStop(t *testing.T) {
 			}
 			if lines := stops(t, recorded, c.level); len(lines) != 1 || !strings.Contains(lines[0], c.want) {
 				t.Errorf("logged %q, want one line with %q", lines, c.want)
+			}
+			if lines := recorded.Lines(slog.LevelError); len(lines) == 0 || !strings.HasPrefix(lines[0], "node crashed when it last ran err=panic: no such slot") {
+				t.Errorf("the crash before is not logged: %q", lines)
 			}
 		})
 	}
@@ -129,6 +138,45 @@ func TestLogStop(t *testing.T) {
 
 // crashEnv selects how the test binary ends itself as the process of a node.
 const crashEnv = "YARD_TEST_CRASH"
+
+// The trace of a panic outside the node's loops is kept, and the next process logs it, once.
+func TestRecordCrashes(t *testing.T) {
+	if dir := os.Getenv(crashEnv); dir != "" {
+		if err := recordCrashes(dir, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		go panic("no such slot")
+		select {}
+	}
+	t.Cleanup(func() {
+		if err := debug.SetCrashOutput(nil, debug.CrashOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	for range 2 { // the second crash replaces the first
+		cmd := exec.Command(os.Args[0], "-test.run=^TestRecordCrashes$")
+		cmd.Env = append(os.Environ(), crashEnv+"="+dir)
+		output, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+			t.Fatalf("ended with %v: %s", err, output)
+		}
+		log, recorded := testlog.NewRecorder(t)
+		for range 2 {
+			if err := recordCrashes(dir, log); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := filepath.Join(dir, "crash.last")
+		if lines := recorded.Lines(slog.LevelDebug); len(lines) != 1 || lines[0] != "node crashed when it last ran err=panic: no such slot trace="+last {
+			t.Errorf("logged %q", lines)
+		}
+		if trace, err := os.ReadFile(last); err != nil || !strings.Contains(string(output), string(trace)) || !strings.Contains(string(trace), "stop_test.go") {
+			t.Errorf("the file has %q, %v; the process wrote %q", trace, err, output)
+		}
+	}
+}
 
 // A panic and a failure of the disk end the process at once; the log has the reason.
 func TestCrash_LogsStop(t *testing.T) {
