@@ -10,11 +10,11 @@ import (
 
 // RetentionChange has the retention settings of the yard that change.
 type RetentionChange struct {
-	Finished RetentionBounds `json:"finished,omitzero"` // records of finished jobs
-	Failed   RetentionBounds `json:"failed,omitzero"`   // dead letters
-	Results  RetentionBounds `json:"results,omitzero"`
-	Events   RetentionBounds `json:"events,omitzero"`
-	Logs     RetentionBounds `json:"logs,omitzero"`
+	Finished RetentionAgeCount `json:"finished,omitzero"` // records of finished jobs
+	Failed   RetentionBounds   `json:"failed,omitzero"`   // dead letters
+	Results  RetentionAgeBytes `json:"results,omitzero"`
+	Events   RetentionAgeBytes `json:"events,omitzero"`
+	Logs     RetentionBounds   `json:"logs,omitzero"`
 }
 
 // RetentionBounds are the bounds of one kind of data that change.
@@ -24,17 +24,23 @@ type RetentionBounds struct {
 	Bytes Setting[int64] `json:"bytes,omitzero"`
 }
 
-// QueueRetentionChange has the retention settings of a queue that change.
-type QueueRetentionChange struct {
-	Finished QueueRetentionBounds `json:"finished,omitzero"` // records of finished jobs
-	Failed   QueueRetentionBounds `json:"failed,omitzero"`   // dead letters
-	Results  QueueRetentionAge    `json:"results,omitzero"`
-}
-
-// QueueRetentionBounds are the bounds of one kind of data of a queue that change.
-type QueueRetentionBounds struct {
+// RetentionAgeCount are [RetentionBounds] of data whose bytes cannot be bounded.
+type RetentionAgeCount struct {
 	AgeMS Setting[int64] `json:"age_ms,omitzero"`
 	Count Setting[int64] `json:"count,omitzero"`
+}
+
+// RetentionAgeBytes are [RetentionBounds] of data whose count cannot be bounded.
+type RetentionAgeBytes struct {
+	AgeMS Setting[int64] `json:"age_ms,omitzero"`
+	Bytes Setting[int64] `json:"bytes,omitzero"`
+}
+
+// QueueRetentionChange has the retention settings of a queue that change.
+type QueueRetentionChange struct {
+	Finished RetentionAgeCount `json:"finished,omitzero"` // records of finished jobs
+	Failed   RetentionAgeCount `json:"failed,omitzero"`   // dead letters
+	Results  QueueRetentionAge `json:"results,omitzero"`
 }
 
 // QueueRetentionAge is the age of one kind of data of a queue, if it changes.
@@ -45,33 +51,42 @@ type QueueRetentionAge struct {
 // Settings is [RetentionChange.Settings] for a queue.
 func (c *QueueRetentionChange) Settings() ([]job.RetentionSetting, error) {
 	all := RetentionChange{
-		Finished: RetentionBounds{AgeMS: c.Finished.AgeMS, Count: c.Finished.Count},
+		Finished: c.Finished,
 		Failed:   RetentionBounds{AgeMS: c.Failed.AgeMS, Count: c.Failed.Count},
-		Results:  RetentionBounds{AgeMS: c.Results.AgeMS},
+		Results:  RetentionAgeBytes{AgeMS: c.Results.AgeMS},
 	}
 	return all.Settings()
 }
 
-// Settings returns the changes as the ledger takes them. It does not check whether the
-// yard has these settings. The error is a [*job.InvalidError].
+// Setting returns the setting of a key, nil if the yard has none.
+func (c *RetentionChange) Setting(key job.RetentionKey) *Setting[int64] {
+	return [...][3]*Setting[int64]{
+		job.KeptFinished: {job.BoundAge: &c.Finished.AgeMS, job.BoundCount: &c.Finished.Count},
+		job.KeptFailed:   {job.BoundAge: &c.Failed.AgeMS, job.BoundCount: &c.Failed.Count, job.BoundBytes: &c.Failed.Bytes},
+		job.KeptResults:  {job.BoundAge: &c.Results.AgeMS, job.BoundBytes: &c.Results.Bytes},
+		job.KeptEvents:   {job.BoundAge: &c.Events.AgeMS, job.BoundBytes: &c.Events.Bytes},
+		job.KeptLogs:     {job.BoundAge: &c.Logs.AgeMS, job.BoundCount: &c.Logs.Count, job.BoundBytes: &c.Logs.Bytes},
+	}[key.Kept][key.Bound]
+}
+
+// Settings returns the changes as the ledger takes them. The error is a
+// [*job.InvalidError].
 func (c *RetentionChange) Settings() (settings []job.RetentionSetting, err error) {
-	for kept, bounds := range [...]*RetentionBounds{&c.Finished, &c.Failed, &c.Results, &c.Events, &c.Logs} {
-		for bound, setting := range [...]Setting[int64]{bounds.AgeMS, bounds.Count, bounds.Bytes} {
-			value, given := setting.Get()
-			if !given {
-				continue
-			}
-			s := job.RetentionSetting{Key: job.RetentionKey{Kept: job.Kept(kept), Bound: job.Bound(bound)}}
-			if value != nil {
-				if *value < 1 {
-					return nil, &job.InvalidError{Reason: fmt.Sprintf("%s is %d; must be positive, or null to reset it", s.Key, *value)}
-				}
-				if s.Value = *value; s.Key.Bound == job.BoundAge {
-					s.Value = min(*value, 2*job.MaxDuration.Milliseconds()) * int64(time.Millisecond)
-				}
-			}
-			settings = append(settings, s)
+	for _, key := range job.RetentionKeys {
+		value, given := c.Setting(key).Get()
+		if !given {
+			continue
 		}
+		s := job.RetentionSetting{Key: key}
+		if value != nil {
+			if *value < 1 {
+				return nil, &job.InvalidError{Reason: fmt.Sprintf("%s is %d; must be positive, or null to reset it", key, *value)}
+			}
+			if s.Value = *value; key.Bound == job.BoundAge {
+				s.Value = min(*value, 2*job.MaxDuration.Milliseconds()) * int64(time.Millisecond)
+			}
+		}
+		settings = append(settings, s)
 	}
 	return settings, nil
 }

@@ -77,8 +77,9 @@ func (k RetentionKey) compare(other RetentionKey) int {
 }
 
 // ParseRetentionKey parses a key as [RetentionKey.String] writes it; the key may be one
-// that no cluster has. The error is an [*InvalidError].
-func ParseRetentionKey(text string) (RetentionKey, error) {
+// that no cluster has. The error is an [*InvalidError], and lists the keys of a queue or of
+// a cluster.
+func ParseRetentionKey(text string, ofQueue bool) (RetentionKey, error) {
 	for kept := range keptKinds {
 		for bound := range bounds {
 			if key := (RetentionKey{kept, bound}); key.String() == text {
@@ -86,7 +87,11 @@ func ParseRetentionKey(text string) (RetentionKey, error) {
 			}
 		}
 	}
-	return RetentionKey{}, invalid("retention setting %q; must be one of %s", text, keyNames(RetentionKeys))
+	keys := RetentionKeys
+	if ofQueue {
+		keys = QueueRetentionKeys
+	}
+	return RetentionKey{}, invalid("retention setting %q; must be one of %s", text, keyNames(keys))
 }
 
 // keyNames returns the names of keys as a list in one text.

@@ -344,7 +344,7 @@ func (s *script) retention(words []string) (settings []job.RetentionSetting) {
 		if !strings.Contains(name, ".") {
 			continue
 		}
-		key, err := job.ParseRetentionKey(name)
+		key, err := job.ParseRetentionKey(name, false)
 		if err != nil {
 			s.t.Fatal(err)
 		}

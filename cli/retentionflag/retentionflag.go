@@ -17,32 +17,26 @@ import (
 // resets a setting. It checks them for a queue, or for the yard.
 func Parse(settings []string, ofQueue bool) (*api.RetentionChange, error) {
 	request := &api.RetentionChange{}
-	kinds := [...]*api.RetentionBounds{&request.Finished, &request.Failed, &request.Results, &request.Events, &request.Logs}
 	for _, text := range settings {
 		name, value, ok := strings.Cut(text, "=")
 		if !ok {
 			return nil, fmt.Errorf("%q is no setting; give it as name=value, such as finished.age=2d", text)
 		}
-		key, err := job.ParseRetentionKey(name)
+		key, err := job.ParseRetentionKey(name, ofQueue)
 		if err != nil {
 			return nil, err
 		}
-		setting := api.Reset[int64]()
+		setting := request.Setting(key)
+		if setting == nil {
+			return nil, job.RetentionSetting{Key: key}.Validate(ofQueue) // has the reason
+		}
+		*setting = api.Reset[int64]()
 		if value != "default" {
 			n, err := retentionValue(key, value)
 			if err != nil {
 				return nil, err
 			}
-			setting = api.SetTo(n)
-		}
-		bounds := kinds[key.Kept]
-		switch key.Bound {
-		case job.BoundAge:
-			bounds.AgeMS = setting
-		case job.BoundCount:
-			bounds.Count = setting
-		default:
-			bounds.Bytes = setting
+			*setting = api.SetTo(n)
 		}
 	}
 	changes, err := request.Settings()

@@ -46,7 +46,7 @@ func TestRetention(t *testing.T) {
 	})
 
 	own := func(queue string) { // a queue whose records are all kept
-		if err := m.API("queue.add", api.QueueRequest{Name: queue, Retention: api.QueueRetentionChange{Finished: api.QueueRetentionBounds{Count: api.SetTo[int64](1000)}}}, nil); err != nil {
+		if err := m.API("queue.add", api.QueueRequest{Name: queue, Retention: api.QueueRetentionChange{Finished: api.RetentionAgeCount{Count: api.SetTo[int64](1000)}}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestRetention(t *testing.T) {
 	}
 	set(api.RetentionChange{Failed: api.RetentionBounds{Count: api.SetTo[int64](20)}})
 	waitDeadLetters(t, cl, m, 20)
-	if err := m.API("queue.set", api.QueueChange{Name: "fails", Retention: api.QueueRetentionChange{Failed: api.QueueRetentionBounds{Count: api.SetTo[int64](7)}}}, nil); err != nil {
+	if err := m.API("queue.set", api.QueueChange{Name: "fails", Retention: api.QueueRetentionChange{Failed: api.RetentionAgeCount{Count: api.SetTo[int64](7)}}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	waitDeadLetters(t, cl, m, 7)
@@ -145,5 +145,5 @@ func TestRetention(t *testing.T) {
 		}
 		return nil
 	})
-	wantRefusal("bytes of records", m.API("retention.set", api.RetentionChange{Finished: api.RetentionBounds{Bytes: api.SetTo[int64](1 << 30)}}, nil), api.CodeInvalid, "finished.count")
+	wantRefusal("bytes of records", m.API("retention.set", map[string]any{"finished": map[string]any{"bytes": 1 << 30}}, nil), api.CodeInvalid, "finished.count")
 }
