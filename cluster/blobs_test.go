@@ -56,7 +56,7 @@ func TestBlobs(t *testing.T) {
 		t.Fatalf("read %d bytes, %v", len(got), err)
 	}
 	record := fmt.Appendf(nil, `{"function":"big","blob":{"name":%q,"chunks":%d,"size":%d,"sha256":%q}}`, blob.Name, blob.Chunks, blob.Size, blob.SHA256)
-	a, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "", time.Time{}, record)
+	a, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "", time.Time{}, record)
 	if err != nil {
 		t.Fatal(err)
 	}

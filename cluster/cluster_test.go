@@ -138,7 +138,7 @@ func TestRaiseBounds(t *testing.T) {
 func TestRestart_SingleNode(t *testing.T) {
 	c := startSingle(t)
 	for i := range 3 {
-		if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i)); err != nil {
+		if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,12 +198,12 @@ func testClusterPublish(t *testing.T, nodes []*testNode) {
 		if err := n.Health(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a, err := publishWait(withDeadline(t, 5*time.Second), n.Publisher, "mail", "same", time.Now(), jobBody(i))
+		a, err := publishWait(withDeadline(t, patience), n.Publisher, "mail", "same", time.Now(), jobBody(i))
 		if err != nil || int(a.Lane) != i || a.Duplicate {
 			t.Fatalf("published through %s: %+v, %v; want its own lane", n.cfg.Node, a, err)
 		}
 		// A direct publish is routed to the lane of the client's server.
-		m, err := connectClient(t, n.Server).Request("yard.jobs.mail", jobBody(i), 5*time.Second)
+		m, err := connectClient(t, n.Server).Request("yard.jobs.mail", jobBody(i), patience)
 		if err != nil || !strings.Contains(string(m.Data), subjects.LaneStream(uint8(i))) {
 			t.Fatalf("direct publish at %s: %s, %v", n.cfg.Node, m.Data, err)
 		}
@@ -270,7 +270,7 @@ func testClusterFleet(t *testing.T, nodes []*testNode) {
 		}
 		return err
 	})
-	_, err := nodes[0].Fleet.Heartbeat(withDeadline(t, time.Second), "n3", job.Heartbeat{})
+	_, err := nodes[0].Fleet.Heartbeat(withDeadline(t, patience), "n3", job.Heartbeat{})
 	wantErr(t, err, ErrNodeUnreachable)
 }
 
@@ -292,7 +292,7 @@ func testClusterLocal(t *testing.T, nodes []*testNode) {
 	for _, n := range nodes {
 		nc := connectClient(t, n.Server)
 		for range 20 {
-			if m, err := nc.Request("yard.status", nil, time.Second); err != nil || string(m.Data) != n.cfg.Node {
+			if m, err := nc.Request("yard.status", nil, patience); err != nil || string(m.Data) != n.cfg.Node {
 				t.Fatalf("client of %s is answered by %s, %v", n.cfg.Node, m.Data, err)
 			}
 		}
@@ -311,7 +311,7 @@ func testClusterLeave(t *testing.T, nodes []*testNode) {
 		}
 		return nil
 	})
-	if _, err := publishWait(withDeadline(t, 10*time.Second), nodes[2].Publisher, "mail", "", time.Now(), jobBody(0)); err != nil {
+	if _, err := publishWait(withDeadline(t, patience), nodes[2].Publisher, "mail", "", time.Now(), jobBody(0)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "leaders to be spread again", func() error {
@@ -375,7 +375,7 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		}
 		return nil
 	})
-	a, err := publishWait(withDeadline(t, 10*time.Second), nodes[1].Publisher, "mail", "", time.Now(), jobBody(0))
+	a, err := publishWait(withDeadline(t, patience), nodes[1].Publisher, "mail", "", time.Now(), jobBody(0))
 	if err != nil || a.Lane != 1 {
 		t.Fatalf("published through the restarted node: %+v, %v", a, err)
 	}

@@ -19,7 +19,7 @@ func TestDrainClients(t *testing.T) {
 	}
 	defer idleClient.Close()
 	began := time.Now()
-	if err := c.DrainClients(withDeadline(t, 10*time.Second)); err != nil {
+	if err := c.DrainClients(withDeadline(t, patience)); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took < idleClientAfter {
@@ -28,11 +28,11 @@ func TestDrainClients(t *testing.T) {
 	for what, event := range map[string]chan struct{}{"notified": notified, "disconnected": disconnected} {
 		select {
 		case <-event:
-		case <-withDeadline(t, 10*time.Second).Done():
+		case <-withDeadline(t, patience).Done():
 			t.Errorf("client not %s", what)
 		}
 	}
-	if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "", time.Now(), jobBody(0)); err != nil {
+	if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "", time.Now(), jobBody(0)); err != nil {
 		t.Errorf("the node's own connections are closed: %v", err)
 	}
 }

@@ -89,10 +89,10 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	report := job.Report{Node: "solo", Outcomes: []job.Outcome{{N: 1, Status: job.Success}}}
-	if ack, err := f.Report(withDeadline(t, time.Second), "solo", report); err != nil || len(ack.Settled) != 1 || ack.Epoch != 9 {
+	if ack, err := f.Report(withDeadline(t, patience), "solo", report); err != nil || len(ack.Settled) != 1 || ack.Epoch != 9 {
 		t.Fatalf("report: %+v, %v", ack, err)
 	}
-	if ack, err := f.Heartbeat(withDeadline(t, time.Second), "solo", job.Heartbeat{Node: "solo"}); err != nil || ack.Lease != 6*time.Second {
+	if ack, err := f.Heartbeat(withDeadline(t, patience), "solo", job.Heartbeat{Node: "solo"}); err != nil || ack.Lease != 6*time.Second {
 		t.Fatalf("heartbeat: %+v, %v", ack, err)
 	}
 	if err := f.Recall("solo", job.Recall{N: 3, Reason: job.RecallLease}); err != nil {
@@ -108,11 +108,11 @@ func TestFleet(t *testing.T) {
 		t.Fatalf("notice: %+v", r)
 	}
 	var apiErr *api.Error
-	if _, err := f.Request(withDeadline(t, time.Second), "solo", "fail", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" {
+	if _, err := f.Request(withDeadline(t, patience), "solo", "fail", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" {
 		t.Fatalf("failed request: %v", err)
 	}
 	// A malformed message is answered with an error.
-	m, err := c.local.Fleet.Request(t.Context(), &nats.Msg{Subject: subjects.NodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
+	m, err := c.local.Fleet.Request(t.Context(), &nats.Msg{Subject: subjects.NodeSubject("solo", verbAssign), Data: []byte("garbage")}, patience)
 	if err != nil || parseErrorReply(m) == nil || parseErrorReply(m).Code != "400" {
 		t.Fatalf("malformed message: %v", err)
 	}
@@ -126,7 +126,7 @@ func TestServe_MicroService(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	_, err = client.Request(withDeadline(t, time.Second), "yard.status", nil)
+	_, err = client.Request(withDeadline(t, patience), "yard.status", nil)
 	wantErr(t, err, ErrNoNodes)
 
 	startServing(t, "service", func(ctx context.Context) error {
@@ -149,24 +149,24 @@ func TestServe_MicroService(t *testing.T) {
 		_, err := client.Request(withDeadline(t, time.Second), "yard.status", nil)
 		return err
 	})
-	if got, err := client.Request(withDeadline(t, time.Second), "yard.enqueue.mail", jobBody(1)); err != nil || string(got) != `{"queue":"mail","seq":1}` {
+	if got, err := client.Request(withDeadline(t, patience), "yard.enqueue.mail", jobBody(1)); err != nil || string(got) != `{"queue":"mail","seq":1}` {
 		t.Fatalf("enqueue: %s, %v", got, err)
 	}
 	var apiErr *api.Error
-	if _, err := client.Request(withDeadline(t, time.Second), "yard.enqueue."+strings.Repeat("q", 200), jobBody(1)); !errors.As(err, &apiErr) {
+	if _, err := client.Request(withDeadline(t, patience), "yard.enqueue."+strings.Repeat("q", 200), jobBody(1)); !errors.As(err, &apiErr) {
 		t.Fatalf("bad queue: %v", err)
 	}
-	if _, err := client.Request(withDeadline(t, time.Second), "yard.api.v1.job.show", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" ||
+	if _, err := client.Request(withDeadline(t, patience), "yard.api.v1.job.show", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" ||
 		apiErr.Text != "job x: job does not exist" {
 		t.Fatalf("unknown job: %v", err)
 	}
 	for _, again := range []bool{false, true} {
 		direct := &nats.Msg{Subject: "yard.jobs.mail", Header: nats.Header{subjects.HeaderMsgID: []string{"k"}}, Data: jobBody(2)}
-		if m, err := nc.RequestMsg(direct, time.Second); err != nil || strings.Contains(string(m.Data), `"duplicate": true`) != again {
+		if m, err := nc.RequestMsg(direct, patience); err != nil || strings.Contains(string(m.Data), `"duplicate": true`) != again {
 			t.Fatalf("direct publish, again %t: %+v, %v", again, m, err)
 		}
 	}
-	m, err := nc.Request("$SRV.STATS.yard-api", nil, time.Second)
+	m, err := nc.Request("$SRV.STATS.yard-api", nil, patience)
 	if err != nil {
 		t.Fatal(err)
 	}

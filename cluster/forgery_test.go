@@ -88,7 +88,7 @@ func forgeTail(t *testing.T, nc *nats.Conn, header nats.Header, body []byte) {
 		}
 	}
 	// A record of the lane, as one of another queue.
-	if _, err := nc.Request(subjects.APIDirectGet+subjects.LaneStream(0), []byte(`{"seq":1}`), time.Second); err != nil {
+	if _, err := nc.Request(subjects.APIDirectGet+subjects.LaneStream(0), []byte(`{"seq":1}`), patience); err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.PublishRequest(subjects.APIDirectGet+subjects.LaneStream(0), subjects.Tail+".0.other", []byte(`{"seq":1}`)); err != nil {

@@ -152,11 +152,15 @@ func startCluster(t testing.TB) []*testNode {
 	return nodes
 }
 
+// patience is how long a test waits for what has to happen. It is long because tests run
+// beside others; what has to be fast is compared with something else than a time.
+const patience = time.Minute
+
 // eventually repeats check until it returns nil, and fails the test with the last
-// error after 30 s.
+// error when its patience ends.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		err := check()
 		if err == nil {

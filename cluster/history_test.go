@@ -92,7 +92,7 @@ func TestPublishLive_HasSubscribers(t *testing.T) {
 	if err := c.Writer.PublishLive("dispatch-queued", "mail", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	m, err := sub.NextMsg(5 * time.Second)
+	m, err := sub.NextMsg(patience)
 	if err != nil || m.Subject != "yard.events.dispatch-queued.mail" || string(m.Data) != "{}" {
 		t.Fatalf("received %+v, %v", m, err)
 	}
@@ -129,10 +129,10 @@ func TestPermissions_Operator(t *testing.T) {
 		}
 		wantDenied(t, denied, subject)
 	}
-	if m, err := nc.Request("yard.jobs.mail", jobBody(1), time.Second); err != nil || !strings.Contains(string(m.Data), `"YARD_JOBS_0"`) {
+	if m, err := nc.Request("yard.jobs.mail", jobBody(1), patience); err != nil || !strings.Contains(string(m.Data), `"YARD_JOBS_0"`) {
 		t.Fatalf("direct publish: %v", err)
 	}
-	if _, err := nc.Request("$JS.API.STREAM.INFO.YARD_JOBS_0", nil, time.Second); err != nil {
+	if _, err := nc.Request("$JS.API.STREAM.INFO.YARD_JOBS_0", nil, patience); err != nil {
 		t.Fatalf("reading a stream's info: %v", err)
 	}
 	if _, err := nats.Connect(c.ClientURL(), nats.UserInfo("internal", "")); err == nil {
@@ -148,7 +148,7 @@ func wantDenied(t *testing.T, denied chan string, subject string) {
 		if !strings.Contains(said, subject) {
 			t.Fatalf("%s: server reported %s", subject, said)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("%s is not denied", subject)
 	}
 }

@@ -35,7 +35,7 @@ func TestSetIntakeClosed(t *testing.T) {
 		t.Fatalf("before: %v", err)
 	}
 	c.Publisher.SetIntakeClosed("no room", false)
-	_, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(2))
+	_, err = publishWait(withDeadline(t, patience), c.Publisher, "mail", "k", time.Time{}, jobBody(2))
 	var later *job.UnavailableError
 	if !errors.As(err, &later) || later.Reason != "no room" || later.RetryAfter != 5*time.Second {
 		t.Errorf("a node's publish: %v", err)
@@ -53,7 +53,7 @@ func TestSetIntakeClosed(t *testing.T) {
 	})
 	c.Publisher.SetIntakeClosed("", true)
 	eventually(t, "a direct publish to be accepted", direct)
-	if _, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(2)); err != nil {
+	if _, err = publishWait(withDeadline(t, patience), c.Publisher, "mail", "k", time.Time{}, jobBody(2)); err != nil {
 		t.Errorf("after: %v", err)
 	}
 }

@@ -25,11 +25,11 @@ func TestPublish_SingleNode(t *testing.T) {
 	c := startSingle(t)
 	setDuplicateWindow(t, c.Server, 30*time.Second)
 	at := time.Unix(1700000000, 42)
-	a, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "key-1", at, jobBody(1))
+	a, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "key-1", at, jobBody(1))
 	if err != nil || a != (lanes.Ack{Position: job.Position{Seq: 1}}) {
 		t.Fatalf("first publish: %+v, %v", a, err)
 	}
-	if a, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "key-1", at, jobBody(1)); err != nil || !a.Duplicate || a.Seq != 1 {
+	if a, err = publishWait(withDeadline(t, patience), c.Publisher, "mail", "key-1", at, jobBody(1)); err != nil || !a.Duplicate || a.Seq != 1 {
 		t.Fatalf("same key again: %+v, %v", a, err)
 	}
 	got, err := c.Reader.Read(t.Context(), 0, 1, 10)
@@ -77,7 +77,7 @@ func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 	c := startSingle(t)
 	setDuplicateWindow(t, c.Server, 30*time.Second)
 	for _, k := range []string{"k10", "k500", "k900"} {
-		if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", k, time.Time{}, jobBody(0)); err != nil {
+		if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", k, time.Time{}, jobBody(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,7 +140,7 @@ func setDuplicateWindow(t *testing.T, c *Server, window time.Duration) {
 func TestPublish_Refusals(t *testing.T) {
 	c := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	var unavailable *job.UnavailableError
-	if _, err := publishWait(withDeadline(t, 10*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, streams.ErrUnknown) {
+	if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, streams.ErrUnknown) {
 		t.Fatalf("without a lane: %v, want an UnavailableError", err)
 	}
 	layout := smallLayout(1)
@@ -154,12 +154,12 @@ func TestPublish_Refusals(t *testing.T) {
 	if _, err := publishWait(t.Context(), c.Publisher, "mail", strings.Repeat("k", 129), time.Time{}, jobBody(1)); !errors.Is(err, job.ErrKeyTooLong) {
 		t.Fatalf("long key: %v", err)
 	}
-	if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
+	if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
 		t.Fatalf("large body: %v", err)
 	}
 	var err error
 	for i := 0; err == nil && i < 100; i++ {
-		_, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "", time.Time{}, make([]byte, 60<<10))
+		_, err = publishWait(withDeadline(t, patience), c.Publisher, "mail", "", time.Time{}, make([]byte, 60<<10))
 	}
 	if !errors.As(err, &unavailable) || unavailable.RetryAfter < time.Second {
 		t.Fatalf("full lane: %v, want an UnavailableError", err)
@@ -212,7 +212,7 @@ func TestTail_DirectPublishesOnly(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- c.Reader.Tail(ctx, func(r job.Record) { received <- r }) }()
 	nc := connectClient(t, c.Server)
-	if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "node", time.Time{}, jobBody(0)); err != nil {
+	if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "node", time.Time{}, jobBody(0)); err != nil {
 		t.Fatal(err)
 	}
 	var first job.Record
@@ -247,7 +247,7 @@ func TestTail_DirectPublishesOnly(t *testing.T) {
 func TestPurge_KeepsTheLast(t *testing.T) {
 	c := startSingle(t)
 	for i := range 10 {
-		if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "", time.Time{}, jobBody(i)); err != nil {
+		if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", "", time.Time{}, jobBody(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -274,7 +274,7 @@ func TestPurge_KeepsTheLast(t *testing.T) {
 func TestRead_Hole(t *testing.T) {
 	c := startSingle(t)
 	for _, queue := range []string{"mail", "mail", "lost", "lost", "mail"} {
-		if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, queue, "", time.Time{}, jobBody(0)); err != nil {
+		if _, err := publishWait(withDeadline(t, patience), c.Publisher, queue, "", time.Time{}, jobBody(0)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -31,7 +31,7 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 	const spoiled = 10
 	stream := subjects.LaneStream(0)
 	for i := range 2 * spoiled {
-		if _, err := publishWait(withDeadline(t, 5*time.Second), nodes[0].Publisher, "mail", fmt.Sprint("k", i), time.Time{}, fmt.Appendf(nil, `{"n":"number %d."}`, i+1)); err != nil {
+		if _, err := publishWait(withDeadline(t, patience), nodes[0].Publisher, "mail", fmt.Sprint("k", i), time.Time{}, fmt.Appendf(nil, `{"n":"number %d."}`, i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,14 +73,14 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 		return errors.Join(errors.New("another replica leads"), requestStepDown(t, nodes[1].local.API, "STREAM.LEADER.STEPDOWN."+stream, nodes[0].cfg.Identity))
 	})
 	eventually(t, "the leader not to have the message", func() error {
-		m, err := nodes[1].local.API.Request(t.Context(), &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Data: fmt.Appendf(nil, `{"seq":%d}`, spoiled)}, time.Second)
+		m, err := nodes[1].local.API.Request(t.Context(), &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Data: fmt.Appendf(nil, `{"seq":%d}`, spoiled)}, patience)
 		if err == nil && !strings.Contains(string(m.Data), "no message found") {
 			err = fmt.Errorf("it returned %s", m.Data)
 		}
 		return err
 	})
 	for i := range 60 {
-		if _, err := nodes[i%3].Reader.LoadRecord(withDeadline(t, 10*time.Second), job.Position{Lane: 0, Seq: spoiled}); err != nil {
+		if _, err := nodes[i%3].Reader.LoadRecord(withDeadline(t, patience), job.Position{Lane: 0, Seq: spoiled}); err != nil {
 			t.Fatalf("load %d: %v", i, err)
 		}
 	}

@@ -17,7 +17,7 @@ func TestStoreRelocated_AfterPurge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		seqs, err := c.Writer.StoreRelocated(withDeadline(t, 5*time.Second), floor, []job.Record{{
+		seqs, err := c.Writer.StoreRelocated(withDeadline(t, patience), floor, []job.Record{{
 			Position: job.Position{Lane: 0, Seq: uint64(n)}, Queue: "mail", Stored: time.Now(), Body: []byte(`{"params":{}}`), Owner: owner,
 		}})
 		if err != nil || len(seqs) != 1 {
@@ -34,7 +34,7 @@ func TestStoreRelocated_AfterPurge(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := store(floor, 1)
-	r, err := c.Reader.LoadRecord(withDeadline(t, 5*time.Second), job.Position{Lane: job.RelocatedLane, Seq: moved})
+	r, err := c.Reader.LoadRecord(withDeadline(t, patience), job.Position{Lane: job.RelocatedLane, Seq: moved})
 	if err != nil || r.Owner.String() != ownerID(1) {
 		t.Errorf("the copy after the purge is at %d: %+v, %v", moved, r, err)
 	}

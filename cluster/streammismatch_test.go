@@ -33,7 +33,7 @@ func TestStreamMismatch(t *testing.T) {
 		n.Publisher.SetLaneIdentities(identities)
 	}
 	put := func(key string) lanes.Ack {
-		a, err := publishWait(withDeadline(t, 5*time.Second), n1.Publisher, "mail", key, time.Time{}, jobBody(1))
+		a, err := publishWait(withDeadline(t, patience), n1.Publisher, "mail", key, time.Time{}, jobBody(1))
 		if err != nil {
 			t.Fatal(err)
 		}
