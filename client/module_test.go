@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// outsideProgram is a program in a module of its own.
+// outsideProgram is a program in another module.
 const outsideProgram = `package main
 
 import (

@@ -158,8 +158,8 @@ func FuzzDecodeCommand(f *testing.F) {
 	})
 }
 
-// ingestEntry returns an entry as under high load: so many jobs ingested, placed and
-// settled.
+// ingestEntry returns an entry as under high load, which ingests, places and settles this
+// number of jobs.
 func ingestEntry(jobs int) *ledger.Proposal {
 	ingest, place, settle := new(ledger.Ingest), new(ledger.Place), new(ledger.Settle)
 	at := time.Unix(1_700_000_000, 0)

@@ -64,7 +64,7 @@ func (f *fsm) setSnapshotSize(size int64) {
 	f.snapshots.setLimit(size)
 }
 
-// trailingEntries returns how many of the last entries have a size of about so many
+// trailingEntries returns how many of the last entries have about this size together, in
 // bytes.
 func (f *fsm) trailingEntries(bytes int64) uint64 {
 	f.mu.RLock()

@@ -67,8 +67,8 @@ func (t *snapshotTrigger) reset() {
 	}
 }
 
-// entriesIn returns how many entries of the mean size since the last snapshot are in so
-// many bytes, at least 1.
+// entriesIn returns how many entries of the mean size since the last snapshot have this
+// size together, at least 1.
 func (t *snapshotTrigger) entriesIn(bytes int64) uint64 {
 	mean := t.meanSize
 	if t.entries > 0 {

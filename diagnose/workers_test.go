@@ -15,7 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// A list of workers has those of all nodes, and says which node did not answer.
+// A list of workers has the workers of all nodes, and names a node that did not answer.
 func TestDiagnoser_ListWorkers(t *testing.T) {
 	l := ledger.New()
 	apply := func(index uint64, commands ...ledger.Command) {

@@ -91,7 +91,7 @@ func TestRun_LogsStop(t *testing.T) {
 	}
 }
 
-// newSingleNode returns a node of a yard of its own, which is not running, and what it logs.
+// newSingleNode returns the node of a new yard, which is not running, and what it logs.
 func newSingleNode(t *testing.T) (*Node, *testlog.Recorder) {
 	log, recorded := testlog.NewRecorder(t)
 	cfg := config.Config{Node: config.Node{DataDir: t.TempDir()}, NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: config.HTTP{Listen: "off"}}

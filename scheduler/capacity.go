@@ -291,7 +291,7 @@ func (p *pool) list() {
 	}
 }
 
-// popWorkers removes the first pool from the list of those of workers, and returns it.
+// popWorkers removes the first pool from the list of the pools of workers, and returns it.
 func (c *capacity) popWorkers() *pool {
 	p := c.workers[0]
 	c.workers[0] = nil

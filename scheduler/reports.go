@@ -200,7 +200,7 @@ func (ds *dispatches) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
 	delete(ds.running, k)
 }
 
-// earlierStay stands for the node of an outcome of an earlier stay, see predates. No node
+// earlierStay replaces the node of an outcome of an earlier stay, see predates. No node
 // has this name.
 const earlierStay = "-"
 

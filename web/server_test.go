@@ -61,7 +61,7 @@ func startServer(t *testing.T, change func(*Server), routes ...Route) (s *Server
 	return s, ln.Addr().String()
 }
 
-// tokenUsers returns the user of a token who may do everything; for "" no users.
+// tokenUsers returns the user of a token with all roles; for "" no users.
 func tokenUsers(token string) users {
 	if token == "" {
 		return newUsers(nil, nil)

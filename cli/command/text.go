@@ -96,7 +96,7 @@ func asText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// Fields returns a function that writes a named value to w in a line of its own, sanitized
+// Fields returns a function that writes a named value to w on a separate line, sanitized
 // and cut to 4,096 characters, unless the value is "", "-" or "null".
 func Fields(w io.Writer) func(name, value string) {
 	return func(name, value string) {

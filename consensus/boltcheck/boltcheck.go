@@ -191,7 +191,7 @@ func (c *checker) elements(page, from, to []byte, depth int, where string) error
 	return nil
 }
 
-// bucket checks a bucket, which is a tree of its own. Its value contains the id of
+// bucket checks a bucket, which is another tree. Its value contains the id of
 // the root page u64, a sequence u64 and, if the id is 0, the root page itself.
 func (c *checker) bucket(value []byte, depth int, where string) error {
 	if len(value) < 16 {

@@ -152,7 +152,7 @@ func LayOut(o Options) (*Cluster, error) {
 // URL returns the URL of the node for NATS clients.
 func (n *Node) URL() string { return "nats://" + n.NATS }
 
-// Ask sends a request to the node over a connection of its own, and decodes the JSON
+// Ask sends a request to the node over a new connection, and decodes the JSON
 // answer.
 func (n *Node) Ask(ctx context.Context, subject string, request, answer any) error {
 	body, err := json.Marshal(request)

@@ -264,7 +264,8 @@ func (run *scriptRun) waitState(e *scriptJob, states ...string) error {
 	}
 }
 
-// hasEnded reports whether a job is in a state in which it does not run again by itself.
+// hasEnded reports whether a job is in a state in which it does not run again unless it is
+// retried.
 func hasEnded(v *api.Job) bool {
 	return v.State == "completed" || v.State == "failed" || v.State == "cancelled"
 }
