@@ -31,6 +31,18 @@ type queue struct {
 // errTooManyQueues is returned for a queue beyond MaxQueues.
 var errTooManyQueues = fmt.Errorf("%w, %d; remove one that is not used any more, or use one queue with several functions", job.ErrTooManyQueues, MaxQueues)
 
+// QueuesFull reports whether there are MaxQueues queues.
+func (l *Ledger) QueuesFull() bool { return l.queues.byName.Len() >= MaxQueues }
+
+// CheckQueue returns an error if queue name does not exist and cannot be created because
+// there are too many.
+func (l *Ledger) CheckQueue(name string) error {
+	if l.QueuesFull() && l.queues.get(name) == nil {
+		return errTooManyQueues
+	}
+	return nil
+}
+
 // queues are all queues. In a copy, only byName is set.
 type queues struct {
 	byName  btree.Map[string, *queue]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -233,17 +234,18 @@ func (a agentAdapter) LoadBody(ctx context.Context, at job.Position, id job.ID) 
 // laneIdentities are the identities of the lanes in the local ledger.
 type laneIdentities struct{ raft *consensus.Node }
 
-// all returns the identities of all lanes, how far each is ingested, and how many ids of
-// forgotten jobs the ledger has.
-func (i laneIdentities) all() (identities []string, cursors []uint64, ids lanes.Fill) {
+// all returns the identities of all lanes, how far each is ingested, how many ids of
+// forgotten jobs the ledger has, and whether it has as many queues as it may have.
+func (i laneIdentities) all() (identities []string, cursors []uint64, ids lanes.Fill, queuesFull bool) {
 	i.raft.View(func(l *ledger.Ledger) {
+		queuesFull = l.QueuesFull()
 		forgotten := l.ForgottenIDs()
 		ids = lanes.Fill{Used: uint64(forgotten.Count), Max: uint64(forgotten.Max)}
 		for _, lane := range l.Lanes() {
 			identities, cursors = append(identities, lane.Identity), append(cursors, lane.Cursor)
 		}
 	})
-	return identities, cursors, ids
+	return identities, cursors, ids, queuesFull
 }
 
 // of returns the identity of a lane, or "".
@@ -258,12 +260,13 @@ func (i laneIdentities) of(lane uint8) (identity string) {
 
 // follow calls p.SetLaneIdentities with the identities of all lanes, as soon as the ledger
 // has them and whenever they change, and p.SetIngested and p.SetForgottenIDs after each
-// change of the ledger, until ctx ends.
-func (i laneIdentities) follow(ctx context.Context, p *lanes.Publisher) error {
+// change of the ledger, until ctx ends. It also sets queuesFull then.
+func (i laneIdentities) follow(ctx context.Context, p *lanes.Publisher, queuesFull *atomic.Bool) error {
 	var current []string
 	for {
 		_, changed := i.raft.Applied()
-		latest, cursors, ids := i.all()
+		latest, cursors, ids, full := i.all()
+		queuesFull.Store(full)
 		if len(latest) > 0 && !slices.Equal(latest, current) {
 			current = latest
 			p.SetLaneIdentities(current)

@@ -67,6 +67,7 @@ type Node struct {
 	workers     *worker.Cluster
 	scheduler   *scheduler.Scheduler
 	intake      *intake.Intake
+	queuesFull  atomic.Bool // the ledger has as many queues as it may have
 	notifier    *intake.Notifier
 	waiters     *ledgerwait.Waiters
 	proposer    *authority.Client
@@ -223,7 +224,7 @@ func (n *Node) runBase(g *loopGroup, edge net.Listener) {
 	}
 	g.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
 	g.Go(func(ctx context.Context) error {
-		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher)
+		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher, &n.queuesFull)
 	})
 	g.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	g.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, edge) })
@@ -255,7 +256,7 @@ func (n *Node) wire() (err error) {
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
-		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
+		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load,
 		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})

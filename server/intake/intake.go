@@ -47,6 +47,7 @@ type Config struct {
 	Waiters      *ledgerwait.Waiters
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues
+	QueuesFull   func() bool                 // reports, perhaps late, [ledger.Ledger.QueuesFull]
 	OnAccept     func(job.Record)            // called for each acknowledged record
 	OnReject     func(error)                 // called for each job that is not accepted
 }
@@ -117,7 +118,7 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 	id, err := in.Validate(j.Queue, &p.Spec, p.Key, j.MustExist)
 	p.id = id
 	switch {
-	case errors.Is(err, job.ErrQueueNotFound):
+	case errors.Is(err, job.ErrQueueNotFound), errors.Is(err, job.ErrTooManyQueues):
 		p.background(&in.barriers, "too many jobs for queues that are unknown to this node", p.retryValidate)
 	case err != nil:
 		p.finish(Ack{}, err)
@@ -128,7 +129,8 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 
 // Validate checks a job for a queue and returns its id, which follows from the queue and
 // the key. The error is a [*job.InvalidError], or wraps job.ErrQueueNotFound if the local
-// ledger does not have the queue and mustExist or the configuration requires it.
+// ledger does not have the queue and mustExist or the configuration requires it, or
+// job.ErrTooManyQueues if it has no space for the queue.
 func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
 	if err := job.ValidQueue(queue); err != nil {
 		return job.ID{}, err
@@ -146,6 +148,12 @@ func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist b
 		in.cfg.Waiters.View(func(l *ledger.Ledger) { _, exists = l.Queue(queue) })
 		if !exists {
 			return job.ID{}, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+		}
+	} else if in.cfg.QueuesFull() {
+		var err error
+		in.cfg.Waiters.View(func(l *ledger.Ledger) { err = l.CheckQueue(queue) })
+		if err != nil {
+			return job.ID{}, fmt.Errorf("queue %q: %w", queue, err)
 		}
 	}
 	return job.KeyID(queue, key)

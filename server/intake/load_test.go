@@ -19,7 +19,7 @@ func TestIntake_Load(t *testing.T) {
 	var loadErr error
 	var delayed func()
 	in := New(Config{
-		Waiters: ledgerwait.New(fakeledger.New(), time.Second), CreateQueues: true,
+		Waiters: ledgerwait.New(fakeledger.New(), time.Second), CreateQueues: true, QueuesFull: func() bool { return false },
 		CheckLoad: func() error { return loadErr },
 		DelayAck:  func(_ bool, answer func()) { delayed = answer },
 		Publish: func(_, _ string, _ time.Time, _ []byte, done func(lanes.Ack, error)) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -74,6 +75,39 @@ func TestPending_Timeout(t *testing.T) {
 		}
 		undecided("after the stop", <-ask(2))
 	})
+}
+
+// A job that would create a queue too many is refused, and not published to become a dead
+// letter under another id. One for a queue that exists is accepted.
+func TestPublish_TooManyQueues(t *testing.T) {
+	f := fakeledger.New()
+	for n := 0; n < ledger.MaxQueues; n++ { // one is there already
+		f.Apply(&ledger.AddQueue{ID: job.ID{1, byte(n >> 8), byte(n)}, Name: fmt.Sprint("q", n)})
+	}
+	full := func() (is bool) { f.View(func(l *ledger.Ledger) { is = l.QueuesFull() }); return is }
+	published := []string{}
+	in := New(Config{
+		Waiters: ledgerwait.New(f, time.Second), QueuesFull: full, CreateQueues: true,
+		OnReject: func(error) {}, OnAccept: func(job.Record) {}, CheckLoad: func() error { return nil },
+		ReadBarrier: func(context.Context) error { return nil },
+		DelayAck:    func(_ bool, answer func()) { answer() },
+		Publish: func(queue, _ string, _ time.Time, _ []byte, done func(lanes.Ack, error)) {
+			published = append(published, queue)
+			done(lanes.Ack{Position: job.Position{Seq: 1}}, nil)
+		},
+	})
+	defer in.Close()
+	enqueue := func(queue string) error {
+		_, err := in.Publish(t.Context(), Job{Queue: queue, Spec: job.Spec{Function: "f"}, Body: []byte(`{"function":"f"}`)})
+		return err
+	}
+	if err := enqueue("another"); !errors.Is(err, job.ErrTooManyQueues) {
+		t.Errorf("a queue too many: %v", err)
+	}
+	f.Apply(&ledger.RemoveQueue{Name: "q1"})
+	if err := errors.Join(enqueue("q7"), enqueue("another")); err != nil || !slices.Equal(published, []string{"q7", "another"}) {
+		t.Errorf("with space for a queue: %v, published %v", err, published)
+	}
 }
 
 // A job that its lane drops as a repetition of a rejected one is not answered with the
