@@ -190,9 +190,9 @@ func (s *Server) Health(ctx context.Context) error {
 	// A server that runs alone has no meta group. For it the full check compares the
 	// loaded streams with those on disk. A stream that is being created is on disk
 	// before it is loaded, so only streams that failed to load at start count.
-	status := s.local.NATS.Healthz(&server.HealthzOptions{JSMetaOnly: s.local.Config.Clustered(), Details: true})
-	for i := range status.Errors {
-		if e := &status.Errors[i]; !isUnrecovered(e) || s.unrecovered[e.Stream] {
+	errs := healthErrors(s.local.NATS, s.local.Config.Clustered())
+	for i := range errs {
+		if e := &errs[i]; !isUnrecovered(e) || s.unrecovered[e.Stream] {
 			return fmt.Errorf("JetStream is not healthy: %s", e.Error)
 		}
 	}
@@ -206,7 +206,7 @@ func (s *Server) WriteFailure() string {
 	if !s.local.NATS.JetStreamEnabled() {
 		return "JetStream has stopped, as it does when its disk is full or fails"
 	}
-	for _, e := range s.local.NATS.Healthz(&server.HealthzOptions{Details: true}).Errors {
+	for _, e := range healthErrors(s.local.NATS, false) {
 		if strings.Contains(e.Error, "write error") {
 			return e.Error
 		}
@@ -214,12 +214,26 @@ func (s *Server) WriteFailure() string {
 	return ""
 }
 
+// healthErrors returns what the server's health check finds, of streams only if metaOnly is
+// false. The check begins with the server's listeners, for which it takes a millisecond: on
+// a busy machine it may see none of them in that time, and then checks nothing else. The
+// server has listened since it was started, so the check is repeated.
+func healthErrors(srv *server.Server, metaOnly bool) (errs []server.HealthzError) {
+	for range 10 {
+		errs = srv.Healthz(&server.HealthzOptions{JSMetaOnly: metaOnly, Details: true}).Errors
+		if len(errs) == 0 || errs[0].Type != server.HealthzErrorConn {
+			break
+		}
+	}
+	return errs
+}
+
 // unrecoveredStreams returns the names of the streams that the server found on
 // disk and could not recover. It has tried all of them when it accepts
 // connections.
 func unrecoveredStreams(srv *server.Server) map[string]bool {
 	lost := map[string]bool{}
-	for _, e := range srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+	for _, e := range healthErrors(srv, false) {
 		if isUnrecovered(&e) {
 			lost[e.Stream] = true
 		}
