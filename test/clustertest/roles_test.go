@@ -282,7 +282,7 @@ var mayRequest = map[string]string{
 	"snapshot": "woa", "status": "woa", "openapi": "pwoa", "job-bulk": "pa",
 	"job-show": "pwoa", "job-wait": "pwoa", "job-explain": "oa", "job-result": "pwoa", "job-params": "pwoa", "worker-list": "oa", "job-logs": "oa", "job-list": "oa",
 	"cron-list": "oa", "cron-show": "oa", "ledger-hash": "oa", "queue-list": "oa", "queue-show": "oa", "queue-explain": "oa",
-	"dlq-list": "oa", "dlq-show": "oa", "dlq-stats": "oa", "cluster-members": "oa", "cluster-scrub": "oa",
+	"dlq-list": "oa", "dlq-show": "oa", "dlq-stats": "oa", "cluster-members": "oa", "cluster-scrub": "oa", "retention-show": "oa",
 	"health": "woa", "readiness": "woa",
 }
 
