@@ -13,6 +13,8 @@ const (
 	minPerWindow   = 3    // samples that a window needs
 	growthLimit    = 0.15 // of the typical value, over all windows
 	trendThreshold = 0.6  // Kendall's tau; by chance 0.57 or more occurs in 3 % of random orders of eight
+	lastWindows    = 3    // in which a series that grows still rises
+	stillRising    = 0.5  // of what the line rises in them
 )
 
 // Level is the judgement of one series.
@@ -34,10 +36,12 @@ type Level struct {
 // percentile, or its median if typical is set. The peaks of a sawtooth, which storage and
 // a garbage collector produce, are thereby compared with each other. A line is fitted
 // through the eight numbers by the median of all slopes between two of them (Theil and
-// Sen), which a single outlier does not move. The series grows if three conditions hold:
-// the line rises over the eight windows by more than 15 % of their median, it rises by more than
-// floor, in the unit of the series, and at least four in five pairs of windows are in
-// rising order (Kendall's tau of 0.6), which noise without a trend rarely has.
+// Sen), which a single outlier does not move. The series grows if four conditions hold:
+// the line rises over the eight windows by more than 15 % of their median, it rises by
+// more than floor, in the unit of the series, at least four in five pairs of windows are
+// in rising order (Kendall's tau of 0.6), which noise without a trend rarely has, and
+// over the last three windows the series still rises by half of what the line does. A
+// file that keeps its largest size rises in steps until it has reached that.
 func Judge(values []float64, typical bool, floor float64) (l Level) {
 	numbers := windowNumbers(values, typical)
 	if numbers == nil {
@@ -58,7 +62,8 @@ func Judge(values []float64, typical bool, floor float64) (l Level) {
 	l.Judged, l.Trend = true, rising/pairs
 	l.From, l.To = middle-rise/2, middle+rise/2
 	l.Growth = rise / max(math.Abs(middle), 1e-9)
-	l.Grows = l.Growth > growthLimit && rise > floor && l.Trend >= trendThreshold
+	last := numbers[len(numbers)-1] - numbers[len(numbers)-lastWindows]
+	l.Grows = l.Growth > growthLimit && rise > floor && l.Trend >= trendThreshold && last >= stillRising*slope*(lastWindows-1)
 	return l
 }
 
