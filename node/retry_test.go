@@ -61,21 +61,27 @@ func purge(t *testing.T, n *Node, lane uint8, below uint64) {
 	}
 }
 
-// A retry restores the record of a failed job although an earlier copy of it was purged a
-// moment ago, before any job referred to the copy.
-func TestWeb_JobRetry_CopyPurged(t *testing.T) {
-	n := startSingleNode(t, nil)
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	failed := failedJob(t, n, "mail", `{"function":"f","params":{"a":1}}`)
+// purgeRecord purges the lane up to the record of a failed job, and returns the job.
+func purgeRecord(t *testing.T, n *Node, id job.ID) (view job.View) {
+	t.Helper()
 	if _, err := enqueue(n, "other", `{"params":{}}`, "", false); err != nil { // so that the lane does not end with the record
 		t.Fatal(err)
 	}
 	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var view job.View
-	n.raft.View(func(l *ledger.Ledger) { view, _, _ = l.Find(failed.job) })
+	n.raft.View(func(l *ledger.Ledger) { view, _, _ = l.Find(id) })
 	purge(t, n, view.Position.Lane, view.Position.Seq+1)
+	return view
+}
+
+// A retry restores the record of a failed job although an earlier copy of it was purged a
+// moment ago, before any job referred to the copy.
+func TestWeb_JobRetry_CopyPurged(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	failed := failedJob(t, n, "mail", `{"function":"f","params":{"a":1}}`)
+	view := purgeRecord(t, n, failed.job)
 	copies, err := n.cluster.Writer.StoreRelocated(t.Context(), 0, []job.Record{
 		{Position: view.Position, Queue: "mail", Stored: view.Created, Body: []byte(`{}`), Owner: failed.job},
 		{Position: view.Position, Queue: "mail", Stored: view.Created, Body: []byte(`{}`), Owner: job.ID{1}},
@@ -103,15 +109,7 @@ func TestWeb_JobRetry_RelocatedFull(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	params := strings.Repeat("x", 60<<10)
 	failed := failedJob(t, n, "mail", `{"params":{"text":"`+params+`"}}`)
-	if _, err := enqueue(n, "other", `{"params":{}}`, "", false); err != nil { // so that the lane does not end with the record
-		t.Fatal(err)
-	}
-	if err := n.viewer.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	var view job.View
-	n.raft.View(func(l *ledger.Ledger) { view, _, _ = l.Find(failed.job) })
-	purge(t, n, view.Position.Lane, view.Position.Seq+1)
+	purgeRecord(t, n, failed.job)
 	other := job.Record{Queue: "mail", Body: []byte(params)}
 	var copies []uint64
 	for i := byte(1); ; i++ {
