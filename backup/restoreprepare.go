@@ -11,6 +11,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -18,7 +19,8 @@ import (
 
 // Time limits of the steps of a restore.
 const (
-	removeTimeout    = 5 * time.Second  // to remove streams
+	removeTimeout    = 5 * time.Second  // for a request to remove a stream
+	removeAllTimeout = 60 * time.Second // to remove all streams
 	leaderTimeout    = 15 * time.Second // for all lanes to have leaders
 	proposeTimeout   = 30 * time.Second // for a command, while the authority changes
 	ledgerTimeout    = 60 * time.Second // for an authority that knows of the restore
@@ -100,18 +102,45 @@ func (r *restorer) closeLanes(ctx context.Context, resumed bool) (accepted bool,
 	return accepted, nil
 }
 
-// removeStreams removes the streams within removeTimeout, which a restore that supersedes
-// this one waits for.
+// removeStreams removes every stream of the cluster except the boards. It repeats a
+// request without an answer: while JetStream elects the leader of a stream, no server
+// answers the request to remove it.
 func (r *restorer) removeStreams(ctx context.Context) error {
+	names := slices.Clone(subjects.SharedStreams)
+	for lane := range uint8(subjects.MaxLanes) {
+		names = append(names, subjects.LaneStream(lane))
+	}
+	deadline := time.Now().Add(removeAllTimeout)
+	for _, name := range names {
+		for {
+			err := r.removeStream(ctx, name)
+			if err == nil {
+				break
+			}
+			if errors.Is(err, ledger.ErrNotRestoring) {
+				return err
+			}
+			if time.Now().After(deadline) {
+				return retryLater(err)
+			}
+			if err := backoff.Sleep(ctx, 250*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeStream requests the removal of a stream if this is still the restore under way.
+// It returns within removeTimeout after that check: a restore that supersedes this one
+// waits that long.
+func (r *restorer) removeStream(ctx context.Context, name string) error {
 	if err := r.checkCurrent(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	if err := r.cfg.Streams.RemoveStreams(ctx); err != nil {
-		return retryLater(err)
-	}
-	return nil
+	return r.cfg.Streams.RemoveStream(ctx, name)
 }
 
 // checkCurrent returns an error unless this is still the restore under way.

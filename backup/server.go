@@ -49,7 +49,7 @@ type Ledger interface {
 type Streams interface {
 	ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (streams.StreamState, error)
 	CloseLane(ctx context.Context, lane uint8, identity string) (streams.StreamState, error)
-	RemoveStreams(ctx context.Context) error
+	RemoveStream(ctx context.Context, stream string) error
 	EnsureStreams(ctx context.Context, layout streams.Layout) ([]string, error)
 	RestoreStream(ctx context.Context, layout streams.Layout, stream string, state streams.StreamState, archive io.Reader) error
 	StreamState(ctx context.Context, stream string) (streams.StreamState, error)

@@ -147,6 +147,36 @@ func TestRestore_Superseded(t *testing.T) {
 	}
 }
 
+// unansweredStreams are streams whose servers remove a stream without an answer, the
+// first time that this is requested.
+type unansweredStreams struct {
+	backup.Streams
+	unanswered map[string]bool
+}
+
+func (s unansweredStreams) RemoveStream(ctx context.Context, stream string) error {
+	if err := s.Streams.RemoveStream(ctx, stream); err != nil || s.unanswered[stream] {
+		return err
+	}
+	s.unanswered[stream] = true
+	return context.DeadlineExceeded
+}
+
+// A restore repeats requests to remove streams that got no answer.
+func TestRestore_RemovalUnanswered(t *testing.T) {
+	n := startSingleNode(t, nil)
+	cfg := n.backupConfig()
+	cfg.Streams = unansweredStreams{cfg.Streams, map[string]bool{}}
+	b := backup.NewServer(cfg)
+	reply, err := b.BeginRestore(t.Context(), emptyPlan())
+	if err := finished(t, b, reply, err); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.cluster.Reader.LaneInfo(t.Context(), 0); !errors.Is(err, streams.ErrStreamMissing) {
+		t.Errorf("the lane: %v", err)
+	}
+}
+
 // enqueueLater enqueues a job, with retries until the lanes are open again.
 func enqueueLater(t *testing.T, n *Node) intake.Ack {
 	t.Helper()

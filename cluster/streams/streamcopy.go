@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -266,17 +265,11 @@ func (a *Admin) StreamState(ctx context.Context, stream string) (StreamState, er
 	return streamStateOf(&info.Config, info.State), nil
 }
 
-// RemoveStreams removes every stream of the yard except the boards, so that a restore
-// can create them again. Streams are removed in no other way.
-func (a *Admin) RemoveStreams(ctx context.Context) error {
-	names := slices.Clone(subjects.SharedStreams)
-	for lane := range uint8(subjects.MaxLanes) {
-		names = append(names, subjects.LaneStream(lane))
-	}
-	for _, name := range names {
-		if err := a.local.JS.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("remove stream %s: %w", name, err)
-		}
+// RemoveStream removes a stream of the yard, if it exists, so that a restore can create
+// it again. Streams are removed in no other way.
+func (a *Admin) RemoveStream(ctx context.Context, stream string) error {
+	if err := a.local.JS.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("remove stream %s: %w", stream, err)
 	}
 	return nil
 }
