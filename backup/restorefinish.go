@@ -93,15 +93,14 @@ func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
 // space of removed streams is not available at once.
 func (r *restorer) ensureStreams(ctx context.Context, layout streams.Layout) error {
 	layout.Create, layout.Closed = true, true
-	for deadline := time.Now().Add(proposeTimeout); ; {
+	err := retry(ctx, func() error {
 		_, err := r.cfg.Streams.EnsureStreams(ctx, layout)
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) || backoff.Sleep(ctx, 250*time.Millisecond) != nil {
-			return retryLater(err)
-		}
+		return err
+	})
+	if err != nil {
+		return retryLater(err)
 	}
+	return nil
 }
 
 // awaitReplicas waits until every stream is complete on all members that hold it, because
@@ -112,8 +111,11 @@ func (r *restorer) awaitReplicas(ctx context.Context) error {
 	defer cancel()
 	for i := range r.plan.Keep {
 		keep := &r.plan.Keep[i]
-		current, err := r.cfg.Streams.StreamState(ctx, keep.Stream)
-		if err != nil {
+		var current streams.StreamState
+		if err := retry(ctx, func() (err error) {
+			current, err = r.cfg.Streams.StreamState(ctx, keep.Stream)
+			return err
+		}); err != nil {
 			return retryLater(err)
 		}
 		if current.Identity != keep.Identity || current.Last != keep.Last {

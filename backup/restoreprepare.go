@@ -20,8 +20,7 @@ import (
 // Time limits of the steps of a restore.
 const (
 	removeTimeout    = 5 * time.Second  // for a request to remove a stream
-	removeAllTimeout = 60 * time.Second // to remove all streams
-	leaderTimeout    = 15 * time.Second // for all lanes to have leaders
+	streamTimeout    = 30 * time.Second // for a stream to have a leader that answers
 	proposeTimeout   = 30 * time.Second // for a command, while the authority changes
 	ledgerTimeout    = 60 * time.Second // for an authority that knows of the restore
 	replicateTimeout = 30 * time.Minute
@@ -80,52 +79,33 @@ func (r *restorer) clear(ctx context.Context, source string, resumed bool, epoch
 // A lane may have no replica that answers although all members are connected: then an
 // earlier restore has created it and its leader died. It counts as closed.
 func (r *restorer) closeLanes(ctx context.Context, resumed bool) (accepted bool, err error) {
-	deadline := time.Now().Add(leaderTimeout)
 	for lane, identity := range r.freshLanes {
-		for {
-			state, err := r.cfg.Streams.CloseLane(ctx, uint8(lane), identity)
-			if err == nil {
-				accepted = accepted || state.Last > 0
-				break
-			}
-			if time.Now().After(deadline) {
-				if resumed && errors.Is(err, streams.ErrNoReplica) && r.unreachableMember() == "" {
-					break
-				}
-				return false, retryLater(err)
-			}
-			if err := backoff.Sleep(ctx, 250*time.Millisecond); err != nil {
-				return false, err
-			}
+		var state streams.StreamState
+		err := retry(ctx, func() (err error) {
+			state, err = r.cfg.Streams.CloseLane(ctx, uint8(lane), identity)
+			return err
+		})
+		if err != nil && !(resumed && errors.Is(err, streams.ErrNoReplica) && r.unreachableMember() == "") {
+			return false, retryLater(err)
 		}
+		accepted = accepted || state.Last > 0
 	}
 	return accepted, nil
 }
 
-// removeStreams removes every stream of the cluster except the boards. It repeats a
-// request without an answer: while JetStream elects the leader of a stream, no server
-// answers the request to remove it.
+// removeStreams removes every stream of the cluster except the boards.
 func (r *restorer) removeStreams(ctx context.Context) error {
 	names := slices.Clone(subjects.SharedStreams)
 	for lane := range uint8(subjects.MaxLanes) {
 		names = append(names, subjects.LaneStream(lane))
 	}
-	deadline := time.Now().Add(removeAllTimeout)
 	for _, name := range names {
-		for {
-			err := r.removeStream(ctx, name)
-			if err == nil {
-				break
-			}
-			if errors.Is(err, ledger.ErrNotRestoring) {
-				return err
-			}
-			if time.Now().After(deadline) {
-				return retryLater(err)
-			}
-			if err := backoff.Sleep(ctx, 250*time.Millisecond); err != nil {
-				return err
-			}
+		err := retry(ctx, func() error { return r.removeStream(ctx, name) })
+		if errors.Is(err, ledger.ErrNotRestoring) {
+			return err
+		}
+		if err != nil {
+			return retryLater(err)
 		}
 	}
 	return nil
@@ -192,8 +172,11 @@ func (r *restorer) checkFresh(ctx context.Context) (resumed bool, epoch uint64, 
 		return resumed, epoch, nil
 	}
 	for lane := range r.freshLanes {
-		info, err := r.cfg.LaneInfo(ctx, uint8(lane))
-		if err != nil {
+		var info streams.LaneInfo
+		if err := retry(ctx, func() (err error) {
+			info, err = r.cfg.LaneInfo(ctx, uint8(lane))
+			return err
+		}); err != nil {
 			return resumed, epoch, retryLater(err)
 		}
 		if info.Last > 0 {
@@ -217,6 +200,18 @@ func (r *restorer) unreachableMember() string {
 func (r *restorer) notFreshError() error {
 	return &api.Error{Code: api.CodeConflict, Text: "this yard has accepted jobs, and a backup is restored into a fresh one only; " +
 		"stop its nodes, move their data directories away, start them again, and restore before anything is enqueued (also before a declared cron entry is due)"}
+}
+
+// retry calls fn until it returns nil, for up to streamTimeout, and returns its last
+// error: while JetStream elects the leader of a stream, no server answers requests for
+// that stream. It does not repeat fn once this restore is no longer the one under way.
+func retry(ctx context.Context, fn func() error) error {
+	for deadline := time.Now().Add(streamTimeout); ; {
+		err := fn()
+		if err == nil || errors.Is(err, ledger.ErrNotRestoring) || time.Now().After(deadline) || backoff.Sleep(ctx, 250*time.Millisecond) != nil {
+			return err
+		}
+	}
 }
 
 // retryLater returns err as an error that may pass.
