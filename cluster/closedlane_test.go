@@ -66,10 +66,10 @@ func closeAndReopen(t *testing.T, c *Server, lane uint8, records uint64) {
 	})
 	layout := streams.Layout{Identities: make([]string, lane+1)}
 	layout.Identities[lane] = info.Identity
-	if _, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil {
-		t.Fatal(err)
-	}
 	eventually(t, "the lane to be open", func() error {
+		if _, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil {
+			return err
+		}
 		m, err := nc.Request(subject, jobBody(1), 5*time.Second)
 		if err != nil {
 			return err
