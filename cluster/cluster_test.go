@@ -81,7 +81,7 @@ func TestEnsureStreams_Identity(t *testing.T) {
 	if li, err := c.Reader.LaneInfo(t.Context(), 0); err != nil || li.Identity != "one" || li.Leader != "solo" {
 		t.Fatalf("lane: %+v, %v", li, err)
 	}
-	if err := c.Health(t.Context()); err != nil {
+	if err := c.Health(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -167,7 +167,7 @@ func TestHealth_StreamNotRecovered(t *testing.T) {
 	if err := os.Mkdir(made, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Health(t.Context()); err != nil {
+	if err := c.Health(); err != nil {
 		t.Errorf("while a stream is created: %v", err)
 	}
 	c.kill()
@@ -175,7 +175,7 @@ func TestHealth_StreamNotRecovered(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := startNode(t, c.cfg)
-	if err := again.Health(t.Context()); err == nil || !strings.Contains(err.Error(), "KV_MADE") {
+	if err := again.Health(); err == nil || !strings.Contains(err.Error(), "KV_MADE") {
 		t.Errorf("with a damaged stream: %v", err)
 	}
 }
@@ -195,7 +195,7 @@ func TestCluster(t *testing.T) {
 
 func testClusterPublish(t *testing.T, nodes []*testNode) {
 	for i, n := range nodes {
-		if err := n.Health(t.Context()); err != nil {
+		if err := n.Health(); err != nil {
 			t.Fatal(err)
 		}
 		a, err := publishWait(withDeadline(t, patience), n.Publisher, "mail", "same", time.Now(), jobBody(i))

@@ -67,7 +67,7 @@ func TestRun_GroupSetAside(t *testing.T) {
 		if got := watch.StalledReplicas(); !slices.Equal(got, []string{stream}) {
 			return fmt.Errorf("stalled: %q", got)
 		}
-		return at.Health(t.Context())
+		return at.Health()
 	})
 }
 

@@ -66,7 +66,7 @@ func TestRaiseBounds_Cluster(t *testing.T) {
 		})
 	}
 	for _, n := range nodes {
-		eventually(t, n.cfg.Node+" to be healthy", func() error { return n.Health(t.Context()) })
+		eventually(t, n.cfg.Node+" to be healthy", func() error { return n.Health() })
 	}
 	state := func(n *testNode) (last uint64, most int64) {
 		info, err := n.local.NATS.Jsz(&server.JSzOptions{Account: embedded.AccountYard, Streams: true, Config: true})

@@ -182,11 +182,8 @@ func (s *Server) ReachableMembers() []string {
 }
 
 // Health returns nil if JetStream is enabled, knows its meta leader, is current
-// and can write.
-func (s *Server) Health(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+// and can write. It asks no other server.
+func (s *Server) Health() error {
 	// A server that runs alone has no meta group. For it the full check compares the
 	// loaded streams with those on disk. A stream that is being created is on disk
 	// before it is loaded, so only streams that failed to load at start count.

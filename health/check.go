@@ -1,7 +1,6 @@
 package health
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,7 +39,7 @@ func NewChecks(cfg ChecksConfig) *Checks { return &Checks{cfg: cfg} }
 
 // Status checks this node, except its disk, and returns its status with a condition for
 // each problem.
-func (c *Checks) Status(ctx context.Context, now time.Time) NodeStatus {
+func (c *Checks) Status(now time.Time) NodeStatus {
 	raft := c.cfg.Raft.Status()
 	s := NodeStatus{
 		Reaches: c.cfg.NATS.ReachableMembers(), Leader: raft.Leader, Contact: raft.Contact, Last: raft.Last, Leaving: c.cfg.Leaving(),
@@ -54,7 +53,7 @@ func (c *Checks) Status(ctx context.Context, now time.Time) NodeStatus {
 	}
 	if text := c.cfg.NATS.WriteFailure(); text != "" {
 		add(JetStream, "%s", text)
-	} else if err := c.cfg.NATS.Health(ctx); err != nil && c.cfg.Clustered {
+	} else if err := c.cfg.NATS.Health(); err != nil && c.cfg.Clustered {
 		add(JetStream, "%v", err)
 	}
 	members := c.cfg.Members()

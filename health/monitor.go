@@ -20,7 +20,7 @@ type Config struct {
 	Disk    Disk
 
 	// Check returns the node's status without its disk.
-	Check func(context.Context) NodeStatus
+	Check func() NodeStatus
 	// PeerStatus requests another member's status. PublishStatus sets the status that
 	// this node returns to such requests.
 	PeerStatus    func(member string) (NodeStatus, error)
@@ -38,7 +38,6 @@ type Config struct {
 const (
 	CheckInterval = time.Second     // between two checks
 	StaleAfter    = 4 * time.Second // age at which a member's status is ignored
-	checkTimeout  = 800 * time.Millisecond
 )
 
 // Monitor monitors one node.
@@ -84,7 +83,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 // tick runs all checks once, opens or closes the intake, and transfers the authority if
 // this node holds it and should not.
 func (m *Monitor) tick(ctx context.Context) {
-	m.check(ctx)
+	m.check()
 	m.pollMembers()
 	m.updateIntake()
 	now := time.Now()
@@ -105,10 +104,8 @@ func (m *Monitor) tick(ctx context.Context) {
 }
 
 // check determines this node's status, including its disk, and publishes it.
-func (m *Monitor) check(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	status := m.cfg.Check(ctx)
+func (m *Monitor) check() {
+	status := m.cfg.Check()
 	status.Node = m.cfg.Node
 	space, err := m.cfg.Disk.Measure()
 	m.mu.Lock()

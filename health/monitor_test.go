@@ -36,7 +36,7 @@ func newFakeMembers(t *testing.T) *fakeMembers {
 	for _, name := range memberNames {
 		f.monitors[name] = New(Config{
 			Node: name, Members: func() []string { return memberNames }, Disk: Disk{Dir: t.TempDir(), Thresholds: Thresholds{1, 1, 1, 1}},
-			Check: func(context.Context) NodeStatus {
+			Check: func() NodeStatus {
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				return NodeStatus{Conditions: slices.Clone(f.conditions[name]), Leader: f.leader}

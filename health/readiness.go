@@ -27,7 +27,7 @@ func (r *Reporter) ReadinessUnder(ctx context.Context, authority scheduler.Autho
 // readiness is [Reporter.Readiness] for known states of the authority, the lanes and the
 // streams.
 func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityStatus, lanes []laneState, streams []api.StreamStatus) api.Readiness {
-	healthErr := r.cfg.NATSHealth(ctx)
+	healthErr := r.cfg.NATSHealth()
 	if !r.cfg.Clustered && anyLaneLed(lanes) {
 		healthErr = nil // on a single server a stream that is being created looks like one that was lost
 	}

@@ -37,7 +37,7 @@ type ReporterConfig struct {
 	AddPeers  func([]api.MemberStatus)                                                     // adds what this node has received from its peers
 	Skew      func() []string                                                              // returns where Raft voters, stream replicas and the membership differ
 
-	NATSHealth func(context.Context) error
+	NATSHealth func() error
 	LaneInfo   func(ctx context.Context, lane uint8) (streams.LaneInfo, error) // asks the leader of a lane
 	Streams    func(ctx context.Context, lanes int) []streams.Usage            // asks the leaders of all streams
 
@@ -61,7 +61,7 @@ func NewReporter(cfg ReporterConfig) *Reporter { return &Reporter{cfg} }
 func (r *Reporter) Health(ctx context.Context) (*api.Health, error) {
 	raft := r.cfg.Raft()
 	h := &api.Health{Node: r.cfg.Node, Raft: raft.State, Leader: raft.Leader}
-	if err := r.cfg.NATSHealth(ctx); err != nil {
+	if err := r.cfg.NATSHealth(); err != nil {
 		h.JetStream = err.Error()
 	}
 	h.Healthy = h.JetStream == "" && h.Leader != ""

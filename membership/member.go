@@ -97,7 +97,7 @@ func (m *Member) nodeStatus(ctx context.Context) NodeStatus {
 		ID: m.cfg.Identity.ServerID(), Version: m.cfg.Version, Applied: m.transfer.Raft.Status().Applied, Running: m.cfg.Running(), Led: led,
 		Meta: withMemberIDs(m.membership(), replicas), Declares: m.declaredMembers(),
 	}
-	if err := m.cfg.NATS.Health(ctx); err != nil {
+	if err := m.cfg.NATS.Health(); err != nil {
 		s.JetStream = err.Error()
 	}
 	return s

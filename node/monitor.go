@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"slices"
@@ -24,7 +23,7 @@ func (n *Node) newMonitor() *health.Monitor {
 	})
 	return health.New(health.Config{
 		Node: n.cfg.Node.Name, Members: voters(n.raft, n.cfg.MemberNames()), Disk: n.cfg.FileSystem(),
-		Check: func(ctx context.Context) health.NodeStatus { return checks.Status(ctx, time.Now()) },
+		Check: func() health.NodeStatus { return checks.Status(time.Now()) },
 		PeerStatus: func(member string) (status health.NodeStatus, err error) {
 			raw, err := n.raft.PeerStatus(member)
 			if err == nil {
