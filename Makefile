@@ -15,6 +15,10 @@ REPORT     ?= drills
 DURATION   ?= 30m
 RATE       ?= 1500
 
+# The same settings for all commands, so that each package is compiled once.
+export CGO_ENABLED := 0
+export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
+
 .DEFAULT_GOAL := help
 .PHONY: help build test python race check fuzz sim mutants year bench demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
@@ -26,14 +30,14 @@ build: $(BINARY) ## build bin/yardmaster, one static binary
 
 # The Go tool knows what has changed, so this always runs it.
 $(BINARY): FORCE
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
+	@$(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
 
 # The tests with clusters take longest, so they start first, beside one other package at a
 # time: with more beside them, elections on two processors take longer than tests wait.
 test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python ## run all tests; those with real processes use the binary
-	@set -o pipefail; CGO_ENABLED=0 $(GO) build -o bin/testreport ./test/cmd/testreport && \
-	CGO_ENABLED=0 $(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
+	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && \
+	$(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
 
 # The tests of the Python client are skipped where Python is missing, the check of its
 # types where mypy is.
@@ -108,7 +112,7 @@ COMPOSE ?= docker-compose
 YARD    := $(COMPOSE) -f deploy/compose/compose.yml -p yard
 image: build ## build the container image yardmaster:local from this host's binaries
 	@rm -rf $(IMAGE) && mkdir -p $(IMAGE)/data $(IMAGE)/usr/local/bin && cp $(BINARY) $(IMAGE)/usr/local/bin/
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(IMAGE)/usr/local/bin/ ./examples/runner ./examples/worker ./examples/producer
+	@$(GO) build -ldflags '-s -w' -o $(IMAGE)/usr/local/bin/ ./examples/runner ./examples/worker ./examples/producer
 	@docker build -q -f deploy/compose/Dockerfile.host -t yardmaster:local $(IMAGE)
 	@docker image inspect -f 'yardmaster:local has {{.Size}} bytes' yardmaster:local
 
