@@ -37,6 +37,7 @@ const (
 	CodeNoResources      = 10023 // limits of this server
 	CodeNoMessage        = 10037
 	codeTooLarge         = 10054
+	CodeWrongLastID      = 10070
 	CodeWrongLast        = 10071
 	codeNotEnabled       = 10076
 	codeStoreFailed      = 10077 // also when the stream is full

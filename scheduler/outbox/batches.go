@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -122,15 +123,45 @@ func (o *Outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
 	return batch, nil
 }
 
-// nextDeadLetter returns a batch of one: the first dead letter after a number, with
-// the job's body if it can be read.
-func (o *Outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error) {
+// one returns next for a publisher: a function that returns the batch of fn, if it has items.
+func one(fn func(ctx context.Context, after uint64) (Batch, error)) func(context.Context, uint64) ([]Batch, error) {
+	return func(ctx context.Context, after uint64) ([]Batch, error) {
+		batch, err := fn(ctx, after)
+		if err != nil || batch.Count == 0 {
+			return nil, err
+		}
+		return []Batch{batch}, nil
+	}
+}
+
+// nextDeadLetters returns the dead letters after a number, at most letterWindow, each a
+// batch of its own. It reads the bodies of their jobs at once, and returns an error if it
+// cannot read the first one; others that follow one that it cannot read are left for later.
+func (o *Outbox) nextDeadLetters(ctx context.Context, after uint64) ([]Batch, error) {
 	var items []ledger.DeadLetter
 	o.cfg.Ledger.View(func(l *ledger.Ledger) { items = l.DeadLettersAfter(after) })
-	if len(items) == 0 {
-		return Batch{}, nil
+	more := len(items) > letterWindow
+	items = items[:min(len(items), letterWindow)]
+	batches, errs := make([]Batch, len(items)), make([]error, len(items))
+	var reads sync.WaitGroup
+	for i := range items {
+		reads.Go(func() { batches[i], errs[i] = o.deadLetter(ctx, &items[i]) })
 	}
-	item := &items[0]
+	reads.Wait()
+	for i, err := range errs {
+		if err != nil && i == 0 {
+			return nil, err
+		}
+		if err != nil {
+			return batches[:i], nil
+		}
+		batches[i].More = more
+	}
+	return batches, nil
+}
+
+// deadLetter returns the message of a dead letter, with the job's body if it can be read.
+func (o *Outbox) deadLetter(ctx context.Context, item *ledger.DeadLetter) (Batch, error) {
 	letter := api.DeadLetterMessage{
 		ID: item.Job.String(), Queue: item.Queue, Function: item.Function, Reason: item.Reason, Error: validFault(item.Fault),
 		Attempts: item.Attempts, Accepted: item.Accepted, Failed: item.At, Lane: item.Position.Lane, Seq: item.Position.Seq,
@@ -149,7 +180,7 @@ func (o *Outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error
 		return Batch{}, fmt.Errorf("dead letter of job %s: %w", letter.ID, err)
 	}
 	return Batch{
-		Queue: item.Queue, BlobOwner: item.BlobOwner, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text, More: len(items) > 1,
+		Queue: item.Queue, BlobOwner: item.BlobOwner, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text,
 	}, nil
 }
 

@@ -41,6 +41,7 @@ type Batch struct {
 	Queue     string // of the dead letter's job; "" in the other streams
 	BlobOwner job.ID // of the body that the dead letter refers to; zero: it contains the body
 	ID        string // the stream drops a second message with it; a dead letter has the same ID in each attempt to publish it
+	After     string // ID of the message that it must follow; "": any
 	First     uint64 // number of the first item
 	Count     uint64 // number of items
 	Header    map[string]string
@@ -53,8 +54,9 @@ type Streams interface {
 	// LastPublished returns the stream's last sequence and the number of its
 	// last item; 0 if it has none.
 	LastPublished(ctx context.Context, s Stream) (seq, number uint64, err error)
-	// Append stores a batch if the stream's last sequence is expect. It does not
-	// block; done is called once and must not block.
+	// Append stores a batch if the stream's last sequence is expect and its last message
+	// is the one that the batch follows. It does not block; done is called once and must
+	// not block.
 	Append(s Stream, b Batch, expect uint64, done func(seq uint64, err error))
 	// HasSubscribers reports whether live events of a kind and queue have a
 	// subscriber.
@@ -99,9 +101,9 @@ func New(cfg Config) *Outbox { return &Outbox{cfg: cfg, applied: make(chan struc
 // delay the others. The epoch is the tenure's; it makes the ids of batches unique.
 func (o *Outbox) Run(ctx context.Context, epoch uint64) error {
 	publishers := []*publisher{
-		{outbox: o, stream: History, next: o.nextHistory},
-		{outbox: o, stream: Results, next: o.nextResults},
-		{outbox: o, stream: DeadLetters, next: o.nextDeadLetter},
+		{outbox: o, stream: History, window: batchWindow, next: one(o.nextHistory)},
+		{outbox: o, stream: Results, window: batchWindow, next: one(o.nextResults)},
+		{outbox: o, stream: DeadLetters, window: letterWindow, next: o.nextDeadLetters},
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range publishers {

@@ -10,15 +10,19 @@ import (
 )
 
 // Parameters of publishing. Items are published in batches, because one message per
-// entry was the most expensive part of running a job. Only one batch is in flight: a
-// sequence does not show which authority has written there, so a second batch could
-// be stored after another authority's message and leave a gap.
+// entry was the most expensive part of running a job. Only one batch of history or results
+// is in flight: a sequence does not show which authority has written there, so a second
+// batch could be stored after another authority's message and leave a gap. A dead letter is
+// a message of its own, the same from each authority, and names the one that it follows.
+// So many can be in flight. One by one they fell behind the failures when the stream was
+// slow, and a lane is not purged while it has the record of a letter that is not published.
 const (
 	batchInterval = 10 * time.Millisecond // minimum time between two batches that are not full
 	maxLines      = 2000                  // lines of a batch
 	maxBatchSize  = 256 << 10             // bytes of a batch; its last line may exceed it
 	typicalLine   = 160                   // bytes of a line of history
 	batchWindow   = 1
+	letterWindow  = 64
 )
 
 // publisher publishes one stream of the outbox.
@@ -27,10 +31,13 @@ type publisher struct {
 	epoch           uint64 // of the tenure
 	stream          Stream
 	wake            chan struct{}
-	next            func(ctx context.Context, after uint64) (Batch, error) // returns the items after a number; Count 0: none
-	seq             uint64                                                 // the stream's last sequence, once the batches in flight are stored
-	number          uint64                                                 // number of the last item sent
-	sentCount       uint64                                                 // batches sent in this tenure
+	next            func(ctx context.Context, after uint64) ([]Batch, error) // returns the items after a number; nil: none
+	window          int                                                      // most batches in flight
+	ready           []Batch                                                  // to be sent next
+	lastID          string                                                   // of the last dead letter sent since resume
+	seq             uint64                                                   // the stream's last sequence, once the batches in flight are stored
+	number          uint64                                                   // number of the last item sent
+	sentCount       uint64                                                   // batches sent in this tenure
 	acks            chan batchAck
 	batchesInFlight int
 	sentAt          time.Time // when the last batch was sent
@@ -95,35 +102,39 @@ func (p *publisher) resume(ctx context.Context) error {
 			p.stream, number, last[p.stream])}
 	}
 	p.seq, p.number = seq, number
-	p.acks, p.batchesInFlight = make(chan batchAck, batchWindow), 0
+	p.acks, p.batchesInFlight, p.ready, p.lastID = make(chan batchAck, p.window), 0, nil, ""
 	if number > 0 {
 		p.outbox.markPublished(p.stream, number, 0, 0)
 	}
 	return nil
 }
 
-// publish sends batches, with at most batchWindow of them in flight, until one fails or
+// publish sends batches, with at most the window of them in flight, until one fails or
 // ctx ends. After a batch that is not full it waits for batchInterval, to collect items.
 func (p *publisher) publish(ctx context.Context) error {
 	for {
-		for p.batchesInFlight < batchWindow {
-			if wait := batchInterval - time.Since(p.sentAt); wait > 0 && !p.more {
-				if p.batchesInFlight > 0 {
+		for p.batchesInFlight < p.window {
+			if len(p.ready) == 0 {
+				if wait := batchInterval - time.Since(p.sentAt); wait > 0 && !p.more {
+					if p.batchesInFlight > 0 {
+						break
+					}
+					backoff.Sleep(ctx, wait)
+				}
+				ready, err := p.next(ctx, p.number)
+				if err != nil {
+					return err
+				}
+				if len(ready) == 0 {
 					break
 				}
-				backoff.Sleep(ctx, wait)
+				p.ready = ready
 			}
-			batch, err := p.next(ctx, p.number)
-			if err != nil {
+			if err := p.checkGap(p.ready[0].First); err != nil {
 				return err
 			}
-			if batch.Count == 0 {
-				break
-			}
-			if err := p.checkGap(batch.First); err != nil {
-				return err
-			}
-			p.send(batch)
+			p.send(p.ready[0])
+			p.ready = p.ready[1:]
 		}
 		if p.failed && p.batchesInFlight == 0 {
 			p.setProblem(nil) // everything is published
@@ -163,6 +174,9 @@ func (p *publisher) send(batch Batch) {
 	p.sentCount++
 	if batch.ID == "" {
 		batch.ID = fmt.Sprintf("%d.%d", p.epoch, p.sentCount)
+	}
+	if p.stream == DeadLetters {
+		batch.After, p.lastID = p.lastID, batch.ID
 	}
 	p.outbox.cfg.Streams.Append(p.stream, batch, p.seq, func(seq uint64, err error) {
 		acks <- batchAck{first, last, seq, err}

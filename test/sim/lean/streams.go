@@ -60,7 +60,10 @@ type stream struct {
 }
 
 // historyStream is a stream of the outbox: its last sequence and item.
-type historyStream struct{ seq, number uint64 }
+type historyStream struct {
+	seq, number uint64
+	busyUntil   time.Time // when the last append that was sent is stored
+}
 
 func newStreams(laneBytes uint64) *Streams {
 	s := &Streams{bodies: map[string]largeBody{}, relocated: stream{first: 1, max: laneBytes}}
@@ -330,11 +333,18 @@ var errWrongLast = errors.New("the stream ends elsewhere")
 
 // Append implements outbox.Streams.
 func (v historyView) Append(which outbox.Stream, b outbox.Batch, expect uint64, done func(uint64, error)) {
+	s := v.yard.Streams
+	h := &s.history[which]
+	s.mu.Lock()
+	at := time.Now().Add(time.Millisecond)
+	if !at.After(h.busyUntil) { // appends keep their order
+		at = h.busyUntil.Add(time.Microsecond)
+	}
+	h.busyUntil = at
+	s.mu.Unlock()
 	v.yard.group.Go(func() {
-		time.Sleep(time.Millisecond)
-		s := v.yard.Streams
+		time.Sleep(time.Until(at))
 		s.mu.Lock()
-		h := &s.history[which]
 		if expect != h.seq || b.First != h.number+1 {
 			s.mu.Unlock()
 			done(0, errWrongLast)
