@@ -247,7 +247,7 @@ func (r *batchReply) Receive(m *nats.Msg) bool {
 	r.b.countRefused(false)
 	first := ack.Seq - uint64(ack.Count) + 1
 	for i, d := range r.batch {
-		d.finish(Ack{Position: job.Position{Seq: first + uint64(i)}}, nil)
+		d.stored(Ack{Position: job.Position{Seq: first + uint64(i)}})
 	}
 	return true
 }

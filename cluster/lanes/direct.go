@@ -85,17 +85,17 @@ func (r *router) forward(m *nats.Msg) {
 	forwarded := &nats.Msg{Subject: subjects.LaneSubject(uint8(lane), subjects.DirectPublish, queue), Header: m.Header, Data: m.Data}
 	var token uint64
 	if m.Reply != "" && !subjects.IsReserved(m.Reply) {
-		if err := r.publisher.reserve(m.Size()); err != nil {
+		if err := r.publisher.inFlight.reserve(m.Size()); err != nil {
 			r.refuse(m, err)
 			return
 		}
-		reply := &forwardedReply{router: r, lane: uint8(lane), to: m.Reply, size: m.Size()}
+		reply := &forwardedReply{router: r, lane: uint8(lane), to: m.Reply, size: m.Size(), sent: time.Now()}
 		forwarded.Reply, token = r.local.Ingest.Expect(reply, time.Now().Add(forwardTimeout), false)
 	}
 	if err := r.local.Ingest.Conn.PublishMsg(forwarded); err != nil {
 		r.local.Log.Debug("direct publish not forwarded", "err", err)
 		if r.local.Ingest.Cancel(token) {
-			r.publisher.release(m.Size())
+			r.publisher.inFlight.release(m.Size())
 		}
 	}
 }
@@ -107,11 +107,12 @@ type forwardedReply struct {
 	lane   uint8
 	to     string // the client's reply subject
 	size   int    // of the publish, in bytes
+	sent   time.Time
 }
 
 // Receive implements [embedded.ReplyHandler]. A client that gets no reply publishes again.
 func (f *forwardedReply) Receive(m *nats.Msg) bool {
-	f.router.publisher.release(f.size)
+	f.router.publisher.inFlight.release(f.size)
 	if m == nil {
 		return true
 	}
@@ -126,6 +127,7 @@ func (f *forwardedReply) Receive(m *nats.Msg) bool {
 		answer()
 		return true
 	}
+	f.router.publisher.inFlight.answered(time.Since(f.sent))
 	raise(&f.router.publisher.load.stored[f.lane], ack.Seq)
 	f.router.publisher.DelayAck(false, answer)
 	return true

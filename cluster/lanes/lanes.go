@@ -36,10 +36,8 @@ type Ack struct {
 // TickInterval is how often publishes are routed and requests expire.
 const TickInterval = 100 * time.Millisecond
 
-// Limits of publishes in flight.
+// Time limits of publishes.
 const (
-	maxOutstanding = 16384                   // publishes
-	maxHeldBytes   = 128 << 20               // bytes of their bodies
 	laneTimeout    = 900 * time.Millisecond  // for a lane's acknowledgement, at least
 	slowLaneFactor = 3                       // how many times a lane's usual time it may take
 	noLaneTimeout  = 1500 * time.Millisecond // for a job that was never sent to any lane
@@ -55,8 +53,7 @@ type Publisher struct {
 	mismatch *mismatchWatch
 	load     *loadWatch
 
-	outstanding atomic.Int64
-	heldBytes   atomic.Int64
+	inFlight *inFlight
 
 	batcher      *batcher               // nil unless the node runs alone
 	closedFor    atomic.Pointer[string] // why the intake is closed; nil or "": it is open
@@ -88,8 +85,8 @@ type pendingPublish struct {
 
 // New returns a publisher that publishes over l's connections.
 func New(l *embedded.Server) *Publisher {
-	p := &Publisher{local: l, state: &laneStates{local: l}}
-	p.load = newLoadWatch(l, p.state)
+	p := &Publisher{local: l, state: &laneStates{local: l}, inFlight: newInFlight()}
+	p.load = newLoadWatch(l, p.state, p.inFlight)
 	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
 	p.router = &router{local: l, publisher: p, state: p.state, mapped: unmapped}
 	if !l.Config.Clustered() {
@@ -117,7 +114,7 @@ func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done f
 		d.done(Ack{}, &job.UnavailableError{Reason: reason, RetryAfter: closedRetryAfter})
 		return
 	}
-	if err := p.reserve(len(body)); err != nil {
+	if err := p.inFlight.reserve(len(body)); err != nil {
 		d.done(Ack{}, err)
 		return
 	}
@@ -128,30 +125,24 @@ func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done f
 	p.sendToBestLane(d, d.started)
 }
 
+// stored reports that the job is stored.
+func (d *pendingPublish) stored(a Ack) {
+	since := d.sent
+	if d.p.batcher != nil { // in whose queue a job waits for the lane
+		since = d.started
+	}
+	d.p.inFlight.answered(time.Since(since))
+	d.finish(a, nil)
+}
+
 // finish reports the result to the caller. If an earlier attempt may have been
 // stored, an error becomes [streams.ErrUnknown].
 func (d *pendingPublish) finish(a Ack, err error) {
 	if err != nil && d.maybeStored {
 		err = fmt.Errorf("%w: %w", streams.ErrUnknown, err)
 	}
-	d.p.release(len(d.body))
+	d.p.inFlight.release(len(d.body))
 	d.done(a, err)
-}
-
-// reserve counts a publish of size bytes as in flight, until release is called. It returns
-// an error if there are too many.
-func (p *Publisher) reserve(size int) *job.UnavailableError {
-	outstanding, heldBytes := p.outstanding.Add(1), p.heldBytes.Add(int64(size))
-	if outstanding > maxOutstanding || heldBytes > maxHeldBytes {
-		p.release(size)
-		return &job.UnavailableError{Reason: "too many publishes in flight", RetryAfter: time.Second}
-	}
-	return nil
-}
-
-func (p *Publisher) release(size int) {
-	p.outstanding.Add(-1)
-	p.heldBytes.Add(-int64(size))
 }
 
 // sendToBestLane sends a job to the lane that is best now. If no lane can be tried it
@@ -219,7 +210,7 @@ func (d *pendingPublish) Receive(m *nats.Msg) bool {
 		d.p.state.markHealthy(d.lane)
 		d.p.state.noteAnswer(d.lane, time.Since(d.sent))
 		d.p.state.raiseLast(d.lane, ack.Seq)
-		d.finish(Ack{Position: job.Position{Lane: d.lane, Seq: ack.Seq}, Duplicate: ack.Duplicate}, nil)
+		d.stored(Ack{Position: job.Position{Lane: d.lane, Seq: ack.Seq}, Duplicate: ack.Duplicate})
 	}
 	return true
 }
@@ -330,6 +321,7 @@ func (p *Publisher) Open() error {
 // Tick routes publishes to lanes that answer and sends parked jobs again. It must be
 // called every TickInterval.
 func (p *Publisher) Tick(now time.Time) {
+	p.inFlight.tick(now)
 	p.router.tick(now)
 	p.retryParked(now)
 }

@@ -19,7 +19,7 @@ import (
 // an earlier attempt may have been stored.
 func TestPendingPublish_StaysUnknown(t *testing.T) {
 	var got error
-	d := &pendingPublish{p: &Publisher{}, maybeStored: true, done: func(_ Ack, err error) { got = err }}
+	d := &pendingPublish{p: &Publisher{inFlight: newInFlight()}, maybeStored: true, done: func(_ Ack, err error) { got = err }}
 	d.finish(Ack{}, &job.UnavailableError{Reason: "full"})
 	if !errors.Is(got, streams.ErrUnknown) {
 		t.Errorf("after a refusal: %v", got)
@@ -39,7 +39,7 @@ func TestPublish_FullLane(t *testing.T) {
 		left int // lanes that seem to answer, other than the full one
 		want string
 	}{{1, ""}, {0, "maximum bytes exceeded"}} {
-		p := &Publisher{local: l, state: &laneStates{local: l}}
+		p := &Publisher{local: l, state: &laneStates{local: l}, inFlight: newInFlight()}
 		for lane := tt.left; lane < 3; lane++ {
 			p.state.markDown(uint8(lane), time.Now().Add(time.Minute))
 		}
@@ -72,7 +72,7 @@ func TestPublish_Outstanding(t *testing.T) {
 			t.Errorf("publish %d: %v", i, err)
 		}
 	}
-	if n, held := p.outstanding.Load(), p.heldBytes.Load(); n != 0 || held != 0 {
+	if n, held := p.inFlight.count.Load(), p.inFlight.bytes.Load(); n != 0 || held != 0 {
 		t.Errorf("%d publishes and %d bytes still count", n, held)
 	}
 }
@@ -137,7 +137,7 @@ func TestForward_SlowLane(t *testing.T) {
 	p.router.forward(&nats.Msg{Subject: p.router.localSubject(slowPublishes) + ".mail", Reply: "_INBOX.late", Data: []byte("{}")})
 	m := <-received
 	p.local.Ingest.Expire(time.Now().Add(4 * time.Second))
-	if n := p.outstanding.Load(); n != 1 {
+	if n := p.inFlight.count.Load(); n != 1 {
 		t.Fatalf("%d publishes are in flight after four seconds, want 1", n)
 	}
 	if err := m.Respond([]byte(`{"stream":"YARD_JOBS_1","seq":7}`)); err != nil {

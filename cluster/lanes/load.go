@@ -36,6 +36,8 @@ type Load struct {
 	Lane    Fill          // bytes of the lane
 	Bodies  Fill          // bytes of the stream of large bodies
 	IDs     Fill          // ids of forgotten jobs in the ledger
+
+	MaxInFlight int64 // limit of publishes in flight because lanes answer slowly; 0: they do not
 }
 
 // Fill is how much of a bound is used. A Max of 0 means that there is none, or that it is
@@ -63,6 +65,7 @@ type Pressure struct {
 	LargeDelay time.Duration // the same if the body is stored apart from the record; at least Delay
 	Refusal    string        // why jobs are refused before they are published; "": they are not
 	Causes     []string      // of a delay or a refusal, with what helps
+	Limit      string        // of publishes in flight because lanes answer slowly, as a warning; "": there is none
 }
 
 // PressureOf returns what to do about a load.
@@ -80,6 +83,9 @@ func PressureOf(load Load) Pressure {
 	}
 	slow(&p.Delay, load.Lane.delay(streamSlowing), "the lane is %.0f %% full of jobs that have not ended: add workers, or raise nats.max_store_bytes", 100*load.Lane.share())
 	slow(&p.Delay, load.IDs.delay(idSlowing), "the ledger has %.0f %% of the ids of forgotten jobs that it may have: jobs end faster than their ids may be forgotten", 100*load.IDs.share())
+	if load.MaxInFlight > 0 {
+		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.MaxInFlight, slowAnswer)
+	}
 	p.LargeDelay = p.Delay
 	slow(&p.LargeDelay, load.Bodies.delay(streamSlowing), "the stream of large bodies is %.0f %% full of jobs that have not ended: add workers, or raise nats.max_store_bytes", 100*load.Bodies.share())
 	return p
@@ -91,9 +97,12 @@ func (p *Pressure) Warnings() []string {
 	if p.Refusal != "" {
 		effect = "jobs are refused at this node"
 	}
-	warnings := make([]string, len(p.Causes))
-	for i, cause := range p.Causes {
-		warnings[i] = effect + ": " + cause
+	var warnings []string
+	for _, cause := range p.Causes {
+		warnings = append(warnings, effect+": "+cause)
+	}
+	if p.Limit != "" {
+		warnings = append(warnings, p.Limit)
 	}
 	return warnings
 }

@@ -25,8 +25,9 @@ const (
 // loadWatch measures the load of this node's intake, and sets the pressure that follows
 // from it.
 type loadWatch struct {
-	local *embedded.Server
-	state *laneStates
+	local    *embedded.Server
+	state    *laneStates
+	inFlight *inFlight
 
 	small, large *ackQueue // by whether the body is stored apart from the record
 	ingested     [subjects.MaxLanes]atomic.Uint64
@@ -46,8 +47,8 @@ type loadWatch struct {
 	throttled      atomic.Bool // direct publishes pass this node
 }
 
-func newLoadWatch(l *embedded.Server, state *laneStates) *loadWatch {
-	w := &loadWatch{local: l, state: state, small: newAckQueue(), large: newAckQueue()}
+func newLoadWatch(l *embedded.Server, state *laneStates, f *inFlight) *loadWatch {
+	w := &loadWatch{local: l, state: state, inFlight: f, small: newAckQueue(), large: newAckQueue()}
 	for _, fill := range []*atomic.Pointer[Fill]{&w.forgottenIDs, &w.lane, &w.bodies} {
 		fill.Store(&Fill{})
 	}
@@ -113,9 +114,11 @@ func (p *Publisher) Pressure() Pressure { return *p.load.pressure.Load() }
 // the lane that this node's jobs go to.
 func (p *Publisher) IngestLag() time.Duration { return time.Duration(p.load.lag.Load()) }
 
-// RefusedForLoad returns how many jobs were refused because of the load, since the node
-// was started.
-func (p *Publisher) RefusedForLoad() uint64 { return p.load.refused.Load() }
+// RefusedForLoad returns how many jobs were refused because of the load or because too many
+// were in flight, since the node was started.
+func (p *Publisher) RefusedForLoad() uint64 {
+	return p.load.refused.Load() + uint64(p.inFlight.refused.Load())
+}
 
 // refusal returns why jobs are refused, "" if they are not.
 func (w *loadWatch) refusal() string {
@@ -148,7 +151,7 @@ func (w *loadWatch) currentLane(now time.Time) uint8 {
 // publishes must be routed in another way.
 func (w *loadWatch) update(now time.Time) (rerouted bool) {
 	current := w.currentLane(now)
-	load := Load{Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
+	load := Load{MaxInFlight: w.inFlight.lowered(), Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
 	for i := range w.local.Lanes() {
 		last, ingested := max(w.state.lastSeq[i].Load(), w.stored[i].Load()), w.ingested[i].Load()
 		lag := w.lags[i].observe(now, last, ingested)
@@ -162,7 +165,7 @@ func (w *loadWatch) update(now time.Time) (rerouted bool) {
 	w.lag.Store(int64(load.Lag))
 	w.small.delay.Store(int64(p.Delay))
 	w.large.delay.Store(int64(p.LargeDelay))
-	if p.Delay > 0 {
+	if p.Delay > 0 || load.MaxInFlight > 0 {
 		w.throttledUntil = now.Add(throttledFor)
 	}
 	throttled := now.Before(w.throttledUntil)
