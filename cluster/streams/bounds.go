@@ -18,33 +18,38 @@ func (a *Admin) raiseBounds(ctx context.Context) error {
 		return nil
 	}
 	layout := Layout{Identities: make([]string, a.local.Lanes())}.withDefaults(&a.local.Config)
-	bounds := map[string]int64{subjects.StreamRelocated: layout.MaxRelocated, subjects.StreamBlobs: layout.MaxBlobBytes}
+	laneBytes, known := int64(0), true
 	for lane := range layout.Identities {
-		bounds[subjects.LaneStream(uint8(lane))] = layout.MaxLaneBytes
-	}
-	for name, most := range bounds {
-		if err := a.raiseBound(ctx, name, most); err != nil {
-			return fmt.Errorf("raise the bound of %s to %d bytes, as this node's nats.max_store_bytes allows: %w; set that to the same value on every member, and restart them", name, most, err)
+		most, err := a.raiseBound(ctx, subjects.LaneStream(uint8(lane)), layout.MaxLaneBytes)
+		if err != nil {
+			return err
 		}
+		laneBytes, known = laneBytes+most, known && most > 0
 	}
-	return nil
-}
-
-// raiseBound raises the bound of a stream to most bytes, unless it is as large.
-func (a *Admin) raiseBound(ctx context.Context, name string, most int64) error {
-	info, err := Info(ctx, a.local.JS, name)
-	if err != nil {
-		return nil // no leader at present, which others report: at the next call
-	}
-	cfg := info.Config
-	if cfg.Discard != jetstream.DiscardNew || cfg.MaxBytes <= 0 || cfg.MaxBytes >= most {
-		return nil
-	}
-	was := cfg.MaxBytes
-	cfg.MaxBytes = most
-	if _, err := a.local.JS.UpdateStream(ctx, cfg); err != nil {
+	if _, err := a.raiseBound(ctx, subjects.StreamBlobs, layout.MaxBlobBytes); err != nil || !known {
 		return err
 	}
+	layout.limitRelocated(&a.local.Config, laneBytes)
+	_, err := a.raiseBound(ctx, subjects.StreamRelocated, layout.MaxRelocated)
+	return err
+}
+
+// raiseBound raises the bound of a stream to most bytes, unless it is as large. It returns
+// the bound, 0 if the stream has no leader at present, which others report.
+func (a *Admin) raiseBound(ctx context.Context, name string, most int64) (int64, error) {
+	info, err := Info(ctx, a.local.JS, name)
+	if err != nil {
+		return 0, nil
+	}
+	cfg := info.Config
+	was := cfg.MaxBytes
+	if cfg.Discard != jetstream.DiscardNew || was <= 0 || was >= most {
+		return was, nil
+	}
+	cfg.MaxBytes = most
+	if _, err := a.local.JS.UpdateStream(ctx, cfg); err != nil {
+		return 0, fmt.Errorf("raise the bound of %s to %d bytes, as this node's nats.max_store_bytes allows: %w; set that to the same value on every member, and restart them", name, most, err)
+	}
 	a.local.Log.Info("bound of a stream raised", "stream", name, "bytes", was, "to", most)
-	return nil
+	return most, nil
 }

@@ -49,7 +49,7 @@ type Layout struct {
 
 	Replicas     int   // 0: 3, or 1 when the node runs alone
 	MaxLaneBytes int64 // per lane, 0: 8 GiB or its share; a full lane refuses records
-	MaxRelocated int64 // bytes of relocated records, 0: 2 GiB or its share
+	MaxRelocated int64 // bytes of relocated records, 0: 8 GiB or its share
 	MaxBlobBytes int64 // of large bodies, 0: 8 GiB or its share; a full stream refuses more
 	HistoryBytes int64 // 0: 4 GiB or its share; each for events and results
 	ResultBytes  int64 // of large results, 0: 16 GiB or its share; the oldest are evicted
@@ -67,7 +67,7 @@ func (e *IdentityError) Error() string {
 }
 
 // withDefaults returns l with defaults filled in. They fit into MaxStore, because
-// JetStream reserves the limits: seven twentieths for all lanes, a twentieth for
+// JetStream reserves the limits: five twentieths for all lanes, three twentieths for
 // relocated records, an eighth each for large bodies and large results, a tenth each for
 // events and results, a twentieth for dead letters, and a twenty-fifth for logs. Boards
 // have as much as logs, see boardConfig; the rest is for streams of users.
@@ -77,14 +77,22 @@ func (l Layout) withDefaults(c *embedded.Config) Layout {
 		replicas = 3
 	}
 	l.Replicas = cmp.Or(l.Replicas, replicas)
-	l.MaxLaneBytes = cmp.Or(l.MaxLaneBytes, min(8<<30, c.MaxStore/20*7/int64(len(l.Identities))))
-	l.MaxRelocated = cmp.Or(l.MaxRelocated, min(2<<30, c.MaxStore/20))
+	l.MaxLaneBytes = cmp.Or(l.MaxLaneBytes, min(8<<30, c.MaxStore/20*5/int64(len(l.Identities))))
+	l.MaxRelocated = cmp.Or(l.MaxRelocated, min(8<<30, c.MaxStore/20*3))
 	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(8<<30, c.MaxStore/8))
 	l.ResultBytes = cmp.Or(l.ResultBytes, min(16<<30, c.MaxStore/8))
 	l.HistoryBytes = cmp.Or(l.HistoryBytes, min(4<<30, c.MaxStore/10))
 	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/25))
 	l.LetterBytes = cmp.Or(l.LetterBytes, min(4<<30, c.MaxStore/20))
 	return l
+}
+
+// limitRelocated lowers the bound of relocated records for lanes that together have
+// laneBytes: those of a yard that an earlier release has created may have more than five
+// twentieths of the store, and all bounds must fit into it.
+func (l *Layout) limitRelocated(c *embedded.Config, laneBytes int64) {
+	part := c.MaxStore / 20
+	l.MaxRelocated = min(l.MaxRelocated, max(part, 8*part-laneBytes))
 }
 
 // mayCreate reports whether a stream of a generation may be created.
@@ -107,14 +115,15 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 		return nil, fmt.Errorf("%d lanes: there must be 1 to %d", n, subjects.MaxLanes)
 	}
 	layout = layout.withDefaults(&a.local.Config)
-	identities := make([]string, len(layout.Identities))
+	identities, laneBytes := make([]string, len(layout.Identities)), int64(0)
 	for lane := range identities {
-		identity, err := a.ensureLane(ctx, uint8(lane), layout)
+		cfg, err := a.ensureLane(ctx, uint8(lane), layout)
 		if err != nil {
 			return nil, err
 		}
-		identities[lane] = identity
+		identities[lane], laneBytes = cfg.Metadata[subjects.MetaIdentity], laneBytes+cfg.MaxBytes
 	}
+	layout.limitRelocated(&a.local.Config, laneBytes)
 	for _, aux := range auxStreams(layout) {
 		if _, err := ensureStream(ctx, a.local.JS, aux.StreamConfig, layout.mayCreate(aux.generation)); err != nil {
 			return nil, err
@@ -125,26 +134,26 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 }
 
 // ensureLane creates a lane or verifies its identity, and opens the lane unless
-// layout.Closed is set. It returns the lane's identity, or an [*IdentityError] if the
+// layout.Closed is set. It returns the lane's configuration, or an [*IdentityError] if the
 // ledger has another one.
-func (a *Admin) ensureLane(ctx context.Context, lane uint8, layout Layout) (identity string, err error) {
+func (a *Admin) ensureLane(ctx context.Context, lane uint8, layout Layout) (*jetstream.StreamConfig, error) {
 	recorded := layout.Identities[lane] // in the ledger; "": any identity is accepted
 	cfg := laneConfig(lane, cmp.Or(recorded, newIdentity()), layout)
 	info, err := ensureStream(ctx, a.local.JS, cfg, layout.mayCreate(1))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	identity = info.Config.Metadata[subjects.MetaIdentity]
+	identity := info.Config.Metadata[subjects.MetaIdentity]
 	if recorded != "" && identity != recorded {
-		return "", &IdentityError{Stream: subjects.LaneStream(lane), Want: recorded, Got: identity}
+		return nil, &IdentityError{Stream: subjects.LaneStream(lane), Want: recorded, Got: identity}
 	}
 	if !layout.Closed && slices.Contains(info.Config.Subjects, subjects.ClosedSubject(lane)) {
 		info.Config.Subjects, info.Config.RePublish = cfg.Subjects, cfg.RePublish
 		if _, err := a.local.JS.UpdateStream(ctx, info.Config); err != nil {
-			return "", fmt.Errorf("open lane %d: %w", lane, err)
+			return nil, fmt.Errorf("open lane %d: %w", lane, err)
 		}
 	}
-	return identity, nil
+	return &info.Config, nil
 }
 
 // ensureStream returns the info of a stream. It creates a missing stream if create is

@@ -33,12 +33,13 @@ var shares = [kinds]uint64{failingJob: 10, retriedJob: 10, delayedJob: 10, resul
 // The sizes of jobs, in bytes.
 const (
 	padBytes         = 160
-	delayedPad       = 3 << 10
+	delayedPad       = 5 << 10
+	pausedPad        = 3 << 10
 	largeBytes       = 100 << 10
 	logLines         = 5
 	hotQueues        = 10 // queues that half of the jobs share
 	daysPerRun       = 30 // simulated days of a run, for delays
-	maxDelayDays     = 6
+	maxDelayDays     = 3
 	pausedQueue      = "paused"
 	runnerQueue      = "rrq"
 	runnerFunction   = "demo#echo"
@@ -139,8 +140,10 @@ func (m *mix) message(n int, id string, began time.Time) drill.Message {
 	switch k {
 	case bodyJob:
 		pad = largeBytes
-	case delayedJob, pausedJob:
+	case delayedJob:
 		pad = delayedPad
+	case pausedJob:
+		pad = pausedPad
 	}
 	msg := drill.Message{Queue: m.queue(n), Key: id, Params: fmt.Sprintf(`{"n":%d,"pad":%q}`, n, padding[:pad])}
 	switch k {
