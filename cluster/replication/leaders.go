@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
@@ -26,6 +29,10 @@ const (
 	movePollInterval = 10 * time.Millisecond
 	stepDownTimeout  = 2 * time.Second
 )
+
+// maxSpreadLag is how many operations a replica may lack to become the leader although the
+// present leader could stay: a new leader answers nothing until it has applied all of them.
+const maxSpreadLag = 500
 
 // leaderMove moves the leadership of a stream from one server to another.
 type leaderMove struct{ stream, from, to string }
@@ -51,7 +58,8 @@ func (r *Replication) SendSnapshots(ctx context.Context) { (&snapshotSender{loca
 // and moves the leaders of the history streams away from the authority's node, so
 // that history outlives that node. Members for which unfit returns true, because
 // their disk is low, lead no lane. It only moves leaderships to replicas that are
-// online and current, and returns how many moves it has requested.
+// online and current and lack at most maxSpreadLag operations, and returns how many moves it
+// has requested.
 func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit func(node string) bool) (moves int, err error) {
 	if !r.local.Config.Clustered() {
 		return 0, nil
@@ -71,7 +79,7 @@ func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit
 	var due []leaderMove
 	var errs []error
 	for stream, fits := range mayLead {
-		m, err := r.successor(ctx, stream, fits)
+		m, err := r.successor(ctx, stream, maxSpreadLag, fits)
 		if m.to != "" {
 			due = append(due, m)
 		}
@@ -89,22 +97,33 @@ func preferredLeader(lane int, members, eligible []string) string {
 	return eligible[lane%len(eligible)]
 }
 
-// successor returns a move of a stream's leadership to a current replica on a node
-// that fits. The move's field to is "" if the present leader fits or no replica does.
-func (r *Replication) successor(ctx context.Context, stream string, fits func(node string) bool) (leaderMove, error) {
+// successor returns a move of a stream's leadership to a current replica that lacks at most
+// maxLag operations, on a node that fits. The move's field to is "" if the present leader
+// fits or no replica does.
+func (r *Replication) successor(ctx context.Context, stream string, maxLag uint64, fits func(node string) bool) (leaderMove, error) {
 	info, err := streams.Info(ctx, r.local.JS, stream)
 	if err != nil {
 		return leaderMove{}, err
 	}
-	if info.Cluster == nil || info.Cluster.Leader == "" || fits(subjects.NodeOf(info.Cluster.Leader)) {
+	to := fitReplica(info.Cluster, maxLag, fits)
+	if to == "" {
 		return leaderMove{}, nil
 	}
-	for _, replica := range info.Cluster.Replicas {
-		if replica.Current && !replica.Offline && fits(subjects.NodeOf(replica.Name)) {
-			return leaderMove{stream: stream, from: info.Cluster.Leader, to: replica.Name}, nil
+	return leaderMove{stream: stream, from: info.Cluster.Leader, to: to}, nil
+}
+
+// fitReplica returns the server of a current replica that lacks at most maxLag operations,
+// on a node that fits; "" if the present leader fits or no replica does.
+func fitReplica(c *jetstream.ClusterInfo, maxLag uint64, fits func(node string) bool) string {
+	if c == nil || c.Leader == "" || fits(subjects.NodeOf(c.Leader)) {
+		return ""
+	}
+	for _, replica := range c.Replicas {
+		if replica.Current && !replica.Offline && replica.Lag <= maxLag && fits(subjects.NodeOf(replica.Name)) {
+			return replica.Name
 		}
 	}
-	return leaderMove{}, nil
+	return ""
 }
 
 // moveLeaders moves leaderships: lanes last and one at a time. It skips the lanes
@@ -165,7 +184,7 @@ func (r *Replication) notifyMembers(verb string, lane uint8) error {
 
 // MoveLeaderAway asks another member to take over a stream that this node leads.
 func (r *Replication) MoveLeaderAway(ctx context.Context, stream string) error {
-	m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.Config.Node })
+	m, err := r.successor(ctx, stream, math.MaxUint64, func(node string) bool { return node != r.local.Config.Node })
 	if err != nil || m.to == "" {
 		return err
 	}
@@ -239,7 +258,7 @@ func (r *Replication) transferOnce(ctx context.Context) (led int, err error) {
 	var errs []error
 	for _, stream := range r.ledStreams() {
 		led++
-		m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.Config.Node })
+		m, err := r.successor(ctx, stream, math.MaxUint64, func(node string) bool { return node != r.local.Config.Node })
 		if m.to != "" {
 			moves = append(moves, m)
 		}
