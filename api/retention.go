@@ -206,12 +206,6 @@ const (
 	Evicts  = "evicts"
 )
 
-// NearlyFull reports whether a stream that refuses messages when it is full has at least
-// four fifths of its bytes.
-func (s *StreamStatus) NearlyFull() bool {
-	return s.WhenFull == Refuses && s.LimitBytes > 0 && s.Bytes >= s.LimitBytes/5*4
-}
-
 // FinishedStatus is how many records of finished jobs the ledger has.
 type FinishedStatus struct {
 	Records int        `json:"records"` // of queues without a setting of their own

@@ -39,8 +39,10 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 		s := r.SnapshotContext(l, authority)
 		s.Reasons = append(s.Reasons, reasons...)
 		state.Readiness = l.Snapshot(s).Readiness
-		if warning := l.ForgottenIDs().Warning(); warning != "" {
-			state.Warnings = append(state.Warnings, warning)
+		for _, warning := range []string{l.ForgottenIDs().Warning(), l.QueuesWarning()} {
+			if warning != "" {
+				state.Warnings = append(state.Warnings, warning)
+			}
 		}
 	})
 	return state
@@ -56,11 +58,18 @@ func downWarnings(members []api.MemberStatus) (warnings []string) {
 	return warnings
 }
 
-// fullWarnings returns a warning for each stream that is nearly full and then refuses jobs.
+// fullWarnings returns a warning for each stream that is nearly full, has at least four
+// fifths of what it may have, and then refuses jobs or lets lanes fill.
 func fullWarnings(streams []api.StreamStatus) (warnings []string) {
+	const remedy = ": 'yardmaster status' shows its bytes, 'yardmaster queue list' which queues have jobs that wait; 'yardmaster job cancel' and 'yardmaster queue clear' end them; nats.max_store_bytes, once raised on every member, makes it larger"
 	for i := range streams {
-		if s := &streams[i]; s.NearlyFull() {
-			warnings = append(warnings, "stream "+s.Stream+" is over 80 % full, and refuses jobs when it is full: 'yardmaster status' shows its bytes, 'yardmaster queue list' which queues have jobs that wait; 'yardmaster job cancel' and 'yardmaster queue clear' end them; nats.max_store_bytes, once raised on every member, makes it larger")
+		s := &streams[i]
+		limit, effect := s.LimitBytes, " is over 80 % full, and refuses jobs when it is full"
+		if s.Stream == subjects.StreamRelocated {
+			limit, effect = scheduler.RelocatedLimit(limit), " has over 80 % of the records that lanes may move there; after that, lanes fill until the jobs that wait longest end"
+		}
+		if s.WhenFull == api.Refuses && limit > 0 && s.Bytes >= limit/5*4 {
+			warnings = append(warnings, "stream "+s.Stream+effect+remedy)
 		}
 	}
 	return warnings

@@ -34,6 +34,15 @@ var errTooManyQueues = fmt.Errorf("%w, %d; remove one that is not used any more,
 // QueuesFull reports whether there are MaxQueues queues.
 func (l *Ledger) QueuesFull() bool { return l.queues.byName.Len() >= MaxQueues }
 
+// QueuesWarning returns a warning if nine tenths of MaxQueues or more are used, otherwise "".
+func (l *Ledger) QueuesWarning() string {
+	n := l.queues.byName.Len()
+	if n < MaxQueues/10*9 {
+		return ""
+	}
+	return fmt.Sprintf("there are %d of at most %d queues, and jobs for a queue too many are refused: remove those that are not used any more with 'yardmaster queue rm', or use one queue with several functions", n, MaxQueues)
+}
+
 // CheckQueue returns an error if queue name does not exist and cannot be created because
 // there are too many.
 func (l *Ledger) CheckQueue(name string) error {
