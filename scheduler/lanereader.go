@@ -86,7 +86,7 @@ func (r *laneReader) serve(ctx context.Context) error {
 // stopIngest records err as the lane's problem and drops its pending records. The lane is
 // ingested again once it is verified.
 func (r *laneReader) stopIngest(err error) {
-	r.lanes.loop.log.Error("lane ingest stopped", "lane", r.lane.number, "err", err)
+	r.lanes.loop.log.Warn("lane ingest stopped until the lane matches", "lane", r.lane.number, "err", err)
 	r.lanes.loop.post(func() {
 		r.lane.ready = false
 		r.lanes.markFaulty(r.lane, err)
@@ -152,7 +152,7 @@ func (r *laneReader) compare(ctx context.Context, info LaneInfo, ingested uint64
 	case info.First > cursor.Cursor+1:
 		return mismatchf("its stream begins at %d, the records from %d on were lost before they were ingested: bring back the data directory of a member that has them", info.First, cursor.Cursor+1)
 	case info.Last < ingested:
-		return mismatchf("its stream ends at %d, before the ingested position %d: it went back; start a member whose data directory has the rest", info.Last, ingested)
+		return mismatchf("its stream ends at %d, before the ingested position %d: its leader has not caught up, or it went back; if this lasts for a minute, start a member whose data directory has the rest", info.Last, ingested)
 	case cursor.Cursor == 0 || cursor.Cursor < info.First || cursor.LastID.IsZero():
 		return nil
 	}

@@ -55,6 +55,7 @@ type laneReclaimer struct {
 type reclaimedStream struct {
 	number  uint8
 	kept    uint64 // bytes that the last step left
+	failure string // error of the last step; "": it succeeded
 	holders atomic.Pointer[streamHolders]
 }
 
@@ -137,9 +138,17 @@ func (r *laneReclaimer) step(ctx context.Context) {
 		for round, relocated := 0, true; relocated && err == nil && round < reclaimRounds; round++ {
 			relocated, err = r.reclaim(ctx, i)
 		}
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() != nil {
+			return
+		}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != s.failure {
 			r.log.Warn("lane not reclaimed", "lane", s.name(), "err", err)
 		}
+		s.failure = text
 	}
 }
 
