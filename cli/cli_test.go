@@ -299,6 +299,7 @@ func TestUsage(t *testing.T) {
 		{"queue add a.b", `queue name "a.b"`},
 		{"retention set age=1d", `retention setting "age"; must be one of finished.age, finished.count, failed.age, `},
 		{"retention set finished.age=99999999d", `finished.age: "99999999d" is too long; the longest duration is 3650d`},
+		{"retention set finished.age=-1d", "finished.age is -1d: must not be negative; default resets it"},
 		{"retention set finished.count=few", `finished.count is "few": must be a number, or default`},
 		{"retention set finished.bytes=1GiB", "finished.bytes cannot be set: records of finished jobs are about equally large; use finished.count"},
 		{"queue set mail --retention age=1d", `retention setting "age"; must be one of finished.age, finished.count, failed.age, failed.count, results.age; `},

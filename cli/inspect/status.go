@@ -10,6 +10,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/retentionflag"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -138,7 +139,7 @@ func streamTable(w io.Writer, s *api.Status) {
 			limit, full = retentionflag.SizeText(stream.LimitBytes), fmt.Sprintf("%d %%", stream.Bytes*100/stream.LimitBytes)
 		}
 		if stream.MaxAgeMS > 0 {
-			age = (time.Duration(stream.MaxAgeMS) * time.Millisecond).String()
+			age = duration.Format(time.Duration(stream.MaxAgeMS) * time.Millisecond)
 		}
 		command.Row(w, stream.Stream, messages, retentionflag.SizeText(stream.Bytes), limit, full, age, stream.WhenFull, command.OrDash(command.TimeText(stream.Oldest)))
 	}

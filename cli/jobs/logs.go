@@ -65,6 +65,9 @@ func showLog(ctx context.Context, env *command.Env, request map[string]any, foll
 		}
 	}
 	if !follow {
+		if len(log.Lines) == 0 {
+			env.Note("no lines: the job has written none, or they were removed; 'yardmaster retention show' says how long logs are kept")
+		}
 		return nil
 	}
 	client, err := env.Dial(ctx)
