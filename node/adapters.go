@@ -192,14 +192,14 @@ func (a outboxAdapter) LastPublished(ctx context.Context, s outbox.Stream) (seq,
 }
 
 // Append publishes a batch to one of the outbox's streams. The stream must end with the
-// message number expect, and with the one that the batch follows. done is called with the number of the new message, or an error.
+// message number expect. done is called with the number of the new message, or an error.
 func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	subject := [...]string{subjects.History, subjects.Results, subjects.DLQSubject(batch.Queue)}[s]
 	if !batch.BlobOwner.IsZero() {
 		subject = subjects.DLQBlobSubject(batch.Queue, batch.BlobOwner)
 	}
 	a.AppendAsync(outboxStreams[s], streams.Batch{
-		Subject: subject, ID: batch.ID, After: batch.After, First: batch.First, Count: batch.Count, Header: batch.Header, Body: batch.Body,
+		Subject: subject, ID: batch.ID, First: batch.First, Count: batch.Count, Header: batch.Header, Body: batch.Body,
 	}, expect, func(seq uint64, err error) { done(seq, decideError(err)) })
 }
 

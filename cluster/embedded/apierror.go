@@ -37,7 +37,6 @@ const (
 	CodeNoResources      = 10023 // limits of this server
 	CodeNoMessage        = 10037
 	codeTooLarge         = 10054
-	CodeWrongLastID      = 10070
 	CodeWrongLast        = 10071
 	codeNotEnabled       = 10076
 	codeStoreFailed      = 10077 // also when the stream is full

@@ -31,7 +31,6 @@ const appendTimeout = 3 * time.Second
 type Batch struct {
 	Subject string            // [subjects.History], [subjects.Results] or a [subjects.DLQSubject]
 	ID      string            // a second batch with this ID within 30 s is dropped; "": no deduplication
-	After   string            // the stream's last message must have this ID; "": any
 	First   uint64            // number of the first entry; 0: the entries are not numbered
 	Count   uint64            // number of entries
 	Header  map[string]string // Yard-* headers other than First and Count
@@ -71,9 +70,10 @@ func NewWriter(l *embedded.Server) *Writer {
 }
 
 // AppendAsync sends a batch, which the stream stores only if its last sequence is
-// expectLast; 0 stands for a stream that was never written. Unless the next batch names this
-// one as After, the caller must not send it before this one is stored, because from a
-// sequence alone it could not know whose message is stored there. done is called once, with the sequence of the stored
+// expectLast; 0 stands for a stream that was never written. The caller must not send the
+// next batch before this one is stored, because from a sequence alone it could not know
+// whose message is stored there; unless all writers store the same messages, as of dead
+// letters. done is called once, with the sequence of the stored
 // batch or an error, and must not block. The error is a [*WrongLastError]; a
 // [*job.UnavailableError] if the batch was not stored, which is also
 // [ErrStorageFull] if there is no space; or [ErrUnknown], after which
@@ -87,9 +87,6 @@ func (w *Writer) AppendAsync(stream string, b Batch, expectLast uint64, done fun
 	}
 	if b.ID != "" {
 		m.Header[subjects.HeaderMsgID] = []string{b.ID}
-	}
-	if b.After != "" {
-		m.Header[subjects.HeaderExpectLastID] = []string{b.After}
 	}
 	if b.First > 0 {
 		m.Header[subjects.HeaderFirst] = []string{strconv.FormatUint(b.First, 10)}
@@ -131,7 +128,7 @@ func (a *appendCall) decode(m *nats.Msg) (seq uint64, err error) {
 	switch {
 	case !refused:
 		return 0, err
-	case apiErr.ErrCode == embedded.CodeWrongLast, apiErr.ErrCode == embedded.CodeWrongLastID, apiErr.ErrCode == embedded.CodeWrongLastUnknown:
+	case apiErr.ErrCode == embedded.CodeWrongLast, apiErr.ErrCode == embedded.CodeWrongLastUnknown:
 		return 0, &WrongLastError{a.stream, apiErr.ErrCode == embedded.CodeWrongLastUnknown}
 	case apiErr.Class() == embedded.ClassTooLarge:
 		return 0, fmt.Errorf("append to %s: %w", a.stream, job.ErrTooLarge)

@@ -112,19 +112,18 @@ const (
 
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until a retry makes sense
 
-	HeaderStream       = "Nats-Stream"
-	HeaderSubject      = "Nats-Subject"
-	HeaderSequence     = "Nats-Sequence"
-	HeaderTime         = "Nats-Time-Stamp"
-	HeaderStatus       = "Status"
-	HeaderExpectLast   = "Nats-Expected-Last-Sequence"
-	HeaderExpectLastID = "Nats-Expected-Last-Msg-Id"
-	HeaderExpectName   = "Nats-Expected-Stream"
-	HeaderBatchID      = "Nats-Batch-Id"
-	HeaderBatchSeq     = "Nats-Batch-Sequence"
-	HeaderCommit       = "Nats-Batch-Commit"
-	HeaderError        = "Nats-Service-Error"
-	HeaderErrorCode    = "Nats-Service-Error-Code"
+	HeaderStream     = "Nats-Stream"
+	HeaderSubject    = "Nats-Subject"
+	HeaderSequence   = "Nats-Sequence"
+	HeaderTime       = "Nats-Time-Stamp"
+	HeaderStatus     = "Status"
+	HeaderExpectLast = "Nats-Expected-Last-Sequence"
+	HeaderExpectName = "Nats-Expected-Stream"
+	HeaderBatchID    = "Nats-Batch-Id"
+	HeaderBatchSeq   = "Nats-Batch-Sequence"
+	HeaderCommit     = "Nats-Batch-Commit"
+	HeaderError      = "Nats-Service-Error"
+	HeaderErrorCode  = "Nats-Service-Error-Code"
 )
 
 // Metadata keys of streams.

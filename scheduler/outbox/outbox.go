@@ -41,7 +41,6 @@ type Batch struct {
 	Queue     string // of the dead letter's job; "" in the other streams
 	BlobOwner job.ID // of the body that the dead letter refers to; zero: it contains the body
 	ID        string // the stream drops a second message with it; a dead letter has the same ID in each attempt to publish it
-	After     string // ID of the message that it must follow; "": any
 	First     uint64 // number of the first item
 	Count     uint64 // number of items
 	Header    map[string]string
@@ -54,9 +53,8 @@ type Streams interface {
 	// LastPublished returns the stream's last sequence and the number of its
 	// last item; 0 if it has none.
 	LastPublished(ctx context.Context, s Stream) (seq, number uint64, err error)
-	// Append stores a batch if the stream's last sequence is expect and its last message
-	// is the one that the batch follows. It does not block; done is called once and must
-	// not block.
+	// Append stores a batch if the stream's last sequence is expect. It does not
+	// block; done is called once and must not block.
 	Append(s Stream, b Batch, expect uint64, done func(seq uint64, err error))
 	// HasSubscribers reports whether live events of a kind and queue have a
 	// subscriber.

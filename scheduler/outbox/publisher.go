@@ -13,8 +13,8 @@ import (
 // entry was the most expensive part of running a job. Only one batch of history or results
 // is in flight: a sequence does not show which authority has written there, so a second
 // batch could be stored after another authority's message and leave a gap. A dead letter is
-// a message of its own, the same from each authority, and names the one that it follows.
-// So many can be in flight. One by one they fell behind the failures when the stream was
+// a message of its own, the same from each authority, so a sequence shows which one is
+// there, and many can be in flight. One by one they fell behind the failures when the stream was
 // slow, and a lane is not purged while it has the record of a letter that is not published.
 const (
 	batchInterval = 10 * time.Millisecond // minimum time between two batches that are not full
@@ -34,7 +34,6 @@ type publisher struct {
 	next            func(ctx context.Context, after uint64) ([]Batch, error) // returns the items after a number; nil: none
 	window          int                                                      // most batches in flight
 	ready           []Batch                                                  // to be sent next
-	lastID          string                                                   // of the last dead letter sent since resume
 	seq             uint64                                                   // the stream's last sequence, once the batches in flight are stored
 	number          uint64                                                   // number of the last item sent
 	sentCount       uint64                                                   // batches sent in this tenure
@@ -102,7 +101,7 @@ func (p *publisher) resume(ctx context.Context) error {
 			p.stream, number, last[p.stream])}
 	}
 	p.seq, p.number = seq, number
-	p.acks, p.batchesInFlight, p.ready, p.lastID = make(chan batchAck, p.window), 0, nil, ""
+	p.acks, p.batchesInFlight, p.ready = make(chan batchAck, p.window), 0, nil
 	if number > 0 {
 		p.outbox.markPublished(p.stream, number, 0, 0)
 	}
@@ -174,9 +173,6 @@ func (p *publisher) send(batch Batch) {
 	p.sentCount++
 	if batch.ID == "" {
 		batch.ID = fmt.Sprintf("%d.%d", p.epoch, p.sentCount)
-	}
-	if p.stream == DeadLetters {
-		batch.After, p.lastID = p.lastID, batch.ID
 	}
 	p.outbox.cfg.Streams.Append(p.stream, batch, p.seq, func(seq uint64, err error) {
 		acks <- batchAck{first, last, seq, err}

@@ -44,7 +44,7 @@ func (s *slowStreams) Append(stream Stream, b Batch, expect uint64, done func(ui
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		stored := s.stored[stream]
-		if uint64(len(stored)) != expect || b.After != "" && b.After != stored[len(stored)-1].ID || s.refused[b.ID] {
+		if uint64(len(stored)) != expect || s.refused[b.ID] {
 			delete(s.refused, b.ID)
 			done(0, errors.New("refused"))
 			return

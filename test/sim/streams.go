@@ -424,14 +424,6 @@ func (s *historyStreams) last(stream outbox.Stream) (seq, number uint64) {
 	return 0, 0
 }
 
-// lastID returns the ID of a stream's last message, "" if it has none.
-func (s *historyStreams) lastID(stream outbox.Stream) string {
-	if batches := s.batches[stream]; len(batches) > 0 {
-		return batches[len(batches)-1].ID
-	}
-	return ""
-}
-
 // published returns the whole history stream.
 func (s *historyStreams) published() string {
 	var b strings.Builder
@@ -478,7 +470,7 @@ func (v historyView) Append(stream outbox.Stream, batch outbox.Batch, expect uin
 		case !v.up || sim.net.isolated(v.process) || s.isDown(stream) || sim.minorFaultsActive() && sim.chance("refused "+key, 20):
 			done(0, errNoAnswer)
 			return
-		case expect != seq, batch.After != "" && batch.After != s.lastID(stream):
+		case expect != seq:
 			done(0, errWrongLast)
 			return
 		case batch.First != number+1:
