@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -210,6 +211,39 @@ func TestBodies(t *testing.T) {
 		if stored[b.Name] != b.Owner.String() || time.Since(b.Stored).Abs() > time.Minute {
 			t.Errorf("unexpected body %+v", b)
 		}
+	}
+}
+
+// TestBlobs_RepeatedChunk checks that a stream drops the repetition of a chunk whose
+// acknowledgement was lost, and stores a result again whose chunks were removed.
+func TestBlobs_RepeatedChunk(t *testing.T) {
+	n := startSingle(t)
+	data, name := bytes.Repeat([]byte("x"), 100<<10), ownerID(1)+".1"
+	blob, err := n.Writer.StoreResult(t.Context(), name, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := n.local.JS.Stream(t.Context(), subjects.StreamResultBlobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunk, err := stream.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ack, err := n.local.JS.PublishMsg(t.Context(), &nats.Msg{Subject: chunk.Subject, Header: chunk.Header, Data: chunk.Data})
+	if err != nil || !ack.Duplicate {
+		t.Errorf("the repetition of a chunk: %+v, %v", ack, err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := n.Writer.StoreResult(t.Context(), name, data)
+	if err != nil || again != blob {
+		t.Fatalf("stored again: %+v, %v; want %+v", again, err, blob)
+	}
+	if got, err := n.Reader.LoadBlob(t.Context(), streams.ResultBlobs, again); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("read %d bytes, %v", len(got), err)
 	}
 }
 

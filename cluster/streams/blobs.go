@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -80,12 +81,17 @@ func (w *Writer) storeBlob(ctx context.Context, space *blobSpace, data []byte, n
 		return job.Blob{}, err
 	}
 	defer release()
+	attempt := rand.Text() // not the name: the chunks of an attempt that failed are removed
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(maxConcurrentChunks)
 	for i := range blob.Chunks {
 		chunk := data[i*chunkSize : min((i+1)*chunkSize, len(data))]
 		g.Go(func() error {
-			return w.storeChunk(groupCtx, subjects.BlobChunk(space.store.prefix, blob.Name, i), chunk)
+			m := &nats.Msg{
+				Subject: subjects.BlobChunk(space.store.prefix, blob.Name, i), Data: chunk,
+				Header: nats.Header{subjects.HeaderMsgID: []string{fmt.Sprintf("%s.%d", attempt, i)}},
+			}
+			return w.storeChunk(groupCtx, m)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -114,12 +120,13 @@ func withTimeout(ctx context.Context, d time.Duration) (context.Context, context
 	return context.WithTimeout(ctx, d)
 }
 
-// storeChunk stores one chunk and retries until it is acknowledged or ctx ends. A
-// chunk that was stored twice does no harm: readers take the last one. The error is
+// storeChunk stores one chunk and retries until it is acknowledged or ctx ends. The
+// stream drops a repetition by the chunk's message ID, so that a slow one is not made slower;
+// one that was stored twice does no harm, because readers take the last one. The error is
 // [ErrStorageFull] if there is no space.
-func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) error {
+func (w *Writer) storeChunk(ctx context.Context, chunk *nats.Msg) error {
 	for {
-		m, err := w.local.Ingest.Request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
+		m, err := w.local.Ingest.Request(ctx, chunk, chunkTimeout)
 		if err == nil {
 			_, err = embedded.ParsePubAck(m.Data)
 		}
