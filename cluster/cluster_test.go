@@ -93,7 +93,7 @@ func TestEnsureStreams_SmallDisk(t *testing.T) {
 	if _, err := c.Admin.EnsureStreams(t.Context(), streams.Layout{Identities: make([]string, 5), Create: true}); err != nil {
 		t.Fatal(err)
 	}
-	if li, err := c.Reader.LaneInfo(t.Context(), 4); err != nil || li.MaxBytes < 16<<20 {
+	if li, err := c.Reader.LaneInfo(t.Context(), 4); err != nil || li.MaxBytes < 12<<20 {
 		t.Fatalf("lane: %+v, %v", li, err)
 	}
 }

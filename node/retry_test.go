@@ -112,7 +112,7 @@ func TestWeb_JobRetry_RelocatedFull(t *testing.T) {
 	purgeRecord(t, n, failed.job)
 	other := job.Record{Queue: "mail", Body: []byte(params)}
 	var copies []uint64
-	for i := byte(1); ; i++ {
+	for i := 1; ; i++ {
 		info, err := n.cluster.Reader.LaneInfo(t.Context(), job.RelocatedLane)
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWeb_JobRetry_RelocatedFull(t *testing.T) {
 		if info.Bytes+streams.RelocatedSize(&other) > scheduler.RelocatedLimit(uint64(info.MaxBytes)) {
 			break
 		}
-		other.Owner = job.ID{i}
+		other.Owner = job.ID{byte(i >> 8), byte(i)}
 		seqs, err := n.cluster.Writer.StoreRelocated(t.Context(), 0, []job.Record{other})
 		if err != nil {
 			t.Fatal(err)
