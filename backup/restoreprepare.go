@@ -95,11 +95,7 @@ func (r *restorer) closeLanes(ctx context.Context, resumed bool) (accepted bool,
 
 // removeStreams removes every stream of the cluster except the boards.
 func (r *restorer) removeStreams(ctx context.Context) error {
-	names := slices.Clone(subjects.SharedStreams)
-	for lane := range uint8(subjects.MaxLanes) {
-		names = append(names, subjects.LaneStream(lane))
-	}
-	for _, name := range names {
+	for _, name := range savedStreams(subjects.MaxLanes) {
 		err := retry(ctx, func() error { return r.removeStream(ctx, name) })
 		if errors.Is(err, ledger.ErrNotRestoring) {
 			return err
