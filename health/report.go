@@ -58,7 +58,7 @@ type Reporter struct{ cfg ReporterConfig }
 func NewReporter(cfg ReporterConfig) *Reporter { return &Reporter{cfg} }
 
 // Health returns whether Raft and JetStream work on this node. It does not fail.
-func (r *Reporter) Health(ctx context.Context) (*api.Health, error) {
+func (r *Reporter) Health(context.Context) (*api.Health, error) {
 	raft := r.cfg.Raft()
 	h := &api.Health{Node: r.cfg.Node, Raft: raft.State, Leader: raft.Leader}
 	if err := r.cfg.NATSHealth(); err != nil {

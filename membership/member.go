@@ -91,7 +91,7 @@ func (m *Member) membership() (ms ledger.Membership) {
 }
 
 // nodeStatus returns this node's own status.
-func (m *Member) nodeStatus(ctx context.Context) NodeStatus {
+func (m *Member) nodeStatus() NodeStatus {
 	replicas, led := m.cfg.Replication.MetaReplicas()
 	s := NodeStatus{
 		ID: m.cfg.Identity.ServerID(), Version: m.cfg.Version, Applied: m.transfer.Raft.Status().Applied, Running: m.cfg.Running(), Led: led,
@@ -140,7 +140,7 @@ func (m *Member) declaredMembers() string {
 
 // serveNodeStatus answers a node that asks for the status of this one.
 func (m *Member) serveNodeStatus(ctx context.Context, _ []byte) ([]byte, error) {
-	return json.Marshal(m.nodeStatus(ctx))
+	return json.Marshal(m.nodeStatus())
 }
 
 // checkMemberID returns an error unless a message, which is a server ID as JSON, is meant
@@ -276,7 +276,7 @@ func (c memberCluster) Streams(ctx context.Context) ([]StreamReplicas, error) {
 
 func (c memberCluster) NodeStatus(ctx context.Context, node string) (s NodeStatus, err error) {
 	if node == c.transfer.Node {
-		return c.nodeStatus(ctx), nil
+		return c.nodeStatus(), nil
 	}
 	err = c.transfer.Fleet.RequestJSON(ctx, node, verbNodeStatus, struct{}{}, &s)
 	return s, err
