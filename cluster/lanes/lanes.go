@@ -5,9 +5,9 @@
 //
 // A publish is retried on another lane after 0.9 s, or later if its lane answers others
 // slowly, and abandoned after the configured PublishTimeout, by default 1.8 s; it fails with
-// [streams.ErrUnknown] if one of its attempts may have been stored. JetStream needs 4 to 10 s to replace a dead leader. Only
-// the stream itself may subscribe to a lane's subjects: another subscriber would hide the
-// immediate "no responders" of a lane without a leader.
+// [streams.ErrUnknown] if one of its attempts may have been stored. JetStream needs 4 to
+// 10 s to replace a dead leader. Only the stream itself may subscribe to a lane's subjects:
+// another subscriber would hide the immediate "no responders" of a lane without a leader.
 package lanes
 
 import (

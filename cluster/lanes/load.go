@@ -28,8 +28,8 @@ var (
 	idSlowing     = slowing{0.9, 1}
 )
 
-// Load is what slows down the acceptance of jobs at a node, or stops it. All but Bodies
-// concern the lane that its new jobs go to.
+// Load is what slows down the acceptance of jobs at a node, or stops it. Lag, Records and
+// Lane concern the lane that its new jobs go to.
 type Load struct {
 	Lag     time.Duration // age of the oldest acknowledged record that is not ingested
 	Records uint64        // number of such records
@@ -37,7 +37,7 @@ type Load struct {
 	Bodies  Fill          // bytes of the stream of large bodies
 	IDs     Fill          // ids of forgotten jobs in the ledger
 
-	MaxInFlight int64 // limit of publishes in flight because lanes answer slowly; 0: they do not
+	InFlightLimit int64 // of publishes, because lanes answer slowly; 0: they do not
 }
 
 // Fill is how much of a bound is used. A Max of 0 means that there is none, or that it is
@@ -83,8 +83,8 @@ func PressureOf(load Load) Pressure {
 	}
 	slow(&p.Delay, load.Lane.delay(streamSlowing), "the lane is %.0f %% full of jobs that have not ended: add workers, or raise nats.max_store_bytes", 100*load.Lane.share())
 	slow(&p.Delay, load.IDs.delay(idSlowing), "the ledger has %.0f %% of the ids of forgotten jobs that it may have: jobs end faster than their ids may be forgotten", 100*load.IDs.share())
-	if load.MaxInFlight > 0 {
-		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.MaxInFlight, slowAnswer)
+	if load.InFlightLimit > 0 {
+		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.InFlightLimit, slowAnswer)
 	}
 	p.LargeDelay = p.Delay
 	slow(&p.LargeDelay, load.Bodies.delay(streamSlowing), "the stream of large bodies is %.0f %% full of jobs that have not ended: add workers, or raise nats.max_store_bytes", 100*load.Bodies.share())

@@ -151,7 +151,7 @@ func (w *loadWatch) currentLane(now time.Time) uint8 {
 // publishes must be routed in another way.
 func (w *loadWatch) update(now time.Time) (rerouted bool) {
 	current := w.currentLane(now)
-	load := Load{MaxInFlight: w.inFlight.lowered(), Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
+	load := Load{InFlightLimit: w.inFlight.lowered(), Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
 	for i := range w.local.Lanes() {
 		last, ingested := max(w.state.lastSeq[i].Load(), w.stored[i].Load()), w.ingested[i].Load()
 		lag := w.lags[i].observe(now, last, ingested)
@@ -165,7 +165,7 @@ func (w *loadWatch) update(now time.Time) (rerouted bool) {
 	w.lag.Store(int64(load.Lag))
 	w.small.delay.Store(int64(p.Delay))
 	w.large.delay.Store(int64(p.LargeDelay))
-	if p.Delay > 0 || load.MaxInFlight > 0 {
+	if p.Delay > 0 || load.InFlightLimit > 0 {
 		w.throttledUntil = now.Add(throttledFor)
 	}
 	throttled := now.Before(w.throttledUntil)
