@@ -87,9 +87,9 @@ func (l Layout) withDefaults(c *embedded.Config) Layout {
 	return l
 }
 
-// limitRelocated lowers the bound of relocated records for lanes that together have
-// laneBytes: those of a yard that an earlier release has created may have more than five
-// twentieths of the store, and all bounds must fit into it.
+// limitRelocated lowers the bound of relocated records to what the lanes, whose bounds add up
+// to laneBytes, leave of eight twentieths of the store, but at least one. Lanes that an
+// earlier release created have seven.
 func (l *Layout) limitRelocated(c *embedded.Config, laneBytes int64) {
 	part := c.MaxStore / 20
 	l.MaxRelocated = min(l.MaxRelocated, max(part, 8*part-laneBytes))

@@ -123,8 +123,8 @@ func (o *Outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
 	return batch, nil
 }
 
-// one returns next for a publisher: a function that returns the batch of fn, if it has items.
-func one(fn func(ctx context.Context, after uint64) (Batch, error)) func(context.Context, uint64) ([]Batch, error) {
+// single returns a publisher's next function, which returns the batch of fn if that has items.
+func single(fn func(ctx context.Context, after uint64) (Batch, error)) func(context.Context, uint64) ([]Batch, error) {
 	return func(ctx context.Context, after uint64) ([]Batch, error) {
 		batch, err := fn(ctx, after)
 		if err != nil || batch.Count == 0 {

@@ -99,8 +99,8 @@ func New(cfg Config) *Outbox { return &Outbox{cfg: cfg, applied: make(chan struc
 // delay the others. The epoch is the tenure's; it makes the ids of batches unique.
 func (o *Outbox) Run(ctx context.Context, epoch uint64) error {
 	publishers := []*publisher{
-		{outbox: o, stream: History, window: batchWindow, next: one(o.nextHistory)},
-		{outbox: o, stream: Results, window: batchWindow, next: one(o.nextResults)},
+		{outbox: o, stream: History, window: batchWindow, next: single(o.nextHistory)},
+		{outbox: o, stream: Results, window: batchWindow, next: single(o.nextResults)},
 		{outbox: o, stream: DeadLetters, window: letterWindow, next: o.nextDeadLetters},
 	}
 	group, ctx := errgroup.WithContext(ctx)

@@ -12,10 +12,11 @@ import (
 // Parameters of publishing. Items are published in batches, because one message per
 // entry was the most expensive part of running a job. Only one batch of history or results
 // is in flight: a sequence does not show which authority has written there, so a second
-// batch could be stored after another authority's message and leave a gap. A dead letter is
-// a message of its own, the same from each authority, so a sequence shows which one is
-// there, and many can be in flight. One by one they fell behind the failures when the stream was
-// slow, and a lane is not purged while it has the record of a letter that is not published.
+// batch could be stored after another authority's message and leave a gap.
+//
+// Dead letters are messages of their own, the same from each authority, so many can be in
+// flight. One by one they would fall behind the failures when the stream is slow, and fill
+// the lanes, which keep the records of letters that are not published.
 const (
 	batchInterval = 10 * time.Millisecond // minimum time between two batches that are not full
 	maxLines      = 2000                  // lines of a batch
