@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
@@ -67,6 +70,9 @@ func testClusterBoards(t *testing.T, nodes []*testNode) {
 	})
 }
 
+// queueHistory is the number of revisions of a queue's row in a store of 1 GiB.
+const queueHistory = 3
+
 // checkBoards checks the boards as a client of key-value buckets sees them.
 func checkBoards(t *testing.T, c *Server, replicas int) {
 	ctx := t.Context()
@@ -88,8 +94,15 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		history := int64(10)
+		switch bucket {
+		case subjects.BucketQueues:
+			history = queueHistory
+		case subjects.BucketCron:
+			history = 2
+		}
 		status, err := kv.Status(ctx)
-		if err != nil || status.History() != 10 || status.Config().Description == "" || status.Config().Replicas != replicas {
+		if err != nil || status.History() != history || status.Config().Description == "" || status.Config().Replicas != replicas {
 			t.Errorf("%s: %+v, %v", bucket, status, err)
 		}
 	}
@@ -117,7 +130,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 	eventually(t, "the replica that answers to have the last revision", func() error {
 		e, err := kv.Get(ctx, "mail")
 		history, also := kv.History(ctx, "mail")
-		if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != 10 {
+		if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != queueHistory {
 			return fmt.Errorf("%v, %d revisions, %w", e, len(history), err)
 		}
 		return nil
@@ -166,5 +179,48 @@ func TestPutRow_BeforeTheLastIsApplied(t *testing.T) {
 	}
 	if err := sub.Unsubscribe(); err != nil || calls.Load() != 3 {
 		t.Errorf("%d writes were sent, want 3; %v", calls.Load(), err)
+	}
+}
+
+// TestBoards_SpaceForAllQueues checks that the bucket of queues accepts repeated writes of
+// 10,000 rows in the smallest store, also if an earlier release has created it with less
+// space and ten revisions of each row. In a cluster, which the test does not start, a full
+// bucket refuses all writes, so it must not be nearly full either.
+func TestBoards_SpaceForAllQueues(t *testing.T) {
+	const queues, writers, store = 10_000, 64, 256 << 20
+	n := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: store, FixedStore: true})
+	stream := subjects.BoardStream(subjects.BucketQueues)
+	if _, err := n.local.JS.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: stream, Subjects: []string{subjects.BoardSubject(subjects.BucketQueues, ">")}, MaxMsgsPerSubject: 10, MaxBytes: store / 100, Discard: jetstream.DiscardNew,
+		DenyDelete: true, AllowRollup: true, AllowDirect: true, AllowMsgTTL: true, PersistMode: jetstream.AsyncPersistMode,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Boards.EnsureBoards(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	revisions := make([]uint64, queues)
+	for round := range 3 {
+		group := errgroup.Group{}
+		group.SetLimit(writers)
+		for q := range queues {
+			name := fmt.Sprintf("%s-%05d", strings.Repeat("n", 100), q)
+			row := fmt.Appendf(nil, `{"name":%q,"limit":4,"state":"active","counts":{"pending":%d,"notified":1,"delivered":123456,"failed":12,"cancelled":1},"concurrency_limit":4,"allow_job_overrides":true,"oldest_waiting_since":"2026-11-25T21:45:46.746123456Z","epoch":12867,"index":1234567,"at":"2026-11-25T21:45:46.746123456Z"}`, name, round)
+			group.Go(func() error {
+				done := make(chan error, 1)
+				n.Boards.PutRow(subjects.BucketQueues, name, row, revisions[q], func(rev uint64, err error) {
+					revisions[q] = rev
+					done <- err
+				})
+				return <-done
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+	}
+	info, err := streams.Info(t.Context(), n.local.JS, stream)
+	if err != nil || info.State.Msgs != queues || info.State.Bytes > uint64(info.Config.MaxBytes)/100*95 {
+		t.Errorf("%d rows have %d of %d bytes, %v", info.State.Msgs, info.State.Bytes, info.Config.MaxBytes, err)
 	}
 }

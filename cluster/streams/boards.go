@@ -14,17 +14,25 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
-// boardDescriptions holds the description of each bucket.
-var boardDescriptions = map[string]string{
-	subjects.BucketAuthority: "The authority, readiness and replay progress: keys lease, readiness, replay",
-	subjects.BucketNodes:     "The members, by name: state, addresses, capacity for jobs",
-	subjects.BucketQueues:    "The queues, by name: limit, pause, jobs by state, oldest waiting job",
-	subjects.BucketCron:      "The cron entries, by name: schedule, next and last tick",
+// boardSpec describes a bucket.
+type boardSpec struct {
+	description string
+	share       int64 // of the store, in thousandths
+	rows        int64 // number of rows, of boardRowBytes each, that must fit
+}
+
+// boardSpecs holds the specification of each bucket.
+var boardSpecs = map[string]boardSpec{
+	subjects.BucketAuthority: {"The authority, readiness and replay progress: keys lease, readiness, replay", 2, 3},
+	subjects.BucketNodes:     {"The members, by name: state, addresses, capacity for jobs", 2, 64},
+	subjects.BucketQueues:    {"The queues, by name: limit, pause, jobs by state, oldest waiting job", 28, 10_000},
+	subjects.BucketCron:      {"The cron entries, by name: schedule, next and last tick", 20, 10_000},
 }
 
 // Limits of a board.
 const (
-	boardHistory  = 10
+	boardHistory  = 10  // revisions of a row, at most
+	boardRowBytes = 768 // estimated size of a stored row, with headers and a name of 128 bytes
 	boardMaxBytes = 128 << 20
 	boardMaxValue = 16 << 10
 	boardTimeout  = 3 * time.Second
@@ -44,17 +52,25 @@ const (
 )
 
 // boardConfig returns the configuration of a bucket's stream. Any NATS key-value client
-// can read the bucket. It takes at most a hundredth of quota bytes. On a node that runs
-// alone it is not synced, because its content can be derived again.
+// can read the bucket. Its bound is its share of quota, in bytes. On a node that runs alone
+// it is not synced, because its content can be derived again.
 func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
-	c := auxStream(l, subjects.BoardStream(bucket), "board", boardDescriptions[bucket], subjects.BoardSubject(bucket, ">"))
-	c.MaxMsgsPerSubject, c.MaxMsgSize = boardHistory, boardMaxValue
-	c.MaxBytes, c.Discard = min(boardMaxBytes, quota/100), jetstream.DiscardNew
+	spec := boardSpecs[bucket]
+	c := auxStream(l, subjects.BoardStream(bucket), "board", spec.description, subjects.BoardSubject(bucket, ">"))
+	c.MaxMsgSize = boardMaxValue
+	c.MaxBytes, c.Discard = min(boardMaxBytes, quota/1000*spec.share), jetstream.DiscardNew
+	c.MaxMsgsPerSubject = spec.revisions(c.MaxBytes)
 	c.DenyDelete, c.AllowRollup, c.AllowMsgTTL = true, true, true
 	if l.Replicas == 1 {
 		c.PersistMode = jetstream.AsyncPersistMode
 	}
 	return c
+}
+
+// revisions returns how many revisions of each row fit into maxBytes, from 1 to boardHistory.
+// A full bucket refuses writes.
+func (s *boardSpec) revisions(maxBytes int64) int64 {
+	return min(max(1, maxBytes/(s.rows*boardRowBytes)), boardHistory)
 }
 
 // BoardStore reads and writes boards. Its methods may be called concurrently.
@@ -90,19 +106,40 @@ func (b *BoardStore) ensureBoard(ctx context.Context, bucket string, layout Layo
 	ctx, cancel := context.WithTimeout(ctx, boardTimeout)
 	defer cancel()
 	config := boardConfig(bucket, layout, b.local.Config.MaxStore)
-	_, err = ensureStream(ctx, b.local.JS, config, false)
+	info, err := ensureStream(ctx, b.local.JS, config, false)
 	if errors.Is(err, ErrStreamMissing) {
-		_, err = ensureStream(ctx, b.local.JS, config, true)
+		info, err = ensureStream(ctx, b.local.JS, config, true)
 		created = err == nil
 	}
-	if err != nil || !b.local.Config.Clustered() {
+	if err != nil {
 		return created, err
+	}
+	b.makeSpace(ctx, bucket, &info.Config, config.MaxBytes)
+	if !b.local.Config.Clustered() {
+		return created, nil
 	}
 	if err := b.moveLeaderAway(ctx, subjects.BoardStream(bucket)); err != nil {
 		// Not an error: a board that this node leads works as well.
 		b.local.Log.Debug("board leader not moved", "bucket", bucket, "err", err)
 	}
 	return created, nil
+}
+
+// makeSpace changes a bucket that an earlier release has created with cfg, in which the rows
+// of many queues do not fit: it raises its bound to most bytes, if the operator has set the
+// size of the store, and lowers the number of revisions to what fits.
+func (b *BoardStore) makeSpace(ctx context.Context, bucket string, cfg *jetstream.StreamConfig, most int64) {
+	spec, was := boardSpecs[bucket], *cfg
+	if b.local.Config.FixedStore {
+		cfg.MaxBytes = max(cfg.MaxBytes, most)
+	}
+	cfg.MaxMsgsPerSubject = min(cfg.MaxMsgsPerSubject, spec.revisions(cfg.MaxBytes))
+	if cfg.MaxBytes == was.MaxBytes && cfg.MaxMsgsPerSubject == was.MaxMsgsPerSubject {
+		return
+	}
+	if _, err := b.local.JS.UpdateStream(ctx, *cfg); err != nil { // it is tried again
+		b.local.Log.Warn("bucket not given more space", "bucket", bucket, "bytes", cfg.MaxBytes, "revisions", cfg.MaxMsgsPerSubject, "err", err)
+	}
 }
 
 // BoardEntry is a row of a board.

@@ -17,7 +17,10 @@ func TestLayout_FitsIntoStore(t *testing.T) {
 			l := Layout{Identities: make([]string, 3)}.withDefaults(c)
 			lanes := 3 * min(8<<30, store/20*share/3)
 			l.limitRelocated(c, lanes)
-			sum := lanes + l.MaxRelocated + l.MaxBlobBytes + l.ResultBytes + 2*l.HistoryBytes + l.LetterBytes + 2*l.LogBytes
+			sum := lanes + l.MaxRelocated + l.MaxBlobBytes + l.ResultBytes + 2*l.HistoryBytes + l.LetterBytes + l.LogBytes
+			for bucket := range boardSpecs {
+				sum += boardConfig(bucket, l, store).MaxBytes
+			}
 			if sum > store {
 				t.Errorf("of a store of %d bytes, lanes of %d bytes and other streams reserve %d", store, lanes, sum)
 			}
