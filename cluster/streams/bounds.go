@@ -48,7 +48,7 @@ func (a *Admin) raiseBound(ctx context.Context, name string, most int64) (int64,
 	}
 	cfg.MaxBytes = most
 	if _, err := a.local.JS.UpdateStream(ctx, cfg); err != nil {
-		return 0, fmt.Errorf("raise the bound of %s to %d bytes, as this node's nats.max_store_bytes allows: %w; set that to the same value on every member, and restart them", name, most, err)
+		return 0, fmt.Errorf("raise the bound of %s to %d bytes, as this node's nats.max_store_bytes allows: %w; set it to the same value on every member and restart them; if it is the same already, remove streams or buckets of your own that reserve space", name, most, err)
 	}
 	a.local.Log.Info("bound of a stream raised", "stream", name, "bytes", was, "to", most)
 	return most, nil
