@@ -120,7 +120,7 @@ func (b *batcher) sendSingly(jobs []*pendingPublish) {
 func (b *batcher) sendBatch(jobs []*pendingPublish) {
 	now := time.Now()
 	inbox := b.p.local.Ingest
-	reply, token := inbox.Expect(&batchReply{b: b, batch: jobs, started: now}, now.Add(laneTimeout), false)
+	reply, token := inbox.Expect(&batchReply{b: b, batch: jobs, started: now}, now.Add(b.p.state.timeout(0)), false)
 	id := rand.Text()
 	for i, d := range jobs {
 		m := d.msg(0)
@@ -232,6 +232,9 @@ type batchReply struct {
 func (r *batchReply) Receive(m *nats.Msg) bool {
 	defer r.b.finish()
 	if m == nil || embedded.IsNoResponders(m) {
+		if m == nil {
+			r.b.p.noteLate(0, r.started)
+		}
 		for _, d := range r.batch {
 			d.maybeStored = d.maybeStored || m == nil
 			r.b.p.tryNextLane(d)
@@ -243,6 +246,7 @@ func (r *batchReply) Receive(m *nats.Msg) bool {
 		r.splitRefused(err)
 		return true
 	}
+	r.b.p.state.noteAnswer(0, time.Since(r.started))
 	r.b.updateEstimate(&r.b.batchCost, time.Since(r.started))
 	r.b.countRefused(false)
 	first := ack.Seq - uint64(ack.Count) + 1

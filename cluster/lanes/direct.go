@@ -112,8 +112,9 @@ type forwardedReply struct {
 
 // Receive implements [embedded.ReplyHandler]. A client that gets no reply publishes again.
 func (f *forwardedReply) Receive(m *nats.Msg) bool {
-	f.router.publisher.inFlight.release(f.size)
+	defer f.router.publisher.inFlight.release(f.size)
 	if m == nil {
+		f.router.publisher.inFlight.late()
 		return true
 	}
 	reply := &nats.Msg{Subject: f.to, Header: m.Header, Data: m.Data}

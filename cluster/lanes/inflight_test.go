@@ -50,6 +50,10 @@ func TestInFlight_SlowLanes(t *testing.T) {
 	if n := taken(); n != 800 {
 		t.Errorf("the node took %d publishes for slow lanes", n)
 	}
+	now = now.Add(9 * time.Second) // the next tick is late
+	if ticks(1, 80, 2*laneTimeout); f.lowered() != minInFlight {
+		t.Errorf("lanes that store fewer than 100 jobs a second get %d", f.lowered())
+	}
 	ticks(10, 1, 2*laneTimeout)
 	if f.lowered() != minInFlight {
 		t.Errorf("lanes that store little get %d", f.lowered())
@@ -69,5 +73,31 @@ func TestInFlight_Bytes(t *testing.T) {
 	f := newInFlight()
 	if f.reserve(maxHeldBytes-1) != nil || f.reserve(2) == nil || f.reserve(1) != nil {
 		t.Errorf("%d bytes are held of at most %d", f.bytes.Load(), maxHeldBytes)
+	}
+}
+
+// TestInFlight_FewAreLate checks that late answers do not lower the limit while few publishes
+// are in flight, as during an election.
+func TestInFlight_FewAreLate(t *testing.T) {
+	f, now := newInFlight(), time.Unix(1000, 0)
+	for n := range minInFlight {
+		if n < minInFlight-1 {
+			f.answered(2 * laneTimeout)
+			f.late()
+		}
+		if f.reserve(1) != nil {
+			t.Fatal("the burst is refused")
+		}
+		now = now.Add(TickInterval)
+		f.tick(now)
+	}
+	if f.lowered() != 0 {
+		t.Errorf("the limit is %d", f.lowered())
+	}
+	if f.late(); f.full() != nil {
+		t.Error("the limit is lowered before the tick")
+	}
+	if f.tick(now.Add(TickInterval)); f.full() == nil {
+		t.Error("many are late, and one more is taken")
 	}
 }

@@ -194,7 +194,10 @@ func (d *pendingPublish) msg(lane uint8) *nats.Msg {
 // the job or tries another lane.
 func (d *pendingPublish) Receive(m *nats.Msg) bool {
 	if m == nil || embedded.IsNoResponders(m) {
-		d.maybeStored = d.maybeStored || m == nil
+		if m == nil {
+			d.maybeStored = true
+			d.p.noteLate(d.lane, d.sent)
+		}
 		d.p.state.markDown(d.lane, time.Now())
 		d.p.tryNextLane(d)
 		return true
@@ -213,6 +216,14 @@ func (d *pendingPublish) Receive(m *nats.Msg) bool {
 		d.stored(Ack{Position: job.Position{Lane: d.lane, Seq: ack.Seq}, Duplicate: ack.Duplicate})
 	}
 	return true
+}
+
+// noteLate records that a lane has not answered what was sent to it at a time, if that means
+// that lanes are slow.
+func (p *Publisher) noteLate(lane uint8, sent time.Time) {
+	if p.inFlight.late() {
+		p.state.noteLate(lane, time.Since(sent))
+	}
 }
 
 // tryNextLane sends a job to another lane at once; the caller has marked the lane that

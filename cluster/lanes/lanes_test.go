@@ -126,6 +126,66 @@ func TestPublish_SlowLane(t *testing.T) {
 	}
 }
 
+// TestPublish_NoAnswer checks that publishes without an answer count as slow: the lane gets
+// more time, and the limit of publishes in flight is lowered.
+func TestPublish_NoAnswer(t *testing.T) {
+	p, _ := slowLane(t)
+	const jobs = 64
+	p.inFlight.count.Add(minInFlight + jobs)
+	for range jobs {
+		var got error
+		now := time.Now()
+		d := &pendingPublish{p: p, queue: "mail", started: now.Add(-time.Minute), lane: 1, sent: now.Add(-laneTimeout), done: func(_ Ack, err error) { got = err }}
+		if d.Receive(nil); !errors.Is(got, streams.ErrUnknown) {
+			t.Fatalf("a job without an answer: %v", got)
+		}
+	}
+	if got := p.state.timeout(1); got < 2*laneTimeout {
+		t.Errorf("the lane gets %s to answer", got)
+	}
+	p.inFlight.tick(time.Now())
+	if p.inFlight.lowered() == 0 || p.CheckLoad() == nil {
+		t.Errorf("limit of publishes in flight %d, CheckLoad: %v", p.inFlight.limit.Load(), p.CheckLoad())
+	}
+}
+
+// TestPublish_NoAnswerOfBatch checks the same of the batches of a node that runs alone, and
+// that these do not wait for longer than a publish may take.
+func TestPublish_NoAnswerOfBatch(t *testing.T) {
+	p := New(startLane(t))
+	const jobs = 64
+	p.inFlight.count.Add(minInFlight + jobs)
+	for range jobs {
+		var got error
+		sent := time.Now().Add(-2 * laneTimeout)
+		d := &pendingPublish{p: p, queue: "mail", started: sent.Add(-time.Minute), done: func(_ Ack, err error) { got = err }}
+		if (&batchReply{b: p.batcher, batch: []*pendingPublish{d}, started: sent}).Receive(nil); !errors.Is(got, streams.ErrUnknown) {
+			t.Fatalf("a job without an answer: %v", got)
+		}
+	}
+	if got, most := p.state.timeout(0), p.local.Config.PublishTimeout; got != most {
+		t.Errorf("the lane gets %s to answer, want %s", got, most)
+	}
+	if p.inFlight.tick(time.Now()); p.inFlight.lowered() == 0 {
+		t.Error("the limit of publishes in flight is not lowered")
+	}
+}
+
+// TestPublish_FewGetNoAnswer checks that jobs still go to a second lane soon if a lane does
+// not answer while few are in flight.
+func TestPublish_FewGetNoAnswer(t *testing.T) {
+	p, _ := slowLane(t)
+	for range 64 {
+		p.inFlight.count.Add(1)
+		now := time.Now()
+		d := &pendingPublish{p: p, queue: "mail", started: now.Add(-time.Minute), lane: 1, sent: now.Add(-laneTimeout), done: func(Ack, error) {}}
+		d.Receive(nil)
+	}
+	if got := p.state.timeout(1); got != laneTimeout {
+		t.Errorf("the lane gets %s to answer", got)
+	}
+}
+
 // TestForward_SlowLane checks that the client of a direct publish that passes the node gets
 // the lane's acknowledgement although it takes seconds.
 func TestForward_SlowLane(t *testing.T) {

@@ -95,6 +95,14 @@ func (s *laneStates) markDown(lane uint8, now time.Time) {
 	s.setDownUntil(lane, now.Add(retryInterval))
 }
 
+// noteLate records that the lane has not acknowledged a job for a time, unless it usually
+// takes longer.
+func (s *laneStates) noteLate(lane uint8, waited time.Duration) {
+	if int64(waited) > s.answered[lane].Load() {
+		s.noteAnswer(lane, waited)
+	}
+}
+
 // noteAnswer records how long the lane took to acknowledge a job.
 func (s *laneStates) noteAnswer(lane uint8, took time.Duration) {
 	of := &s.answered[lane]
@@ -102,10 +110,11 @@ func (s *laneStates) noteAnswer(lane uint8, took time.Duration) {
 }
 
 // timeout returns how long to wait for the lane's acknowledgement before a job is sent to
-// another lane. Of a lane that answers slowly, a job sent to another one as well would
-// make all lanes slower.
+// another lane, at most PublishTimeout. Of a lane that answers slowly, a job sent to another
+// one as well would make all lanes slower.
 func (s *laneStates) timeout(lane uint8) time.Duration {
-	return max(laneTimeout, slowLaneFactor*time.Duration(s.answered[lane].Load()))
+	usual := time.Duration(s.answered[lane].Load())
+	return min(max(laneTimeout, slowLaneFactor*usual), s.local.Config.PublishTimeout)
 }
 
 // setDownUntil records until when no jobs are sent to the lane; the zero time means

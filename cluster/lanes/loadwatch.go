@@ -99,9 +99,12 @@ func (p *Publisher) DelayAck(large bool, answer func()) {
 }
 
 // CheckLoad returns a [*job.UnavailableError] if a job must not be published because of the
-// node's load.
+// node's load, or because too many are in flight.
 func (p *Publisher) CheckLoad() error {
 	if later := p.load.refuse(); later != nil {
+		return later
+	}
+	if later := p.inFlight.full(); later != nil {
 		return later
 	}
 	return nil
