@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -225,15 +224,10 @@ func deniedPublishes() []string {
 		subjects.Lane + ".*." + subjects.NodePublish + ".>", subjects.ClosedLanes + ".>", subjects.Tail + ".>", api.SubjectNode + ".>", subjects.History,
 		subjects.Results, subjects.DeadLetters + ".>", subjects.Logs + ".>", subjects.Blobs + ".>", subjects.ResultBlobs + ".>", subjects.Live + ".>", subjects.Advisory + ".>",
 	}
-	streams := slices.Clone(subjects.SharedStreams)
-	for lane := range subjects.MaxLanes {
-		streams = append(streams, subjects.LaneStream(uint8(lane)))
-	}
 	for _, bucket := range subjects.Boards {
-		streams = append(streams, subjects.BoardStream(bucket))
 		denied = append(denied, subjects.BoardSubject(bucket, ">"))
 	}
-	for _, stream := range streams {
+	for _, stream := range subjects.Streams(subjects.MaxLanes) {
 		for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "RESTORE", "MSG.DELETE", "PEER.REMOVE"} {
 			denied = append(denied, "$JS.API.STREAM."+verb+"."+stream)
 		}

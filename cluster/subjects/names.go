@@ -30,6 +30,18 @@ const (
 // SharedStreams lists the yard's streams other than lanes and boards.
 var SharedStreams = []string{StreamRelocated, StreamBlobs, StreamResultBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 
+// Streams returns the streams of a yard with a number of lanes.
+func Streams(lanes int) []string {
+	streams := slices.Clone(SharedStreams)
+	for _, bucket := range Boards {
+		streams = append(streams, BoardStream(bucket))
+	}
+	for lane := range lanes {
+		streams = append(streams, LaneStream(uint8(lane)))
+	}
+	return streams
+}
+
 // Names of the boards, key-value buckets with read models for people.
 const (
 	BucketQueues    = "YARD_QUEUES"
