@@ -139,7 +139,7 @@ func startCluster(t testing.TB) []*testNode {
 		return err
 	})
 	eventually(t, "leaders to be spread", func() error {
-		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember, noMember); err != nil {
 			return err
 		}
 		for i, n := range nodes {

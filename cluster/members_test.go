@@ -99,7 +99,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	if !slices.Equal(n4.Members(), []string{"n1", "n2", "n3", "n4"}) {
 		t.Errorf("members are %v", n4.Members())
 	}
-	if led, err := n4.Replication.SpreadLeaders(t.Context(), "n2", func(string) bool { return false }); err != nil {
+	if led, err := n4.Replication.SpreadLeaders(t.Context(), "n2", noMember, noMember); err != nil {
 		t.Errorf("spread %d leaders: %v", led, err)
 	}
 }

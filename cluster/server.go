@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -194,6 +195,37 @@ func (s *Server) Health() error {
 		}
 	}
 	return nil
+}
+
+// maxUnapplied is how many committed entries of a stream's Raft group a member may still have
+// to apply and yet take over from a leader that could stay. A new leader answers nothing
+// until it has applied them.
+const maxUnapplied = 500
+
+// Behind reports whether this node is far behind in the Raft group of a stream: it is still
+// catching up, as after a restart, or has many committed entries to apply.
+func (s *Server) Behind() bool { return anyBehind(s.groups()) }
+
+// anyBehind reports whether this node is far behind in any of groups. A paused group does not
+// count what it receives as committed.
+func anyBehind(groups map[string]server.RaftzGroup) bool {
+	for _, group := range groups {
+		if group.CatchingUp || group.Paused || group.Committed > group.Applied+maxUnapplied {
+			return true
+		}
+	}
+	return false
+}
+
+// groups returns the state of this node's Raft groups of streams; none if it runs alone.
+func (s *Server) groups() map[string]server.RaftzGroup {
+	status := s.local.NATS.Raftz(&server.RaftzOptions{AccountFilter: embedded.AccountYard})
+	if status == nil {
+		return nil
+	}
+	groups := (*status)[embedded.AccountYard]
+	maps.DeleteFunc(groups, func(name string, _ server.RaftzGroup) bool { return strings.HasPrefix(name, "C-") }) // of consumers
+	return groups
 }
 
 // WriteFailure returns why this node's JetStream has stopped writing until the

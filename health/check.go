@@ -43,7 +43,7 @@ func (c *Checks) Status(now time.Time) NodeStatus {
 	raft := c.cfg.Raft.Status()
 	s := NodeStatus{
 		Reaches: c.cfg.NATS.ReachableMembers(), Leader: raft.Leader, Contact: raft.Contact, Last: raft.Last, Leaving: c.cfg.Leaving(),
-		Drained: c.cfg.Drained(),
+		Drained: c.cfg.Drained(), Behind: c.cfg.NATS.Behind(),
 	}
 	add := func(kind Kind, format string, args ...any) {
 		s.Conditions = append(s.Conditions, Condition{Kind: kind, Text: fmt.Sprintf(format, args...)})

@@ -38,6 +38,7 @@ type Config struct {
 const (
 	CheckInterval = time.Second     // between two checks
 	StaleAfter    = 4 * time.Second // age at which a member's status is ignored
+	freshFor      = 2 * time.Second // less than a member takes to stop and start again
 )
 
 // Monitor monitors one node.
@@ -224,6 +225,19 @@ func (m *Monitor) MembersAtLevel(level DiskLevel) (names []string) {
 func (m *Monitor) ShouldNotLead(member string) bool {
 	isLeaving := slices.ContainsFunc(m.PeerStatuses(), func(s NodeStatus) bool { return s.Node == member && s.Leaving })
 	return isLeaving || slices.Contains(m.MembersAtLevel(LevelLow), member)
+}
+
+// Behind reports whether a member is far behind in a Raft group of a stream and should not
+// become a leader yet. A member whose latest status is older than freshFor counts as behind:
+// it may have started again since.
+func (m *Monitor) Behind(member string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if member == m.cfg.Node {
+		return m.status.Behind
+	}
+	r, known := m.received[member]
+	return !known || time.Since(r.receivedAt) > freshFor || r.Behind
 }
 
 // Status returns this node's status.

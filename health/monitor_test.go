@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -253,4 +254,26 @@ func TestMonitor_DiskUnreadable(t *testing.T) {
 			t.Errorf("reasons at another member: %v", reasons)
 		}
 	})
+}
+
+// TestBehind checks that a member counts as behind if it says so, or has not said recently
+// that it is not.
+func TestBehind(t *testing.T) {
+	m := New(Config{Node: "n1"}, slog.New(slog.DiscardHandler))
+	if m.Behind("n1") || !m.Behind("n2") {
+		t.Errorf("at first: n1 is behind: %t, n2: %t", m.Behind("n1"), m.Behind("n2"))
+	}
+	for _, c := range []struct {
+		behind bool
+		age    time.Duration
+		want   bool
+	}{{false, 0, false}, {true, 0, true}, {false, freshFor + time.Second, true}} {
+		m.received["n2"] = receivedStatus{NodeStatus{Node: "n2", Behind: c.behind}, time.Now().Add(-c.age)}
+		if got := m.Behind("n2"); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
+	if m.status.Behind = true; !m.Behind("n1") {
+		t.Error("the node itself is behind, and does not know")
+	}
 }

@@ -41,6 +41,7 @@ type NodeStatus struct {
 	Contact    time.Duration `json:"contact"`           // time since the last contact with the leader; -1: never
 	Last       uint64        `json:"last"`              // index of its last Raft entry
 	Leaving    bool          `json:"leaving,omitempty"` // it is stopping or drained
+	Behind     bool          `json:"behind,omitempty"`  // it is far behind in a Raft group of a stream
 	Drained    time.Time     `json:"drained,omitzero"`  // since when it has been drained; zero: it is not
 }
 

@@ -38,6 +38,7 @@ type laneAdapter struct {
 	replication   *replication.Replication
 	node          string                  // this member's name
 	shouldNotLead func(node string) bool  // reports whether a node should lead no lane
+	behind        func(node string) bool  // reports whether a node should not become a leader yet
 	identity      func(lane uint8) string // returns the identity of a lane's stream
 }
 
@@ -56,8 +57,12 @@ func (l laneAdapter) Ensure(ctx context.Context, identities []string, created ui
 	}
 	ctx, cancel := context.WithTimeout(ctx, spreadTimeout)
 	defer cancel()
+	behind := l.behind
+	if created == 0 { // no member lacks anything, though they may not know it yet
+		behind = func(string) bool { return false }
+	}
 	for {
-		moves, err := l.replication.SpreadLeaders(ctx, l.node, l.shouldNotLead)
+		moves, err := l.replication.SpreadLeaders(ctx, l.node, l.shouldNotLead, behind)
 		if err != nil {
 			return fmt.Errorf("spread the lanes' leaders: %w", err)
 		}

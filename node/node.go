@@ -242,7 +242,8 @@ func (n *Node) wire() (err error) {
 	identities := laneIdentities{n.raft}
 	lanes := laneAdapter{
 		Reader: n.cluster.Reader, Admin: n.cluster.Admin, Writer: n.cluster.Writer, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
-		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: identities.of,
+		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) },
+		behind: func(member string) bool { return n.monitor.Behind(member) }, identity: identities.of,
 	}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -29,10 +28,6 @@ const (
 	movePollInterval = 10 * time.Millisecond
 	stepDownTimeout  = 2 * time.Second
 )
-
-// maxSpreadLag is how many operations a replica may lack to become the leader although the
-// present leader could stay: a new leader answers nothing until it has applied all of them.
-const maxSpreadLag = 500
 
 // leaderMove moves the leadership of a stream from one server to another.
 type leaderMove struct{ stream, from, to string }
@@ -58,9 +53,9 @@ func (r *Replication) SendSnapshots(ctx context.Context) { (&snapshotSender{loca
 // and moves the leaders of the history streams away from the authority's node, so
 // that history outlives that node. Members for which unfit returns true, because
 // their disk is low, lead no lane. It only moves leaderships to replicas that are
-// online and current and lack at most maxSpreadLag operations, and returns how many moves it
-// has requested.
-func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit func(node string) bool) (moves int, err error) {
+// online and current, on nodes for which behind returns false: a new leader answers nothing
+// until it has applied what it received. It returns how many moves it has requested.
+func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit, behind func(node string) bool) (moves int, err error) {
 	if !r.local.Config.Clustered() {
 		return 0, nil
 	}
@@ -79,7 +74,7 @@ func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit
 	var due []leaderMove
 	var errs []error
 	for stream, fits := range mayLead {
-		m, err := r.successor(ctx, stream, maxSpreadLag, fits)
+		m, err := r.successor(ctx, stream, fits, behind)
 		if m.to != "" {
 			due = append(due, m)
 		}
@@ -97,29 +92,28 @@ func preferredLeader(lane int, members, eligible []string) string {
 	return eligible[lane%len(eligible)]
 }
 
-// successor returns a move of a stream's leadership to a current replica that lacks at most
-// maxLag operations, on a node that fits. The move's field to is "" if the present leader
-// fits or no replica does.
-func (r *Replication) successor(ctx context.Context, stream string, maxLag uint64, fits func(node string) bool) (leaderMove, error) {
+// successor returns a move of a stream's leadership to a current replica, on a node that fits
+// and is not behind. The move's field to is "" if the present leader fits or no replica does.
+func (r *Replication) successor(ctx context.Context, stream string, fits, behind func(node string) bool) (leaderMove, error) {
 	info, err := streams.Info(ctx, r.local.JS, stream)
 	if err != nil {
 		return leaderMove{}, err
 	}
-	to := fitReplica(info.Cluster, maxLag, fits)
+	to := fitReplica(info.Cluster, fits, behind)
 	if to == "" {
 		return leaderMove{}, nil
 	}
 	return leaderMove{stream: stream, from: info.Cluster.Leader, to: to}, nil
 }
 
-// fitReplica returns the server of a current replica that lacks at most maxLag operations,
-// on a node that fits; "" if the present leader fits or no replica does.
-func fitReplica(c *jetstream.ClusterInfo, maxLag uint64, fits func(node string) bool) string {
+// fitReplica returns the server of a current replica, on a node that fits and is not behind;
+// "" if the present leader fits or no replica does.
+func fitReplica(c *jetstream.ClusterInfo, fits, behind func(node string) bool) string {
 	if c == nil || c.Leader == "" || fits(subjects.NodeOf(c.Leader)) {
 		return ""
 	}
 	for _, replica := range c.Replicas {
-		if replica.Current && !replica.Offline && replica.Lag <= maxLag && fits(subjects.NodeOf(replica.Name)) {
+		if node := subjects.NodeOf(replica.Name); replica.Current && !replica.Offline && fits(node) && !behind(node) {
 			return replica.Name
 		}
 	}
@@ -184,7 +178,8 @@ func (r *Replication) notifyMembers(verb string, lane uint8) error {
 
 // MoveLeaderAway asks another member to take over a stream that this node leads.
 func (r *Replication) MoveLeaderAway(ctx context.Context, stream string) error {
-	m, err := r.successor(ctx, stream, math.MaxUint64, func(node string) bool { return node != r.local.Config.Node })
+	elsewhere := func(node string) bool { return node != r.local.Config.Node }
+	m, err := r.successor(ctx, stream, elsewhere, func(string) bool { return false })
 	if err != nil || m.to == "" {
 		return err
 	}
@@ -239,14 +234,7 @@ func (r *Replication) LedStreams() (led []string) {
 
 // ledStreams returns the streams of the yard that this node leads.
 func (r *Replication) ledStreams() []string {
-	streams := slices.Clone(subjects.SharedStreams)
-	for _, bucket := range subjects.Boards {
-		streams = append(streams, subjects.BoardStream(bucket))
-	}
-	for lane := range r.local.Lanes() {
-		streams = append(streams, subjects.LaneStream(uint8(lane)))
-	}
-	return slices.DeleteFunc(streams, func(stream string) bool {
+	return slices.DeleteFunc(subjects.Streams(r.local.Lanes()), func(stream string) bool {
 		return !r.local.NATS.JetStreamIsStreamLeader(embedded.AccountYard, stream)
 	})
 }
@@ -258,7 +246,8 @@ func (r *Replication) transferOnce(ctx context.Context) (led int, err error) {
 	var errs []error
 	for _, stream := range r.ledStreams() {
 		led++
-		m, err := r.successor(ctx, stream, math.MaxUint64, func(node string) bool { return node != r.local.Config.Node })
+		elsewhere := func(node string) bool { return node != r.local.Config.Node }
+		m, err := r.successor(ctx, stream, elsewhere, func(string) bool { return false })
 		if m.to != "" {
 			moves = append(moves, m)
 		}
