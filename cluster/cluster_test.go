@@ -198,18 +198,25 @@ func testClusterPublish(t *testing.T, nodes []*testNode) {
 		if err := n.Health(); err != nil {
 			t.Fatal(err)
 		}
+		// A direct publish goes to the lane of the client's server once the server knows that
+		// the lane's leadership has moved.
+		nc, direct := connectClient(t, n.Server), uint64(0)
+		eventually(t, "a direct publish at "+n.cfg.Node+" to reach its lane", func() error {
+			m, err := nc.Request("yard.jobs.mail", jobBody(i), patience)
+			if err != nil || !strings.Contains(string(m.Data), subjects.LaneStream(uint8(i))) {
+				return fmt.Errorf("%v, %w", m, err)
+			}
+			ack, err := embedded.ParsePubAck(m.Data)
+			direct = ack.Seq
+			return err
+		})
 		a, err := publishWait(withDeadline(t, patience), n.Publisher, "mail", "same", time.Now(), jobBody(i))
 		if err != nil || int(a.Lane) != i || a.Duplicate {
 			t.Fatalf("published through %s: %+v, %v; want its own lane", n.cfg.Node, a, err)
 		}
-		// A direct publish is routed to the lane of the client's server.
-		m, err := connectClient(t, n.Server).Request("yard.jobs.mail", jobBody(i), patience)
-		if err != nil || !strings.Contains(string(m.Data), subjects.LaneStream(uint8(i))) {
-			t.Fatalf("direct publish at %s: %s, %v", n.cfg.Node, m.Data, err)
-		}
 		li, err := n.Reader.LaneInfo(t.Context(), uint8(i))
-		if err != nil || li.Leader != n.cfg.Node || !li.Quorum || li.Last != 2 {
-			t.Fatalf("lane %d: %+v, %v", i, li, err)
+		if err != nil || li.Leader != n.cfg.Node || !li.Quorum || a.Seq <= direct || li.Last < a.Seq {
+			t.Fatalf("lane %d: %+v, %v, after publishes with sequences %d and %d", i, li, err, direct, a.Seq)
 		}
 		if got := n.ReachableMembers(); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
 			t.Fatalf("%s reaches %v", n.cfg.Node, got)
@@ -315,7 +322,7 @@ func testClusterLeave(t *testing.T, nodes []*testNode) {
 		t.Fatal(err)
 	}
 	eventually(t, "leaders to be spread again", func() error {
-		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember, noMember); err != nil {
 			return err
 		}
 		if led := nodes[2].Publisher.LedLanes(); !slices.Equal(led, []uint8{2}) {
@@ -366,8 +373,9 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		}
 	}
 	nodes[1] = startNode(t, nodes[1].cfg)
+	behind := func(node string) bool { return node == "n2" && nodes[1].Behind() }
 	eventually(t, "the restarted node to lead its lane", func() error {
-		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember, behind); err != nil {
 			return err
 		}
 		if led := nodes[1].Publisher.LedLanes(); !slices.Equal(led, []uint8{1}) {
@@ -375,6 +383,9 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		}
 		return nil
 	})
+	if groups := nodes[1].groups(); len(groups) < len(nodes) {
+		t.Errorf("the restarted node is in %d Raft groups, want at least %d", len(groups), len(nodes))
+	}
 	a, err := publishWait(withDeadline(t, patience), nodes[1].Publisher, "mail", "", time.Now(), jobBody(0))
 	if err != nil || a.Lane != 1 {
 		t.Fatalf("published through the restarted node: %+v, %v", a, err)
