@@ -68,7 +68,7 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 	if err != nil || len(bodies) == 0 {
 		return err
 	}
-	candidates, index := s.candidates(bodies)
+	candidates, unowned, index := s.candidates(bodies)
 	if len(candidates) == 0 {
 		return nil
 	}
@@ -85,7 +85,15 @@ func (s *bodySweeper) sweep(ctx context.Context) error {
 	if err := s.removeAll(ctx, unneeded); err != nil {
 		return err
 	}
-	return s.evictLetters(ctx, slices.DeleteFunc(candidates, func(b bodyCandidate) bool { return !letters[b.Owner] }))
+	held := uint64(0) // bytes
+	for _, b := range bodies {
+		held += b.Size
+	}
+	for _, b := range unneeded {
+		held -= b.Size
+	}
+	ofLetters := slices.DeleteFunc(candidates, func(b bodyCandidate) bool { return !letters[b.Owner] })
+	return s.evictLetters(ctx, ofLetters, 1-float64(unowned)/float64(max(1, held)))
 }
 
 // bodyCandidate is a body that no unfinished job needs.
@@ -109,15 +117,17 @@ func (s *bodySweeper) release(ctx context.Context, bodies []bodyCandidate, index
 	return bodies, errors.Join(err, result.Err)
 }
 
-// evictLetters removes the oldest dead letters whose bodies are in bodies while more than
-// half of the stream of large bodies is used: from there on, jobs with large bodies are
-// acknowledged more slowly, which must not happen because of jobs that have failed. A later
+// evictLetters removes the oldest dead letters whose bodies are in bodies while jobs and
+// letters use more than half of the stream of large bodies: from there on, jobs with large
+// bodies are acknowledged more slowly, which must not happen because of jobs that have
+// failed. owned is the share of the stored bytes that belongs to jobs and letters. A later
 // sweep removes the bodies.
-func (s *bodySweeper) evictLetters(ctx context.Context, bodies []bodyCandidate) error {
+func (s *bodySweeper) evictLetters(ctx context.Context, bodies []bodyCandidate, owned float64) error {
 	if len(bodies) == 0 {
 		return nil
 	}
 	used, limit, err := s.lanes.BodySpace(ctx)
+	used = uint64(float64(used) * owned)
 	if err != nil || limit == 0 || used <= limit/2 {
 		return err
 	}
@@ -130,7 +140,7 @@ func (s *bodySweeper) evictLetters(ctx context.Context, bodies []bodyCandidate) 
 		}
 		freed += bodies[evicted].Size
 	}
-	s.log.Warn("dead letters with large bodies evicted, their stream is half full", "letters", evicted, "used", used, "limit", limit)
+	s.log.Warn("dead letters with large bodies evicted, their stream is half full", "letters", evicted, "used_by_jobs_and_letters", used, "limit", limit)
 	return nil
 }
 
@@ -150,9 +160,10 @@ func (s *bodySweeper) removeAll(ctx context.Context, bodies []bodyCandidate) err
 }
 
 // candidates returns the bodies that no unfinished job of the ledger needs, nor a dead
-// letter that is not published, and the ledger's index. A body whose owner the ledger does not know may belong to a
-// record that is not ingested yet, or not stored yet, until bodyGrace has passed.
-func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidate, index uint64) {
+// letter that is not published, and the ledger's index. A body whose owner the ledger does
+// not know may belong to a record that is not ingested yet, or not stored yet, until
+// bodyGrace has passed; unowned is the total size of these bodies, in bytes.
+func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidate, unowned, index uint64) {
 	ingested := s.ingested() // before the ledger is read
 	s.ledger.View(func(l *ledger.Ledger) {
 		// A backup takes its hold before it copies the ledger. So without a hold here, the
@@ -171,8 +182,10 @@ func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidat
 			}
 			if _, known := l.Known(body.Owner); known || body.Stored.Before(ingested.Add(-bodyGrace)) {
 				candidates = append(candidates, bodyCandidate{body, l.FailedNeedsBody(body.Owner)})
+			} else {
+				unowned += body.Size
 			}
 		}
 	})
-	return candidates, index
+	return candidates, unowned, index
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -185,6 +187,18 @@ func TestBodies_LettersMakeSpace(t *testing.T) {
 		for _, name := range names {
 			h.wantBody("half full", name, true)
 		}
+		refused, _ := h.storeBody(uuid.NewString(), "") // its job was refused afterwards
+		h.lanes.set(func() {
+			body := h.lanes.bodies[refused]
+			body.Size = 900
+			h.lanes.bodies[refused] = body
+		})
+		h.advance(time.Minute)
+		for _, name := range names {
+			h.wantBody("mostly full of a body without a job", name, true)
+		}
+		h.advance(bodyGrace)
+		h.wantBody("after the grace", refused, false)
 		h.lanes.set(func() { h.lanes.maxBodies = 1000 })
 		h.advance(time.Minute)
 		for i, name := range names {
