@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -73,7 +74,9 @@ func (c *Cluster) NewProducer(t Transport, parallel int, refused func(error)) (P
 	switch t {
 	case HTTP:
 		transport := &http.Transport{MaxIdleConnsPerHost: max(parallel, 1), DialContext: (&net.Dialer{Timeout: publishTimeout / 4}).DialContext}
-		return &httpProducer{client: &http.Client{Transport: transport}, nodes: slices.Clone(c.Nodes)}, nil
+		p := &httpProducer{client: &http.Client{Transport: transport}, nodes: slices.Clone(c.Nodes)}
+		p.next.Store(rand.Uint32N(uint32(len(p.nodes))))
+		return p, nil
 	case Overhop:
 		return &overhopProducer{&overhop.Producer{Nodes: c.Edges(), Name: "drill", Log: slog.New(slog.DiscardHandler)}}, nil
 	}

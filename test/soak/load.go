@@ -24,6 +24,7 @@ const (
 	maxOutstanding = 20_000           // jobs that are not acknowledged, at which the load pauses
 	settleTimeout  = 90 * time.Second // for the last acknowledgements, once the load has ended
 	producersEach  = 2                // of a transport
+	deployments    = 15               // of all producers and workers in a run
 )
 
 // load enqueues jobs at a fixed rate, each when it is due, whether or not earlier ones
@@ -41,15 +42,23 @@ type load struct {
 	ended    atomic.Bool
 	pausedIn atomic.Int64 // jobs accepted in the paused queue
 
-	producers map[drill.Transport][]drill.Producer
+	cluster   *drill.Cluster
+	mu        sync.Mutex
+	producers map[drill.Transport][]*producer
+}
+
+// producer is a [drill.Producer] with a count of its calls in progress.
+type producer struct {
+	drill.Producer
+	calls sync.WaitGroup
 }
 
 // newLoad returns a load for the nodes of c. The caller must call close.
 func newLoad(c *drill.Cluster, m *mix, t *jobTable, r *refusalLog) (l *load, err error) {
-	l = &load{mix: m, table: t, refusals: r, producers: make(map[drill.Transport][]drill.Producer)}
+	l = &load{mix: m, table: t, refusals: r, cluster: c, producers: make(map[drill.Transport][]*producer)}
 	for _, transport := range drill.Transports {
 		for range producersEach {
-			p, err := c.NewProducer(transport, 64, func(error) { l.repeats.Add(1) })
+			p, err := l.newProducer(transport)
 			if err != nil {
 				l.close()
 				return nil, err
@@ -58,6 +67,40 @@ func newLoad(c *drill.Cluster, m *mix, t *jobTable, r *refusalLog) (l *load, err
 		}
 	}
 	return l, nil
+}
+
+func (l *load) newProducer(t drill.Transport) (*producer, error) {
+	p, err := l.cluster.NewProducer(t, 64, func(error) { l.repeats.Add(1) })
+	return &producer{Producer: p}, err
+}
+
+// deploy replaces the producers one after another by new ones, which choose a node at
+// random, until ctx ends. Without this, all of them would end up at the node that
+// is killed least.
+func (l *load) deploy(ctx context.Context) {
+	interval := l.mix.duration / time.Duration(deployments*producersEach*len(drill.Transports))
+	for n := 0; backoff.Sleep(ctx, interval) == nil; n++ {
+		t, i := drill.Transports[n%len(drill.Transports)], n/len(drill.Transports)%producersEach
+		p, err := l.newProducer(t)
+		if err != nil {
+			continue // keep the old one
+		}
+		l.mu.Lock()
+		old := l.producers[t][i]
+		l.producers[t][i] = p
+		l.mu.Unlock()
+		old.calls.Wait()
+		old.Close()
+	}
+}
+
+// producer returns a producer for a call. The caller must call calls.Done.
+func (l *load) producer(t drill.Transport, n int) *producer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.producers[t][n%producersEach]
+	p.calls.Add(1)
+	return p
 }
 
 func (l *load) close() {
@@ -74,6 +117,11 @@ func (l *load) run(ctx context.Context) {
 	var calls sync.WaitGroup
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	deploying, endDeployments := context.WithCancel(ctx)
+	var deployer sync.WaitGroup
+	defer deployer.Wait()
+	defer endDeployments()
+	deployer.Go(func() { l.deploy(deploying) })
 	for n := 0; l.mix.due(n) < l.mix.duration && ctx.Err() == nil; n++ {
 		if backoff.Sleep(ctx, time.Until(l.began.Add(l.mix.due(n)))) != nil {
 			break
@@ -96,14 +144,15 @@ func (l *load) run(ctx context.Context) {
 // send enqueues job n until it is acknowledged or ctx ends.
 func (l *load) send(ctx context.Context, n int) {
 	m := l.mix.message(n, l.table.id(n).String(), l.began)
-	group := l.producers[l.mix.transport(n)]
 	wait := backoff.Backoff{Base: sendPause, Max: maxSendPause}
 	for try := 0; ctx.Err() == nil; try++ {
 		if try > 0 {
 			l.repeats.Add(1)
 		}
 		one, cancel := context.WithTimeout(ctx, sendTimeout)
-		id, err := group[(n+try)%len(group)].Send(one, m)
+		p := l.producer(l.mix.transport(n), n+try)
+		id, err := p.Send(one, m)
+		p.calls.Done()
 		cancel()
 		if err == nil {
 			l.acks.observe(time.Since(l.began) - l.mix.due(n))
@@ -147,26 +196,39 @@ const (
 	tenantCredits = 2
 )
 
-// run runs the workers until ctx ends. Each serves a part of the queues, and all serve
-// the hot ones and the paused one.
+// run runs the workers until ctx ends. Each is stopped now and then and replaced by a new
+// one, which chooses a node at random.
 func (w *jobWork) run(ctx context.Context, edges []string) error {
 	var all sync.WaitGroup
 	errs := make([]error, workerCount)
+	life := w.mix.duration / deployments
 	for i := range errs {
-		o := &overhop.Worker{Nodes: edges, Name: fmt.Sprintf("soak-%d", i), Log: w.log}
-		o.Handle(pausedQueue, hotCredits, w.handle)
-		for q := range w.mix.queues {
-			switch {
-			case q < hotQueues:
-				o.Handle(queueName(q), hotCredits, w.handle)
-			case q%workerCount == i:
-				o.Handle(queueName(q), tenantCredits, w.handle)
+		all.Go(func() {
+			ends := time.Duration(i+1) * life / workerCount // when the first worker is stopped; each later one is stopped one life after its predecessor
+			for ; ctx.Err() == nil && errs[i] == nil; ends += life {
+				one, cancel := context.WithDeadline(ctx, w.began.Add(ends))
+				errs[i] = w.worker(i, edges).Run(one)
+				cancel()
 			}
-		}
-		all.Go(func() { errs[i] = o.Run(ctx) })
+		})
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// worker returns a worker that serves a part of the queues, the hot ones and the paused one.
+func (w *jobWork) worker(i int, edges []string) *overhop.Worker {
+	o := &overhop.Worker{Nodes: edges, Name: fmt.Sprintf("soak-%d", i), Log: w.log}
+	o.Handle(pausedQueue, hotCredits, w.handle)
+	for q := range w.mix.queues {
+		switch {
+		case q < hotQueues:
+			o.Handle(queueName(q), hotCredits, w.handle)
+		case q%workerCount == i:
+			o.Handle(queueName(q), tenantCredits, w.handle)
+		}
+	}
+	return o
 }
 
 // handle runs one attempt of a job.
