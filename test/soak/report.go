@@ -115,7 +115,7 @@ func cell(series []*Series, from, to int) string {
 			continue
 		}
 		value := slices.Max(values)
-		if s.rule.typical || !s.rule.judged {
+		if s.rule.typical {
 			value = quantileOf(values, 0.5)
 		}
 		largest = max(largest, value)

@@ -158,10 +158,10 @@ func (s *sampler) takeNodes(ctx context.Context) (files map[string]float64) {
 		set := func(panel, unit string, rule levelRule, value float64) {
 			s.out.set(panel, panel+" "+n.Name, unit, rule, value)
 		}
-		set("Resident memory", "bytes", judgeMemory, u.resident)
-		set("Go heap in use", "bytes", judgeMemory, u.heap)
-		set("Goroutines", "", judgeCount, u.goroutines)
-		set("Open files", "", judgeCount, u.files)
+		set("Resident memory", "bytes", ofOneNode, u.resident)
+		set("Go heap in use", "bytes", ofOneNode, u.heap)
+		set("Goroutines", "", ofOneNode, u.goroutines)
+		set("Open files", "", ofOneNode, u.files)
 		set("Disk", "bytes", judgeLedger, u.disk)
 		set("Raft log and snapshots", "bytes", judgeLedger, u.raft)
 		set("Raft logs of streams", "bytes", judgeDisk, u.streamRaft)
@@ -170,6 +170,17 @@ func (s *sampler) takeNodes(ctx context.Context) (files map[string]float64) {
 			files[name] = max(files[name], size)
 		}
 	}
+	sum := func(what, unit string, rule levelRule, of func(*nodeUsage) float64) {
+		total := 0.0 // NaN if a node is down
+		for i := range usage {
+			total += of(&usage[i])
+		}
+		s.out.set("All nodes: "+what, "All nodes: "+what, unit, rule, total)
+	}
+	sum("resident memory", "bytes", judgeMemory, func(u *nodeUsage) float64 { return u.resident })
+	sum("Go heap in use", "bytes", judgeMemory, func(u *nodeUsage) float64 { return u.heap })
+	sum("goroutines", "", judgeCount, func(u *nodeUsage) float64 { return u.goroutines })
+	sum("open files", "", judgeCount, func(u *nodeUsage) float64 { return u.files })
 	return files
 }
 

@@ -22,7 +22,7 @@ type Series struct {
 // levelRule is how a series is judged.
 type levelRule struct {
 	judged  bool
-	typical bool    // compare medians instead of peaks, see [Judge]
+	typical bool    // medians are what counts instead of peaks, see [Judge]
 	floor   float64 // growth below it does not count
 	withIDs bool    // it contains the ids of finished jobs, and grows until the first are forgotten
 }
@@ -30,7 +30,8 @@ type levelRule struct {
 // The rules of all series. A floor is the growth that a change of circumstances, such as
 // another distribution of leaders, may cause.
 var (
-	notJudged   = levelRule{}
+	notJudged   = levelRule{typical: true}
+	ofOneNode   = levelRule{} // not judged: it follows the leaders and clients that a node has
 	judgeMemory = levelRule{judged: true, withIDs: true, floor: 24 << 20}
 	judgeLedger = levelRule{judged: true, withIDs: true, floor: 8 << 20}
 	judgeDisk   = levelRule{judged: true, floor: 8 << 20}
