@@ -22,9 +22,16 @@ import (
 var bounds = []drill.Drill{{
 	Number: 42, Name: "kill-at-eviction", Breaks: "kill -9 the authority while records are relocated, lanes purged, results and dead letters evicted, and settings changed; once all nodes",
 	Promises: "nothing is lost and no success becomes a failure; every acknowledged setting is in force, streams keep their bounds, dead letters that are kept can be retried",
-	Plan:     drill.Layout{Env: []string{"YARD_NATS_MAX_STORE_BYTES=268435456"}, Config: smallRetention},
-	Timeout:  10 * time.Minute, Run: killAtEvictions,
+	Plan:     drill.Layout{Env: smallStore, Config: smallRetention},
+	Timeout:  10 * time.Minute, Run: func(s *drill.Harness) { stopAtEvictions(s, "kill", s.Kill) },
+}, {
+	Number: 43, Name: "power-loss-at-eviction", Breaks: "cut the power of the authority at the same moments: data that was not synced is lost; once of all nodes",
+	Promises: "the same",
+	Plan:     drill.Layout{Env: smallStore, Config: smallRetention, Disk: diskSize},
+	Timeout:  10 * time.Minute, Run: func(s *drill.Harness) { stopAtEvictions(s, "power loss", s.CutPower) },
 }}
+
+var smallStore = []string{"YARD_NATS_MAX_STORE_BYTES=268435456"}
 
 // smallRetention has bounds that are passed within a minute, except those of history, by
 // which the drill is judged.
@@ -45,10 +52,9 @@ const (
 	briefQueue   = "brief" // the ledger forgets its jobs soon
 )
 
-const eviction = "kill at an eviction"
-
-// killAtEvictions kills the authority at the moments at which data is moved or removed.
-func killAtEvictions(s *drill.Harness) {
+// stopAtEvictions stops the authority, by a fault, at the moments at which data is moved or
+// removed.
+func stopAtEvictions(s *drill.Harness, fault string, stop func(nodes ...*drill.Node)) {
 	s.AddQueues(laterQueue, bulkQueue, resultQueue, failingQueue, briefQueue)
 	setPaused(s, laterQueue, "pause")
 	for _, queue := range []string{laterQueue, bulkQueue, bulkQueue, briefQueue} {
@@ -76,15 +82,15 @@ func killAtEvictions(s *drill.Harness) {
 			seen++
 		}
 		s.Pause(0, 30*time.Millisecond) // a relocation and a purge have several steps
-		s.Fault(eviction, fmt.Sprintf("%s; %d nodes", moments[i].what, len(victims)))
-		s.Kill(victims...)
+		s.Fault(fault+" at an eviction", fmt.Sprintf("%s; %d nodes", moments[i].what, len(victims)))
+		stop(victims...)
 		s.Pause(2*time.Second, 5*time.Second)
 		s.Recover()
 		if moments[i].released {
 			setPaused(s, laterQueue, "pause")
 		}
 	}
-	s.Figure("kills at the moment that was waited for", seen)
+	s.Figure("faults at the moment that was waited for", seen)
 	s.Require(seen >= s.Repeats(5), "only %d of the moments came", seen)
 	operator.stop()
 	brief.Stop()
@@ -166,14 +172,14 @@ func (w *streamWatch) state(last bool, names ...string) (sum uint64) {
 	return sum
 }
 
-// moment is something that happens again and again, at which nodes are killed.
+// moment is something that happens again and again, at which nodes are stopped.
 type moment struct {
 	what     string
 	now      func() uint64 // grows when it happens
 	released bool          // only while the jobs of laterQueue run
 }
 
-// moments returns the moments in the order in which nodes are killed at them.
+// moments returns the moments in the order in which nodes are stopped at them.
 func (w *streamWatch) moments(o *settingsOperator) []moment {
 	var lanes []string
 	for i := range w.s.Nodes {
