@@ -66,6 +66,7 @@ func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Lo
 	// The server's signal handler would exit the process.
 	opts.NoSigs = true
 	opts.DisableJetStreamBanner = true
+	opts.SyncInterval = syncInterval
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("create the NATS server: %w", err)
@@ -115,6 +116,13 @@ func (e *startError) Is(target error) bool {
 	}
 	return target == syscall.EADDRINUSE && strings.Contains(e.reason, syscall.EADDRINUSE.Error())
 }
+
+// syncInterval is how often the server syncs the files of replicated streams. With
+// "sync_interval: always" it syncs each write to their Raft logs, but to their own files only
+// before a Raft snapshot, or after two minutes. When power fails at all members, a stream
+// whose messages are evicted or purged sooner has nothing left of what the snapshots count
+// on, and no member with it to copy from: it then never elects a leader.
+const syncInterval = time.Second
 
 // serverConfig returns the server's configuration in its own language, because
 // only the configuration file's parser validates all options together.
