@@ -99,7 +99,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 		case subjects.BucketQueues:
 			history = queueHistory
 		case subjects.BucketCron:
-			history = 2
+			history = 1
 		}
 		status, err := kv.Status(ctx)
 		if err != nil || status.History() != history || status.Config().Description == "" || status.Config().Replicas != replicas {
@@ -189,15 +189,25 @@ func TestPutRow_BeforeTheLastIsApplied(t *testing.T) {
 func TestBoards_SpaceForAllQueues(t *testing.T) {
 	const queues, writers, store = 10_000, 64, 256 << 20
 	n := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: store, FixedStore: true})
-	stream := subjects.BoardStream(subjects.BucketQueues)
-	if _, err := n.local.JS.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: stream, Subjects: []string{subjects.BoardSubject(subjects.BucketQueues, ">")}, MaxMsgsPerSubject: 10, MaxBytes: store / 100, Discard: jetstream.DiscardNew,
-		DenyDelete: true, AllowRollup: true, AllowDirect: true, AllowMsgTTL: true, PersistMode: jetstream.AsyncPersistMode,
-	}); err != nil {
+	if _, err := n.Admin.EnsureStreams(t.Context(), streams.Layout{Identities: make([]string, 3), Create: true}); err != nil {
 		t.Fatal(err)
+	}
+	stream := subjects.BoardStream(subjects.BucketQueues)
+	for _, bucket := range subjects.Boards {
+		if _, err := n.local.JS.CreateStream(t.Context(), jetstream.StreamConfig{
+			Name: subjects.BoardStream(bucket), Subjects: []string{subjects.BoardSubject(bucket, ">")}, MaxMsgsPerSubject: 10, MaxBytes: store / 100, Discard: jetstream.DiscardNew,
+			DenyDelete: true, AllowRollup: true, AllowDirect: true, AllowMsgTTL: true, PersistMode: jetstream.AsyncPersistMode,
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := n.Boards.EnsureBoards(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	for bucket, want := range map[string]int64{subjects.BucketQueues: 1, subjects.BucketCron: 1, subjects.BucketNodes: 10} {
+		if info, err := streams.Info(t.Context(), n.local.JS, subjects.BoardStream(bucket)); err != nil || info.Config.MaxMsgsPerSubject != want {
+			t.Errorf("%s keeps %d revisions, %v", bucket, info.Config.MaxMsgsPerSubject, err)
+		}
 	}
 	revisions := make([]uint64, queues)
 	for round := range 3 {

@@ -35,6 +35,7 @@ func (r *retention) run(ctx context.Context) error {
 	r.await(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	logged := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,8 +47,12 @@ func (r *retention) run(ctx context.Context) error {
 		if err == nil {
 			err = r.apply(ctx)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			r.loop.log.Warn("retention settings not applied, retrying", "err", err)
+		}
+		if err == nil {
+			logged = ""
 		}
 		r.loop.post(func() {
 			if r.problem = ""; err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,7 +27,7 @@ var boardSpecs = map[string]boardSpec{
 	subjects.BucketAuthority: {"The authority, readiness and replay progress: keys lease, readiness, replay", 2, 3},
 	subjects.BucketNodes:     {"The members, by name: state, addresses, capacity for jobs", 2, 64},
 	subjects.BucketQueues:    {"The queues, by name: limit, pause, jobs by state, oldest waiting job", 28, 10_000},
-	subjects.BucketCron:      {"The cron entries, by name: schedule, next and last tick", 20, 10_000},
+	subjects.BucketCron:      {"The cron entries, by name: schedule, next and last tick", 10, 10_000},
 }
 
 // Limits of a board.
@@ -77,12 +78,13 @@ func (s *boardSpec) revisions(maxBytes int64) int64 {
 type BoardStore struct {
 	local          *embedded.Server
 	moveLeaderAway func(ctx context.Context, stream string) error
+	cramped        sync.Map // names of buckets that were logged as having too little space
 }
 
 // NewBoardStore returns a store over l's connections. moveLeaderAway asks another member to
 // take over a stream that this node leads.
 func NewBoardStore(l *embedded.Server, moveLeaderAway func(ctx context.Context, stream string) error) *BoardStore {
-	return &BoardStore{l, moveLeaderAway}
+	return &BoardStore{local: l, moveLeaderAway: moveLeaderAway}
 }
 
 // EnsureBoards creates missing boards and reports whether any were missing. It
@@ -133,12 +135,22 @@ func (b *BoardStore) makeSpace(ctx context.Context, bucket string, cfg *jetstrea
 	if b.local.Config.FixedStore {
 		cfg.MaxBytes = max(cfg.MaxBytes, most)
 	}
-	cfg.MaxMsgsPerSubject = min(cfg.MaxMsgsPerSubject, spec.revisions(cfg.MaxBytes))
-	if cfg.MaxBytes == was.MaxBytes && cfg.MaxMsgsPerSubject == was.MaxMsgsPerSubject {
-		return
+	update := func() (err error) {
+		if cfg.MaxMsgsPerSubject = min(was.MaxMsgsPerSubject, spec.revisions(cfg.MaxBytes)); cfg.MaxBytes != was.MaxBytes || cfg.MaxMsgsPerSubject != was.MaxMsgsPerSubject {
+			_, err = b.local.JS.UpdateStream(ctx, *cfg)
+		}
+		return err
 	}
-	if _, err := b.local.JS.UpdateStream(ctx, *cfg); err != nil { // it is tried again
-		b.local.Log.Warn("bucket not given more space", "bucket", bucket, "bytes", cfg.MaxBytes, "revisions", cfg.MaxMsgsPerSubject, "err", err)
+	err := update()
+	if err != nil && cfg.MaxBytes != was.MaxBytes { // streams of users may have reserved the space
+		cfg.MaxBytes = was.MaxBytes
+		err = errors.Join(err, update())
+	}
+	if _, logged := b.cramped.LoadOrStore(bucket, true); err != nil && !logged { // it is tried again
+		b.local.Log.Warn("bucket not given the space for all its rows", "bucket", bucket, "bytes", most, "err", err)
+	}
+	if err == nil {
+		b.cramped.Delete(bucket)
 	}
 }
 

@@ -69,8 +69,8 @@ func (e *IdentityError) Error() string {
 // withDefaults returns l with defaults filled in. They fit into MaxStore, because
 // JetStream reserves the limits: five twentieths for all lanes, three twentieths for
 // relocated records, an eighth each for large bodies and large results, a tenth each for
-// events and results, a twentieth for dead letters, a twenty-fifth for logs, and a little
-// more for boards, see boardSpecs; the rest is for streams of users.
+// events and results, a twentieth for dead letters, a twenty-fifth for logs, and as much
+// for boards, see boardSpecs; the rest is for streams of users.
 func (l Layout) withDefaults(c *embedded.Config) Layout {
 	replicas := 1
 	if c.Clustered() {
