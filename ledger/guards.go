@@ -264,6 +264,21 @@ func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 // HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].
 func (g *guards) HeldKeys() int { return g.byTime.Len() }
 
+// GuardRefusal returns the decision with which a job with these guards is refused because of
+// a key that is held beyond a time; refused is false if none is. The unique key of a job that
+// the new one replaces under its debounce key does not count.
+func (d *dispatches) GuardRefusal(g *job.Guards, beyond time.Time) (decision Decision, refused bool) {
+	until := beyond.UnixNano()
+	replaced := d.holder(g.Debounce, until)
+	if held := d.holder(g.Unique, until); held != nil && (replaced == nil || held.job != replaced.job) {
+		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}, true
+	}
+	if held := d.holder(g.Rate, until); held != nil {
+		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - d.now)}, true
+	}
+	return Decision{}, false
+}
+
 // GuardsBlock reports whether a job with these guards would be refused now, or
 // would not start immediately.
 func (d *dispatches) GuardsBlock(g *job.Guards) bool {
