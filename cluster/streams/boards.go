@@ -146,11 +146,10 @@ func (b *BoardStore) makeSpace(ctx context.Context, bucket string, cfg *jetstrea
 		cfg.MaxBytes = was.MaxBytes
 		err = errors.Join(err, update())
 	}
-	if _, logged := b.cramped.LoadOrStore(bucket, true); err != nil && !logged { // it is tried again
-		b.local.Log.Warn("bucket not given the space for all its rows", "bucket", bucket, "bytes", most, "err", err)
-	}
 	if err == nil {
 		b.cramped.Delete(bucket)
+	} else if _, logged := b.cramped.LoadOrStore(bucket, true); !logged { // it is tried again
+		b.local.Log.Warn("bucket not given the space for all its rows", "bucket", bucket, "bytes", most, "err", err)
 	}
 }
 
