@@ -21,15 +21,17 @@ import (
 // Drills with a store so small that all its bounds are passed.
 var bounds = []drill.Drill{{
 	Number: 42, Name: "kill-at-eviction", Breaks: "kill -9 the authority while records are relocated, lanes purged, results and dead letters evicted, and settings changed; once all nodes",
-	Promises: "nothing is lost and no success becomes a failure; every acknowledged setting is in force, streams keep their bounds, dead letters that are kept can be retried",
+	Promises: keepsBounds,
 	Plan:     drill.Layout{Env: smallStore, Config: smallRetention},
 	Timeout:  10 * time.Minute, Run: func(s *drill.Harness) { stopAtEvictions(s, "kill", s.Kill) },
 }, {
-	Number: 43, Name: "power-loss-at-eviction", Breaks: "cut the power of the authority at the same moments: data that was not synced is lost; once of all nodes",
-	Promises: "the same",
+	Number: 43, Name: "power-loss-at-eviction", Breaks: "cut the power of the authority while records are relocated, lanes purged, results and dead letters evicted, and settings changed: data that was not synced is lost; once of all nodes",
+	Promises: keepsBounds,
 	Plan:     drill.Layout{Env: smallStore, Config: smallRetention, Disk: diskSize},
 	Timeout:  10 * time.Minute, Run: func(s *drill.Harness) { stopAtEvictions(s, "power loss", s.CutPower) },
 }}
+
+const keepsBounds = "nothing is lost and no success becomes a failure; every acknowledged setting is in force, streams keep their bounds, dead letters that are kept can be retried"
 
 var smallStore = []string{"YARD_NATS_MAX_STORE_BYTES=268435456"}
 
