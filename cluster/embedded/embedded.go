@@ -119,9 +119,9 @@ func (e *startError) Is(target error) bool {
 
 // syncInterval is how often the server syncs the files of replicated streams. With
 // "sync_interval: always" it syncs each write to their Raft logs, but to their own files only
-// before a Raft snapshot, or after two minutes. When power fails at all members, a stream
-// whose messages are evicted or purged sooner has nothing left of what the snapshots count
-// on, and no member with it to copy from: it then never elects a leader.
+// before a Raft snapshot, or every two minutes. If all members lose their power in between,
+// after a stream has evicted or purged what was synced, no member has the messages that the
+// snapshots refer to, and each waits for a leader to copy them from: none is ever elected.
 const syncInterval = time.Second
 
 // serverConfig returns the server's configuration in its own language, because

@@ -159,7 +159,7 @@ func (s *laneStates) needsProbe(lane uint8) bool {
 	return !s.lane[lane].led || !s.lane[lane].downUntil.IsZero()
 }
 
-// noLane stands for a lane where no lane is suitable.
+// noLane is the number of a lane where no lane is suitable.
 const noLane = -1
 
 // remoteRoute returns the lane for direct publishes while this node's intake is

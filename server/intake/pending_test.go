@@ -112,7 +112,7 @@ func TestPublish_TooManyQueues(t *testing.T) {
 }
 
 // The body of a large job that another job's unique key, or a rate limit key, refuses is not
-// stored, unless the key may end meanwhile. The job that holds the key may be repeated.
+// stored, unless the key may end meanwhile.
 func TestPublish_LargeJobWithHeldKey(t *testing.T) {
 	f := fakeledger.New()
 	spec := func(key string) job.Spec {
