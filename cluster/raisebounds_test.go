@@ -50,7 +50,7 @@ func TestRaiseBounds_Cluster(t *testing.T) {
 	restart(1, 1<<30)
 	restart(2, 1<<30)
 	eventually(t, "the bounds to be raised", func() error {
-		if err := nodes[0].Admin.ApplyRetention(withDeadline(t, patience), nil); err != nil {
+		if err := nodes[0].Admin.ApplyRetention(withDeadline(t, 5*time.Second), nil); err != nil {
 			return err
 		}
 		if now := limit(nodes[0]); now < 3*before {
