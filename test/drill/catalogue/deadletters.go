@@ -109,22 +109,33 @@ func deadLetters(s *drill.Harness) (all []api.DeadLetter) {
 
 // showDeadLetter shows a dead letter and its job.
 func showDeadLetter(s *drill.Harness, letter api.DeadLetter) error {
-	n := s.Running()[0]
 	var shown struct{ Job any }
-	if err := n.Ask(s.Ctx, api.Subject("dlq-show"), &api.DeadLetterRequest{Letters: []uint64{letter.Number}}, &shown); err != nil {
+	if err := askAgain(s, "dlq-show", &api.DeadLetterRequest{Letters: []uint64{letter.Number}}, &shown); err != nil {
 		return err
 	}
 	var of api.Job
-	if err := n.Ask(s.Ctx, api.Subject("job-show"), map[string]any{"id": letter.ID}, &of); err != nil {
+	if err := askAgain(s, "job-show", map[string]any{"id": letter.ID}, &of); err != nil {
 		return err
 	}
 	var params api.Content
-	err := n.Ask(s.Ctx, api.Subject("job-params"), map[string]any{"id": letter.ID}, &params)
+	err := askAgain(s, "job-params", map[string]any{"id": letter.ID}, &params)
 	if err == nil && int64(len(params.Data)) != params.Size {
 		err = fmt.Errorf("%d of %d bytes of its params are there", len(params.Data), params.Size)
 	}
 	if of.State != "failed" || of.LetterGone || shown.Job == nil {
 		err = errors.Join(err, fmt.Errorf("its job is %s, letter gone: %t, record in the letter: %t", of.State, of.LetterGone, shown.Job != nil))
 	}
+	return err
+}
+
+// askAgain sends an API request to a running node, and repeats it for up to half a minute
+// while the answer is that it can be repeated, as after an election.
+func askAgain(s *drill.Harness, endpoint string, request, answer any) (err error) {
+	n := s.Running()[0]
+	s.Within(30*time.Second, func() bool {
+		err = n.Ask(s.Ctx, api.Subject(endpoint), request, answer)
+		var refused *api.Error
+		return !errors.As(err, &refused) || refused.Code != api.CodeUnavailable
+	})
 	return err
 }
