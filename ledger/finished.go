@@ -244,8 +244,8 @@ func (j *jobs) Finished() FinishedStats {
 }
 
 // FinishedLimits returns how long and how many records of finished jobs of a queue are
-// kept, and the queue's setting that determines it, "" if it is the cluster's. The queue
-// need not exist.
+// kept, and reports whether a setting of the queue determines it rather than the
+// cluster's. The queue need not exist.
 func (j *jobs) FinishedLimits(queue string) (age time.Duration, count int, ofQueue bool) {
 	limits := j.finished.limits
 	if q := j.queues.get(queue); q != nil && q.hasOwnLimits() {

@@ -266,3 +266,46 @@ func TestRun_PortInUse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestViewer_NotFound checks that the error for a job that the ledger does not have any
+// more, however the job is named, states how long records are kept.
+func TestViewer_NotFound(t *testing.T) {
+	n := startSingleNode(t, nil)
+	own := job.Retention{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 1}}
+	for id, name := range map[byte]string{1: "mail", 2: "post"} {
+		if _, err := n.proposer.Propose(t.Context(), &ledger.AddQueue{ID: job.ID{id}, Name: name, Config: job.QueueConfig{Retention: own}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var forgotten job.ID
+	for _, key := range []string{"first", "second"} {
+		ack, err := enqueue(n, "mail", `{"params":{}}`, key, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.viewer.Locate(t.Context(), key, ""); err != nil { // waits until it is ingested
+			t.Fatal(err)
+		}
+		if _, err := n.proposer.Propose(t.Context(), &ledger.CancelJob{Job: ack.ID}); err != nil {
+			t.Fatal(err)
+		}
+		forgotten = cmp.Or(forgotten, ack.ID)
+	}
+	const (
+		ended = "it has ended, and its record was removed "
+		yard  = "1d after its end or 200000 later ends, by the yard's settings, unless its queue has its own"
+		queue = "1d after its end or 1 later ends, by its queue's settings"
+	)
+	for _, c := range []struct{ text, queue, want string }{
+		{"first", "", ended + yard}, {"first", "mail", ended + yard}, {"mail:first", "", ended + yard}, {forgotten.String(), "", ended + yard},
+		{"third", "", yard}, {"third", "mail", queue}, {job.ID{9}.String(), "", yard},
+	} {
+		id, err := n.viewer.Locate(t.Context(), c.text, c.queue)
+		if err == nil {
+			_, err = n.viewer.Summary(t.Context(), id)
+		}
+		if !errors.Is(err, job.ErrJobNotFound) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q of %q: %v, want %s", c.text, c.queue, err, c.want)
+		}
+	}
+}

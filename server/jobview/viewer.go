@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
@@ -114,8 +115,9 @@ func (v *Viewer) find(text, queue string) (job.ID, error) {
 		}
 	}
 	var found job.ID
-	err := fmt.Errorf("%q: %w", text, job.ErrJobNotFound)
+	var err error
 	v.Ledger.View(func(l *ledger.Ledger) {
+		err = fmt.Errorf("%q: %w; the record of a job is removed %s", text, job.ErrJobNotFound, keptUntil(l, queue))
 		for _, q := range l.Queues() {
 			if queue != "" && q.Name != queue {
 				continue
@@ -125,8 +127,8 @@ func (v *Viewer) find(text, queue string) (job.ID, error) {
 				err = badKey
 				return
 			}
-			owner, _ := l.Known(id)
-			if owner != q.Name && (!found.IsZero() || !l.Removed(id)) { // a job that was removed is better than none
+			owner, known := l.Known(id)
+			if owner != q.Name && (!found.IsZero() || !known) { // a job that is forgotten or removed is better than none
 				continue
 			}
 			if other, _ := l.Known(found); other != "" {
@@ -173,24 +175,32 @@ func (v *Viewer) Explain(err error, id job.ID) error {
 
 // notFoundError returns the error for a job that the ledger does not have, which wraps
 // [job.ErrJobNotFound]. It names the settings that determine how long it had the job.
-func (v *Viewer) notFoundError(id job.ID) error {
-	var finished ledger.FinishedStats
-	var age time.Duration
-	forgotten, removed := false, false
+func (v *Viewer) notFoundError(id job.ID) (err error) {
 	v.Ledger.View(func(l *ledger.Ledger) {
-		finished = l.Finished()
-		age, _, _ = l.FinishedLimits("")
-		_, forgotten = l.Known(id)
-		removed = l.Removed(id)
+		switch _, forgotten := l.Known(id); {
+		case l.Removed(id):
+			err = fmt.Errorf("%s: %w any more: it was removed at a caller's request; 'yardmaster events --since 0 --job %s' shows when and by whom", id, job.ErrJobNotFound, id)
+		case forgotten:
+			err = fmt.Errorf("%s: %w any more: it has ended, and its record was removed %s", id, job.ErrJobNotFound, keptUntil(l, ""))
+		default:
+			err = fmt.Errorf("%s: %w; the record of a job is removed %s", id, job.ErrJobNotFound, keptUntil(l, ""))
+		}
 	})
-	if removed {
-		return fmt.Errorf("%s: %w any more: it was removed at a caller's request; 'yardmaster events --since 0 --job %s' shows when and by whom", id, job.ErrJobNotFound, id)
+	return err
+}
+
+// keptUntil returns until when l has the record of a job of a queue, as a part of a
+// sentence. If queue is "", the queue is unknown.
+func keptUntil(l *ledger.Ledger, queue string) string {
+	age, count, ofQueue := l.FinishedLimits(queue)
+	whose := "by the yard's settings"
+	switch {
+	case ofQueue:
+		whose = "by its queue's settings"
+	case queue == "":
+		whose += ", unless its queue has its own"
 	}
-	limits := fmt.Sprintf("%s after its end or %d later ends, unless its queue has other settings (retention finished.age, finished.count)", age, finished.MaxShared)
-	if forgotten {
-		return fmt.Errorf("%s: %w any more: it has ended, and its record was removed %s", id, job.ErrJobNotFound, limits)
-	}
-	return fmt.Errorf("%s: %w; the record of a job is removed %s", id, job.ErrJobNotFound, limits)
+	return fmt.Sprintf("%s after its end or %d later ends, %s (retention finished.age, finished.count)", duration.Format(age), count, whose)
 }
 
 // Full returns a job with its body, progress and result. A result of more than limit
