@@ -75,6 +75,6 @@ type BulkResult struct {
 // BulkError is why one job was not accepted, with the codes of [Error].
 type BulkError struct {
 	Code         string `json:"code"`
-	Text         string `json:"text"`                     // at most 300 bytes
+	Message      string `json:"message"`                  // at most 300 bytes
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"` // 0 means unknown
 }

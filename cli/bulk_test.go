@@ -42,7 +42,8 @@ func (y *fakeBulk) answer(body []byte) ([]byte, error) {
 	for i, text := range asked.Jobs {
 		var one struct{ ID, Queue string }
 		if err := json.Unmarshal(text, &one); err != nil {
-			return nil, err
+			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeInvalid, Message: "refused by the node"}}
+			continue
 		}
 		if one.Queue == "" {
 			one.Queue = asked.Queue
@@ -55,10 +56,10 @@ func (y *fakeBulk) answer(body []byte) ([]byte, error) {
 		y.stored[one.ID] = text
 		items[i] = api.BulkResult{ID: &id, Queue: one.Queue, Duplicate: known}
 		if i == len(asked.Jobs)-1 && i > 0 { // stored, but the reply is lost
-			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeUnknown, Text: "unknown", RetryAfterMS: 1}}
+			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeUnknown, Message: "unknown", RetryAfterMS: 1}}
 		}
 		if one.ID == "dear" {
-			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeLimited, Text: "rate limit key is held", RetryAfterMS: 60000}}
+			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeLimited, Message: "rate limit key is held", RetryAfterMS: 60000}}
 		}
 	}
 	return json.Marshal(api.BulkReply{Jobs: items})
@@ -151,7 +152,7 @@ func TestBulk_Table(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.bulk": `{"jobs":[
 		{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a31","queue":"mail"},{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a32","queue":"mail","duplicate":true},
 		{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a33","queue":"mail","debounced":true},
-		{"error":{"code":"400","text":"priority is 99"}}]}`})
+		{"error":{"code":"400","message":"priority is 99"}}]}`})
 	const in = "{\"id\":\"a\",\"params\":{}}\n{\"id\":\"b\"}\n\n{\"id\":\"c\"}\n{\"id\":\"d\",\"priority\":99}\n"
 	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
 	want := cmdResult{1, "1\t0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a31\taccepted\n2\t0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a32\tduplicate\n" +

@@ -71,7 +71,7 @@ func TestBulk_ErrorTextsBounded(t *testing.T) {
 	said := send(t, n, "POST", "/v1/jobs/bulk", list("mail", 1000, ""), "Yard-Delay: "+strings.Repeat(`"`, 4<<10))
 	var got api.BulkReply
 	said.decode(t, http.StatusOK, &got)
-	if got.Refused != 1000 || got.Jobs[0].Error.Code != api.CodeInvalid || !strings.Contains(got.Jobs[0].Error.Text, "Yard-Delay") {
+	if got.Refused != 1000 || got.Jobs[0].Error.Code != api.CodeInvalid || !strings.Contains(got.Jobs[0].Error.Message, "Yard-Delay") {
 		t.Errorf("%d rejected, the first with %+v", got.Refused, got.Jobs[0].Error)
 	}
 	if len(said.body) >= 1<<20 {
@@ -122,6 +122,9 @@ func TestWeb_WaitTimeout(t *testing.T) {
 		if shown.State != job.Waiting.String() {
 			t.Errorf("%s: the job is in state %s", path, shown.State)
 		}
+	}
+	for _, wait := range []string{"0s", "11m", "long"} {
+		send(t, n, "POST", "/v1/queues/mail/jobs?wait="+wait, `{"function":"send"}`).decode(t, http.StatusBadRequest, nil)
 	}
 }
 

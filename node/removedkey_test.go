@@ -38,7 +38,7 @@ func TestEnqueue_KeyOfRemovedJob(t *testing.T) {
 			}
 			var bulk api.BulkReply
 			send(t, n, "POST", "/v1/jobs/bulk", `{"queue":"mail","jobs":[`+c.body+`]}`).decode(t, http.StatusOK, &bulk)
-			if e := bulk.Jobs[0].Error; e == nil || e.Code != api.CodeConflict || !strings.HasPrefix(e.Text, job.CodeRemoved+": ") {
+			if e := bulk.Jobs[0].Error; e == nil || e.Code != api.CodeConflict || !strings.HasPrefix(e.Message, job.CodeRemoved+": ") {
 				t.Errorf("in bulk: %+v", bulk.Jobs[0])
 			}
 			_, err := dialAs(t, n, cluster.DialOptions{}).Request(t.Context(), api.Subject("enqueue", "mail"), []byte(c.body))

@@ -63,7 +63,7 @@ func bulkItemOf(reply api.EnqueueReply, err error) api.BulkResult {
 	}
 	apiErr := cluster.AsAPIError(err)
 	text := strings.ToValidUTF8(apiErr.Text[:min(len(apiErr.Text), maxBulkText)], "")
-	return api.BulkResult{Error: &api.BulkError{Code: apiErr.Code, Text: text, RetryAfterMS: apiErr.RetryAfter.Milliseconds()}}
+	return api.BulkResult{Error: &api.BulkError{Code: apiErr.Code, Message: text, RetryAfterMS: apiErr.RetryAfter.Milliseconds()}}
 }
 
 // readBulkJob decodes the job at index of a bulk request. The request's headers apply

@@ -158,10 +158,9 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 }
 
 // AndWait returns a handler that enqueues a job, waits until it has ended and returns it.
-// If that takes longer than timeout, or maxWait, the handler returns an error that
-// contains the job's id.
+// If that takes longer than timeout, which is at most MaxWait, the handler returns an error
+// that contains the job's id.
 func (h *Enqueue) AndWait(timeout time.Duration) Handler {
-	timeout = min(timeout, maxWait)
 	return Raw(func(ctx context.Context, text []byte) ([]byte, error) {
 		var req api.EnqueueRequest
 		body, err := readJob(call(ctx), text, &req, &req)
@@ -185,8 +184,8 @@ func (h *Enqueue) AndWait(timeout time.Duration) Handler {
 // it is missing.
 func callTimeout(c *api.CallRequest, header string) (time.Duration, error) {
 	if c.WaitMS != nil {
-		if *c.WaitMS < 1 || *c.WaitMS > maxWait.Milliseconds() {
-			return 0, &job.InvalidError{Reason: fmt.Sprintf("wait_ms is %d; must be 1 to %d", *c.WaitMS, maxWait.Milliseconds())}
+		if *c.WaitMS < 1 || *c.WaitMS > MaxWait.Milliseconds() {
+			return 0, &job.InvalidError{Reason: fmt.Sprintf("wait_ms is %d; must be 1 to %d", *c.WaitMS, MaxWait.Milliseconds())}
 		}
 		return time.Duration(*c.WaitMS) * time.Millisecond, nil
 	}
@@ -194,8 +193,8 @@ func callTimeout(c *api.CallRequest, header string) (time.Duration, error) {
 		return defaultWait, nil
 	}
 	wait, err := duration.Parse(header)
-	if err != nil || wait < time.Millisecond || wait > maxWait {
-		return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", subjects.HeaderWait, header, maxWait)}
+	if err != nil || wait < time.Millisecond || wait > MaxWait {
+		return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", subjects.HeaderWait, header, duration.Format(MaxWait))}
 	}
 	return wait, nil
 }

@@ -60,7 +60,7 @@ func (h *Jobs) show(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 // Bounds of a wait for a job to end.
 const (
 	defaultWait = 30 * time.Second
-	maxWait     = 10 * time.Minute
+	MaxWait     = 10 * time.Minute // the most that a request may wait
 )
 
 // wait returns a job once it has ended, or an error after the timeout of the request.
@@ -68,7 +68,7 @@ const (
 func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	wait := defaultWait
 	if q.TimeoutMS > 0 {
-		wait = min(time.Duration(q.TimeoutMS)*time.Millisecond, maxWait)
+		wait = min(time.Duration(q.TimeoutMS)*time.Millisecond, MaxWait)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

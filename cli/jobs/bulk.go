@@ -201,16 +201,21 @@ func (b *bulk) read(in io.Reader, emit func(*chunk) bool) error {
 func (b *bulk) parseLine(line int, text []byte, tooLong bool) bulkItem {
 	item := bulkItem{Line: line}
 	if tooLong || len(text) > maxBulkLine {
-		item.Error = &api.BulkError{Code: api.CodeTooLarge, Text: fmt.Sprintf("the line is longer than %d bytes, which is the most that fits into a request", maxBulkLine)}
+		item.Error = &api.BulkError{Code: api.CodeTooLarge, Message: fmt.Sprintf("the line is longer than %d bytes, which is the most that fits into a request", maxBulkLine)}
 		return item
 	}
 	var parsed struct{ ID, Queue string } // the line is sent unchanged, so that its numbers keep all their digits
-	if err := json.Unmarshal(text, &parsed); err != nil || text[0] != '{' {
+	err := json.Unmarshal(text, &parsed)
+	if _, mistyped := errors.AsType[*json.UnmarshalTypeError](err); mistyped && text[0] == '{' {
+		item.job = bytes.Clone(text) // the node refuses it and names the field
+		return item
+	}
+	if err != nil || text[0] != '{' {
 		reason := "it is not an object"
 		if err != nil {
 			reason = err.Error()
 		}
-		item.Error = &api.BulkError{Code: api.CodeInvalid, Text: fmt.Sprintf(`the line is not a job as JSON, like {"function":"send"}: %s`, reason)}
+		item.Error = &api.BulkError{Code: api.CodeInvalid, Message: fmt.Sprintf(`the line is not a job as JSON, like {"function":"send"}: %s`, reason)}
 		return item
 	}
 	item.job = bytes.Clone(text)
@@ -314,13 +319,13 @@ func (i *bulkItem) applyReply(result *api.BulkResult) {
 // It returns how long to wait before a retry, or a negative duration if no node replied.
 func failAll(items []*bulkItem, err error) time.Duration {
 	wait := time.Duration(-1)
-	refusal := api.BulkError{Code: api.CodeUnknown, Text: "no node replied, so the job may or may not exist: " + err.Error()}
+	refusal := api.BulkError{Code: api.CodeUnknown, Message: "no node replied, so the job may or may not exist: " + err.Error()}
 	switch refused := connect.Refused(err); {
 	case refused != nil:
 		wait = refused.RetryAfter
-		refusal = api.BulkError{Code: refused.Code, Text: refused.Text, RetryAfterMS: refused.RetryAfter.Milliseconds()}
+		refusal = api.BulkError{Code: refused.Code, Message: refused.Text, RetryAfterMS: refused.RetryAfter.Milliseconds()}
 	case errors.Is(err, context.Canceled):
-		refusal.Text = "interrupted: the job may or may not exist"
+		refusal.Message = "interrupted: the job may or may not exist"
 	}
 	for _, item := range items {
 		item.Error = &refusal
@@ -337,7 +342,7 @@ func (b *bulk) show(c *chunk) error {
 		word := "accepted"
 		switch {
 		case item.Error != nil:
-			word = "refused: " + item.Error.Text
+			word = "refused: " + item.Error.Message
 			b.failed++
 			b.firstFailed = cmp.Or(b.firstFailed, item)
 		case item.Debounced:
@@ -371,6 +376,6 @@ func (b *bulk) summarize() {
 		return
 	}
 	first := b.firstFailed.Error
-	err := usererror.Refusal(&api.Error{Code: first.Code, Text: first.Text, RetryAfter: time.Duration(first.RetryAfterMS) * time.Millisecond})
+	err := usererror.Refusal(&api.Error{Code: first.Code, Text: first.Message, RetryAfter: time.Duration(first.RetryAfterMS) * time.Millisecond})
 	command.Printf(b.env.Err, "yardmaster: line %d: %v\n", b.firstFailed.Line, err)
 }

@@ -36,8 +36,8 @@ func Parse(settings []string, ofQueue bool) (*api.RetentionChange, error) {
 			if err != nil {
 				return nil, err
 			}
-			if n < 0 {
-				return nil, fmt.Errorf("%s is %s: must not be negative; default resets it", key, value)
+			if n <= 0 {
+				return nil, fmt.Errorf("%s is %s: must be positive, or default", key, value)
 			}
 			*setting = api.SetTo(n)
 		}

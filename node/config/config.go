@@ -14,6 +14,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
@@ -368,7 +369,7 @@ func (c *Config) checkZeroes(isGiven func(v variable) bool) error {
 
 // validate checks the ranges of all keys. The delays of retries must be in order.
 func (s Scheduler) validate() error {
-	for _, duration := range []struct {
+	for _, d := range []struct {
 		key             string
 		value, min, max time.Duration
 	}{
@@ -377,8 +378,8 @@ func (s Scheduler) validate() error {
 		{"prove_every", s.ConsistencyCheckInterval, time.Second, 24 * time.Hour},
 		{"retry_max", s.RetryMax, s.RetryBase, 30 * 24 * time.Hour},
 	} {
-		if duration.value < duration.min || duration.value > duration.max {
-			return fmt.Errorf("scheduler.%s is %s; must be %s to %s", duration.key, duration.value, duration.min, duration.max)
+		if d.value < d.min || d.value > d.max {
+			return fmt.Errorf("scheduler.%s is %s; must be %s to %s", d.key, duration.Format(d.value), duration.Format(d.min), duration.Format(d.max))
 		}
 	}
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {

@@ -94,8 +94,8 @@ func enqueueAndWait(handle func(context.Context, *web.Request) ([]byte, error), 
 			return handle(ctx, req)
 		}
 		wait, err := duration.Parse(text)
-		if err != nil || wait < time.Millisecond {
-			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
+		if err != nil || wait < time.Millisecond || wait > server.MaxWait {
+			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s, of 1ms to %s", text, duration.Format(server.MaxWait))}
 		}
 		req.Waited = true
 		end := cluster.Endpoint{Handle: enqueue.AndWait(wait)}

@@ -98,7 +98,7 @@ type bulkReply struct {
 		ID        job.ID
 		Queue     string
 		Duplicate bool
-		Error     *struct{ Code, Text string }
+		Error     *struct{ Code, Message string }
 	}
 }
 
@@ -117,7 +117,7 @@ func bulk(t *testing.T, cl *clustertest.Cluster) {
 		}
 		for i, want := range []string{"bulk", "bulk-too", "names nothing to do", "not valid JSON", "priority is 99", "queue name", "bulk"} {
 			item := got.Jobs[i]
-			if item.Error != nil && (item.Error.Code != "400" || !strings.Contains(item.Error.Text, want)) || item.Error == nil && item.Queue != want {
+			if item.Error != nil && (item.Error.Code != "400" || !strings.Contains(item.Error.Message, want)) || item.Error == nil && item.Queue != want {
 				t.Errorf("item %d: %+v with %+v, want %s", i, item, item.Error, want)
 			}
 			if again := turn == 1 && i < 2; item.Duplicate != again {
@@ -132,7 +132,7 @@ func bulk(t *testing.T, cl *clustertest.Cluster) {
 		wantCode(t, a.API("job.bulk", bad, nil), "400")
 	}
 	var got bulkReply
-	if err := a.API("job.bulk", `{"jobs":[{"params":{}}]}`, &got); err != nil || got.Refused != 1 || !strings.Contains(got.Jobs[0].Error.Text, "names no queue") {
+	if err := a.API("job.bulk", `{"jobs":[{"params":{}}]}`, &got); err != nil || got.Refused != 1 || !strings.Contains(got.Jobs[0].Error.Message, "names no queue") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
