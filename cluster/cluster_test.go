@@ -98,6 +98,25 @@ func TestEnsureStreams_SmallDisk(t *testing.T) {
 	}
 }
 
+// TestApplyRetention_NoSpace checks that the error for bytes that the store does not have
+// names the setting to lower, and that the other settings are applied.
+func TestApplyRetention_NoSpace(t *testing.T) {
+	c := startSingle(t)
+	err := c.Admin.ApplyRetention(t.Context(), job.Retention{
+		{Key: job.RetentionKey{Kept: job.KeptEvents, Bound: job.BoundBytes}, Value: 100 << 30},
+		{Key: job.RetentionKey{Kept: job.KeptLogs, Bound: job.BoundCount}, Value: 1234},
+	})
+	const want = "YARD_EVENTS: the members have no space for 107374182400 bytes: set events.bytes lower"
+	if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v; want only %s", err, want)
+	}
+	for _, u := range c.Reader.Usage(t.Context(), 1) {
+		if u.Stream == subjects.StreamLogs && u.LimitMessages != 1234 {
+			t.Errorf("logs are bounded to %d messages", u.LimitMessages)
+		}
+	}
+}
+
 // TestRaiseBounds checks that the streams that refuse jobs get larger once
 // MaxStore is raised, and never smaller.
 func TestRaiseBounds(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -59,13 +60,21 @@ func (a *Admin) ApplyRetention(ctx context.Context, settings job.Retention) erro
 			continue
 		}
 		if err == nil && stream.apply(&info.Config, settings) {
-			_, err = a.local.JS.UpdateStream(ctx, info.Config)
+			if _, err = a.local.JS.UpdateStream(ctx, info.Config); isNoSpace(err) {
+				err = fmt.Errorf("the members have no space for %d bytes: set %s lower, or raise nats.max_store_bytes on every member and restart them", info.Config.MaxBytes, job.RetentionKey{Kept: stream.kept, Bound: job.BoundBytes})
+			}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", stream.defaults.Name, err))
 		}
 	}
 	return errors.Join(append(errs, a.raiseBounds(ctx))...)
+}
+
+// isNoSpace reports whether err means that the members cannot reserve the bytes of a stream.
+func isNoSpace(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && slices.Contains([]jetstream.ErrorCode{codeNoPeers, embedded.CodeNoResources, codeStorage}, refused.ErrorCode)
 }
 
 // apply changes the bounds of cfg as settings require, and reports whether it has changed
