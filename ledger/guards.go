@@ -183,23 +183,18 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 		return decision
 	}
 
-	var replaced *storedJob // the job whose content the record replaces, or nil
-	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
-		replaced = in.jobs.byID[held.job]
-	}
-	if held := in.holder(j.Guards.Unique, in.now); held != nil && (replaced == nil || held.job != replaced.id) {
-		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}
-	}
-	if held := in.holder(j.Guards.Rate, in.now); held != nil {
-		in.emitRateLimited(j, identity)
-		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - in.now)}
+	if decision, refused := in.GuardRefusal(j.Guards, in.Now()); refused {
+		if decision.Ingested == IngestedRateLimited {
+			in.emitRateLimited(j, identity)
+		}
+		return decision
 	}
 	if in.full(j.Guards) {
 		in.rejectJob(j, identity, ReasonKeysFull)
 		return Decision{Ingested: IngestedKeysFull, Reason: ReasonKeysFull}
 	}
-	if replaced != nil {
-		return in.debounce(replaced, j, identity)
+	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
+		return in.debounce(in.jobs.byID[held.job], j, identity)
 	}
 
 	decision := in.decideUnguarded(j, identity, createQueues)
