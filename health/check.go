@@ -49,7 +49,7 @@ func (c *Checks) Status(now time.Time) NodeStatus {
 		s.Conditions = append(s.Conditions, Condition{Kind: kind, Text: fmt.Sprintf(format, args...)})
 	}
 	if err := c.cfg.Raft.WriteError(); err != nil {
-		add(DiskFailed, "the log cannot be written: %v; free space, or mend the disk", err)
+		add(DiskFailed, "the log cannot be written: %v; free space, or replace the disk", err)
 	}
 	if text := c.cfg.NATS.WriteFailure(); text != "" {
 		add(JetStream, "%s", text)

@@ -112,7 +112,7 @@ func (m *Monitor) check() {
 	m.mu.Lock()
 	if err != nil {
 		status.DiskLevel = LevelCritical
-		status.Conditions = append(status.Conditions, Condition{DiskFailed, fmt.Sprintf("%v: mend the disk", err)})
+		status.Conditions = append(status.Conditions, Condition{DiskFailed, fmt.Sprintf("%v: replace the disk", err)})
 	} else {
 		status.DiskLevel = space.diskLevel(m.status.DiskLevel)
 		status.Conditions = append(status.Conditions, m.cfg.Disk.conditions(status.DiskLevel, space)...)

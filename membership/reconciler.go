@@ -312,7 +312,7 @@ func (r *Reconciler) syncMembers(ctx context.Context, ms ledger.Membership) (ske
 		return slices.ContainsFunc(ms.Members, func(m ledger.Member) bool { return m.ServerID() == id })
 	}
 	report := func(format string, args ...any) {
-		skew = append(skew, "members are out of step: "+fmt.Sprintf(format, args...)+": this mends itself; if it stays, see docs/guides/operate.md")
+		skew = append(skew, "members are out of step: "+fmt.Sprintf(format, args...)+": this resolves itself; if it stays, see docs/guides/operate.md")
 	}
 	servers := r.cluster.Servers()
 	for _, s := range servers {
