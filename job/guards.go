@@ -79,8 +79,8 @@ func (s *Spec) HasGuards() bool {
 	return s.UniqueKey != nil || s.RateLimitKey != nil || s.DebounceKey != nil
 }
 
-// Guards returns the guards of a validated spec, or nil if it has none.
-func (s *Spec) Guards() *Guards {
+// guards returns the guards of a validated spec, or nil if it has none.
+func (s *Spec) guards() *Guards {
 	if !s.HasGuards() {
 		return nil
 	}

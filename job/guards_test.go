@@ -66,7 +66,7 @@ func TestGuardKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := spec.Guards()
+	g := spec.guards()
 	if g.Unique.Key == g.Rate.Key {
 		t.Error("a unique key and a rate limit key of the same text are equal")
 	}

@@ -171,7 +171,7 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	j := Job{
 		ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority,
 		Timeout: milliseconds(s.TimeoutMS), RetryInterval: milliseconds(s.RetryInterval), ResultTTL: milliseconds(s.ResultTTLMS),
-		RetryOnTimeout: s.RetryOnTimeout, Guards: s.Guards(),
+		RetryOnTimeout: s.RetryOnTimeout, Guards: s.guards(),
 	}
 	if s.Blob != nil {
 		j.BlobOwner = s.Blob.Owner()

@@ -183,18 +183,23 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 		return decision
 	}
 
-	if decision, refused := in.GuardRefusal(j.Guards, in.Now()); refused {
-		if decision.Ingested == IngestedRateLimited {
-			in.emitRateLimited(j, identity)
-		}
-		return decision
+	var replaced *storedJob // the job whose content the record replaces, or nil
+	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
+		replaced = in.jobs.byID[held.job]
+	}
+	if held := in.holder(j.Guards.Unique, in.now); held != nil && (replaced == nil || held.job != replaced.id) {
+		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}
+	}
+	if held := in.holder(j.Guards.Rate, in.now); held != nil {
+		in.emitRateLimited(j, identity)
+		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - in.now)}
 	}
 	if in.full(j.Guards) {
 		in.rejectJob(j, identity, ReasonKeysFull)
 		return Decision{Ingested: IngestedKeysFull, Reason: ReasonKeysFull}
 	}
-	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
-		return in.debounce(in.jobs.byID[held.job], j, identity)
+	if replaced != nil {
+		return in.debounce(replaced, j, identity)
 	}
 
 	decision := in.decideUnguarded(j, identity, createQueues)
@@ -258,21 +263,6 @@ func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 
 // HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].
 func (g *guards) HeldKeys() int { return g.byTime.Len() }
-
-// GuardRefusal returns the decision with which a job with these guards is refused because of
-// a key that is held beyond a time; refused is false if none is. The unique key of a job that
-// the new one replaces under its debounce key does not count.
-func (d *dispatches) GuardRefusal(g *job.Guards, beyond time.Time) (decision Decision, refused bool) {
-	until := beyond.UnixNano()
-	replaced := d.holder(g.Debounce, until)
-	if held := d.holder(g.Unique, until); held != nil && (replaced == nil || held.job != replaced.job) {
-		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}, true
-	}
-	if held := d.holder(g.Rate, until); held != nil {
-		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - d.now)}, true
-	}
-	return Decision{}, false
-}
 
 // GuardsBlock reports whether a job with these guards would be refused now, or
 // would not start immediately.

@@ -112,38 +112,11 @@ func (p *pending) accept() {
 
 // publishLarge publishes a job after its body, which is too large for a lane.
 func (p *pending) publishLarge() (err error) {
-	if err := p.guardRefusal(); err != nil {
-		return err
-	}
 	if p.Body, err = p.in.storeBlob(p.id, &p.Spec, p.Body); err != nil {
 		return err
 	}
 	p.publish()
 	return nil
-}
-
-// keyMargin is for how much longer a key must be held to refuse a job before its record is
-// stored: the time of the local ledger may lag.
-const keyMargin = 2 * time.Second
-
-// guardRefusal returns the error of a job that is refused because of a key that is held, so
-// that its body is not stored in vain. About all other jobs the ledger decides.
-func (p *pending) guardRefusal() error {
-	if !p.guarded || p.in.cfg.ReadBarrier(p.in.ctx) != nil {
-		return nil
-	}
-	var decision ledger.Decision
-	refused := false
-	p.in.cfg.Waiters.View(func(l *ledger.Ledger) {
-		if _, known := l.Known(p.id); !known {
-			decision, refused = l.GuardRefusal(p.Spec.Guards(), l.Now().Add(keyMargin))
-		}
-	})
-	if !refused {
-		return nil
-	}
-	_, err := ackOf(decision, p.id, job.Position{}, p.named)
-	return err
 }
 
 // publish publishes a record under its job id. The producer's key would do for the

@@ -2,7 +2,6 @@ package intake
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -108,51 +107,6 @@ func TestPublish_TooManyQueues(t *testing.T) {
 	f.Apply(&ledger.RemoveQueue{Name: "q1"})
 	if err := errors.Join(enqueue("q7"), enqueue("another")); err != nil || !slices.Equal(published, []string{"q7", "another"}) {
 		t.Errorf("with space for a queue: %v, published %v", err, published)
-	}
-}
-
-// The body of a large job that another job's unique key, or a rate limit key, refuses is not
-// stored, unless the key may end meanwhile.
-func TestPublish_LargeJobWithHeldKey(t *testing.T) {
-	f := fakeledger.New()
-	spec := func(key string) job.Spec {
-		return job.Spec{Function: "f", UniqueKey: &key, UniqueTTLMS: new(int64(3_600_000))}
-	}
-	held := spec("held")
-	holder := job.Job{ID: job.ID{1}, Queue: "mail", Position: job.Position{Seq: 1}, Guards: held.Guards()}
-	brief := spec("brief")
-	ending := job.Job{ID: job.ID{2}, Queue: "mail", Position: job.Position{Seq: 2}, Guards: brief.Guards()}
-	ending.Guards.Unique.TTL = keyMargin / 2
-	limited := job.Spec{Function: "f", RateLimitKey: new("slow"), RateLimitMS: new(int64(3_600_000))}
-	limiting := job.Job{ID: job.ID{3}, Queue: "mail", Position: job.Position{Seq: 3}, Guards: limited.Guards()}
-	f.Apply(&ledger.Ingest{Identity: "L0", From: 0, To: 3, CreateQueues: true, Jobs: []job.Job{holder, ending, limiting}})
-	stored := 0
-	in := New(Config{
-		Waiters: ledgerwait.New(f, time.Millisecond), QueuesFull: func() bool { return false }, CreateQueues: true,
-		OnReject: func(error) {}, OnAccept: func(job.Record) {}, CheckLoad: func() error { return nil },
-		ReadBarrier: func(context.Context) error { return nil },
-		StoreBody: func(context.Context, string, []byte) (job.Blob, error) {
-			stored++
-			return job.Blob{}, errors.New("stored")
-		},
-	})
-	defer in.Close()
-	enqueue := func(spec job.Spec, key string) error {
-		body, _ := json.Marshal(map[string]any{"function": "f", "params": strings.Repeat("x", job.MaxInlineBody)})
-		_, err := in.Publish(t.Context(), Job{Queue: "mail", Key: key, Spec: spec, Body: body})
-		return err
-	}
-	if _, ok := errors.AsType[*job.DuplicateError](enqueue(held, "")); !ok || stored != 0 {
-		t.Errorf("a duplicate of a held key: %t, %d bodies stored", ok, stored)
-	}
-	if _, ok := errors.AsType[*job.RateLimitedError](enqueue(limited, "")); !ok || stored != 0 {
-		t.Errorf("a job over a rate limit: %t, %d bodies stored", ok, stored)
-	}
-	if err := enqueue(brief, ""); stored != 1 {
-		t.Errorf("a key that ends soon: %v, %d bodies stored", err, stored)
-	}
-	if err := enqueue(spec("free"), ""); stored != 2 {
-		t.Errorf("a free key: %v, %d bodies stored", err, stored)
 	}
 }
 
