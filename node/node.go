@@ -257,7 +257,7 @@ func (n *Node) wire() (err error) {
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
-		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load,
+		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load,
 		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})

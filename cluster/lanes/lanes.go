@@ -31,6 +31,7 @@ import (
 type Ack struct {
 	job.Position
 	Duplicate bool // the lane already had it, at this position
+	Repeated  bool // an earlier attempt may have been stored, in another lane
 }
 
 // TickInterval is how often publishes are routed and requests expire.
@@ -132,6 +133,7 @@ func (d *pendingPublish) stored(a Ack) {
 		since = d.started
 	}
 	d.p.inFlight.answered(time.Since(since))
+	a.Repeated = d.maybeStored
 	d.finish(a, nil)
 }
 

@@ -87,7 +87,7 @@ func PressureOf(load Load) Pressure {
 		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.InFlightLimit, slowAnswer)
 	}
 	p.LargeDelay = p.Delay
-	slow(&p.LargeDelay, load.Bodies.delay(streamSlowing), "the stream of large bodies is %.0f %% full of jobs that have not ended, or that a key refused in the last ten minutes: add workers, or raise nats.max_store_bytes", 100*load.Bodies.share())
+	slow(&p.LargeDelay, load.Bodies.delay(streamSlowing), "the stream of large bodies is %.0f %% full of jobs that have not ended, or were refused or replaced within some minutes: add workers, or raise nats.max_store_bytes", 100*load.Bodies.share())
 	return p
 }
 

@@ -51,8 +51,8 @@ func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.R
 // [MaxBodyDelay]. The error is a [*job.UnavailableError] if there is no space, and wraps
 // [job.ErrTooLarge] if there never will be.
 func (w *Writer) StoreBody(ctx context.Context, id string, body []byte) (job.Blob, error) {
-	return w.storeBlob(ctx, &w.bodies, body, func(checksum string) string {
-		return subjects.BodyBlobName(id, time.Now(), checksum)
+	return w.storeBlob(ctx, &w.bodies, body, func(string) string {
+		return subjects.BodyBlobName(id, time.Now(), rand.Text())
 	})
 }
 
@@ -64,7 +64,7 @@ func (w *Writer) StoreResult(ctx context.Context, name string, result []byte) (j
 }
 
 // storeBlob stores data as a blob, or nothing: if a chunk cannot be stored, it removes
-// the others. name returns the blob's name, given a checksum to include.
+// the others. name returns the blob's name, given a checksum that it may include.
 func (w *Writer) storeBlob(ctx context.Context, space *blobSpace, data []byte, name func(checksum string) string) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)

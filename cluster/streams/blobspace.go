@@ -71,7 +71,7 @@ func (s *blobSpace) fullError(size int64) error {
 func (s *blobSpace) fullErrorLocked(size int64) error {
 	reason := fmt.Sprintf("no space for %d bytes: stream %s holds %d of at most %d", size, s.store.stream, s.used+s.added, s.max)
 	if s.store.stream == subjects.StreamBlobs {
-		reason += " for jobs that have not ended, for dead letters, and for ten minutes for jobs that a key refused; space is freed as jobs end or are cancelled, and is more once nats.max_store_bytes is raised"
+		reason += " for jobs that have not ended, for dead letters, and for some minutes for jobs that were refused or replaced; space is freed as jobs end or are cancelled, and is more once nats.max_store_bytes is raised"
 	}
 	return &job.UnavailableError{Reason: reason, RetryAfter: spaceFullDelay}
 }

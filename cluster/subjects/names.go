@@ -72,7 +72,7 @@ const (
 	Relocated   = "yard.relocated" // .<queue>
 	Local       = "yard.local"     // .<node>.…: requests of a node's own clients
 
-	Blobs       = "yard.blob"       // .<owner>.<time>-<checksum>.<chunk>
+	Blobs       = "yard.blob"       // .<owner>.<time>-<suffix>.<chunk>
 	ResultBlobs = "yard.resultblob" // .<job id>.<dispatch>-<checksum>.<chunk>
 )
 
@@ -261,10 +261,10 @@ func NodeVerbSubject(node, verb string) string { return Local + "." + node + ".n
 const blobTime = "20060102T150405Z"
 
 // BodyBlobName returns the name of a blob with the body of a record: the record's id,
-// when the blob was stored, and a checksum, so that different bodies under the same id
-// overwrite nothing.
-func BodyBlobName(owner string, at time.Time, checksum string) string {
-	return token(owner) + "." + at.UTC().Format(blobTime) + "-" + checksum
+// when the blob was stored, and a suffix, which must be unique, so that no two records under
+// the same id share a blob.
+func BodyBlobName(owner string, at time.Time, suffix string) string {
+	return token(owner) + "." + at.UTC().Format(blobTime) + "-" + suffix
 }
 
 // ParseBodyBlob parses the subject of a chunk of a body: the blob's name, and its owner

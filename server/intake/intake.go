@@ -44,6 +44,7 @@ type Config struct {
 	CheckLoad    func() error                                                        // returns an error if no job may be published at present
 	DelayAck     func(large bool, answer func())                                     // calls answer as soon as a job may be acknowledged
 	StoreBody    func(ctx context.Context, id string, body []byte) (job.Blob, error) // stores a large body
+	RemoveBody   func(ctx context.Context, name string) error                        // removes a large body
 	Waiters      *ledgerwait.Waiters
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues
@@ -60,6 +61,7 @@ type Intake struct {
 	cancel   context.CancelFunc
 	barriers errgroup.Group // waits for ReadBarrier
 	blobs    errgroup.Group // stores of large bodies
+	removals errgroup.Group // removals of large bodies
 }
 
 // Limits of concurrent work: jobs that wait for the confirmation that their queue does
@@ -69,7 +71,11 @@ const (
 	MaxBlobs    = 16
 )
 
-// blobTimeout bounds the storing of a large body.
+// maxRemovals is the limit of concurrent removals of large bodies. Beyond it, bodies are left
+// to the authority, which removes those without an owner after some minutes.
+const maxRemovals = 16
+
+// blobTimeout bounds the storing of a large body, and its removal.
 const blobTimeout = 30 * time.Second
 
 // New returns an intake.
@@ -78,13 +84,14 @@ func New(cfg Config) *Intake {
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	in.barriers.SetLimit(MaxBarriers)
 	in.blobs.SetLimit(MaxBlobs)
+	in.removals.SetLimit(maxRemovals)
 	return in
 }
 
 // Close cancels the work under way and waits for it. No job may be published after.
 func (in *Intake) Close() error {
 	in.cancel()
-	return errors.Join(in.barriers.Wait(), in.blobs.Wait())
+	return errors.Join(in.barriers.Wait(), in.blobs.Wait(), in.removals.Wait())
 }
 
 // Publish accepts a job and returns when it is durable or rejected, or for a job with

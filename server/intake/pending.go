@@ -26,6 +26,7 @@ type pending struct {
 	ownID   bool      // the key is a UUID, which may belong to another queue's job
 	large   bool      // its body is stored apart from its record
 	guarded bool      // it has guards (unique, rate limit or debounce keys): the ledger decides whether it becomes a job
+	blob    string    // the name of its body, if that is stored for this record only; "" otherwise
 	at      time.Time // when it was published
 	done    func(Ack, error)
 }
@@ -111,8 +112,8 @@ func (p *pending) accept() {
 }
 
 // publishLarge publishes a job after its body, which is too large for a lane.
-func (p *pending) publishLarge() (err error) {
-	if p.Body, err = p.in.storeBlob(p.id, &p.Spec, p.Body); err != nil {
+func (p *pending) publishLarge() error {
+	if err := p.storeBody(); err != nil {
 		return err
 	}
 	p.publish()
@@ -133,8 +134,14 @@ func (p *pending) publish() {
 // which takes as long as the ingest lag; any other job until it may be acknowledged.
 func (p *pending) receive(ack lanes.Ack, err error) {
 	if err != nil {
+		if !errors.Is(err, streams.ErrUnknown) {
+			p.removeBody()
+		}
 		p.finish(Ack{}, err)
 		return
+	}
+	if ack.Duplicate || ack.Repeated { // another record may refer to the body
+		p.blob = ""
 	}
 	if !ack.Duplicate {
 		p.in.cfg.OnAccept(job.Record{Position: ack.Position, Queue: p.Queue, Key: p.id.String(), Stored: p.at, Body: p.Body})
@@ -159,7 +166,14 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 	switch {
 	case decided:
 		removed := d.Ingested == ledger.IngestedKnown && l.Removed(p.id)
+		// A backup that holds the bodies may have copied the ledger before the decision; a
+		// restore decides again.
+		holder, _ := l.Holder()
+		refused := d.Ingested == ledger.IngestedDuplicate || d.Ingested == ledger.IngestedRateLimited
 		return func() {
+			if refused && holder == "" {
+				p.removeBody()
+			}
 			final, err := ackOf(d, p.id, a.Position, p.named)
 			switch {
 			case removed:
@@ -209,25 +223,43 @@ func (in *Intake) admit(guarded bool) error {
 	return nil
 }
 
-// storeBlob stores a body that is too large for a lane as a blob, and returns the body of
-// the record that refers to it: spec as JSON, without its params.
-func (in *Intake) storeBlob(id job.ID, spec *job.Spec, body []byte) ([]byte, error) {
-	if len(body) > job.MaxBody {
-		return nil, fmt.Errorf("job of %d bytes, at most %d: %w", len(body), job.MaxBody, job.ErrTooLarge)
+// storeBody stores the body of p, which is too large for a lane, as a blob, and replaces it
+// by that of the record that refers to the blob: the specification without its params.
+func (p *pending) storeBody() error {
+	if len(p.Body) > job.MaxBody {
+		return fmt.Errorf("job of %d bytes, at most %d: %w", len(p.Body), job.MaxBody, job.ErrTooLarge)
 	}
-	ctx, cancel := context.WithTimeout(in.ctx, blobTimeout)
+	ctx, cancel := context.WithTimeout(p.in.ctx, blobTimeout)
 	defer cancel()
 	started := time.Now()
-	blob, err := in.cfg.StoreBody(ctx, id.String(), body)
+	blob, err := p.in.cfg.StoreBody(ctx, p.id.String(), p.Body)
 	if err != nil {
-		return nil, fmt.Errorf("store the body: %w", err)
+		return fmt.Errorf("store the body: %w", err)
 	}
+	p.blob = blob.Name
 	if time.Since(started) > streams.MaxBodyDelay/2 { // this node was stopped for a while
-		return nil, &job.UnavailableError{Reason: "the body took too long to store", RetryAfter: time.Second}
+		p.removeBody()
+		return &job.UnavailableError{Reason: "the body took too long to store", RetryAfter: time.Second}
 	}
-	record := *spec
+	record := p.Spec
 	record.Params, record.Payload, record.Blob = nil, nil, &blob
-	return json.Marshal(record)
+	p.Body, err = json.Marshal(record)
+	return err
+}
+
+// removeBody removes the body that was stored for p, if any, because no lane has a record
+// that may become a job and refers to it. If that fails or too many are being removed, the
+// authority removes the body later, as one without an owner.
+func (p *pending) removeBody() {
+	if p.blob == "" || p.in.ctx.Err() != nil {
+		return
+	}
+	p.in.removals.TryGo(func() error {
+		ctx, cancel := context.WithTimeout(p.in.ctx, blobTimeout)
+		defer cancel()
+		_ = p.in.cfg.RemoveBody(ctx, p.blob)
+		return nil
+	})
 }
 
 // staleDecisionError is the answer to a job with a key that the lane has dropped as a

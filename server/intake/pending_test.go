@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
@@ -107,6 +108,96 @@ func TestPublish_TooManyQueues(t *testing.T) {
 	f.Apply(&ledger.RemoveQueue{Name: "q1"})
 	if err := errors.Join(enqueue("q7"), enqueue("another")); err != nil || !slices.Equal(published, []string{"q7", "another"}) {
 		t.Errorf("with space for a queue: %v, published %v", err, published)
+	}
+}
+
+// TestPublish_RemovesBody checks that the body of a large job is removed if the job is
+// refused, unless another record may refer to it or a backup holds it.
+func TestPublish_RemovesBody(t *testing.T) {
+	unique := job.Spec{Function: "f", UniqueKey: new("k"), UniqueTTLMS: new(int64(3_600_000))}
+	limited := job.Spec{Function: "f", RateLimitKey: new("k"), RateLimitMS: new(int64(3_600_000))}
+	debounced := job.Spec{Function: "f", DebounceKey: new("k"), DebounceMS: new(int64(3_600_000))}
+	guards := func(spec job.Spec) *job.Guards {
+		hour := job.Guard{Key: job.GuardKey{1}, TTL: time.Hour}
+		switch {
+		case spec.UniqueKey != nil:
+			return &job.Guards{Unique: hour}
+		case spec.RateLimitKey != nil:
+			return &job.Guards{Rate: hour}
+		}
+		return &job.Guards{Debounce: hour}
+	}
+	for name, c := range map[string]struct {
+		spec    job.Spec
+		ack     lanes.Ack
+		err     error // of the publish
+		free    bool  // no other job has the same key
+		held    bool  // a backup holds the bodies
+		removed bool
+	}{
+		"unique":       {spec: unique, removed: true},
+		"rate limit":   {spec: limited, removed: true},
+		"debounced":    {spec: debounced},
+		"accepted":     {spec: unique, free: true},
+		"backup":       {spec: unique, held: true},
+		"repetition":   {spec: unique, ack: lanes.Ack{Duplicate: true}},
+		"two attempts": {spec: unique, ack: lanes.Ack{Repeated: true}},
+		"not stored":   {spec: unique, err: &job.UnavailableError{Reason: "no lane"}, removed: true},
+		"not known":    {spec: unique, err: streams.ErrUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := fakeledger.New()
+				if c.held {
+					f.Apply(&ledger.Hold{Holder: "backup", Until: time.Now().Add(time.Hour)})
+				}
+				if !c.free {
+					f.Apply(&ledger.Ingest{Identity: "L0", To: 1, CreateQueues: true, Jobs: []job.Job{
+						{ID: job.ID{1}, Queue: "mail", Position: job.Position{Seq: 1}, Guards: guards(c.spec)},
+					}})
+				}
+				w := ledgerwait.New(f, 5*time.Second)
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				var removed []string
+				in := New(Config{
+					Waiters: w, QueuesFull: func() bool { return false }, CreateQueues: true,
+					OnReject: func(error) {}, OnAccept: func(job.Record) {}, CheckLoad: func() error { return nil },
+					StoreBody: func(context.Context, string, []byte) (job.Blob, error) { return job.Blob{Name: "body"}, nil },
+					RemoveBody: func(_ context.Context, name string) error {
+						removed = append(removed, name)
+						return nil
+					},
+					Publish: func(queue, key string, at time.Time, _ []byte, done func(lanes.Ack, error)) {
+						id, _ := job.ParseID(key)
+						ack := c.ack
+						ack.Position = job.Position{Seq: 1}
+						if !c.free {
+							ack.Seq++
+						}
+						if c.err == nil {
+							f.Apply(&ledger.Ingest{Identity: "L0", From: ack.Seq - 1, To: ack.Seq, CreateQueues: true, Jobs: []job.Job{
+								{ID: id, Queue: queue, Position: ack.Position, Accepted: at, Guards: guards(c.spec)},
+							}})
+						}
+						done(ack, c.err)
+					},
+				})
+				body := []byte(`{"function":"f","params":"` + strings.Repeat("x", job.MaxInlineBody) + `"}`)
+				_, err := in.Publish(t.Context(), Job{Queue: "mail", Spec: c.spec, Body: body})
+				if err := in.Close(); err != nil {
+					t.Fatal(err)
+				}
+				stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if got := len(removed) == 1 && removed[0] == "body"; got != c.removed {
+					t.Errorf("removed %q, want that of the body: %t; the job got %v", removed, c.removed, err)
+				}
+			})
+		})
 	}
 }
 
