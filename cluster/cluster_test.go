@@ -99,21 +99,41 @@ func TestEnsureStreams_SmallDisk(t *testing.T) {
 }
 
 // TestApplyRetention_NoSpace checks that the error for bytes that the store does not have
-// names the setting to lower, and that the other settings are applied.
+// names the setting to lower, that the other settings are applied, of the same stream too,
+// and that the defaults come back with the settings removed.
 func TestApplyRetention_NoSpace(t *testing.T) {
 	c := startSingle(t)
-	err := c.Admin.ApplyRetention(t.Context(), job.Retention{
-		{Key: job.RetentionKey{Kept: job.KeptEvents, Bound: job.BoundBytes}, Value: 100 << 30},
-		{Key: job.RetentionKey{Kept: job.KeptLogs, Bound: job.BoundCount}, Value: 1234},
-	})
-	const want = "YARD_EVENTS: the members have no space for 107374182400 bytes: set events.bytes lower"
-	if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%v; want only %s", err, want)
-	}
-	for _, u := range c.Reader.Usage(t.Context(), 1) {
-		if u.Stream == subjects.StreamLogs && u.LimitMessages != 1234 {
-			t.Errorf("logs are bounded to %d messages", u.LimitMessages)
+	usage := func() (events, logs streams.Usage) {
+		for _, u := range c.Reader.Usage(t.Context(), 1) {
+			switch u.Stream {
+			case subjects.StreamEvents:
+				events = u
+			case subjects.StreamLogs:
+				logs = u
+			}
 		}
+		return events, logs
+	}
+	eventsBefore, logsBefore := usage()
+	for range 2 {
+		err := c.Admin.ApplyRetention(t.Context(), job.Retention{
+			{Key: job.RetentionKey{Kept: job.KeptEvents, Bound: job.BoundBytes}, Value: 100 << 30},
+			{Key: job.RetentionKey{Kept: job.KeptEvents, Bound: job.BoundAge}, Value: int64(time.Hour)},
+			{Key: job.RetentionKey{Kept: job.KeptLogs, Bound: job.BoundCount}, Value: 1234},
+		})
+		const want = "YARD_EVENTS: the members have no space for 107374182400 bytes: set events.bytes lower"
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v; want only %s", err, want)
+		}
+		if events, logs := usage(); logs.LimitMessages != 1234 || events.MaxAge != time.Hour || events.LimitBytes != eventsBefore.LimitBytes {
+			t.Errorf("history has the bounds %+v, logs %+v", events, logs)
+		}
+	}
+	if err := c.Admin.ApplyRetention(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if events, logs := usage(); logs.LimitMessages != logsBefore.LimitMessages || events.MaxAge != eventsBefore.MaxAge {
+		t.Errorf("history has the bounds %+v after the reset, logs %+v", events, logs)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,16 +60,39 @@ func (a *Admin) ApplyRetention(ctx context.Context, settings job.Retention) erro
 		if errors.Is(err, ErrStreamMissing) {
 			continue
 		}
-		if err == nil && stream.apply(&info.Config, settings) {
-			if _, err = a.local.JS.UpdateStream(ctx, info.Config); isNoSpace(err) {
-				err = fmt.Errorf("the members have no space for %d bytes: set %s lower, or raise nats.max_store_bytes on every member and restart them", info.Config.MaxBytes, job.RetentionKey{Kept: stream.kept, Bound: job.BoundBytes})
-			}
+		if err == nil {
+			err = a.applyRetention(ctx, &stream, &info.Config, settings)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", stream.defaults.Name, err))
 		}
 	}
 	return errors.Join(append(errs, a.raiseBounds(ctx))...)
+}
+
+// applyRetention gives one stream, which has the configuration current, the bounds of
+// settings. If the members have no space for the bytes, it applies the other bounds, and
+// returns an error.
+func (a *Admin) applyRetention(ctx context.Context, stream *retainedStream, current *jetstream.StreamConfig, settings job.Retention) error {
+	wanted := *current
+	if !stream.apply(&wanted, settings) {
+		return nil
+	}
+	_, err := a.local.JS.UpdateStream(ctx, wanted)
+	if !isNoSpace(err) {
+		return err
+	}
+	part := ""
+	if stream.share > 1 {
+		part = fmt.Sprintf(", 1/%d of %s,", stream.share, stream.key(job.BoundBytes))
+	}
+	err = fmt.Errorf("the members have no space for %d bytes%s: set %s lower, or raise nats.max_store_bytes on every member and restart them",
+		wanted.MaxBytes, part, stream.key(job.BoundBytes))
+	if wanted.MaxBytes = current.MaxBytes; wanted.MaxAge == current.MaxAge && wanted.MaxMsgs == current.MaxMsgs && maps.Equal(wanted.Metadata, current.Metadata) {
+		return err
+	}
+	_, err2 := a.local.JS.UpdateStream(ctx, wanted)
+	return errors.Join(err, err2)
 }
 
 // isNoSpace reports whether err means that the members cannot reserve the bytes of a stream.
@@ -111,11 +135,17 @@ func (r *retainedStream) apply(cfg *jetstream.StreamConfig, settings job.Retenti
 	if slices.Equal(before, set) {
 		return changed
 	}
+	cfg.Metadata = maps.Clone(cfg.Metadata)
 	if cfg.Metadata == nil {
 		cfg.Metadata = map[string]string{}
 	}
 	cfg.Metadata[metaRetention] = strings.Join(set, " ")
 	return true
+}
+
+// key returns the key of the setting of one bound.
+func (r *retainedStream) key(bound job.Bound) job.RetentionKey {
+	return job.RetentionKey{Kept: r.kept, Bound: bound}
 }
 
 // EvictDeadLetters removes the dead letters of a queue that were stored before a time, and
