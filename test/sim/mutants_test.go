@@ -136,18 +136,25 @@ func TestMutants(t *testing.T) {
 // that go build's -overlay flag reads.
 func (m *mutant) writeOverlay(t *testing.T, root, overlay string) {
 	t.Helper()
-	files := map[string]string{}
-	for i, e := range m.edits {
+	edited := map[string]string{} // the text of each file
+	for _, e := range m.edits {
 		name := filepath.Join(root, e.file)
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
+		if _, ok := edited[name]; !ok {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			edited[name] = string(text)
 		}
-		if n := strings.Count(string(text), e.old); n != 1 {
+		if n := strings.Count(edited[name], e.old); n != 1 {
 			t.Fatalf("%s contains %d times\n%s\nwant once: adapt the mutant to the changed source", e.file, n, e.old)
 		}
-		files[name] = filepath.Join(filepath.Dir(overlay), fmt.Sprintf("%d.go", i))
-		if err := os.WriteFile(files[name], []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+		edited[name] = strings.Replace(edited[name], e.old, e.new, 1)
+	}
+	files := map[string]string{}
+	for name, text := range edited {
+		files[name] = filepath.Join(filepath.Dir(overlay), fmt.Sprintf("%d.go", len(files)))
+		if err := os.WriteFile(files[name], []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
