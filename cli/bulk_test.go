@@ -88,6 +88,8 @@ func TestBulk(t *testing.T) {
 			in.WriteString(`{"function":"f","id":null,"queue":null }` + "\n")
 		case 14:
 			in.WriteString(`{"function":"f","id":5}` + "\n")
+		case 15:
+			in.WriteString("{\"function\":\"caf\xe9\"}\n")
 		default:
 			fmt.Fprintf(&in, `{"function":"f","params":{"line":%d}}`+"\n", line)
 		}
@@ -101,8 +103,8 @@ func TestBulk(t *testing.T) {
 	got := f.run(t, "enqueue", "mail", "--bulk", file, "--json")
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	const accepted = lines - 6
-	summary := fmt.Sprintf("yardmaster: %d accepted, 0 already known, 5 refused\nyardmaster: line 7: the line is not a job", accepted)
+	const accepted = lines - 7
+	summary := fmt.Sprintf("yardmaster: %d accepted, 0 already known, 6 refused\nyardmaster: line 7: the line is not a job", accepted)
 	if got.code != 1 || !strings.HasPrefix(got.err, summary) {
 		t.Errorf("code %d, %s", got.code, got.err)
 	}
@@ -129,7 +131,7 @@ func TestBulk(t *testing.T) {
 		if want == 9 {
 			want++ // an empty line is no job
 		}
-		code := map[int]string{7: "400", 8: "400", 10: "413", 11: "429", 14: "400"}[item.Line]
+		code := map[int]string{7: "400", 8: "400", 10: "413", 11: "429", 14: "400", 15: "400"}[item.Line]
 		switch {
 		case item.Line != want:
 			t.Fatalf("got the result of line %d, want that of line %d", item.Line, want)

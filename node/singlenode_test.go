@@ -278,6 +278,7 @@ func TestViewer_NotFound(t *testing.T) {
 		}
 	}
 	var forgotten job.ID
+	var kept intake.Ack
 	for _, key := range []string{"first", "second"} {
 		ack, err := enqueue(n, "mail", `{"params":{}}`, key, false)
 		if err != nil {
@@ -289,16 +290,33 @@ func TestViewer_NotFound(t *testing.T) {
 		if _, err := n.proposer.Propose(t.Context(), &ledger.CancelJob{Job: ack.ID}); err != nil {
 			t.Fatal(err)
 		}
-		forgotten = cmp.Or(forgotten, ack.ID)
+		forgotten, kept = cmp.Or(forgotten, ack.ID), ack
+	}
+	removed, err := enqueue(n, "post", `{"params":{}}`, "removed", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.viewer.Locate(t.Context(), "removed", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []ledger.Command{&ledger.RemoveJob{Job: removed.ID}, &ledger.RemoveQueue{Name: "post"}} {
+		if _, err := n.proposer.Propose(t.Context(), command); err != nil {
+			t.Fatal(err)
+		}
 	}
 	const (
 		ended = "it has ended, and its record was removed "
-		yard  = "1d after its end or 200000 later ends, by the yard's settings, unless its queue has its own"
-		queue = "1d after its end or 1 later ends, by its queue's settings"
+		yard  = "1d after its end, or sooner if the yard has more than 200000 ended jobs, unless its queue has settings of its own (retention finished.age, finished.count)"
+		queue = "1d after its end, or sooner if its queue has more than 1 ended jobs (retention finished.age, finished.count)"
+		byAct = "it was removed at a caller's request"
 	)
 	for _, c := range []struct{ text, queue, want string }{
 		{"first", "", ended + yard}, {"first", "mail", ended + yard}, {"mail:first", "", ended + yard}, {forgotten.String(), "", ended + yard},
-		{"third", "", yard}, {"third", "mail", queue}, {job.ID{9}.String(), "", yard},
+		{"third", "", yard}, {"third", "mail", queue}, {"mail:third", "", queue}, {"no:third", "", yard}, {job.ID{9}.String(), "", yard},
+		{"removed", "post", byAct}, {"post:removed", "", byAct}, {removed.ID.String(), "", byAct},
+		{"third", "nowhere", `"third": job does not exist, nor does queue "nowhere"`},
+		{kept.ID.String(), "other", "job does not exist in queue other; it is a job of queue mail"},
+		{"other:" + kept.ID.String(), "", "1d after its end"},
 	} {
 		id, err := n.viewer.Locate(t.Context(), c.text, c.queue)
 		if err == nil {

@@ -62,7 +62,10 @@ func bulkItemOf(reply api.EnqueueReply, err error) api.BulkResult {
 		return api.BulkResult{ID: &reply.ID, Queue: reply.Queue, Duplicate: reply.Duplicate, Debounced: reply.Debounced}
 	}
 	apiErr := cluster.AsAPIError(err)
-	text := strings.ToValidUTF8(apiErr.Text[:min(len(apiErr.Text), maxBulkText)], "")
+	text := apiErr.Text
+	if len(text) > maxBulkText {
+		text = strings.ToValidUTF8(text[:maxBulkText-len("…")], "") + "…"
+	}
 	return api.BulkResult{Error: &api.BulkError{Code: apiErr.Code, Message: text, RetryAfterMS: apiErr.RetryAfter.Milliseconds()}}
 }
 

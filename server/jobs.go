@@ -3,10 +3,12 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -67,8 +69,11 @@ const (
 // While it is not certain whether the job exists, wait keeps looking for it.
 func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	wait := defaultWait
-	if q.TimeoutMS > 0 {
-		wait = min(time.Duration(q.TimeoutMS)*time.Millisecond, MaxWait)
+	if q.TimeoutMS != 0 {
+		if q.TimeoutMS < 0 || q.TimeoutMS > MaxWait.Milliseconds() {
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("timeout_ms is %d; must be 0, which means %s, or 1 to %d", q.TimeoutMS, duration.Format(defaultWait), MaxWait.Milliseconds())}
+		}
+		wait = time.Duration(q.TimeoutMS) * time.Millisecond
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -132,7 +137,7 @@ func (h *Jobs) remove(ctx context.Context, q *api.JobRequest) (*api.JobRemoved, 
 		return nil, err
 	}
 	if _, err := commit(ctx, h.Authority, &ledger.RemoveJob{Job: id}); err != nil {
-		return nil, err
+		return nil, h.Viewer.Explain(err, id)
 	}
 	return &api.JobRemoved{ID: id, Removed: true}, nil
 }

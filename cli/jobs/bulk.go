@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
@@ -206,20 +207,22 @@ func (b *bulk) parseLine(line int, text []byte, tooLong bool) bulkItem {
 	}
 	var parsed struct{ ID, Queue string } // the line is sent unchanged, so that its numbers keep all their digits
 	err := json.Unmarshal(text, &parsed)
-	if _, mistyped := errors.AsType[*json.UnmarshalTypeError](err); mistyped && text[0] == '{' {
-		item.job = bytes.Clone(text) // the node refuses it and names the field
-		return item
+	_, mistyped := errors.AsType[*json.UnmarshalTypeError](err)
+	reason := ""
+	switch {
+	case !utf8.Valid(text): // a node would refuse the whole request
+		reason = "it has bytes that are not UTF-8"
+	case text[0] != '{':
+		reason = "it is not an object"
+	case err != nil && !mistyped:
+		reason = err.Error()
 	}
-	if err != nil || text[0] != '{' {
-		reason := "it is not an object"
-		if err != nil {
-			reason = err.Error()
-		}
+	if reason != "" {
 		item.Error = &api.BulkError{Code: api.CodeInvalid, Message: fmt.Sprintf(`the line is not a job as JSON, like {"function":"send"}: %s`, reason)}
 		return item
 	}
 	item.job = bytes.Clone(text)
-	if parsed.ID != "" {
+	if parsed.ID != "" || mistyped { // a mistyped field is named by the node, which refuses the line
 		return item
 	}
 

@@ -104,41 +104,79 @@ func (v *Viewer) catchUpWith(ctx context.Context, lane uint8) error {
 }
 
 // find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
-// key, of the given queue or else of the only queue with such a job.
+// key, of the given queue or else of the only queue with such a job. An error for a job of
+// another queue than the given one wraps [job.ErrJobNotFound].
 func (v *Viewer) find(text, queue string) (job.ID, error) {
 	if id, err := job.ParseID(text); err == nil {
-		return id, nil
+		return id, v.checkQueue(id, queue)
 	}
+	var inQueue error // of the text as "<queue>:<…>"
 	if prefix, name, found := strings.Cut(text, ":"); found && queue == "" && job.ValidQueue(prefix) == nil {
-		if id, err := v.find(name, prefix); err == nil {
+		id, err := v.find(name, prefix)
+		if err == nil {
 			return id, nil
 		}
+		inQueue = err
 	}
-	var found job.ID
+	var id job.ID
 	var err error
 	v.Ledger.View(func(l *ledger.Ledger) {
-		err = fmt.Errorf("%q: %w; the record of a job is removed %s", text, job.ErrJobNotFound, keptUntil(l, queue))
-		for _, q := range l.Queues() {
-			if queue != "" && q.Name != queue {
-				continue
+		if id, err = findKey(l, text, queue); errors.Is(err, job.ErrJobNotFound) && inQueue != nil {
+			if prefix, _, _ := strings.Cut(text, ":"); hasQueue(l, prefix) {
+				err = inQueue
 			}
-			id, badKey := job.KeyID(q.Name, text)
-			if badKey != nil {
-				err = badKey
-				return
-			}
-			owner, known := l.Known(id)
-			if owner != q.Name && (!found.IsZero() || !known) { // a job that is forgotten or removed is better than none
-				continue
-			}
-			if other, _ := l.Known(found); other != "" {
-				err = &job.InvalidError{Reason: fmt.Sprintf("queues %s and %s have a job with the key %q; name the queue", other, q.Name, text)}
-				return
-			}
-			found, err = id, nil
 		}
 	})
-	return found, err
+	return id, err
+}
+
+// checkQueue returns an error if queue is not "" and id is that of a job of another queue.
+func (v *Viewer) checkQueue(id job.ID, queue string) (err error) {
+	v.Ledger.View(func(l *ledger.Ledger) {
+		if owner, _ := l.Known(id); queue != "" && owner != "" && owner != queue {
+			err = fmt.Errorf("%s: %w in queue %s; it is a job of queue %s", id, job.ErrJobNotFound, queue, owner)
+		}
+	})
+	return err
+}
+
+// hasQueue reports whether l has a queue.
+func hasQueue(l *ledger.Ledger, name string) bool {
+	_, ok := l.Queue(name)
+	return ok
+}
+
+// findKey returns the id of the job with a key, of the given queue or else of the only queue
+// with such a job. A job that l has had is better than none.
+func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
+	queues := []string{queue}
+	if queue == "" {
+		queues = nil
+		for _, q := range l.Queues() {
+			queues = append(queues, q.Name)
+		}
+	}
+	for _, name := range queues {
+		id, err := job.KeyID(name, key)
+		if err != nil {
+			return job.ID{}, err
+		}
+		owner, known := l.Known(id)
+		if owner != name && (!found.IsZero() || !known) {
+			continue
+		}
+		if other, _ := l.Known(found); other != "" {
+			return job.ID{}, &job.InvalidError{Reason: fmt.Sprintf("queues %s and %s have a job with the key %q; name the queue", other, name, key)}
+		}
+		found = id
+	}
+	switch {
+	case !found.IsZero():
+		return found, nil
+	case queue != "" && !hasQueue(l, queue):
+		return found, fmt.Errorf("%q: %w, nor does queue %q", key, job.ErrJobNotFound, queue)
+	}
+	return found, fmt.Errorf("%q: %w; the record of a job is removed %s", key, job.ErrJobNotFound, keptUntil(l, queue))
 }
 
 // Summary returns a job from the ledger, without its body and its result.
@@ -179,7 +217,7 @@ func (v *Viewer) notFoundError(id job.ID) (err error) {
 	v.Ledger.View(func(l *ledger.Ledger) {
 		switch _, forgotten := l.Known(id); {
 		case l.Removed(id):
-			err = fmt.Errorf("%s: %w any more: it was removed at a caller's request; 'yardmaster events --since 0 --job %s' shows when and by whom", id, job.ErrJobNotFound, id)
+			err = fmt.Errorf("%s: %w any more: it was removed at a caller's request, alone or with others; 'yardmaster events --since 0 --type operator-acted' shows when and by whom", id, job.ErrJobNotFound)
 		case forgotten:
 			err = fmt.Errorf("%s: %w any more: it has ended, and its record was removed %s", id, job.ErrJobNotFound, keptUntil(l, ""))
 		default:
@@ -193,14 +231,14 @@ func (v *Viewer) notFoundError(id job.ID) (err error) {
 // sentence. If queue is "", the queue is unknown.
 func keptUntil(l *ledger.Ledger, queue string) string {
 	age, count, ofQueue := l.FinishedLimits(queue)
-	whose := "by the yard's settings"
+	whose, unless := "the yard", ""
 	switch {
 	case ofQueue:
-		whose = "by its queue's settings"
+		whose = "its queue"
 	case queue == "":
-		whose += ", unless its queue has its own"
+		unless = ", unless its queue has settings of its own"
 	}
-	return fmt.Sprintf("%s after its end or %d later ends, %s (retention finished.age, finished.count)", duration.Format(age), count, whose)
+	return fmt.Sprintf("%s after its end, or sooner if %s has more than %d ended jobs%s (retention finished.age, finished.count)", duration.Format(age), whose, count, unless)
 }
 
 // Full returns a job with its body, progress and result. A result of more than limit
