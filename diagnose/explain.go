@@ -160,11 +160,6 @@ func (g *Diagnoser) explainMissing(ctx context.Context, q *api.JobRequest, id jo
 	if err != nil && !unsure && !errors.Is(err, job.ErrJobNotFound) {
 		return nil, err
 	}
-	if err != nil && !unsure { // no job has this key, but the ledger may have an id that it stands for
-		if forgotten, ok := g.findForgotten(q); ok {
-			id, err = forgotten, nil
-		}
-	}
 	e := &api.JobExplanation{ID: id, Reasons: []api.Reason{}, Observed: g.provenance(), History: api.JobHistory{Events: []json.RawMessage{}}}
 	if g.explainDecision(e, q) {
 		return e, nil
@@ -197,6 +192,6 @@ func (g *Diagnoser) explainMissing(ctx context.Context, q *api.JobRequest, id jo
 		e.Reasons = []api.Reason{{Code: api.ReasonForgotten, Text: text}}
 	}
 	e.Verdict = sentence(e.Reasons[0].Text)
-	e.History.Note = "not searched; 'yardmaster events --since 0 --job <id>' searches all history"
+	e.History.Note = fmt.Sprintf("not searched; 'yardmaster events --since 0 --job %s' searches all history", e.ID)
 	return e, nil
 }

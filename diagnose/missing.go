@@ -80,20 +80,6 @@ func candidateIDs(l *ledger.Ledger, q *api.JobRequest) (ids []job.ID) {
 	return ids
 }
 
-// findForgotten finds a job that a request may mean and of which the ledger only has the
-// id.
-func (g *Diagnoser) findForgotten(q *api.JobRequest) (found job.ID, ok bool) {
-	g.cfg.View(func(l *ledger.Ledger) {
-		for _, id := range candidateIDs(l, q) {
-			if queue, known := l.Known(id); known && queue == "" {
-				found, ok = id, true
-				return
-			}
-		}
-	})
-	return found, ok
-}
-
 // maxScanned is how many records of a lane are searched for one that is not ingested
 // yet.
 const maxScanned = 2048

@@ -31,7 +31,7 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 	if !r.cfg.Clustered && anyLaneLed(lanes) {
 		healthErr = nil // on a single server a stream that is being created looks like one that was lost
 	}
-	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(r.cfg.Warnings(), downWarnings(memberStatuses(r.cfg.Raft(), &authority))...)}
+	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(r.cfg.Warnings(), r.downWarnings(memberStatuses(r.cfg.Raft(), &authority))...)}
 	state.Warnings = append(append(state.Warnings, authority.Warnings...), fullWarnings(streams)...)
 	accepting, reasons := acceptingJobs(healthErr, lanes)
 	state.Accepting = accepting && r.cfg.Monitor.ClosedReason() == ""
@@ -48,10 +48,11 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 	return state
 }
 
-// downWarnings returns a warning for each member that is down.
-func downWarnings(members []api.MemberStatus) (warnings []string) {
+// downWarnings returns a warning for each member that is down. This node is not, even if it
+// has just started and the authority has not heard from it.
+func (r *Reporter) downWarnings(members []api.MemberStatus) (warnings []string) {
 	for i := range members {
-		if members[i].State == "down" {
+		if members[i].State == "down" && members[i].Name != r.cfg.Node {
 			warnings = append(warnings, "member "+members[i].Name+" is down: start it; until then, the loss of another member may cost the majority")
 		}
 	}

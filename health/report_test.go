@@ -80,15 +80,16 @@ func TestStreamsNotMade(t *testing.T) {
 }
 
 // A yard that is ready warns of a member that is down, or that the authority does not know,
-// and not of any while the authority is silent.
+// except the node itself, and not of any while the authority is silent.
 func TestDownWarnings(t *testing.T) {
 	raft := consensus.Status{Leader: "n1", Members: []consensus.MemberInfo{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}}
-	nodes := []api.NodeStatus{{Name: "n1"}, {Name: "n2", Silent: true}}
-	got := strings.Join(downWarnings(memberStatuses(raft, &scheduler.AuthorityStatus{Nodes: nodes})), "\n")
+	nodes := []api.NodeStatus{{Name: "n1", Silent: true}, {Name: "n2", Silent: true}}
+	r := &Reporter{cfg: ReporterConfig{Node: "n1"}}
+	got := strings.Join(r.downWarnings(memberStatuses(raft, &scheduler.AuthorityStatus{Nodes: nodes})), "\n")
 	if strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "member n2 is down: start it") || !strings.Contains(got, "\nmember n3 is down") {
 		t.Errorf("%q", got)
 	}
-	if got := downWarnings(memberStatuses(raft, &scheduler.AuthorityStatus{Error: "no answer"})); got != nil {
+	if got := r.downWarnings(memberStatuses(raft, &scheduler.AuthorityStatus{Error: "no answer"})); got != nil {
 		t.Errorf("without the authority: %q", got)
 	}
 }
