@@ -110,6 +110,12 @@ func TestWeb_JobRetry_RelocatedFull(t *testing.T) {
 	params := strings.Repeat("x", 60<<10)
 	failed := failedJob(t, n, "mail", `{"params":{"text":"`+params+`"}}`)
 	purgeRecord(t, n, failed.job)
+	hold := func(until time.Time) {
+		if _, err := n.proposer.Propose(t.Context(), &ledger.Hold{Holder: "test", Until: until}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold(time.Now().Add(time.Hour)) // no job refers to the copies that fill the stream, so they would be reclaimed
 	other := job.Record{Queue: "mail", Body: []byte(params)}
 	var copies []uint64
 	for i := 1; ; i++ {
@@ -131,6 +137,7 @@ func TestWeb_JobRetry_RelocatedFull(t *testing.T) {
 	if r := retry(); r.status != http.StatusServiceUnavailable || !strings.Contains(string(r.body), subjects.StreamRelocated) {
 		t.Errorf("with a full stream: %s", r)
 	}
+	hold(time.Time{})
 	purge(t, n, job.RelocatedLane, copies[len(copies)-1])
 	retry().decode(t, http.StatusOK, nil)
 }
