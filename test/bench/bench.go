@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,8 +48,9 @@ type experiment struct {
 	name, unit string
 	target     target
 	note       string
-	once       bool // measure one round only: the figure hardly varies
+	rounds     int // to measure; 0 means Options.Rounds. 1 is for a figure that hardly varies
 	run        measurement
+	check      func() error // of what all rounds together must have done; nil: nothing
 }
 
 // suite is a set of experiments that share the same processes.
@@ -56,6 +58,9 @@ type suite struct {
 	name  string
 	names []experiment
 	open  func(t *task) // starts the processes that the experiments use; nil: none
+	// interleaved has the experiments take turns, round by round, so that the speed of the
+	// machine, which varies, is the same for a figure and its floor.
+	interleaved bool
 }
 
 // measurement measures one round.
@@ -146,43 +151,56 @@ func (b *bench) runSuite(t *task, s suite) {
 	if s.open != nil {
 		s.open(t)
 	}
-	for _, e := range wanted {
-		b.measure(t, e)
+	if s.interleaved {
+		b.measure(t, wanted)
+		return
+	}
+	for i := range wanted {
+		b.measure(t, wanted[i:i+1])
 	}
 }
 
-// measure runs all rounds of an experiment and records its figure.
-func (b *bench) measure(t *task, e experiment) {
-	f := Figure{Name: e.name, Unit: e.unit, Note: e.note}
-	rounds := b.Rounds
-	if e.once {
-		rounds = 1
+// measure runs all rounds of some experiments, which take turns, and records their figures.
+func (b *bench) measure(t *task, experiments []experiment) {
+	figures := make([]Figure, len(experiments))
+	for n, left := 0, true; left; n++ {
+		left = false
+		for i := range experiments {
+			rounds := cmp.Or(experiments[i].rounds, b.Rounds)
+			if n < rounds && figures[i].Skipped == "" {
+				b.measureRound(t, &experiments[i], &figures[i])
+				left = left || n+1 < rounds
+			}
+		}
 	}
-	for range rounds {
-		var r round
-		err := perform(t, t.dir, func(t *task) { r = e.run(t) })
-		if skipped := (*skippedError)(nil); errors.As(err, &skipped) {
-			f.Skipped = skipped.reason
-			break
-		}
-		if err != nil {
-			must.Do(fmt.Errorf("%s: %w", e.name, err))
-		}
-		f.Rounds = append(f.Rounds, r.value)
-		if r.p99 > 0 {
-			f.P99Rounds = append(f.P99Rounds, r.p99)
-		}
-		f.Jobs += r.jobs
-		f.Settled += r.settled
-		f.Repeated += r.repeated
-		f.Accepted += r.accepted / float64(rounds)
-		f.Cores += r.cores / float64(rounds)
-		f.Load += r.load / float64(rounds)
-		f.Machine += r.machine / float64(rounds)
+	for i := range figures {
+		b.record(&experiments[i], &figures[i])
 	}
-	f.Value, f.P99 = median(f.Rounds), median(f.P99Rounds)
+}
+
+// measureRound runs one round of an experiment and adds it to the figure.
+func (b *bench) measureRound(t *task, e *experiment, f *Figure) {
+	var r round
+	err := perform(t, t.dir, func(t *task) { r = e.run(t) })
+	if skipped := (*skippedError)(nil); errors.As(err, &skipped) {
+		f.Skipped = skipped.reason
+		return
+	}
+	if err != nil {
+		must.Do(fmt.Errorf("%s: %w", e.name, err))
+	}
+	f.add(r)
+}
+
+// record completes a figure from its rounds and writes it.
+func (b *bench) record(e *experiment, f *Figure) {
+	f.Name, f.Unit, f.Note = e.name, e.unit, e.note
+	if e.check != nil && f.Skipped == "" {
+		must.Do(e.check())
+	}
+	f.finish()
 	f.compare(e.target, b.figures)
-	b.figures = append(b.figures, f)
+	b.figures = append(b.figures, *f)
 	b.logf("  %-22s %s", f.Name, f.value())
 	if b.Out != nil {
 		must.Do(json.NewEncoder(b.Out).Encode(f))
@@ -199,7 +217,7 @@ func (b *bench) logf(format string, v ...any) {
 // suites returns all suites in the order in which they run.
 func (b *bench) suites() []suite {
 	return []suite{
-		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.threeSuite(), b.singleSuite(),
+		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.threeSuite(), b.sustainedSuite(), b.singleSuite(),
 		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
 		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
 	}
@@ -286,12 +304,51 @@ func (b *bench) threeSuite() suite {
 				return cl.rrq(t, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
 			},
 				note: "a pool of one process with 32 slots on each node"},
-			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
+			{name: "yard3.history", unit: "bytes/job", rounds: 1, target: target{atMost: 150},
 				run: func(t *task) round { return cl.history(t, b.sync) }},
 			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
 				run: func(t *task) round { return cl.roundTrip(t, queuePlain, "") }},
 			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same with a runner",
 				run: func(t *task) round { return cl.roundTrip(t, queueRRQ, functionRRQ) }},
+		},
+	}
+}
+
+// Parameters of a sustained load: a million jobs, so that snapshots are taken and records of
+// finished jobs removed meanwhile.
+const (
+	sustainedRounds = 10
+	sustainedJobs   = million / sustainedRounds // of each round
+)
+
+// sustainedSuite measures a cluster under a load that lasts, in turn with a work queue.
+func (b *bench) sustainedSuite() suite {
+	var p *peers
+	var cl *benchCluster
+	open := b.openCluster(procs.Options{Nodes: 3}, &cl)
+	generate := func(t *task, l *load) { l.async(t, sustainedJobs, window) }
+	snapshots := make(map[string]bool)
+	return suite{
+		name: "sustained", interleaved: true,
+		open: func(t *task) {
+			p = startPeers(t, b.self)
+			open(t)
+		},
+		names: []experiment{
+			{name: "floor.queue.sustained", unit: jobsPerSecond, rounds: sustainedRounds,
+				run: func(t *task) round { return p.workQueue(t, false, generate) }},
+			{name: "yard3.sustained", unit: jobsPerSecond, rounds: sustainedRounds, target: target{floor: "floor.queue.sustained", ratio: 0.8},
+				run: func(t *task) round {
+					r := cl.overhop(t, queuePlain, plain(queuePlain), false, generate)
+					cl.addSnapshots(snapshots)
+					return r
+				},
+				check: func() error {
+					if len(snapshots) < len(cl.Nodes) {
+						return fmt.Errorf("only %d snapshots were taken, want one of each node", len(snapshots))
+					}
+					return nil
+				}},
 		},
 	}
 }
@@ -321,9 +378,9 @@ func (b *bench) ledgerSuite() suite {
 		name: "ledger",
 		names: []experiment{
 			{name: "ledger.apply.1k", unit: "ns/command", run: apply(1000)},
-			{name: "ledger.apply.1m", unit: "ns/command", run: apply(million), once: true, target: target{floor: "ledger.apply.1k", maxRatio: 1.1}},
-			{name: "ledger.bytes.1m", unit: "bytes/job", run: measureSize, once: true, target: target{atMost: 250}},
-			{name: "ledger.copy.1m", unit: milliseconds, run: measureCopy, once: true, target: target{atMost: 10}},
+			{name: "ledger.apply.1m", unit: "ns/command", run: apply(million), rounds: 1, target: target{floor: "ledger.apply.1k", maxRatio: 1.1}},
+			{name: "ledger.bytes.1m", unit: "bytes/job", run: measureSize, rounds: 1, target: target{atMost: 250}},
+			{name: "ledger.copy.1m", unit: milliseconds, run: measureCopy, rounds: 1, target: target{atMost: 10}},
 		},
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -69,6 +72,15 @@ func (c *benchCluster) cpu() (sum time.Duration) {
 func (b *bench) newClusterForRound(t *task, o procs.Options) *benchCluster {
 	o.Dir, o.Binary = t.newDir(), b.Binary
 	return startCluster(t, o)
+}
+
+// addSnapshots adds the paths of the snapshots that the nodes have on disk.
+func (c *benchCluster) addSnapshots(seen map[string]bool) {
+	for _, n := range c.Nodes {
+		for _, path := range must.Get(filepath.Glob(filepath.Join(n.DataDir, "raft", "snapshots", "*", "meta.json"))) {
+			seen[path] = true
+		}
+	}
 }
 
 // awaitLanes waits until every node leads its own lane. The authority moves the
@@ -273,6 +285,7 @@ type natsConn struct {
 type call struct {
 	message *nats.Msg
 	sent    time.Time // the last time
+	again   *atomic.Int64
 	done    func(*nats.Msg, error)
 }
 
@@ -308,17 +321,17 @@ func dialAllNATS(t *task, urls []string, running ...*procs.Process) (callers []*
 }
 
 func (c *natsConn) submit(l *load, i int, due time.Duration, done func(error)) {
-	c.call(l.message(i, due), func(_ *nats.Msg, err error) { done(err) })
+	c.call(l.message(i, due), &l.repeated, func(_ *nats.Msg, err error) { done(err) })
 }
 
-// call sends m. done is called once, from the goroutine of the connection, and must
-// not block.
-func (c *natsConn) call(m *nats.Msg, done func(*nats.Msg, error)) {
+// call sends m, and again while the node asks to try later, which repeated counts. done is
+// called once, from the goroutine of the connection, and must not block.
+func (c *natsConn) call(m *nats.Msg, repeated *atomic.Int64, done func(*nats.Msg, error)) {
 	c.mu.Lock()
 	c.last++
 	token := strconv.FormatUint(c.last, 36)
 	m.Reply = c.prefix + token
-	c.waiting[token] = &call{m, time.Now(), done}
+	c.waiting[token] = &call{m, time.Now(), repeated, done}
 	c.mu.Unlock()
 	if err := c.nc.PublishMsg(m); err != nil && c.takePending(token) != nil {
 		done(nil, err)
@@ -358,7 +371,7 @@ func (c *natsConn) repeat(after time.Duration) (n int) {
 func (c *natsConn) answered(m *nats.Msg) {
 	token := m.Subject[len(c.prefix):]
 	err := refusal(m)
-	if errors.Is(err, nats.ErrNoResponders) && c.retryLater(token) {
+	if errors.Is(err, nats.ErrNoResponders) && c.retryLater(token) || isBusy(err) && c.retryBusy(token) {
 		return
 	}
 	if done := c.takePending(token); done != nil {
@@ -380,6 +393,32 @@ func (c *natsConn) retryLater(token string) bool {
 		return false
 	}
 	k.sent = time.Now().Add(leaderless - repeatAfter)
+	return true
+}
+
+// busyDelay is the delay that a node asks for when it refuses a job because of its load.
+const busyDelay = time.Second
+
+// isBusy reports whether err is the refusal of a node that asks to try again.
+func isBusy(err error) bool { return err != nil && strings.Contains(err.Error(), "try again in") }
+
+// retryBusy reports whether a call is waiting, and if so sends it again after busyDelay.
+func (c *natsConn) retryBusy(token string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.waiting[token]
+	if k == nil {
+		return false
+	}
+	k.sent = time.Now().Add(busyDelay)
+	k.again.Add(1)
+	time.AfterFunc(busyDelay, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.waiting[token] == k {
+			_ = c.nc.PublishMsg(k.message) // on failure, repeated like an unanswered one
+		}
+	})
 	return true
 }
 

@@ -33,6 +33,10 @@ type Figure struct {
 	// above Cores and Load, other work disturbed the measurement.
 	Machine float64 `json:"machine_cores,omitempty"`
 
+	// Micros is the processor time of nodes or peers and of this process for one job, in
+	// microseconds.
+	Micros float64 `json:"cpu_us_per_job,omitempty"`
+
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
 	Ratio float64 `json:"ratio,omitempty"` // Value divided by the floor's
 	// Target describes the target, and Reached reports whether it was reached.
@@ -42,6 +46,34 @@ type Figure struct {
 	Note    string `json:"note,omitempty"`
 	// Skipped is why the figure could not be measured on this machine.
 	Skipped string `json:"skipped,omitempty"`
+}
+
+// add adds a round. The rates of processors are sums until finish.
+func (f *Figure) add(r round) {
+	f.Rounds = append(f.Rounds, r.value)
+	if r.p99 > 0 {
+		f.P99Rounds = append(f.P99Rounds, r.p99)
+	}
+	f.Jobs += r.jobs
+	f.Settled += r.settled
+	f.Repeated += r.repeated
+	f.Accepted += r.accepted
+	f.Cores += r.cores
+	f.Load += r.load
+	f.Machine += r.machine
+	f.Micros += float64(r.cpu.Nanoseconds()) / 1e3
+}
+
+// finish computes the figure from the rounds that were added.
+func (f *Figure) finish() {
+	for _, sum := range []*float64{&f.Accepted, &f.Cores, &f.Load, &f.Machine} {
+		*sum /= max(1, float64(len(f.Rounds)))
+	}
+	f.Micros /= max(1, float64(f.Settled))
+	if f.Settled == 0 {
+		f.Micros = 0
+	}
+	f.Value, f.P99 = median(f.Rounds), median(f.P99Rounds)
 }
 
 // median returns the median of values without reordering them, or 0 if values is empty.
@@ -112,14 +144,14 @@ func (f *Figure) compare(t target, measured []Figure) {
 func WriteReport(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(table, "%d processors, %s, %s/%s\n\n", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES\tOF ALL")
+	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES\tOF ALL\tµS/JOB")
 	for _, f := range figures {
 		reached := ""
 		if f.Reached != nil {
 			reached = map[bool]string{true: "yes", false: "no"}[*f.Reached]
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine), orBlank("%.0f", f.Micros))
 	}
 	fmt.Fprintln(table)
 	for _, f := range figures {

@@ -1,8 +1,11 @@
 package bench
 
 import (
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMedian(t *testing.T) {
@@ -60,19 +63,51 @@ func TestWriteReport(t *testing.T) {
 	yes := true
 	var out strings.Builder
 	err := WriteReport(&out, []Figure{
-		{Name: "floor", Value: 18234.5, Unit: "jobs/s", Rounds: []float64{17000, 18234.5, 19000}, Cores: 1.5, Machine: 1.9},
+		{Name: "floor", Value: 18234.5, Unit: "jobs/s", Rounds: []float64{17000, 18234.5, 19000}, Cores: 1.5, Machine: 1.9, Micros: 61.7},
 		{Name: "start", Value: 2.345, P99: 12.34, Unit: "ms", Rounds: []float64{2.345}, Ratio: 0.5, Target: "≤ 4", Reached: &yes, Note: "64 workers"},
 		{Name: "runners", Skipped: "no python3"},
 	})
-	want := `FIGURE   VALUE           ROUNDS          OF FLOOR  TARGET  REACHED  CORES  OF ALL
-floor    18234 jobs/s    17000 to 19000                             1.50   1.90
-start    2.35 / 12.3 ms                  0.50      ≤ 4     yes             
-runners  skipped                                                           
+	want := `FIGURE   VALUE           ROUNDS          OF FLOOR  TARGET  REACHED  CORES  OF ALL  µS/JOB
+floor    18234 jobs/s    17000 to 19000                             1.50   1.90    62
+start    2.35 / 12.3 ms                  0.50      ≤ 4     yes                     
+runners  skipped                                                                   
 
 start    64 workers
 runners  skipped: no python3
 `
 	if err != nil || !strings.HasSuffix(out.String(), "\n\n"+want) {
 		t.Errorf("error %v, table\n%s\nwant\n%s", err, out.String(), want)
+	}
+}
+
+// TestMeasure_TakesTurns checks that experiments of an interleaved suite take turns, each
+// with its own number of rounds, and that a figure is computed from all its rounds.
+func TestMeasure_TakesTurns(t *testing.T) {
+	var order []string
+	run := func(name string, value float64) measurement {
+		return func(*task) round {
+			order = append(order, name)
+			return round{value: value + float64(len(order)), jobs: 10, settled: 10, cores: 1.5, cpu: 500 * time.Microsecond}
+		}
+	}
+	checked := 0
+	s := suite{name: "turns", interleaved: true, names: []experiment{
+		{name: "floor.a", run: run("a", 0)},
+		{name: "b", run: run("b", 10), target: target{floor: "floor.a", ratio: 2}, check: func() error { checked++; return nil }},
+		{name: "c", rounds: 1, run: run("c", 0)},
+	}}
+	b := &bench{Options: Options{Rounds: 3}}
+	if err := perform(t.Context(), filepath.Join(t.TempDir(), "suite"), func(t *task) { b.runSuite(t, s) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(order, ""); got != "abcabab" || checked != 1 {
+		t.Errorf("order %s, checked %d times", got, checked)
+	}
+	want := Figure{
+		Name: "b", Value: 15, Rounds: []float64{12, 15, 17}, Jobs: 30, Settled: 30, Cores: 1.5, Micros: 50,
+		Floor: "floor.a", Ratio: 3.75, Target: "≥ 2 of floor.a", Reached: new(true),
+	}
+	if got := b.figures[1]; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -324,6 +324,7 @@ type round struct {
 	// Processors used by nodes or peers, by this process, and by everything on
 	// the machine.
 	cores, load, machine float64
+	cpu                  time.Duration // of nodes or peers and of this process
 }
 
 // latencyRound summarizes the latencies of a round, one of each job.
@@ -369,7 +370,8 @@ func startMeter(others func() time.Duration) cpuMeter {
 
 func (m cpuMeter) end(r round) round {
 	took := time.Since(m.began).Seconds()
-	r.cores, r.load = (m.others()-m.spent).Seconds()/took, (procstat.Self().CPU()-m.mine).Seconds()/took
+	others, mine := m.others()-m.spent, procstat.Self().CPU()-m.mine
+	r.cores, r.load, r.cpu = others.Seconds()/took, mine.Seconds()/took, others+mine
 	r.machine = (procstat.MachineCPU() - m.all).Seconds() / took
 	return r
 }

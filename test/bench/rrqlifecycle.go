@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func (c *benchCluster) submitSleeps(t *task, n int, d time.Duration) {
 	answers := make(chan error, n)
 	for i := range n {
 		m := &nats.Msg{Subject: api.SubjectEnqueue + "." + queueRRQ, Data: fmt.Appendf(nil, `{"params":{"ms":%d},"function":"%s#sleep"}`, d.Milliseconds(), poolName)}
-		c.callers[i%len(c.callers)].call(m, func(_ *nats.Msg, err error) { answers <- err })
+		c.callers[i%len(c.callers)].call(m, new(atomic.Int64), func(_ *nats.Msg, err error) { answers <- err })
 	}
 	for range n {
 		select {
