@@ -117,7 +117,7 @@ func Names() []string {
 func floorsOf(suites []suite, only []string) (floors []string) {
 	for _, s := range suites {
 		for _, e := range s.names {
-			if hasPrefix(e.name, only) && strings.HasPrefix(e.target.floor, "floor.") {
+			if hasPrefix(e.name, only) && hasPrefix(e.target.floor, []string{"floor.", "sustained."}) {
 				floors = append(floors, e.target.floor)
 			}
 		}
@@ -335,9 +335,9 @@ func (b *bench) sustainedSuite() suite {
 			open(t)
 		},
 		names: []experiment{
-			{name: "floor.queue.sustained", unit: jobsPerSecond, rounds: sustainedRounds,
+			{name: "sustained.queue", unit: jobsPerSecond, rounds: sustainedRounds,
 				run: func(t *task) round { return p.workQueue(t, false, generate) }},
-			{name: "yard3.sustained", unit: jobsPerSecond, rounds: sustainedRounds, target: target{floor: "floor.queue.sustained", ratio: 0.8},
+			{name: "yard3.sustained", unit: jobsPerSecond, rounds: sustainedRounds, target: target{floor: "sustained.queue", ratio: 0.8},
 				run: func(t *task) round {
 					r := cl.overhop(t, queuePlain, plain(queuePlain), false, generate)
 					cl.addSnapshots(snapshots)

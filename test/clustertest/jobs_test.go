@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,11 +26,21 @@ func queueLimit(t *testing.T, cl *clustertest.Cluster) {
 	a := cl.Members[0]
 	a.AddQueue(t, "limited", most)
 	var running, peak atomic.Int64
+	full := make(chan struct{}) // closed once as many jobs run as may; none ends before
+	var once sync.Once
 	for _, m := range cl.Members {
 		m.Worker(t, "limited", 8, func(ctx context.Context, _ *overhop.Quest) (overhop.Raw, error) {
 			now := running.Add(1)
 			defer running.Add(-1)
 			for was := peak.Load(); now > was && !peak.CompareAndSwap(was, now); was = peak.Load() {
+			}
+			if now == most {
+				once.Do(func() { close(full) })
+			}
+			select {
+			case <-full:
+			case <-ctx.Done():
+				return nil, ctx.Err()
 			}
 			rest := time.NewTimer(10 * time.Millisecond)
 			defer rest.Stop()
