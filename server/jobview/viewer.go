@@ -40,7 +40,7 @@ type Ledger interface {
 	Copy() *ledger.Ledger
 }
 
-// Locate returns the id of the job that a text names, see find. Before it returns that
+// Locate returns the id of the job that a text names, see [find]. Before it returns that
 // there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
 // local ledger has all jobs that were accepted.
 func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
@@ -103,41 +103,37 @@ func (v *Viewer) catchUpWith(ctx context.Context, lane uint8) error {
 	return v.Waiters.WaitRead(ctx, func(l *ledger.Ledger) bool { return l.Ingested(job.Position{Lane: lane, Seq: last}) })
 }
 
-// find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
-// key, of the given queue or else of the only queue with such a job. An error for a job of
-// another queue than the given one wraps [job.ErrJobNotFound].
-func (v *Viewer) find(text, queue string) (job.ID, error) {
-	if id, err := job.ParseID(text); err == nil {
-		return id, v.checkQueue(id, queue)
-	}
-	var inQueue error // of the text as "<queue>:<…>"
-	if prefix, name, found := strings.Cut(text, ":"); found && queue == "" && job.ValidQueue(prefix) == nil {
-		id, err := v.find(name, prefix)
-		if err == nil {
-			return id, nil
-		}
-		inQueue = err
-	}
-	var id job.ID
-	var err error
-	v.Ledger.View(func(l *ledger.Ledger) {
-		if id, err = findKey(l, text, queue); errors.Is(err, job.ErrJobNotFound) && inQueue != nil {
-			if prefix, _, _ := strings.Cut(text, ":"); hasQueue(l, prefix) {
-				err = inQueue
-			}
-		}
-	})
+// find is [find] in the local ledger.
+func (v *Viewer) find(text, queue string) (id job.ID, err error) {
+	v.Ledger.View(func(l *ledger.Ledger) { id, err = find(l, text, queue) })
 	return id, err
 }
 
-// checkQueue returns an error if queue is not "" and id is that of a job of another queue.
-func (v *Viewer) checkQueue(id job.ID, queue string) (err error) {
-	v.Ledger.View(func(l *ledger.Ledger) {
+// find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
+// key, of the given queue or else of the only queue with such a job. The error for a job of
+// another queue than the given one wraps [job.ErrJobNotFound].
+func find(l *ledger.Ledger, text, queue string) (job.ID, error) {
+	if id, err := job.ParseID(text); err == nil {
 		if owner, _ := l.Known(id); queue != "" && owner != "" && owner != queue {
 			err = fmt.Errorf("%s: %w in queue %s; it is a job of queue %s", id, job.ErrJobNotFound, queue, owner)
 		}
-	})
-	return err
+		return id, err
+	}
+	var inQueue error // of the text as "<queue>:<…>", if there is such a queue
+	if prefix, name, found := strings.Cut(text, ":"); found && queue == "" && job.ValidQueue(prefix) == nil {
+		id, err := find(l, name, prefix)
+		if err == nil {
+			return id, nil
+		}
+		if hasQueue(l, prefix) {
+			inQueue = err
+		}
+	}
+	id, err := findKey(l, text, queue)
+	if errors.Is(err, job.ErrJobNotFound) && inQueue != nil {
+		err = inQueue
+	}
+	return id, err
 }
 
 // hasQueue reports whether l has a queue.
