@@ -112,12 +112,12 @@ func Names() []string {
 	return names
 }
 
-// floorsOf returns the floors that the selected figures are compared with. They are
-// measured as well.
+// floorsOf returns the floors that the selected figures are compared with and that are
+// measured as well: those without a yard, and those that take turns with their figures.
 func floorsOf(suites []suite, only []string) (floors []string) {
 	for _, s := range suites {
 		for _, e := range s.names {
-			if hasPrefix(e.name, only) && hasPrefix(e.target.floor, []string{"floor.", "sustained."}) {
+			if hasPrefix(e.name, only) && e.target.floor != "" && (s.interleaved || strings.HasPrefix(e.target.floor, "floor.")) {
 				floors = append(floors, e.target.floor)
 			}
 		}

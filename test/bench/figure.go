@@ -48,7 +48,7 @@ type Figure struct {
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// add adds a round. The rates of processors are sums until finish.
+// add adds a round. Accepted, Cores, Load, Machine and Micros are sums until finish.
 func (f *Figure) add(r round) {
 	f.Rounds = append(f.Rounds, r.value)
 	if r.p99 > 0 {
@@ -69,8 +69,8 @@ func (f *Figure) finish() {
 	for _, sum := range []*float64{&f.Accepted, &f.Cores, &f.Load, &f.Machine} {
 		*sum /= max(1, float64(len(f.Rounds)))
 	}
-	f.Micros /= max(1, float64(f.Settled))
-	if f.Settled == 0 {
+	f.Micros /= float64(f.Settled)
+	if f.Settled == 0 { // a floor without jobs
 		f.Micros = 0
 	}
 	f.Value, f.P99 = median(f.Rounds), median(f.P99Rounds)
