@@ -347,7 +347,7 @@ func (f *guardFlags) setOn(spec *job.Spec, c *cobra.Command) error {
 		case given(g.keyFlag) && !given(g.timeFlag) && g.keyFlag != "unique-key":
 			return usererror.Usage(c, "--%s requires --%s", g.keyFlag, g.timeFlag)
 		case given(g.timeFlag) && (held < time.Millisecond || held > job.MaxGuardTTL):
-			return usererror.Usage(c, "--%s is %s; must be 1ms to %dd", g.timeFlag, duration.Format(held), job.MaxGuardTTL/(24*time.Hour))
+			return usererror.Usage(c, "--%s is %s; must be 1ms to %s", g.timeFlag, duration.Format(held), duration.Format(job.MaxGuardTTL))
 		}
 		if given(g.keyFlag) {
 			*g.key = &g.guard.key
