@@ -133,7 +133,11 @@ func diffReplicas(name string, a, b *replica) (wrong []string) {
 		switch {
 		case inA && a.outdated(name, seq) || inB && b.outdated(name, seq):
 		case inA != inB && a.last == b.last:
-			wrong = append(wrong, fmt.Sprintf("%s %d is missing from one of two replicas", name, seq))
+			which, subject := "first", b.subjects[seq]
+			if inA {
+				which, subject = "second", a.subjects[seq]
+			}
+			wrong = append(wrong, fmt.Sprintf("%s %d, subject %s, is missing from the %s of two replicas", name, seq, subject, which))
 		case inA && inB && sumA != sumB:
 			wrong = append(wrong, fmt.Sprintf("%s %d differs between two replicas", name, seq))
 		}

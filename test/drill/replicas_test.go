@@ -28,7 +28,7 @@ func TestSameReplicas(t *testing.T) {
 		{"begins later", of(3, "c", "d"), 0, ""},
 		{"ends earlier", of(1, "a", "b", "c"), 0, ""},
 		{"another message", of(1, "a", "x", "c"), 0, "2 differs"},
-		{"a hole", of(1, "a", "", "c", "d"), 1, "2 is missing"},
+		{"a hole", of(1, "a", "", "c", "d"), 1, "2, subject b, is missing from the second"},
 		{"a gap, and lagging", of(1, "a", "", "c"), 1, ""}, // found by the check of holes
 	} {
 		got := strings.Join(diffReplicas("lane", whole, c.other), "; ")
