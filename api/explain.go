@@ -110,7 +110,7 @@ type ReasonData struct {
 	Lane        *uint8          `json:"lane,omitempty"`
 	Seq         uint64          `json:"seq,omitempty"`
 	Cursor      uint64          `json:"cursor,omitempty"` // sequence up to which the lane is ingested
-	Lag         uint64          `json:"lag,omitempty"`    // records before it that are not ingested
+	Lag         uint64          `json:"lag,omitempty"`    // messages before it that are not ingested, each of one job or more
 	Job         *job.ID         `json:"job,omitempty"`    // another job
 	Error       string          `json:"error,omitempty"`
 }

@@ -60,7 +60,8 @@ type Job struct {
 	Lease          *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it
 	Progress       *Progress         `json:"progress,omitempty"`    // the latest report
 	Lane           uint8             `json:"lane"`                  // with the job's record; 255: the record is in YARD_RELOCATED
-	Seq            uint64            `json:"seq"`                   // of the job's record in its stream
+	Seq            uint64            `json:"seq"`                   // of the message with the job's record in its stream
+	Index          uint8             `json:"index,omitempty"`       // of the record in the message
 	DeadLetter     uint64            `json:"dead_letter,omitempty"` // number of the dead letter of a failed job
 	LetterGone     bool              `json:"letter_gone,omitempty"` // job-show only: the dead letter was evicted or removed
 }

@@ -29,7 +29,7 @@ func JobOf(v *job.View) Job {
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(), RetryOnTimeout: v.RetryOnTimeout,
 		Node: v.Node, Worker: v.Worker, Cancellation: v.Cancellation,
 		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
-		Lane: v.Position.Lane, Seq: v.Position.Seq, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone,
+		Lane: v.Position.Lane, Seq: v.Position.Seq, Index: v.Position.Index, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone,
 	}
 	if v.State != job.Active && v.State != job.Completed { // there an earlier failure explains nothing
 		j.Reason, j.Error = v.Reason, v.Fault

@@ -72,7 +72,7 @@ type LaneStatus struct {
 	First  uint64 `json:"first"`
 	Last   uint64 `json:"last"`
 	Cursor uint64 `json:"cursor"`
-	Lag    uint64 `json:"lag"` // records that are not ingested
+	Lag    uint64 `json:"lag"` // messages that are not ingested, each of one job or more
 }
 
 // NodeStatus is the authority's view of a member.

@@ -66,7 +66,7 @@ func TestBlobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := job.RecordID(lane, stored.Seq, stored.Stored)
+	id := job.RecordID(lane, stored.Position, stored.Stored)
 	if got, err := c.Reader.Load(t.Context(), a.Position, id, lane); err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("body that the record refers to: %d bytes, %v", len(got), err)
 	}

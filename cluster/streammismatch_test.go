@@ -47,7 +47,7 @@ func TestStreamMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := job.RecordID(identities[0], record.Seq, record.Stored)
+	id := job.RecordID(identities[0], record.Position, record.Stored)
 	if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); err != nil {
 		t.Fatalf("own record: %v", err)
 	}

@@ -164,7 +164,7 @@ func ingestEntry(jobs int) *ledger.Proposal {
 	ingest, place, settle := new(ledger.Ingest), new(ledger.Place), new(ledger.Settle)
 	at := time.Unix(1_700_000_000, 0)
 	for i := range jobs {
-		id := job.RecordID("lane", uint64(i), at)
+		id := job.RecordID("lane", job.Position{Seq: uint64(i)}, at)
 		ingest.Jobs = append(ingest.Jobs, job.Job{ID: id, Queue: "default", Function: "send", Position: job.Position{Lane: 1, Seq: uint64(i)}, Accepted: at, Priority: 5})
 		place.Placements = append(place.Placements, ledger.Placement{Job: id, N: 1, Node: "n1", Incarnation: 3, Channel: "overhop/worker-7"})
 		settle.Settlements = append(settle.Settlements, ledger.Settlement{Job: id, N: 1, Next: job.NextDone})

@@ -115,14 +115,19 @@ func TickID(entry string, at time.Time) ID {
 
 // RecordID returns the id of a record without a key: a UUIDv8 of the record's
 // place and of the time it was stored, so that reading the record again yields
-// the same id. lane is the identity of the lane's stream.
-func RecordID(lane string, seq uint64, stored time.Time) ID {
+// the same id. lane is the identity of the lane's stream, which stands for at.Lane.
+func RecordID(lane string, at Position, stored time.Time) ID {
 	h := sha256.New()
 	h.Write([]byte(lane))
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], seq)
+	var b [17]byte
+	binary.BigEndian.PutUint64(b[:8], at.Seq)
 	binary.BigEndian.PutUint64(b[8:], uint64(stored.UnixNano()))
-	h.Write(b[:])
+	b[16] = at.Index
+	if at.Index == 0 { // as for records that have a message of their own
+		h.Write(b[:16])
+	} else {
+		h.Write(b[:])
+	}
 	return ID(h.Sum(nil)[:16]).withVersion(8)
 }
 

@@ -52,13 +52,13 @@ func TestKeyID_Length(t *testing.T) {
 
 func TestRecordID(t *testing.T) {
 	stored := time.Date(2026, 3, 19, 2, 0, 0, 7, time.UTC)
-	id := RecordID("L0", 4, stored)
-	if id != RecordID("L0", 4, stored.In(time.FixedZone("", 3600))) {
+	id := RecordID("L0", Position{Seq: 4}, stored)
+	if id != RecordID("L0", Position{Seq: 4}, stored.In(time.FixedZone("", 3600))) {
 		t.Error("the same record has two ids")
 	}
 	for name, other := range map[string]ID{
-		"lane": RecordID("L1", 4, stored), "sequence": RecordID("L0", 5, stored),
-		"time": RecordID("L0", 4, stored.Add(time.Nanosecond)),
+		"lane": RecordID("L1", Position{Seq: 4}, stored), "sequence": RecordID("L0", Position{Seq: 5}, stored),
+		"time": RecordID("L0", Position{Seq: 4}, stored.Add(time.Nanosecond)), "index": RecordID("L0", Position{Seq: 4, Index: 1}, stored),
 	} {
 		if other == id {
 			t.Errorf("record with another %s has the same id", name)
@@ -107,7 +107,7 @@ func TestDispatchID_UUID(t *testing.T) {
 }
 
 func TestRequestID_RoundTrip(t *testing.T) {
-	id := RecordID("L0", 1, time.Unix(1, 0))
+	id := RecordID("L0", Position{Seq: 1}, time.Unix(1, 0))
 	for _, n := range []uint32{1, 9, 10, 1234567890, math.MaxUint32} {
 		text := RequestID(id, n)
 		if back, m, ok := ParseRequestID(text); !ok || back != id || m != n {

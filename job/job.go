@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -70,10 +71,12 @@ const (
 	DefaultPriority = 5
 )
 
-// Position is the place of a record: its lane, and its stream sequence there.
+// Position is the place of a record: its lane, the sequence of its message in the lane's
+// stream, and its index in the message, which may hold up to [MaxPacked] records.
 type Position struct {
-	Lane uint8
-	Seq  uint64
+	Lane  uint8
+	Seq   uint64
+	Index uint8
 }
 
 // RelocatedLane is the [Position.Lane] of a record in the stream of relocated
@@ -83,17 +86,25 @@ const RelocatedLane = 255
 // Relocated reports whether the record is in the stream of relocated records.
 func (p Position) Relocated() bool { return p.Lane == RelocatedLane }
 
-// LaneOrder returns a number that sorts positions: relocated records, which are the
-// oldest, before those of the lanes by number.
-func (p Position) LaneOrder() uint8 { return p.Lane + 1 } // RelocatedLane becomes 0
+// Compare orders positions by lane and then by their order there, as [cmp.Compare] does.
+// Relocated records, which are the oldest, come before those of the lanes.
+func (p Position) Compare(o Position) int {
+	// Adding 1 makes RelocatedLane 0.
+	return cmp.Or(cmp.Compare(p.Lane+1, o.Lane+1), cmp.Compare(p.Seq, o.Seq), cmp.Compare(p.Index, o.Index))
+}
 
 // String returns the position as "lane 1, sequence 42", or as "relocated, sequence
-// 42".
+// 42". The second and later records of a message have their number: "lane 1, sequence
+// 42, record 3".
 func (p Position) String() string {
+	text := fmt.Sprintf("lane %d, sequence %d", p.Lane, p.Seq)
 	if p.Relocated() {
-		return fmt.Sprintf("relocated, sequence %d", p.Seq)
+		text = fmt.Sprintf("relocated, sequence %d", p.Seq)
 	}
-	return fmt.Sprintf("lane %d, sequence %d", p.Lane, p.Seq)
+	if p.Index > 0 {
+		text += fmt.Sprintf(", record %d", int(p.Index)+1)
+	}
+	return text
 }
 
 // Job is what the ledger is given of a job when it ingests its record: small

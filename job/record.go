@@ -2,7 +2,8 @@ package job
 
 import "time"
 
-// Record is one message of a lane: an accepted job as its producer wrote it.
+// Record is an accepted job as its producer wrote it: a message of a lane, or one of those
+// that a message holds.
 type Record struct {
 	Position
 	Queue     string
@@ -11,6 +12,7 @@ type Record struct {
 	Body      []byte    // the Spec's JSON, merged with what the producer gave in headers
 	HeaderErr error     `msgpack:"-"` // why the headers are invalid; nil: they are valid
 	Owner     ID        `msgpack:"-"` // the job of a relocated record; zero: of a record in a lane
+	Last      bool      // it is the last record of its message
 }
 
 // Defaults are applied to jobs that do not set a value themselves. They are the
@@ -40,7 +42,7 @@ func (r *Record) Matches(id ID, lane string) bool {
 	if key, err := KeyID(r.Queue, r.Key); r.Key != "" && err == nil && key == id {
 		return true
 	}
-	return id == RecordID(lane, r.Seq, r.Stored)
+	return id == RecordID(lane, r.Position, r.Stored)
 }
 
 // Job returns the job that the record asks for, with defaults for what the record
@@ -51,7 +53,7 @@ func (r *Record) Matches(id ID, lane string) bool {
 func (r *Record) Job(lane string, defaults Defaults) (Job, error) {
 	id, err := KeyID(r.Queue, r.Key)
 	if r.Key == "" || err != nil {
-		id = RecordID(lane, r.Seq, r.Stored)
+		id = RecordID(lane, r.Position, r.Stored)
 	}
 	rejected := Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}
 	if err != nil {

@@ -132,7 +132,7 @@ func TestRecord_Job(t *testing.T) {
 	stored := time.Date(2026, 3, 19, 2, 0, 0, 0, time.UTC)
 	keyed, _ := KeyID("mail", "k")
 	pos := Position{Lane: 1, Seq: 4}
-	derived := RecordID("L1", 4, stored)
+	derived := RecordID("L1", Position{Seq: 4}, stored)
 	for _, c := range []struct {
 		name, queue, key, body string
 		id                     ID

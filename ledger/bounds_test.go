@@ -61,7 +61,7 @@ func TestBounds_Queues(t *testing.T) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		view, _, _ := l.Find(job.RecordID("L0", seq, scriptStart)) // of a rejected record
+		view, _, _ := l.Find(job.RecordID("L0", job.Position{Seq: seq}, scriptStart)) // of a rejected record
 		return r.Ingested[0], view
 	}
 	if got, _ := ingest("q7"); got != IngestedWaiting {

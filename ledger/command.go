@@ -163,6 +163,7 @@ type Rejection struct {
 	Seq      uint64
 	Accepted time.Time
 	Reason   string
+	Index    uint8 // see [job.Position]
 }
 
 // Place assigns pending dispatches to executors. Placements that no longer apply

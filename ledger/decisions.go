@@ -117,7 +117,7 @@ func (d *decisions) LastDecision(id job.ID) (decision Decision, at time.Time, ok
 // with errCorrupt.
 func (c *codec) decisions(d *decisions) {
 	list(c, &d.list, func(entry *decisionEntry) {
-		c.fields(&entry.at, &entry.position.Lane, &entry.position.Seq, &entry.id, &entry.accepted,
+		c.fields(&entry.at, &entry.position.Lane, &entry.position.Seq, &entry.position.Index, &entry.id, &entry.accepted,
 			(*uint8)(&entry.Ingested), &entry.Job, (*name)(&entry.Queue), &entry.RetryAfter, &entry.Reason)
 		if entry.Ingested == 0 || entry.Ingested > IngestedKeysFull {
 			c.fail(errCorrupt)

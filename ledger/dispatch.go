@@ -324,7 +324,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 		if c.Relocated == 0 || c.Relocated < l.relocatedFloor {
 			return Result{Err: job.ErrRecordReclaimed, State: old.state}
 		}
-		next.lane, next.seq = job.RelocatedLane, c.Relocated
+		next.setPosition(job.Position{Lane: job.RelocatedLane, Seq: c.Relocated})
 	}
 	l.actOnJob(c.By, "job.retry", old)
 	l.revived = l.index

@@ -11,7 +11,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 13
+const formatVersion = 14
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
 // encode to the same bytes, also if they were restored from different
@@ -157,7 +157,7 @@ func (q *queue) stored(active []*storedJob, states ...job.State) iter.Seq[*store
 // record encodes or decodes a job except its queue. A decoded job shares names
 // and executors with the others.
 func (c *codec) record(stored *storedJob, shared *jobs) {
-	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.n, &stored.attempt,
+	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
 		&stored.priority, (*uint8)(&stored.state), &stored.losses, (*uint8)(&stored.flags))
 	if c.decoding() {
 		stored.function = shared.intern(stored.function)
@@ -227,7 +227,7 @@ func (c *codec) outbox(o *outbox) {
 	list(c, &o.messages, func(m *ResultMessage) { c.fields(&m.First, &m.Seq) })
 	list(c, &o.deadLetters, func(letter *DeadLetter) {
 		c.fields(&letter.Number, &letter.Job, &letter.N, (*name)(&letter.Queue), (*name)(&letter.Function),
-			&letter.Position.Lane, &letter.Position.Seq, &letter.Attempts,
+			&letter.Position.Lane, &letter.Position.Seq, &letter.Position.Index, &letter.Attempts,
 			(*unixTime)(&letter.Accepted), (*unixTime)(&letter.At), &letter.Reason, &letter.BlobOwner)
 		if optional(c, &letter.Fault) {
 			c.fields(&letter.Fault.Message, &letter.Fault.Type, &letter.Fault.Code, (*[]byte)(&letter.Fault.Details))

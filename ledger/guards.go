@@ -254,7 +254,7 @@ const (
 // job.
 func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 	refused := &storedJob{
-		id:    job.RecordID(identity, j.Position.Seq, j.Accepted),
+		id:    job.RecordID(identity, j.Position, j.Accepted),
 		queue: &queue{name: j.Queue}, function: j.Function, n: 1,
 	}
 	in.emitDispatch(refused, DispatchQueued, refused.function)

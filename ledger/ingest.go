@@ -30,9 +30,9 @@ const (
 // LaneCursor is how far a lane has been ingested.
 type LaneCursor struct {
 	Identity      string
-	Cursor        uint64    // sequence of the last ingested record; 0: none
+	Cursor        uint64    // sequence of the last ingested message, whose records are all ingested; 0: none
 	Floor         uint64    // records below it may have been purged
-	LastID        job.ID    // id of the job or rejection at the cursor, or of the last one before it
+	LastID        job.ID    // id of the last job or rejection at the cursor, or before it
 	IngestedUntil time.Time // every record that was stored earlier, in the ledger's time, is ingested; zero: not known
 }
 
@@ -83,22 +83,23 @@ func (c *Ingest) apply(l *Ledger) Result {
 		return Result{Err: fmt.Errorf("lane %d at %d, not %d: %w", c.Lane, lane.Cursor, c.From, ErrCursorMismatch)}
 	}
 
-	recordIngested := func(id job.ID, seq uint64) {
+	last := job.Position{Lane: c.Lane, Seq: c.To} // the last record of the message c.To that was recorded
+	recordIngested := func(id job.ID, at job.Position) {
 		l.tickIngested(id)
-		if seq == c.To {
-			lane.LastID = id
+		if at.Compare(last) >= 0 {
+			last, lane.LastID = at, id
 		}
 	}
 	ingested := make([]Ingested, len(c.Jobs))
 	for i := range c.Jobs {
 		j := &c.Jobs[i]
 		ingested[i] = l.ingestJob(j, lane.Identity, c.CreateQueues)
-		recordIngested(j.ID, j.Position.Seq)
+		recordIngested(j.ID, j.Position)
 	}
 	for i := range c.Rejected {
 		rejection := &c.Rejected[i]
 		l.reject(rejection, c.Lane, job.ID{})
-		recordIngested(rejection.ID, rejection.Seq)
+		recordIngested(rejection.ID, job.Position{Lane: c.Lane, Seq: rejection.Seq, Index: rejection.Index})
 	}
 	lane.Cursor = c.To
 	l.lastIngested = lane.LastID
@@ -166,7 +167,7 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 	if err := job.ValidQueue(j.Queue); err != nil {
 		return nil, err
 	}
-	return in.queues.add(j.Queue, job.RecordID(j.Queue, in.index, in.Now()), job.DefaultQueueConfig), nil
+	return in.queues.add(j.Queue, job.RecordID(j.Queue, job.Position{Seq: in.index}, in.Now()), job.DefaultQueueConfig), nil
 }
 
 // newStoredJob returns the stored form of an ingested job, with times in Unix
@@ -175,8 +176,9 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
 	stored := &storedJob{
 		id: j.ID, queue: q, function: in.intern(j.Function), accepted: j.Accepted.UnixNano(),
-		seq: j.Position.Seq, lane: j.Position.Lane, priority: min(j.Priority, job.MaxPriority),
+		priority: min(j.Priority, job.MaxPriority),
 	}
+	stored.setPosition(j.Position)
 	hasStartTime := !j.RunAt.IsZero()
 	o := options{
 		maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: j.RetryOnTimeout,
@@ -211,8 +213,9 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) 
 	}
 	stored := &storedJob{
 		id: rejection.ID, queue: q, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
-		seq: rejection.Seq, lane: lane, priority: job.DefaultPriority, n: 1, flags: malformed,
+		priority: job.DefaultPriority, n: 1, flags: malformed,
 	}
+	stored.setPosition(job.Position{Lane: lane, Seq: rejection.Seq, Index: rejection.Index})
 	if !blobOwner.IsZero() {
 		stored.options = &options{blobOwner: blobOwner}
 	}
@@ -233,6 +236,6 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) 
 // rejectJob rejects a record that could be parsed, under the id of its
 // position, because its own id may be another job's.
 func (in *ingestion) rejectJob(j *job.Job, identity, reason string) {
-	id := job.RecordID(identity, j.Position.Seq, j.Accepted)
-	in.reject(&Rejection{ID: id, Queue: j.Queue, Seq: j.Position.Seq, Accepted: j.Accepted, Reason: reason}, j.Position.Lane, j.BlobOwner)
+	id := job.RecordID(identity, j.Position, j.Accepted)
+	in.reject(&Rejection{ID: id, Queue: j.Queue, Seq: j.Position.Seq, Index: j.Position.Index, Accepted: j.Accepted, Reason: reason}, j.Position.Lane, j.BlobOwner)
 }

@@ -26,6 +26,7 @@ type storedJob struct {
 	state    job.State
 	losses   uint8
 	flags    flags
+	index    uint8 // of its record in the message, see [job.Position]
 	options  *options
 	run      *run
 }
@@ -168,10 +169,9 @@ func orderLess(a, b orderItem) bool {
 		return a.key < b.key
 	case a.job.accepted != b.job.accepted:
 		return a.job.accepted < b.job.accepted
-	case a.job.lane != b.job.lane:
-		return a.job.position().LaneOrder() < b.job.position().LaneOrder()
-	case a.job.seq != b.job.seq:
-		return a.job.seq < b.job.seq
+	}
+	if c := a.job.position().Compare(b.job.position()); c != 0 {
+		return c < 0
 	}
 	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
 }
@@ -194,8 +194,11 @@ func orderKey(priority uint8, accepted int64) uint64 {
 
 func (r *storedJob) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
 
-// position returns the lane and sequence of the job's record.
-func (r *storedJob) position() job.Position { return job.Position{Lane: r.lane, Seq: r.seq} }
+// position returns the place of the job's record.
+func (r *storedJob) position() job.Position { return job.Position{Lane: r.lane, Seq: r.seq, Index: r.index} }
+
+// setPosition sets the place of the job's record.
+func (r *storedJob) setPosition(p job.Position) { r.lane, r.seq, r.index = p.Lane, p.Seq, p.Index }
 
 // store puts next into every index of its state. old is the job's previous
 // form, which next replaces, or nil for a new job.

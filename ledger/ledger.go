@@ -84,7 +84,7 @@ func empty() *Ledger {
 // New returns the ledger before the first log entry.
 func New() *Ledger {
 	l := empty()
-	l.queues.add(job.SystemQueue, job.RecordID(job.SystemQueue, 0, time.Unix(0, 0)), job.DefaultQueueConfig)
+	l.queues.add(job.SystemQueue, job.RecordID(job.SystemQueue, job.Position{}, time.Unix(0, 0)), job.DefaultQueueConfig)
 	return l
 }
 

@@ -30,8 +30,7 @@ func (w *WaitingJob) Before(other *WaitingJob) bool {
 	return cmp.Or(
 		cmp.Compare(orderKey(w.Priority, w.Accepted.UnixNano()), orderKey(other.Priority, other.Accepted.UnixNano())),
 		w.Accepted.Compare(other.Accepted),
-		cmp.Compare(w.Position.LaneOrder(), other.Position.LaneOrder()),
-		cmp.Compare(w.Position.Seq, other.Position.Seq),
+		w.Position.Compare(other.Position),
 	) < 0
 }
 

@@ -91,7 +91,7 @@ func (in *ingestion) relocate(r *RelocatedRecord) {
 		return
 	}
 	next := *old
-	next.lane, next.seq = job.RelocatedLane, r.To
+	next.setPosition(job.Position{Lane: job.RelocatedLane, Seq: r.To})
 	in.store(old, &next)
 }
 
@@ -128,7 +128,13 @@ type LaneNeeds struct {
 type NeededRecord struct {
 	Seq   uint64
 	Job   job.ID
+	Index uint8
 	Fixed bool // it should not be relocated: its job is young, or it is the record of a dead letter that is not published yet
+}
+
+// Position returns the place of the record in a lane, or in the stream of relocated records.
+func (n *NeededRecord) Position(lane uint8) job.Position {
+	return job.Position{Lane: lane, Seq: n.Seq, Index: n.Index}
 }
 
 // youngAge is the age up to which a job is expected to start soon.
@@ -148,9 +154,9 @@ func (in *ingestion) Needs(limit int) []LaneNeeds {
 	add := func(at job.Position, id job.ID, fixed bool) {
 		switch {
 		case at.Lane == job.RelocatedLane:
-			relocated.add(NeededRecord{at.Seq, id, fixed}, limit)
+			relocated.add(NeededRecord{at.Seq, id, at.Index, fixed}, limit)
 		case int(at.Lane) < len(in.lanes):
-			needs[at.Lane].add(NeededRecord{at.Seq, id, fixed}, limit)
+			needs[at.Lane].add(NeededRecord{at.Seq, id, at.Index, fixed}, limit)
 		}
 	}
 	for stored := range in.unended() {
@@ -161,7 +167,7 @@ func (in *ingestion) Needs(limit int) []LaneNeeds {
 		add(letter.Position, letter.Job, true)
 	}
 	for i := range needs {
-		slices.SortFunc(needs[i].Oldest, func(a, b NeededRecord) int { return cmp.Compare(a.Seq, b.Seq) })
+		slices.SortFunc(needs[i].Oldest, func(a, b NeededRecord) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Index, b.Index)) })
 	}
 	return needs
 }

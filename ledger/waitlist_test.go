@@ -178,7 +178,7 @@ func TestWaitlists_RunnersOfAQueue(t *testing.T) {
 	if got := r.ingest(late); got != IngestedKeysFull {
 		t.Fatalf("one runner too many: %s", ingestedNames[got])
 	}
-	letter, _, known := r.l.Find(job.RecordID("L0", late.Position.Seq, late.Accepted))
+	letter, _, known := r.l.Find(job.RecordID("L0", late.Position, late.Accepted))
 	if !known || letter.State != job.Failed || !strings.Contains(letter.Reason, errQueueRunners.Error()) || r.l.LastDeadLetter() != before+1 {
 		t.Errorf("its dead letter: %t, %s %q", known, letter.State, letter.Reason)
 	}

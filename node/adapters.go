@@ -127,7 +127,7 @@ func (l laneAdapter) Relocate(ctx context.Context, lane uint8, floor, space uint
 	group.SetLimit(maxParallelLoads)
 	for i := range needed {
 		group.Go(func() (err error) {
-			records[i], err = l.LoadVerified(groupCtx, job.Position{Lane: lane, Seq: needed[i].Seq}, needed[i].Job, identity)
+			records[i], err = l.LoadVerified(groupCtx, needed[i].Position(lane), needed[i].Job, identity)
 			records[i].Owner = needed[i].Job
 			return err
 		})

@@ -28,6 +28,12 @@ var protocolVersions = map[int]map[string]string{
 		"../cluster/wire/wire.go: version":          "4",
 		"../ledger/encode.go: formatVersion":        "13",
 	},
+	4: { // a message of a lane holds several records, so a position has an index
+		"../consensus/peers/hello.go: helloVersion": "1",
+		"../consensus/entry.go: entryVersion":       "1",
+		"../cluster/wire/wire.go: version":          "5",
+		"../ledger/encode.go: formatVersion":        "14",
+	},
 }
 
 func TestProtocolVersion(t *testing.T) {

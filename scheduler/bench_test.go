@@ -150,7 +150,7 @@ func benchmarkTenure(b *testing.B, workers int) {
 		for ; i < b.N && len(records) < 64; i++ {
 			fleet.open <- struct{}{} // at most as many jobs as the lanes keep beyond a gap
 			seq[lane]++
-			records = append(records, job.Record{Position: job.Position{Lane: lane, Seq: seq[lane]}, Queue: "mail", Stored: time.Now(), Body: body})
+			records = append(records, job.Record{Position: job.Position{Lane: lane, Seq: seq[lane]}, Queue: "mail", Stored: time.Now(), Body: body, Last: true})
 		}
 		s.ReceiveRecords(records)
 		select {

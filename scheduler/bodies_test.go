@@ -47,17 +47,21 @@ func TestParseRecords_ReleaseTheMessage(t *testing.T) {
 		anyJob, `{"params":{"x":"` + strings.Repeat("x", maxCachedBody) + `"}}`, `{"params":`,
 		`{"params":{},"priority":` + number + `}`, `{"function":"` + number + `"}`,
 	}
-	judged, messages := func() ([]pendingRecord, []weak.Pointer[byte]) {
+	parsed, messages := func() ([]pendingMessage, []weak.Pointer[byte]) {
 		m := newMessage(1 << 20)
 		records := make([]job.Record, len(bodies))
 		for i, body := range bodies {
-			records[i] = job.Record{Position: job.Position{Seq: uint64(i + 1)}, Queue: "mail", Stored: time.Unix(1, 0), Body: m.body(body)}
+			records[i] = job.Record{Position: job.Position{Seq: 1, Index: uint8(i)}, Queue: "mail", Stored: time.Unix(1, 0), Body: m.body(body)}
 		}
 		return parseRecords(records, "L0", job.Defaults{}), []weak.Pointer[byte]{weak.Make(&m.bytes[0])}
 	}()
 	if n := alive(messages); n > 0 {
 		t.Error("the message is still reachable")
 	}
+	if len(parsed) != 1 || len(parsed[0].records) != len(bodies) {
+		t.Fatalf("parsed %+v", parsed)
+	}
+	judged := parsed[0].records
 	if got := judged[0]; string(got.record.Body) != anyJob || got.err != nil {
 		t.Errorf("body %q, %v", got.record.Body, got.err)
 	}

@@ -184,10 +184,19 @@ type fakeLanes struct {
 
 type fakeLane struct {
 	identity string
-	first    uint64 // first sequence that is not purged
-	records  []job.Record
-	lost     map[uint64]bool // sequences of missing records
-	down     bool            // it cannot be read
+	first    uint64                  // first sequence that is not purged
+	records  []job.Record            // the first record of each message
+	more     map[uint64][]job.Record // the others, by sequence
+	lost     map[uint64]bool         // sequences of missing messages
+	down     bool                    // it cannot be read
+}
+
+// record returns the record at a position.
+func (l *fakeLane) record(seq uint64, index uint8) job.Record {
+	if index == 0 {
+		return l.records[seq-1]
+	}
+	return l.more[seq][index-1]
 }
 
 func (l *fakeLanes) Ensure(_ context.Context, identities []string, created uint8) error {
@@ -262,7 +271,7 @@ func (l *fakeLanes) Relocate(_ context.Context, number uint8, _, space uint64, n
 		if l.max > 0 && l.lane(job.RelocatedLane).size()*l.recordSize >= l.max {
 			return seqs, size, errors.New("no space is left")
 		}
-		r, to := lane.records[n.Seq-1], uint64(len(l.relocated.records))+1
+		r, to := lane.record(n.Seq, n.Index), uint64(len(l.relocated.records))+1
 		r.Position, r.Owner = job.Position{Lane: job.RelocatedLane, Seq: to}, n.Job
 		l.relocated.records = append(l.relocated.records, r)
 		seqs, size = append(seqs, to), size+l.recordSize
@@ -325,14 +334,14 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, limit int
 	if lane.lost[from] {
 		return nil, fmt.Errorf("lane %d has no record %d", number, from)
 	}
-	records := lane.records[from-1:]
-	for i := range records {
-		if i == limit || lane.lost[records[i].Seq] {
-			records = records[:i]
+	var records []job.Record
+	for i, r := range lane.records[from-1:] {
+		if i == limit || lane.lost[r.Seq] {
 			break
 		}
+		records = append(append(records, r), lane.more[r.Seq]...)
 	}
-	return slices.Clone(records), nil
+	return records, nil
 }
 
 // Publish is acknowledged a millisecond later, unless the lanes are down.
@@ -366,7 +375,7 @@ func (l *fakeLanes) Load(_ context.Context, at job.Position, _ job.ID) ([]byte, 
 	if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) || lane.lost[at.Seq] {
 		return nil, ErrRecordGone
 	}
-	return lane.records[at.Seq-1].Body, nil
+	return lane.record(at.Seq, at.Index).Body, nil
 }
 
 // store appends a record to a lane.
@@ -379,10 +388,32 @@ func (l *fakeLanes) store(number uint8, queue, key, body string) job.Record {
 	lane := l.lanes[number]
 	r := job.Record{
 		Position: job.Position{Lane: number, Seq: uint64(len(lane.records)) + 1},
-		Queue:    queue, Key: key, Stored: time.Now(), Body: []byte(body),
+		Queue:    queue, Key: key, Stored: time.Now(), Body: []byte(body), Last: true,
 	}
 	lane.records = append(lane.records, r)
 	return r
+}
+
+// storePacked appends a message with several records to lane 0.
+func (l *fakeLanes) storePacked(queue string, bodies ...string) []job.Record {
+	records := []job.Record{l.store(0, queue, "", bodies[0])}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lane, seq := l.lanes[0], records[0].Seq
+	for i, body := range bodies[1:] {
+		r := records[0]
+		r.Index, r.Body = uint8(i+1), []byte(body)
+		records = append(records, r)
+	}
+	for i := range records {
+		records[i].Last = i == len(bodies)-1
+	}
+	lane.records[seq-1] = records[0]
+	if lane.more == nil {
+		lane.more = map[uint64][]job.Record{}
+	}
+	lane.more[seq] = records[1:]
+	return records
 }
 
 func (l *fakeLanes) set(fn func()) {

@@ -21,6 +21,23 @@ type pendingRecord struct {
 	err    error      // why the record is rejected, at most maxReason bytes; nil: it is not
 }
 
+// pendingMessage is the parsed records of a lane's message.
+type pendingMessage struct {
+	seq     uint64
+	records []pendingRecord
+}
+
+// complete reports whether m has all records of the message: a record that was not ingested with
+// the others would be lost.
+func (m *pendingMessage) complete() bool {
+	for i := range m.records {
+		if r := &m.records[i].record; int(r.Index) != i || r.Last != (i == len(m.records)-1) {
+			return false
+		}
+	}
+	return true
+}
+
 // detach copies the parts of the message that the record needs, and drops a body that is
 // too large for an assignment. One message contains hundreds of records; a job may wait
 // in the ledger for days and must not keep the whole message in memory.
@@ -31,12 +48,20 @@ func (r *pendingRecord) detach() {
 		reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
 		r.err = errors.New(strings.Clone(reason))
 		r.job = job.Job{ID: r.job.ID}
-		r.record = job.Record{Position: r.record.Position, Queue: r.record.Queue, Stored: r.record.Stored}
+		r.record = job.Record{Position: r.record.Position, Queue: r.record.Queue, Stored: r.record.Stored, Last: r.record.Last}
 	case len(r.record.Body) > maxCachedBody:
 		r.record.Body = nil
 	default:
 		r.record.Body = bytes.Clone(r.record.Body)
 	}
+}
+
+// size estimates the size of the message's records in an entry, in bytes.
+func (m *pendingMessage) size() (size int) {
+	for i := range m.records {
+		size += m.records[i].size()
+	}
+	return size
 }
 
 // size estimates the size of the record in an entry, in bytes.
@@ -51,15 +76,16 @@ func (r *pendingRecord) size() int {
 	return n
 }
 
-// addRecord appends the lane's next record to its pending ones.
-func (ls *lanes) addRecord(lane *laneState, r pendingRecord) {
+// addMessage appends the lane's next message to its pending ones.
+func (ls *lanes) addMessage(lane *laneState, m pendingMessage) {
 	if len(lane.pending) == 0 {
 		ls.pending = append(ls.pending, lane)
 		lane.receivedAt = time.Now()
 	}
-	lane.pending = append(lane.pending, r)
+	lane.pending = append(lane.pending, m)
+	lane.pendingRecords += len(m.records)
 	lane.next++
-	ls.loop.entry.size += r.size()
+	ls.loop.entry.size += m.size()
 	if ls.blocked == "" && !lane.held {
 		ls.loop.markUrgent()
 	}
@@ -81,7 +107,7 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 			ls.pending = append(ls.pending, lane)
 			continue
 		}
-		share, n := budget/(len(waiting)-i), 0
+		share, n := budget/(len(waiting)-i), 0 // messages
 		for n < len(lane.pending) && share > 0 {
 			size := lane.pending[n].size()
 			share -= size
@@ -93,7 +119,7 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 			lane.receivedAt = time.Now()
 		}
 		lane.pending = lane.pending[n:]
-		if lane.behind.Load() && len(lane.pending) < maxPendingRecords/2 {
+		if lane.behind.Load() && lane.pendingRecords < maxPendingRecords/2 {
 			lane.behind.Store(false)
 			ls.requestRead(lane)
 		}
@@ -109,34 +135,42 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 // record, in bytes.
 const maxReason = 512
 
-// addIngest adds to the entry the command that ingests the first n pending records of a
+// addIngest adds to the entry the command that ingests the first n pending messages of a
 // lane. Once it is applied, jobs that do not wait leave the body cache.
 func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n int) {
-	records := lane.pending[:n]
-	from := lane.next - 1 - uint64(len(lane.pending)) // the sequence before the first pending record
+	messages, count := lane.pending[:n], 0
+	for i := range messages {
+		count += len(messages[i].records)
+	}
+	lane.pendingRecords -= count
+	from := messages[0].seq - 1
 	c := &ledger.Ingest{
-		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(len(records)),
-		CreateQueues: ls.loop.cfg.CreateQueues, Jobs: make([]job.Job, 0, len(records)),
+		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(n),
+		CreateQueues: ls.loop.cfg.CreateQueues, Jobs: make([]job.Job, 0, count),
 	}
 	ls.ingests++
-	provisional := provisionalJobs{ingest: ls.ingests, jobs: make([]provisionalJob, 0, len(records))}
-	for i := range records {
-		r := &records[i]
+	provisional := provisionalJobs{ingest: ls.ingests, jobs: make([]provisionalJob, 0, count)}
+	add := func(r *pendingRecord) {
 		if r.err != nil {
 			c.Rejected = append(c.Rejected, ledger.Rejection{
-				ID: r.job.ID, Queue: r.record.Queue, Seq: r.record.Seq, Accepted: r.record.Stored, Reason: r.err.Error(),
+				ID: r.job.ID, Queue: r.record.Queue, Seq: r.record.Seq, Index: r.record.Index, Accepted: r.record.Stored, Reason: r.err.Error(),
 			})
-			continue
+			return
 		}
 		c.Jobs = append(c.Jobs, r.job)
 		delayed := r.job.RunAt.After(b.at)
 		blocked := r.job.Guards != nil && l.GuardsBlock(r.job.Guards)
 		if delayed || blocked {
-			continue
+			return
 		}
 		if _, known := l.Known(r.job.ID); !known {
 			ls.bodies.put(r.job.Position, r.record.Body)
 			ls.provisional.add(&provisional, &r.job, b.at)
+		}
+	}
+	for i := range messages {
+		for k := range messages[i].records {
+			add(&messages[i].records[k])
 		}
 	}
 	b.add(c, func(result ledger.Result, _ uint64) {
@@ -155,7 +189,7 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n
 	})
 }
 
-// pendingSize returns the estimated size of the records that wait for an entry, in
+// pendingSize returns the estimated size of the messages that wait for an entry, in
 // bytes.
 func (ls *lanes) pendingSize() (size int) {
 	for _, lane := range ls.pending {

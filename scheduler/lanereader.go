@@ -14,7 +14,7 @@ import (
 // Parameters of reading lanes.
 const (
 	pollInterval   = 50 * time.Millisecond // between two reads without a received record
-	readBatch      = 1024                  // records per read
+	readBatch      = 1024                  // messages per read
 	verifyInterval = 10 * time.Second
 	recheckAfter   = time.Second // a mismatch counts if it is still there after this time
 )
@@ -134,7 +134,10 @@ func (r *laneReader) verify(ctx context.Context) error {
 		return err
 	}
 	end.last = info.Last
-	r.lanes.loop.post(func() { r.lane.noteEnd(end) })
+	r.lanes.loop.post(func() {
+		r.lane.noteEnd(end)
+		r.lane.lastReceived = max(r.lane.lastReceived, end.last) // so that the lane is read to its end
+	})
 	return nil
 }
 
@@ -163,8 +166,9 @@ func (r *laneReader) compare(ctx context.Context, info LaneInfo, ingested uint64
 	if len(records) == 0 || records[0].Seq != cursor.Cursor {
 		return fmt.Errorf("lane %d: the record at the ingested position %d cannot be read", r.lane.number, cursor.Cursor)
 	}
-	j, _ := records[0].Job(cursor.Identity, r.lanes.loop.cfg.Defaults)
-	conflict := job.RecordID(cursor.Identity, records[0].Seq, records[0].Stored)
+	last := &records[len(records)-1]
+	j, _ := last.Job(cursor.Identity, r.lanes.loop.cfg.Defaults)
+	conflict := job.RecordID(cursor.Identity, last.Position, last.Stored)
 	if j.ID != cursor.LastID && conflict != cursor.LastID {
 		return mismatchf("the record at the ingested position %d is not the one that was ingested: the stream went back and on another way; bring back the data directory of a member that has the right one", cursor.Cursor)
 	}
@@ -177,7 +181,7 @@ func (r *laneReader) cursor() (cursor ledger.LaneCursor) {
 	return cursor
 }
 
-// read reads up to readBatch records of the lane from a sequence on, and posts them to
+// read reads up to readBatch messages of the lane from a sequence on, and posts them to
 // the loop.
 func (r *laneReader) read(ctx context.Context, from uint64) {
 	records, err := r.lanes.client.Read(ctx, r.lane.number, from, readBatch)
@@ -186,7 +190,7 @@ func (r *laneReader) read(ctx context.Context, from uint64) {
 		r.lane.reading = false
 		r.lanes.noteRead(r.lane, err)
 		r.lanes.receive(r.lane, parsed)
-		if len(parsed) == readBatch {
+		if len(parsed) > 0 && r.lane.next <= r.lane.lastReceived {
 			r.lanes.requestRead(r.lane)
 		}
 	})

@@ -18,7 +18,7 @@ import (
 // Parameters of ingesting lanes.
 const (
 	gapTimeout        = 2 * time.Millisecond // how long a missing record may still be received before it is read
-	maxOutOfOrder     = 4096                 // records kept beyond a gap; others are read again
+	maxOutOfOrder     = 4096                 // messages kept beyond a gap; others are read again
 	maxPendingRecords = 8192                 // records per lane that are not in an entry yet
 	maxRecordSize     = 256 << 10            // bytes; a lane with less free space is full
 )
@@ -28,21 +28,23 @@ const (
 type laneState struct {
 	number       uint8
 	identity     string
-	ready        bool            // its stream was verified to be the ledger's
-	problem      string          // why it is not ingested; "" if it is, or is not verified yet
-	full         bool            // its stream takes no more jobs
-	lost         atomic.Bool     // its stream was deleted or replaced: no record of the lane can be read
-	next         uint64          // sequence after the last record that is in an entry or pending
-	lastReceived uint64          // highest sequence received
-	pending      []pendingRecord // the last records before next, which wait for an entry
-	outOfOrder   map[uint64]pendingRecord
-	gapSince     time.Time   // since when record next is missing and later ones were received; zero: no gap, or a read was requested
+	ready        bool             // its stream was verified to be the ledger's
+	problem      string           // why it is not ingested; "" if it is, or is not verified yet
+	full         bool             // its stream takes no more jobs
+	lost         atomic.Bool      // its stream was deleted or replaced: no record of the lane can be read
+	next         uint64           // sequence after the last message that is in an entry or pending
+	lastReceived uint64           // highest sequence received
+	pending      []pendingMessage // the last messages before next, which wait for an entry
+	outOfOrder   map[uint64]pendingMessage
+	gapSince     time.Time   // since when message next is missing and later ones were received; zero: no gap, or a read was requested
 	wake         chan uint64 // holds at most one request to read from a sequence on
 	reading      bool        // a read is requested or running
-	receivedAt   time.Time   // when the first of the pending records was received, or earlier ones were last ingested
+	receivedAt   time.Time   // when the first of the pending messages was received, or earlier ones were last ingested
 	held         bool        // none of its records is ingested, see [ledger.Ledger.MayIngest]
-	end          laneEnd
-	completeAt   time.Time // every record that was stored before this time, by this node's clock, is ingested; zero: not known
+
+	pendingRecords int // records in pending
+	end            laneEnd
+	completeAt     time.Time // every record that was stored before this time, by this node's clock, is ingested; zero: not known
 
 	behind atomic.Bool // so many records are pending that received ones are not worth parsing
 }
@@ -56,7 +58,7 @@ type lanes struct {
 	operator operatorTopics
 
 	all         []*laneState
-	pending     []*laneState // lanes with pending records, by the time of their first one
+	pending     []*laneState // lanes with pending messages, by the time of their first one
 	bodies      bodyCache
 	ingests     uint64 // ingest commands built so far
 	provisional provisionalWaitlists
@@ -79,7 +81,7 @@ func (ls *lanes) load(l *ledger.Ledger) {
 	for i, c := range l.Lanes() {
 		ls.all = append(ls.all, &laneState{
 			number: uint8(i), identity: c.Identity, next: c.Cursor + 1, lastReceived: c.Cursor,
-			outOfOrder: map[uint64]pendingRecord{}, wake: make(chan uint64, 1),
+			outOfOrder: map[uint64]pendingMessage{}, wake: make(chan uint64, 1),
 		})
 	}
 }
@@ -153,7 +155,8 @@ func (ls *lanes) noteRead(lane *laneState, err error) {
 }
 
 // receiveRecords parses records that arrived without a read, and posts them to the
-// loop. Records of one lane should be adjacent: each run of them is one post.
+// loop. The records of a message must be adjacent, and those of one lane should be
+// adjacent: each run of them is one post.
 func (ls *lanes) receiveRecords(records []job.Record) {
 	for len(records) > 0 {
 		n := 1
@@ -173,39 +176,47 @@ func (ls *lanes) receiveRecords(records []job.Record) {
 	}
 }
 
-// parseRecords parses and validates records. It runs outside the loop because
-// parsing JSON is the most expensive part of an ingest. The result shares no memory
-// with the records' messages.
-func parseRecords(records []job.Record, identity string, d job.Defaults) []pendingRecord {
+// parseRecords parses and validates records, in which those of a message are adjacent. It
+// runs outside the loop because parsing JSON is the most expensive part of an ingest. The
+// result shares no memory with the lane's messages.
+func parseRecords(records []job.Record, identity string, d job.Defaults) []pendingMessage {
 	parsed := make([]pendingRecord, len(records))
+	messages := make([]pendingMessage, 0, len(records))
 	for i := range records {
 		parsed[i].record = records[i]
 		parsed[i].job, parsed[i].err = records[i].Job(identity, d)
 		parsed[i].detach()
+		if i == 0 || records[i].Seq != records[i-1].Seq {
+			messages = append(messages, pendingMessage{seq: records[i].Seq, records: parsed[i:i:len(parsed)]})
+		}
+		m := &messages[len(messages)-1]
+		m.records = m.records[:len(m.records)+1]
 	}
-	return parsed
+	return messages
 }
 
-// receive takes parsed records of a lane in any order. It adds those that continue the
+// receive takes parsed messages of a lane in any order. It adds those that continue the
 // lane to its pending ingest, keeps those beyond a gap, and ignores the others, which
 // are known or are read again.
-func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
+func (ls *lanes) receive(lane *laneState, messages []pendingMessage) {
 	if !lane.ready {
 		return // they are read once it is
 	}
-	for _, r := range records {
-		lane.lastReceived = max(lane.lastReceived, r.record.Seq)
-		switch seq := r.record.Seq; {
-		case seq < lane.next || len(lane.pending) >= maxPendingRecords:
+	for _, m := range messages {
+		lane.lastReceived = max(lane.lastReceived, m.seq)
+		switch {
+		case !m.complete():
+			// It is read.
+		case m.seq < lane.next || lane.pendingRecords >= maxPendingRecords:
 			// Already queued, or too many are pending: read again later.
-		case seq == lane.next:
-			ls.addRecord(lane, r)
+		case m.seq == lane.next:
+			ls.addMessage(lane, m)
 			ls.flushOutOfOrder(lane)
 		case len(lane.outOfOrder) < maxOutOfOrder:
-			lane.outOfOrder[seq] = r
+			lane.outOfOrder[m.seq] = m
 		}
 	}
-	if len(lane.pending) >= maxPendingRecords {
+	if lane.pendingRecords >= maxPendingRecords {
 		lane.behind.Store(true)
 	}
 	if lane.next > lane.lastReceived {
@@ -215,19 +226,19 @@ func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
 	}
 }
 
-// flushOutOfOrder adds the kept records that now continue the lane to its pending ingest.
+// flushOutOfOrder adds the kept messages that now continue the lane to its pending ingest.
 func (ls *lanes) flushOutOfOrder(lane *laneState) {
 	for len(lane.outOfOrder) > 0 {
-		r, ok := lane.outOfOrder[lane.next]
+		m, ok := lane.outOfOrder[lane.next]
 		if !ok {
 			return
 		}
 		delete(lane.outOfOrder, lane.next)
-		ls.addRecord(lane, r)
+		ls.addMessage(lane, m)
 	}
 }
 
-// readGaps requests a read of each lane whose next record has been missing for
+// readGaps requests a read of each lane whose next message has been missing for
 // gapTimeout. It returns the time until the next lane has to be read.
 func (ls *lanes) readGaps(now time.Time) time.Duration {
 	wait := idleWait
@@ -248,7 +259,7 @@ func (ls *lanes) readGaps(now time.Time) time.Duration {
 // requestRead has the lane's reader read from next on, unless it is reading or too
 // many records are pending.
 func (ls *lanes) requestRead(lane *laneState) {
-	if len(lane.pending) >= maxPendingRecords || lane.reading {
+	if lane.pendingRecords >= maxPendingRecords || lane.reading {
 		return
 	}
 	select {
@@ -258,10 +269,10 @@ func (ls *lanes) requestRead(lane *laneState) {
 	}
 }
 
-// resync drops a lane's pending records and continues at the ledger's cursor.
+// resync drops a lane's pending messages and continues at the ledger's cursor.
 func (ls *lanes) resync(lane *laneState) {
 	ls.loop.ledger.View(func(l *ledger.Ledger) { lane.next = l.Lanes()[lane.number].Cursor + 1 })
-	lane.pending = nil
+	lane.pending, lane.pendingRecords = nil, 0
 	lane.behind.Store(false)
 	clear(lane.outOfOrder)
 	ls.pending = slices.DeleteFunc(ls.pending, func(other *laneState) bool { return other == lane })

@@ -265,3 +265,41 @@ func TestLanes_BacklogIsSharedAndBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestLanes_PackedRecords checks that the records of one message become jobs of their own, each
+// with its body, also if one of them is rejected, if the message is read and not received, and
+// after another tenure has begun.
+func TestLanes_PackedRecords(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		body := func(n int) string { return fmt.Sprintf(`{"params":{"n":%d}}`, n) }
+		received := h.lanes.storePacked("mail", body(1), body(2), `{"params":`, body(3))
+		h.sched.ReceiveRecords(received)
+		read := h.lanes.storePacked("mail", body(4), body(5))
+		h.sched.ReceiveRecords(read[:1]) // without the other it does not count
+		h.until("all are ingested", func() bool { return h.counts().Pending == 5 && h.counts().Failed == 1 })
+		if err := h.end(); err != nil {
+			t.Fatal(err)
+		}
+		h.begin()
+		last := h.lanes.storePacked("mail", body(6), `{`)
+		h.until("the last are ingested", func() bool { return h.counts().Pending == 6 && h.counts().Failed == 2 })
+		h.node("n1").offer(job.Overhop, "mail", "w1", 10)
+		h.until("all ran", func() bool { return h.counts().Delivered == 6 })
+		started := h.node("n1").startedNow()
+		want := []job.Position{{Seq: 1}, {Seq: 1, Index: 1}, {Seq: 1, Index: 3}, {Seq: 2}, {Seq: 2, Index: 1}, {Seq: 3}}
+		for i, a := range started {
+			if a.Position != want[i] || len(a.Body) > 0 && string(a.Body) != body(i+1) {
+				t.Errorf("start %d is %s with body %s, want %s", i, a.Position, a.Body, want[i])
+			}
+		}
+		for _, r := range []job.Record{received[2], last[1]} {
+			if view, found := h.find(h.id(r)); !found || view.State != job.Failed || view.Position != r.Position {
+				t.Errorf("the rejected record at %s: %+v", r.Position, view)
+			}
+		}
+		if view, _ := h.find(h.id(read[1])); view.Position != read[1].Position {
+			t.Errorf("a record that was read is at %s, want %s", view.Position, read[1].Position)
+		}
+		h.checkNoOverlap()
+	})
+}

@@ -39,19 +39,20 @@ func TestEventLoop_IngestSize(t *testing.T) {
 // TestLanes_Behind checks that received records are not parsed while too many are pending,
 // and that the lane is read once they are ingested.
 func TestLanes_Behind(t *testing.T) {
-	lane := &laneState{ready: true, next: 1, outOfOrder: map[uint64]pendingRecord{}, wake: make(chan uint64, 1)}
+	lane := &laneState{ready: true, next: 1, outOfOrder: map[uint64]pendingMessage{}, wake: make(chan uint64, 1)}
 	ls := &lanes{loop: &eventLoop{inbox: make(chan func(), 1)}, all: []*laneState{lane}, blocked: "not in this test"}
-	records := make([]pendingRecord, maxPendingRecords)
+	const messages = maxPendingRecords / 2
+	records := make([]job.Record, 2*messages)
 	for i := range records {
-		records[i].record = job.Record{Position: job.Position{Seq: uint64(i + 1)}}
+		records[i] = job.Record{Position: job.Position{Seq: uint64(i/2 + 1), Index: uint8(i % 2)}, Last: i%2 == 1}
 	}
-	ls.receive(lane, records)
-	if !lane.behind.Load() || len(lane.pending) != maxPendingRecords {
-		t.Fatalf("%d pending", len(lane.pending))
+	ls.receive(lane, parseRecords(records, "L0", job.Defaults{}))
+	if !lane.behind.Load() || len(lane.pending) != messages || lane.pendingRecords != 2*messages {
+		t.Fatalf("%d messages with %d records pending", len(lane.pending), lane.pendingRecords)
 	}
-	ls.receiveRecords([]job.Record{{Position: job.Position{Seq: maxPendingRecords + 5}}})
+	ls.receiveRecords([]job.Record{{Position: job.Position{Seq: messages + 5}}})
 	(<-ls.loop.inbox)()
-	if lane.lastReceived != maxPendingRecords+5 || len(lane.outOfOrder) != 0 {
+	if lane.lastReceived != messages+5 || len(lane.outOfOrder) != 0 {
 		t.Errorf("last received %d, %d kept", lane.lastReceived, len(lane.outOfOrder))
 	}
 }

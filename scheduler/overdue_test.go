@@ -24,7 +24,7 @@ func (p *placeFixture) addJobs(jobs ...priorityJob) (ids []job.ID) {
 	c := &ledger.Ingest{Identity: "lane", From: p.seq, To: p.seq + uint64(len(jobs)), CreateQueues: true}
 	for _, j := range jobs {
 		p.seq++
-		id := job.RecordID("lane", p.seq, j.since)
+		id := job.RecordID("lane", job.Position{Seq: p.seq}, j.since)
 		ids = append(ids, id)
 		c.Jobs = append(c.Jobs, job.Job{ID: id, Queue: j.queue, Function: j.function, Position: job.Position{Seq: p.seq}, Accepted: j.since, Priority: j.priority})
 	}

@@ -41,7 +41,7 @@ func (p *placeFixture) addWaiting(queue, function string, count int) {
 		for range n {
 			p.seq++
 			j := job.Job{Queue: queue, Function: function, Position: job.Position{Seq: p.seq}, Accepted: time.Unix(int64(p.seq), 0), Priority: 5}
-			j.ID = job.RecordID("lane", p.seq, j.Accepted)
+			j.ID = job.RecordID("lane", job.Position{Seq: p.seq}, j.Accepted)
 			c.Jobs = append(c.Jobs, j)
 		}
 		p.apply(c)

@@ -172,7 +172,7 @@ func (r *laneReclaimer) reclaim(ctx context.Context, i int) (relocated bool, err
 	}
 	s.kept = info.Bytes
 	index, needs := copied.Index(), copied.Needs(relocateMax)[i]
-	plan := planReclaim(info, &needs, s.number == job.RelocatedLane)
+	plan := planReclaim(info, &needs, s.number == job.RelocatedLane, r.perMessage(ctx, s, &needs))
 	if plan.relocate > 0 {
 		err = r.relocate(ctx, s, copied.RelocatedFloor(), needs.Oldest[:plan.relocate])
 	}
@@ -190,6 +190,22 @@ func (r *laneReclaimer) reclaim(ctx context.Context, i int) (relocated bool, err
 		err = purgeErr
 	}
 	return false, err
+}
+
+// sampledMessages is from how many messages perMessage estimates.
+const sampledMessages = 16
+
+// perMessage estimates how many records a message of the stream's oldest part holds, by those
+// from the first needed record on.
+func (r *laneReclaimer) perMessage(ctx context.Context, s *reclaimedStream, needs *ledger.LaneNeeds) float64 {
+	if s.number == job.RelocatedLane || len(needs.Oldest) == 0 {
+		return 1
+	}
+	records, err := r.lanes.Read(ctx, s.number, needs.Oldest[0].Seq, sampledMessages)
+	if err != nil || len(records) == 0 {
+		return 1 // fewer records are relocated than could be
+	}
+	return float64(len(records)) / float64(records[len(records)-1].Seq-records[0].Seq+1)
 }
 
 // purge records in the ledger that a stream is purged as planned with the ledger at index,
@@ -229,8 +245,8 @@ type reclaimPlan struct {
 
 // planReclaim decides how far a stream is purged. If no purge is worth it, it decides how
 // many needed records are relocated first: as many as free the most, but not more than a
-// share of the records that can then be purged.
-func planReclaim(info LaneInfo, needs *ledger.LaneNeeds, isRelocated bool) (plan reclaimPlan) {
+// share of the records that can then be purged, of which a message holds perMessage.
+func planReclaim(info LaneInfo, needs *ledger.LaneNeeds, isRelocated bool, perMessage float64) (plan reclaimPlan) {
 	if info.Last <= info.First {
 		return plan
 	}
@@ -238,8 +254,8 @@ func planReclaim(info LaneInfo, needs *ledger.LaneNeeds, isRelocated bool) (plan
 	if isRelocated || info.MaxBytes > 0 && info.Bytes > info.MaxBytes/4*3 {
 		share = relocateShareUrgent
 	}
-	perRecord := float64(info.Bytes) / float64(info.Last-info.First+1)
-	end := min(needs.End, info.Last) // a purge keeps the last record
+	messageSize := float64(info.Bytes) / float64(info.Last-info.First+1)
+	end := min(needs.End, info.Last) // a purge keeps the last message
 	for n := 0; n <= len(needs.Oldest); n++ {
 		below := end
 		if n < len(needs.Oldest) {
@@ -247,8 +263,8 @@ func planReclaim(info LaneInfo, needs *ledger.LaneNeeds, isRelocated bool) (plan
 		} else if n < needs.Count {
 			return plan // the next needed record is not known
 		}
-		freed := float64(max(below, info.First) - info.First)
-		if gain := uint64(freed * perRecord); float64(n) <= share*freed && gain >= max(worthPurging(info), 1) {
+		freed := float64(max(below, info.First) - info.First) // messages
+		if gain := uint64(freed * messageSize); float64(n) <= share*freed*perMessage && gain >= max(worthPurging(info), 1) {
 			plan = reclaimPlan{relocate: n, below: below, gain: gain}
 			if n == 0 {
 				return plan
@@ -298,7 +314,7 @@ func (r *laneReclaimer) relocate(ctx context.Context, s *reclaimedStream, floor 
 		seqs, size, err := r.lanes.Relocate(ctx, lane, floor, space, part)
 		c := &ledger.Relocate{}
 		for i, to := range seqs {
-			c.Records = append(c.Records, ledger.RelocatedRecord{Job: part[i].Job, From: job.Position{Lane: lane, Seq: part[i].Seq}, To: to})
+			c.Records = append(c.Records, ledger.RelocatedRecord{Job: part[i].Job, From: part[i].Position(lane), To: to})
 		}
 		if len(seqs) > 0 {
 			result, commitErr := r.loop.commit(ctx, c)

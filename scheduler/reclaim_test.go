@@ -80,7 +80,7 @@ func TestReclaim_RelocatedRecords(t *testing.T) {
 // TestPlanReclaim checks how many needed records are relocated, and how far the stream
 // is then purged.
 func TestPlanReclaim(t *testing.T) {
-	id := job.RecordID("lane", 1, time.Unix(0, 0))
+	id := job.RecordID("lane", job.Position{Seq: 1}, time.Unix(0, 0))
 	at := func(seqs ...uint64) (needed []ledger.NeededRecord) {
 		for _, seq := range seqs {
 			needed = append(needed, ledger.NeededRecord{Seq: seq, Job: id})
@@ -96,20 +96,23 @@ func TestPlanReclaim(t *testing.T) {
 		needs     ledger.LaneNeeds
 		relocated bool
 		want      reclaimPlan
+
+		perMessage float64 // records; 0: one
 	}{
-		{"nothing is needed", lane, ledger.LaneNeeds{End: 990}, false, reclaimPlan{below: 990, gain: 989 * mib}},
-		{"the last record is kept", lane, ledger.LaneNeeds{End: 5000}, true, reclaimPlan{below: 1000, gain: 999 * mib}},
-		{"not worth a purge", lane, ledger.LaneNeeds{End: 60}, false, reclaimPlan{}},
-		{"one old record", lane, ledger.LaneNeeds{Count: 1, Oldest: at(2), End: 990}, false, reclaimPlan{relocate: 1, below: 990, gain: 989 * mib}},
-		{"too many old records", lane, ledger.LaneNeeds{Count: 8, Oldest: at(1, 2, 3, 4, 5, 6, 7, 8), End: 100}, false, reclaimPlan{}},
-		{"as many, and the lane is nearly full", nearlyFull, ledger.LaneNeeds{Count: 8, Oldest: at(1, 2, 3, 4, 5, 6, 7, 8), End: 200}, false, reclaimPlan{relocate: 8, below: 200, gain: 199 * mib}},
-		{"others are needed, too", lane, ledger.LaneNeeds{Count: 100, Oldest: at(2, 500), End: 990}, false, reclaimPlan{relocate: 1, below: 500, gain: 499 * mib}},
-		{"a dead letter is not published", lane, ledger.LaneNeeds{Count: 2, Oldest: []ledger.NeededRecord{{Seq: 2, Job: id}, {Seq: 300, Job: id, Fixed: true}}, End: 990}, false, reclaimPlan{relocate: 1, below: 300, gain: 299 * mib}},
-		{"the dead letter of a job that waits again is not published", lane, ledger.LaneNeeds{Count: 2, Oldest: []ledger.NeededRecord{{Seq: 1, Job: id}, {Seq: 1, Job: id, Fixed: true}}, End: 990}, false, reclaimPlan{}},
-		{"already purged", LaneInfo{First: 900, Last: 1000, Bytes: 100 * mib}, ledger.LaneNeeds{Count: 1, Oldest: at(900), End: 990}, false, reclaimPlan{relocate: 1, below: 990, gain: 89 * mib}},
-		{"empty", LaneInfo{First: 1001, Last: 1000}, ledger.LaneNeeds{End: 1000}, false, reclaimPlan{}},
+		{"nothing is needed", lane, ledger.LaneNeeds{End: 990}, false, reclaimPlan{below: 990, gain: 989 * mib}, 0},
+		{"the last record is kept", lane, ledger.LaneNeeds{End: 5000}, true, reclaimPlan{below: 1000, gain: 999 * mib}, 0},
+		{"not worth a purge", lane, ledger.LaneNeeds{End: 60}, false, reclaimPlan{}, 0},
+		{"one old record", lane, ledger.LaneNeeds{Count: 1, Oldest: at(2), End: 990}, false, reclaimPlan{relocate: 1, below: 990, gain: 989 * mib}, 0},
+		{"too many old records", lane, ledger.LaneNeeds{Count: 8, Oldest: at(1, 2, 3, 4, 5, 6, 7, 8), End: 100}, false, reclaimPlan{}, 0},
+		{"as many, and the lane is nearly full", nearlyFull, ledger.LaneNeeds{Count: 8, Oldest: at(1, 2, 3, 4, 5, 6, 7, 8), End: 200}, false, reclaimPlan{relocate: 8, below: 200, gain: 199 * mib}, 0},
+		{"as many, and a message holds 64 records", lane, ledger.LaneNeeds{Count: 8, Oldest: at(1, 2, 3, 4, 5, 6, 7, 8), End: 100}, false, reclaimPlan{relocate: 8, below: 100, gain: 99 * mib}, 64},
+		{"others are needed, too", lane, ledger.LaneNeeds{Count: 100, Oldest: at(2, 500), End: 990}, false, reclaimPlan{relocate: 1, below: 500, gain: 499 * mib}, 0},
+		{"a dead letter is not published", lane, ledger.LaneNeeds{Count: 2, Oldest: []ledger.NeededRecord{{Seq: 2, Job: id}, {Seq: 300, Job: id, Fixed: true}}, End: 990}, false, reclaimPlan{relocate: 1, below: 300, gain: 299 * mib}, 0},
+		{"the dead letter of a job that waits again is not published", lane, ledger.LaneNeeds{Count: 2, Oldest: []ledger.NeededRecord{{Seq: 1, Job: id}, {Seq: 1, Job: id, Fixed: true}}, End: 990}, false, reclaimPlan{}, 0},
+		{"already purged", LaneInfo{First: 900, Last: 1000, Bytes: 100 * mib}, ledger.LaneNeeds{Count: 1, Oldest: at(900), End: 990}, false, reclaimPlan{relocate: 1, below: 990, gain: 89 * mib}, 0},
+		{"empty", LaneInfo{First: 1001, Last: 1000}, ledger.LaneNeeds{End: 1000}, false, reclaimPlan{}, 0},
 	} {
-		got := planReclaim(c.info, &c.needs, c.relocated)
+		got := planReclaim(c.info, &c.needs, c.relocated, max(c.perMessage, 1))
 		if got.gain /= mib; got.gain != c.want.gain/mib || got.relocate != c.want.relocate || got.below != c.want.below {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -15,7 +14,7 @@ import (
 // Parameters of a replay, which reads lanes in the background. The longer a batch
 // takes, because of other work, the longer the rest after it.
 const (
-	replayBatch          = 256                    // records
+	replayBatch          = 256                    // messages
 	replayMinRest        = 20 * time.Millisecond  // minimum rest between two batches
 	replayRestFactor     = 9                      // rest after a batch, as a multiple of its duration
 	replayCommitInterval = 250 * time.Millisecond // between two commits of the progress
@@ -57,8 +56,8 @@ type replayLane struct {
 
 // recordOwner is the job that a record belongs to.
 type recordOwner struct {
-	seq uint64
-	id  job.ID
+	at job.Position
+	id job.ID
 }
 
 // run carries out replay requests one after the other until ctx ends, first one
@@ -110,12 +109,12 @@ func (r *replayer) loadOwners() {
 			continue // not part of a replay
 		}
 		if lane := &r.lanes[at.Lane]; at.Seq > lane.At && at.Seq <= lane.End {
-			lane.owners = append(lane.owners, recordOwner{at.Seq, id})
+			lane.owners = append(lane.owners, recordOwner{at, id})
 			n++
 		}
 	}
 	for i := range r.lanes {
-		slices.SortFunc(r.lanes[i].owners, func(a, b recordOwner) int { return cmp.Compare(a.seq, b.seq) })
+		slices.SortFunc(r.lanes[i].owners, func(a, b recordOwner) int { return a.at.Compare(b.at) })
 	}
 }
 
@@ -164,16 +163,16 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 		return
 	}
 	identity := r.identities[number]
-	parsed := parseRecords(records[:min(limit, len(records))], identity, r.loop.cfg.Defaults)
+	parsed := parseRecords(records, identity, r.loop.cfg.Defaults)
 	r.loop.ledger.View(func(l *ledger.Ledger) {
 		for i := range parsed {
 			if !lane.matches(l, &parsed[i], identity) {
-				r.addDamage(number, parsed[i].record.Seq, ledger.DamageMismatch)
+				r.addDamage(number, parsed[i].seq, ledger.DamageMismatch)
 			}
 		}
 	})
 	last := &parsed[len(parsed)-1]
-	lane.At, r.lastJob, r.dirty = last.record.Seq, last.job.ID, true
+	lane.At, r.lastJob, r.dirty = last.seq, last.records[len(last.records)-1].job.ID, true
 }
 
 // verifyLane verifies that a lane's stream is the one that was ingested, moves the progress
@@ -225,17 +224,34 @@ func (r *replayer) skipMissing(ctx context.Context, number uint8) {
 	}
 }
 
-// matches reports whether a record that was read again can be the one that was ingested at
-// its position. It always can if the ledger no longer has a job with this position. The
-// records of a lane must be passed in order, because matches drops the owners before them.
-func (lane *replayLane) matches(l *ledger.Ledger, r *pendingRecord, identity string) bool {
+// matches reports whether a message that was read again can be the one that was ingested: all
+// its records match, and none is missing.
+func (lane *replayLane) matches(l *ledger.Ledger, m *pendingMessage, identity string) bool {
+	matches := true
+	for i := range m.records {
+		matches = lane.recordMatches(l, &m.records[i], identity) && matches
+	}
+	last := m.records[len(m.records)-1].record.Position
+	for ; len(lane.owners) > 0 && lane.owners[0].at.Seq == m.seq; lane.owners = lane.owners[1:] {
+		if owner := lane.owners[0]; owner.at.Compare(last) > 0 {
+			view, _, found := l.Find(owner.id)
+			matches = matches && !(found && view.Position == owner.at) // the owners may be out of date
+		}
+	}
+	return matches
+}
+
+// recordMatches reports whether a record that was read again can be the one that was ingested
+// at its position. It always can if the ledger no longer has a job with this position. The
+// records of a lane must be passed in order, because recordMatches drops the owners before them.
+func (lane *replayLane) recordMatches(l *ledger.Ledger, r *pendingRecord, identity string) bool {
 	position := r.record.Position
-	for len(lane.owners) > 0 && lane.owners[0].seq < position.Seq {
+	for len(lane.owners) > 0 && lane.owners[0].at.Compare(position) < 0 {
 		lane.owners = lane.owners[1:]
 	}
-	if len(lane.owners) > 0 && lane.owners[0].seq == position.Seq {
+	if len(lane.owners) > 0 && lane.owners[0].at == position {
 		owner := lane.owners[0].id
-		if owner != r.job.ID && owner != job.RecordID(identity, position.Seq, r.record.Stored) {
+		if owner != r.job.ID && owner != job.RecordID(identity, position, r.record.Stored) {
 			view, _, found := l.Find(owner)
 			stillOwner := found && view.Position == position // the owners may be out of date
 			return !stillOwner

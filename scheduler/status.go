@@ -90,10 +90,10 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 			st.Deferred = true
 		}
 		if lane.lastReceived >= lane.next { // from next on: not received in order yet
-			st.Pending += lane.lastReceived + 1 - lane.next
+			st.Pending += lane.lastReceived + 1 - lane.next // at least: a message may hold several records
 		}
 		if len(lane.pending) > 0 { // before next: to be ingested
-			st.Pending += uint64(len(lane.pending))
+			st.Pending += uint64(lane.pendingRecords)
 			st.OldestPending = max(st.OldestPending, now.Sub(lane.receivedAt))
 		}
 	}

@@ -160,7 +160,7 @@ func writeHistory(out io.Writer, e *api.JobExplanation) {
 	command.Printf(out, "\n")
 	w := command.Table(out)
 	if e.Job != nil {
-		command.Printf(w, "%s\t-\taccepted\t%s\n", command.TimeText(&e.Job.Created), job.Position{Lane: e.Job.Lane, Seq: e.Job.Seq})
+		command.Printf(w, "%s\t-\taccepted\t%s\n", command.TimeText(&e.Job.Created), job.Position{Lane: e.Job.Lane, Seq: e.Job.Seq, Index: e.Job.Index})
 	}
 	for _, text := range e.History.Events {
 		var line struct {

@@ -204,7 +204,7 @@ func jobTable(out io.Writer, j *api.Job) {
 	for _, name := range command.SortedKeys(j.Trace) {
 		row("trace "+name, j.Trace[name])
 	}
-	row("record", job.Position{Lane: j.Lane, Seq: j.Seq}.String())
+	row("record", job.Position{Lane: j.Lane, Seq: j.Seq, Index: j.Index}.String())
 	switch {
 	case j.LetterGone:
 		row("dead letter", fmt.Sprintf("%d, which was evicted or removed ('yardmaster retention show': failed.*)", j.DeadLetter))

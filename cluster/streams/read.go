@@ -25,6 +25,7 @@ const (
 	replicaAttempts  = 12               // direct reads, each answered by a random replica, of a message that the leader lacks
 	maxRead          = 4096             // messages
 	maxReadBytes     = 8 << 20
+	maxLaneReadBytes = 1 << 20 // the same of lanes, whose messages may hold hundreds of records
 )
 
 // ErrNotStored means that neither the stream's leader nor any replica has the
@@ -33,10 +34,13 @@ var ErrNotStored = errors.New("message is not stored")
 
 // Reader reads what the cluster's streams hold. Its methods may be called
 // concurrently.
-type Reader struct{ local *embedded.Server }
+type Reader struct {
+	local  *embedded.Server
+	packed *packedCache
+}
 
 // NewReader returns a reader over l's connections.
-func NewReader(l *embedded.Server) *Reader { return &Reader{l} }
+func NewReader(l *embedded.Server) *Reader { return &Reader{l, newPackedCache()} }
 
 // storedMsg is a message as it is stored in a stream.
 type storedMsg struct {

@@ -33,12 +33,12 @@ func (e *GapError) Error() string {
 // ledger.
 var ErrStreamMismatch = errors.New("the lane's stream is not the one recorded in the ledger")
 
-// Read returns consecutive records of a lane that begin with the sequence from, at
-// most limit and at most 4096. It returns none, and no error, if the replica that
-// answered has no such record yet; read again then. It blocks for about a second
+// Read returns the records of consecutive messages of a lane that begin with the sequence
+// from, of at most limit messages and at most 4096. It returns none, and no error, if the
+// replica that answered has no such message yet; read again then. It blocks for about a second
 // at most.
 func (r *Reader) Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error) {
-	req := getRequest{Seq: from, Batch: min(maxRead, max(limit, 1)), MaxBytes: maxReadBytes}
+	req := getRequest{Seq: from, Batch: min(maxRead, max(limit, 1)), MaxBytes: maxLaneReadBytes}
 	stream := subjects.LaneStream(lane)
 	for range 2 {
 		messages, err := r.directBatch(ctx, stream, req)
@@ -92,12 +92,20 @@ func contiguous(lane uint8, from uint64, messages []storedMsg) []job.Record {
 		if messages[i].seq != from+uint64(i) {
 			break
 		}
-		records = append(records, toRecord(lane, &messages[i]))
+		records = append(records, toRecords(lane, &messages[i])...)
 	}
 	return records
 }
 
-// toRecord converts a stored message of a lane to a record. A job that a client has
+// toRecords converts a stored message of a lane to its records.
+func toRecords(lane uint8, s *storedMsg) []job.Record {
+	if _, kind, queue, ok := subjects.ParseLaneSubject(s.subject); ok && kind == subjects.NodePublish && queue == subjects.PackedQueue {
+		return job.Unpack(s.data, lane, s.seq, s.time)
+	}
+	return []job.Record{toRecord(lane, s)}
+}
+
+// toRecord converts a stored message of a lane that holds one record. A job that a client has
 // published straight to the lane may have settings in headers, which are merged into its
 // body. A job that a node has published has the time at which that node accepted it in a
 // header, which replaces the time at which the stream stored it; clients, which may not
@@ -112,7 +120,7 @@ func toRecord(lane uint8, s *storedMsg) job.Record {
 	}
 	r := job.Record{
 		Position: job.Position{Lane: lane, Seq: s.seq},
-		Queue:    queue, Key: s.header.Get(subjects.HeaderMsgID), Stored: s.time, Body: s.data,
+		Queue:    queue, Key: s.header.Get(subjects.HeaderMsgID), Stored: s.time, Body: s.data, Last: true,
 	}
 	if kind == subjects.DirectPublish {
 		r.Body, r.HeaderErr = job.MergeHeaders(r.Body, ProducerHeaders(s.header.Get))
@@ -124,6 +132,9 @@ func toRecord(lane uint8, s *storedMsg) job.Record {
 	}
 	return r
 }
+
+// ProducerHeaderNames are the names of the headers that [ProducerHeaders] reads.
+var ProducerHeaderNames = []string{subjects.HeaderDelay, "traceparent", "Traceparent", "tracestate", "Tracestate"}
 
 // ProducerHeaders returns the headers that belong to a job; get returns a header by its
 // name, "" if it is missing. Trace propagators that write HTTP headers capitalize
@@ -140,15 +151,30 @@ func ProducerHeaders(get func(string) string) job.Headers {
 // see [job.KeyOf]: a client that publishes straight to a lane gives it in a header. The error
 // is [ErrNotStored] if the record is gone.
 func (r *Reader) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
-	s, err := r.load(ctx, subjects.LaneStream(at.Lane), getRequest{Seq: at.Seq})
+	records, err := r.loadMessage(ctx, at)
+	if err == nil && int(at.Index) >= len(records) {
+		err = ErrNotStored
+	}
 	if err != nil {
-		return job.Record{}, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, err)
+		return job.Record{}, fmt.Errorf("load the record at %s: %w", at, err)
 	}
-	record := toRecord(at.Lane, &s)
-	if _, kind, _, ok := subjects.ParseLaneSubject(s.subject); ok && kind == subjects.DirectPublish && json.Valid(record.Body) {
-		record.Body = job.WithKey(record.Body, record.Key)
-	}
-	return record, nil
+	return records[at.Index], nil
+}
+
+// loadMessage reads the message that holds the record at a position, and returns its records.
+func (r *Reader) loadMessage(ctx context.Context, at job.Position) ([]job.Record, error) {
+	at.Index = 0
+	return r.packed.load(ctx, at, func() ([]job.Record, error) {
+		s, err := r.load(ctx, subjects.LaneStream(at.Lane), getRequest{Seq: at.Seq})
+		if err != nil {
+			return nil, err
+		}
+		records := toRecords(at.Lane, &s)
+		if _, kind, _, ok := subjects.ParseLaneSubject(s.subject); ok && kind == subjects.DirectPublish && json.Valid(records[0].Body) {
+			records[0].Body = job.WithKey(records[0].Body, records[0].Key)
+		}
+		return records, nil
+	})
 }
 
 // Load reads the body of a job, from its own record or from the blob that the
@@ -167,6 +193,9 @@ func (r *Reader) Load(ctx context.Context, at job.Position, id job.ID, identity 
 // another one. See also [Reader.LoadRecord].
 func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
 	record, err := r.LoadRecord(ctx, at)
+	if err == nil && !record.Matches(id, identity) && r.packed.forget(at) { // of a stream that was replaced since
+		record, err = r.LoadRecord(ctx, at)
+	}
 	if err == nil && record.Matches(id, identity) {
 		return record, nil
 	}
@@ -183,7 +212,7 @@ func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, i
 		laneErr = ErrStreamMismatch
 	}
 	if laneErr != nil {
-		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, laneErr)
+		return job.Record{}, fmt.Errorf("load the record of job %s at %s: %w", id, at, laneErr)
 	}
 	return record, err
 }

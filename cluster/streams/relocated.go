@@ -60,7 +60,7 @@ func RelocatedSize(r *job.Record) uint64 {
 // relocatedMsg returns the message that stores a copy of r while the stream has this floor.
 func relocatedMsg(floor uint64, r *job.Record) *nats.Msg {
 	m := nats.NewMsg(subjects.RelocatedSubject(r.Queue))
-	m.Header.Set(subjects.HeaderMsgID, fmt.Sprintf("%s/%d@%d/%d", r.Owner, r.Lane, r.Seq, floor))
+	m.Header.Set(subjects.HeaderMsgID, fmt.Sprintf("%s/%d@%d.%d/%d", r.Owner, r.Lane, r.Seq, r.Index, floor))
 	m.Header.Set(subjects.HeaderJob, r.Owner.String())
 	m.Header.Set(subjects.HeaderAt, strconv.FormatInt(r.Stored.UnixNano(), 10))
 	if r.Key != "" {

@@ -106,7 +106,7 @@ type Admin struct {
 }
 
 // NewAdmin returns an Admin over l's connections.
-func NewAdmin(l *embedded.Server) *Admin { return &Admin{l, &Reader{l}} }
+func NewAdmin(l *embedded.Server) *Admin { return &Admin{l, NewReader(l)} }
 
 // EnsureStreams creates the yard's streams or verifies that they exist, and
 // returns the lanes' identities. Only the authority may call it.

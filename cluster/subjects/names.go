@@ -110,6 +110,10 @@ const (
 	NodePublish   = "n"
 )
 
+// PackedQueue is the queue in the subject of a [NodePublish] that holds several records, each
+// with its own queue. No queue has this name.
+const PackedQueue = "_"
+
 // Headers. Names that begin with "Nats-" belong to the server.
 const (
 	HeaderMsgID = "Nats-Msg-Id" // the producer's idempotency key

@@ -65,7 +65,7 @@ func BenchmarkLibrary(b *testing.B) {
 	var records []job.Record
 	body := []byte(strings.Repeat("x", 256))
 	for i := range uint64(n) {
-		id := job.RecordID("lane", i, moment)
+		id := job.RecordID("lane", job.Position{Seq: i}, moment)
 		at := job.Position{Lane: 1, Seq: 1_000_000 + i}
 		batch.Assignments = append(batch.Assignments, job.Assignment{
 			Job: id, N: 1, Attempt: 1, MaxAttempts: 5, Queue: "mail", Function: "send", Kind: job.Overhop, Key: "mail", Worker: "worker-7",

@@ -16,7 +16,7 @@ import (
 )
 
 // version is the first byte of every message.
-const version = 4
+const version = 5
 
 // ErrMalformed means that the bytes are not a message of the expected kind.
 var ErrMalformed = errors.New("malformed message between nodes")

@@ -22,7 +22,7 @@ func TestNextHistory_NotifiedEventsKeepTheirQueue(t *testing.T) {
 	ingest := &ledger.Ingest{Identity: "lane", To: maxLines, CreateQueues: true}
 	place := &ledger.Place{}
 	for seq := uint64(1); seq <= maxLines; seq++ {
-		id := job.RecordID("lane", seq, at)
+		id := job.RecordID("lane", job.Position{Seq: seq}, at)
 		ingest.Jobs = append(ingest.Jobs, job.Job{ID: id, Queue: "mail", Position: job.Position{Seq: seq}, Accepted: at, Priority: 5})
 		place.Placements = append(place.Placements, ledger.Placement{Job: id, N: 1, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
 	}

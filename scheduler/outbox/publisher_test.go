@@ -64,7 +64,7 @@ func TestRun_DeadLettersOfSlowStream(t *testing.T) {
 		l, at := ledger.New(), time.Now()
 		ingest := &ledger.Ingest{Identity: "lane", To: count, CreateQueues: true}
 		for seq := uint64(1); seq <= count; seq++ {
-			id := job.RecordID("lane", seq, at)
+			id := job.RecordID("lane", job.Position{Seq: seq}, at)
 			ingest.Rejected = append(ingest.Rejected, ledger.Rejection{ID: id, Queue: "mail", Seq: seq, Accepted: at, Reason: "no JSON"})
 		}
 		for i, c := range []ledger.Command{&ledger.Lead{Owner: "n1", Until: at.Add(time.Hour)}, &ledger.Bootstrap{Lanes: []string{"lane"}}, ingest} {

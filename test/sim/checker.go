@@ -68,7 +68,7 @@ type attemptState struct {
 
 // lastStarted is the record of the job that was started last under an orderKey.
 type lastStarted struct {
-	seq      uint64
+	at       job.Position
 	accepted time.Time
 }
 
@@ -252,7 +252,7 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 		for i := range c.Jobs {
 			ch.guards.onIngested(ch.now, &c.Jobs[i], r.Ingested[i])
 			if at := &c.Jobs[i]; r.Ingested[i] == ledger.IngestedRateLimited { // its events use the record's id
-				ch.removed[job.RecordID(c.Identity, at.Position.Seq, at.Accepted)] = true
+				ch.removed[job.RecordID(c.Identity, at.Position, at.Accepted)] = true
 			}
 		}
 	case *ledger.RetryJob:

@@ -82,11 +82,12 @@ func (ch *checker) checkOrder(proc *process, e *ledger.Event) {
 	}
 	key := orderKey{view.Queue, ledger.Class(view.Function), view.Priority, view.Position.Lane}
 	last := ch.order[key]
-	if view.Position.Seq < last.seq && !view.Created.After(last.accepted) {
-		ch.sim.fail("%s at %d@%d starts after %d@%d", job.RequestID(e.Job, e.N), key.lane, view.Position.Seq, key.lane, last.seq)
+	later := view.Position.Compare(last.at)
+	if later < 0 && !view.Created.After(last.accepted) {
+		ch.sim.fail("%s at %s starts after %s", job.RequestID(e.Job, e.N), view.Position, last.at)
 	}
-	if view.Position.Seq > last.seq {
-		ch.order[key] = lastStarted{view.Position.Seq, view.Created}
+	if later > 0 {
+		ch.order[key] = lastStarted{view.Position, view.Created}
 	}
 }
 
@@ -175,17 +176,18 @@ func (ch *checker) compare(proc *process, e *logEntry) {
 		}
 	}
 	for i, c := range proc.ledger.Lanes() {
-		if c.Cursor < ch.cursors[i] || c.Cursor > uint64(len(sim.lanes.lanes[i].records)) {
-			sim.fail("entry %d: lane %d goes from %d to %d of %d", e.stamp.Index, i, ch.cursors[i], c.Cursor, len(sim.lanes.lanes[i].records))
+		if c.Cursor < ch.cursors[i] || c.Cursor > uint64(len(sim.lanes.lanes[i].messages)) {
+			sim.fail("entry %d: lane %d goes from %d to %d of %d", e.stamp.Index, i, ch.cursors[i], c.Cursor, len(sim.lanes.lanes[i].messages))
 			continue
 		}
 		for ch.cursors[i] < c.Cursor {
-			r := &sim.lanes.lanes[i].records[ch.cursors[i]]
-			ch.cursors[i]++
-			id, _ := job.KeyID(r.Queue, r.Key)
-			if _, known := proc.ledger.Known(id); !known && !ch.guards.noJob[id] {
-				sim.fail("entry %d: record %d@%d is ingested and its job is missing", e.stamp.Index, i, r.Seq)
+			for _, r := range sim.lanes.lanes[i].messages[ch.cursors[i]] {
+				id, _ := job.KeyID(r.Queue, r.Key)
+				if _, known := proc.ledger.Known(id); !known && !ch.guards.noJob[id] {
+					sim.fail("entry %d: the record at %s is ingested and its job is missing", e.stamp.Index, r.Position)
+				}
 			}
+			ch.cursors[i]++
 		}
 	}
 }

@@ -91,24 +91,44 @@ func (p *producers) enqueue(queue, key string, body []byte) {
 		if id, err := job.KeyID(queue, key); err == nil && sim.chance("large "+key, 100) {
 			record = sim.lanes.storeLarge(id, body)
 		}
-		r, fresh := sim.lanes.store(number, queue, key, record)
-		sim.trace("%s stored as %d@%d, fresh %t", key, number, r.Seq, fresh)
-		if sim.minorFaultsActive() && sim.chance("unacknowledged "+key, 80) {
-			again()
+		answered := false // the producer has an answer, or waits no more
+		stored := func(message []job.Record, r job.Record, fresh bool) {
+			sim.trace("%s stored as %d@%d.%d, fresh %t", key, number, r.Seq, r.Index, fresh)
+			if answered {
+				return
+			}
+			answered = true
+			if sim.minorFaultsActive() && sim.chance("unacknowledged "+key, 80) {
+				again()
+				return
+			}
+			sim.checker.onAccepted(key, &r)
+			if r.Index == 0 {
+				p.notify(node, message)
+			}
+		}
+		if !sim.chance("packed "+key, 500) {
+			r, fresh := sim.lanes.store(number, queue, key, record)
+			stored([]job.Record{r}, r, fresh)
 			return
 		}
-		sim.checker.onAccepted(key, &r)
-		p.notify(node, r)
+		sim.lanes.pack(number, waitingRecord{queue, key, record, stored})
+		sim.after(time.Second, "no answer "+key, func() {
+			if !answered {
+				answered = true
+				again()
+			}
+		})
 	})
 }
 
-// notify sends a stored record to the authority, unless the record is too long.
-func (p *producers) notify(from *process, r job.Record) {
+// notify sends the records of a stored message to the authority, unless the first is too long.
+func (p *producers) notify(from *process, message []job.Record) {
 	to, _, ok := from.authority.authority()
-	if !ok || len(r.Body) > 4<<10 || p.sim.chance("unnoticed "+r.Key, 100) {
+	if r := &message[0]; !ok || len(r.Body) > 4<<10 || p.sim.chance("unnoticed "+r.Key, 100) {
 		return
 	}
-	p.sim.net.send(from, to, "notice "+r.Key, func(dst *process) { dst.sched.ReceiveRecords([]job.Record{r}) })
+	p.sim.net.send(from, to, "notice "+message[0].Key, func(dst *process) { dst.sched.ReceiveRecords(message) })
 }
 
 // hasQueue reports whether any node's ledger has a queue.

@@ -14,15 +14,15 @@ func (v lanesView) Relocate(ctx context.Context, number uint8, _, space uint64, 
 		if size+recordBytes > space {
 			break
 		}
-		from := job.Position{Lane: number, Seq: n.Seq}
+		from := n.Position(number)
 		r, err := v.sim.lanes.load(ctx, v.process, from, n.Job, false)
 		if err != nil {
 			return seqs, size, err
 		}
-		key := fmt.Sprintf("relocate %s %d@%d", v.id, from.Lane, from.Seq)
+		key := fmt.Sprintf("relocate %s %d@%d.%d", v.id, from.Lane, from.Seq, from.Index)
 		to, err := askLane(ctx, v.process, job.RelocatedLane, key, func(*lane) (uint64, error) {
 			to := v.sim.lanes.storeRelocated(r, n.Job)
-			v.sim.trace("%s relocates %d@%d to %d", v.id, from.Lane, from.Seq, to)
+			v.sim.trace("%s relocates %d@%d.%d to %d", v.id, from.Lane, from.Seq, from.Index, to)
 			if v.sim.minorFaultsActive() && v.sim.chance("unanswered "+key, 100) {
 				return 0, errNoAnswer
 			}
@@ -38,9 +38,9 @@ func (v lanesView) Relocate(ctx context.Context, number uint8, _, space uint64, 
 
 // storeRelocated appends a copy of a record to the stream of relocated records.
 func (s *lanes) storeRelocated(r job.Record, owner job.ID) (seq uint64) {
-	seq = uint64(len(s.relocated.records)) + 1
+	seq = uint64(len(s.relocated.messages)) + 1
 	r.Position, r.Owner = job.Position{Lane: job.RelocatedLane, Seq: seq}, owner
-	s.relocated.records = append(s.relocated.records, r)
+	s.relocated.messages = append(s.relocated.messages, []job.Record{r})
 	s.sim.report.Relocated++
 	return seq
 }

@@ -67,8 +67,8 @@ func TestSeeds(t *testing.T) {
 	}
 	t.Logf("%d seeds: %s", *seedsFlag, sum.summary())
 	// A simulation in which little happens finds nothing.
-	if n := *seedsFlag; !t.Failed() && n >= 100 && (sum.Accepted < 40*n || sum.Tenures < 2*n || sum.Crashes < n || sum.Restarts < n || sum.StaleOutcomes < n/8) {
-		t.Errorf("too few jobs, tenures, crashes, restarts or stale outcomes in %d seeds", n)
+	if n := *seedsFlag; !t.Failed() && n >= 100 && (sum.Accepted < 40*n || sum.Packed < n || sum.Tenures < 2*n || sum.Crashes < n || sum.Restarts < n || sum.StaleOutcomes < n/8) {
+		t.Errorf("too few jobs, packed records, tenures, crashes, restarts or stale outcomes in %d seeds", n)
 	}
 }
 

@@ -42,14 +42,24 @@ type largeBody struct {
 	text []byte
 }
 
-// lane is one simulated lane; records[0] has the sequence 1.
+// lane is one simulated lane; messages[0] has the sequence 1.
 type lane struct {
 	identity    string
 	first       uint64 // lower records are purged
-	records     []job.Record
+	messages    [][]job.Record
+	waiting     []waitingRecord // that become the next message
 	downUntil   time.Time
 	truncatedTo uint64 // last sequence of a truncated lane; 0: it is not truncated
 	damaged     bool   // it is or was truncated
+}
+
+// record returns the record at a position of the lane.
+func (l *lane) record(at job.Position) (r job.Record, ok bool) {
+	message := l.messages[at.Seq-1]
+	if int(at.Index) >= len(message) {
+		return r, false
+	}
+	return message[at.Index], true
 }
 
 // end returns the lane's last sequence.
@@ -57,7 +67,7 @@ func (l *lane) end() uint64 {
 	if l.truncatedTo > 0 {
 		return l.truncatedTo
 	}
-	return uint64(len(l.records))
+	return uint64(len(l.messages))
 }
 
 func newLanes(sim *simulation) *lanes {
@@ -85,36 +95,6 @@ func (s *lanes) lane(number uint8) *lane {
 }
 
 func (s *lanes) isDown(number uint8) bool { return s.lane(number).downUntil.After(time.Now()) }
-
-// store appends a record and sends it to the tails. If the lane already has a record
-// of that key, and has not forgotten it, store returns that one with fresh false.
-func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Record, fresh bool) {
-	name := fmt.Sprintf("%d/%s", number, key)
-	lane := &s.lanes[number]
-	if at, ok := s.keys[name]; ok && !s.sim.chance("forgotten "+name, 500) {
-		return lane.records[at.Seq-1], false
-	}
-	r = job.Record{
-		Position: job.Position{Lane: number, Seq: uint64(len(lane.records)) + 1},
-		Queue:    queue, Key: key, Stored: s.clock(number), Body: body,
-	}
-	lane.records = append(lane.records, r)
-	s.keys[name] = r.Position
-	s.sim.checker.onStored(&r)
-	for _, n := range s.sim.nodes {
-		if fn := s.tails[n.process]; fn != nil && n.process.up {
-			key := fmt.Sprintf("tail %s %d@%d", n.process.id, number, r.Seq)
-			if !s.sim.minorFaultsActive() || !s.sim.chance(key, 100) {
-				s.sim.after(s.sim.delay(key, time.Millisecond, 400*time.Millisecond), key, func() {
-					if n.process.up {
-						fn(r)
-					}
-				})
-			}
-		}
-	}
-	return r, true
-}
 
 // clock returns the timestamp of a lane's records: its leader's time. The lead is
 // limited to maxClockAhead, because jobs with a delay would otherwise start after the
@@ -245,7 +225,7 @@ func (v lanesView) Read(ctx context.Context, number uint8, from uint64, limit in
 		case from > last:
 			return nil, nil
 		}
-		return slices.Clone(lane.records[from-1 : min(from-1+uint64(limit), last)]), nil
+		return slices.Concat(lane.messages[from-1 : min(from-1+uint64(limit), last)]...), nil
 	})
 }
 
@@ -276,12 +256,15 @@ func (v lanesView) Load(ctx context.Context, pos job.Position, id job.ID) ([]byt
 // load returns the record at a position, which must be that of the job. With resolve it
 // has a large body itself instead of the reference.
 func (s *lanes) load(ctx context.Context, proc *process, pos job.Position, id job.ID, resolve bool) (job.Record, error) {
-	key := fmt.Sprintf("load %s %d@%d", proc.id, pos.Lane, pos.Seq)
+	key := fmt.Sprintf("load %s %d@%d.%d", proc.id, pos.Lane, pos.Seq, pos.Index)
 	return askLane(ctx, proc, pos.Lane, key, func(lane *lane) (job.Record, error) {
 		if pos.Seq < lane.first || pos.Seq > lane.end() {
 			return job.Record{}, errGone
 		}
-		r := lane.records[pos.Seq-1]
+		r, ok := lane.record(pos)
+		if !ok {
+			return r, errGone
+		}
 		if pos.Relocated() && r.Owner != id {
 			s.sim.fail("%s: the relocated record %d of job %s is that of job %s", proc.id, pos.Seq, id, r.Owner)
 		}

@@ -90,7 +90,7 @@ func (l *stream) add(r *job.Record) error {
 	if l.bytes+recordSize(r) > l.max {
 		return ErrFull
 	}
-	r.Seq = l.end() + 1
+	r.Seq, r.Last = l.end()+1, true
 	l.records = append(l.records, *r)
 	l.bytes += recordSize(r)
 	return nil
