@@ -272,7 +272,10 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 	nc := connectClient(t, nodes[0].Server)
 	var r job.Record
 	eventually(t, "a record of another node's lane", func() error {
-		if _, err := nc.Request("yard.jobs.tail", jobBody(1), time.Second); err != nil {
+		m := nats.NewMsg("yard.jobs.tail")
+		m.Header.Set("Nats-Msg-Id", nats.NewInbox()) // so that it has a message of its own
+		m.Data = jobBody(1)
+		if _, err := nc.RequestMsg(m, time.Second); err != nil {
 			return err
 		}
 		select {

@@ -3,13 +3,14 @@
 //
 // Other packages use lanes, records, blobs, batches and nodes:
 //
-//	yard.jobs.<q> ──mapped on each node──▶ yard.lane.<n>.p.<q> ─┐
-//	Publisher.Publish ───────────────────▶ yard.lane.<n>.n.<q> ─┴▶ YARD_JOBS_<n>
+//	yard.jobs.<q> ──mapped──▶ yard.local.<node>.jobs.<q> ──▶ yard.lane.<n>.p.<q> ─┐
+//	                                   │                                          │
+//	Publisher.Publish ─────────────────┴────────▶ yard.lane.<n>.n.<q>, yard.lane.<n>.n._ ─┴▶ YARD_JOBS_<n>
 //	                                                                 │ Read, Load, Tail
 //	yard.enqueue.<q> ──mapped──▶ yard.local.<node>.enqueue.<q>       ▼
 //	                             (this node's Endpoints)       the authority
 //
-// A lane is one replicated stream of accepted jobs. There are as many lanes as members,
+// A lane is one replicated stream of accepted jobs, one or more in a message. There are as many lanes as members,
 // and each is led by a different member, so that losing one does not stop intake.
 //
 // [Start] starts the [Server], which has one part for each purpose:

@@ -41,85 +41,85 @@ func TestPublish_SingleNode(t *testing.T) {
 	}
 }
 
-// TestPublish_SingleNodeBatches checks that jobs published while a batch is in
-// flight are sent as one batch, and that each job is acknowledged with its actual
-// position.
-func TestPublish_SingleNodeBatches(t *testing.T) {
+// TestPublish_Packs checks that jobs published while a message is in flight are stored
+// together, and that each job is acknowledged with the position of its own record, also a job
+// that has a message of its own and one whose key was published before.
+func TestPublish_Packs(t *testing.T) {
 	c := startSingle(t)
-	setDuplicateWindow(t, c.Server, 30*time.Second) // a batch that is acknowledged late is sent again
-	const n = 5000
-	acks := make([]lanes.Ack, n)
+	const n, keys = 5000, 4000
+	body := func(i int) []byte {
+		if i%100 == 99 {
+			return fmt.Appendf(nil, "{\n\"params\": {\"n\": %d}}", i)
+		}
+		return jobBody(i)
+	}
+	type end struct {
+		lanes.Ack
+		err error
+	}
+	ends := make([]end, n)
 	var wg sync.WaitGroup
 	wg.Add(n)
 	for i := range n {
-		c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a lanes.Ack, err error) {
-			if err != nil {
-				t.Errorf("publish %d: %v", i, err)
-			}
-			acks[i] = a
+		c.Publisher.Publish("mail", fmt.Sprintf("k%d", i%keys), time.Unix(0, int64(i)), body(i), func(a lanes.Ack, err error) {
+			ends[i] = end{a, err}
 			wg.Done()
 		})
 	}
 	wg.Wait()
-	read := readAll(t, c.Server, 0, n)
-	for i, a := range acks {
-		if a.Seq < 1 || a.Seq > n || read[a.Seq-1].Key != fmt.Sprintf("k%d", i) {
-			t.Fatalf("job %d is acknowledged at %d, which holds %q", i, a.Seq, read[a.Seq-1].Key)
+	stored := map[job.Position]job.Record{}
+	last, messages := job.Position{}, 0
+	for _, r := range readAll(t, c.Server, 0, keys) {
+		if r.Seq != last.Seq {
+			messages++
+		}
+		last = r.Position
+		stored[r.Position] = r
+	}
+	for i, e := range ends {
+		r, key := stored[e.Position], fmt.Sprintf("k%d", i%keys)
+		if e.err != nil || r.Key != key || r.Queue != "mail" {
+			t.Fatalf("publish %d is acknowledged at %s, which holds %+v: %v", i, e.Position, r, e.err)
+		}
+		if !e.Duplicate && (!bytes.Equal(r.Body, body(i)) || r.Stored.UnixNano() != int64(i)) {
+			t.Fatalf("publish %d is stored as %+v", i, r)
+		}
+		if loaded, err := c.Reader.LoadRecord(t.Context(), e.Position); i%50 == 0 && (err != nil || loaded.Key != key) {
+			t.Fatalf("publish %d at %s: loaded %+v, %v", i, e.Position, loaded, err)
 		}
 	}
+	if messages > n/5 {
+		t.Errorf("%d records are in %d messages", len(stored), messages)
+	}
+	_, err := c.Reader.LoadRecord(t.Context(), job.Position{Seq: last.Seq, Index: last.Index + 1})
+	wantErr(t, err, streams.ErrNotStored)
 }
 
-// TestPublish_SingleNodeDuplicateInBatch checks that a key that the lane already
-// knows, which makes JetStream refuse the whole batch, does not affect the other
-// jobs. A lane remembers keys for a moment only; here the duplicate window is
-// longer, because a slow machine may need more time.
-func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
+// TestPublish_RepeatedKey checks that a job which is published again under its key, within a
+// moment, is a duplicate at the position of the first, also if that is in a message with
+// others.
+func TestPublish_RepeatedKey(t *testing.T) {
 	c := startSingle(t)
-	setDuplicateWindow(t, c.Server, 30*time.Second)
-	for _, k := range []string{"k10", "k500", "k900"} {
-		if _, err := publishWait(withDeadline(t, patience), c.Publisher, "mail", k, time.Time{}, jobBody(0)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const n = 1000
-	var firsts atomic.Int64
-	var wg sync.WaitGroup
-	var publish func(i int)
-	publish = func(i int) {
-		c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a lanes.Ack, err error) {
-			if errors.Is(err, streams.ErrUnknown) { // a slow machine: repeat it as a producer does
-				go publish(i)
-				return
-			}
+	acks := make(chan lanes.Ack, 3)
+	publish := func(key string) {
+		c.Publisher.Publish("mail", key, time.Unix(1, 0), jobBody(1), func(a lanes.Ack, err error) {
 			if err != nil {
-				t.Errorf("publish %d: %v", i, err)
+				t.Error(err)
 			}
-			if !a.Duplicate {
-				firsts.Add(1)
-			}
-			wg.Done()
+			acks <- a
 		})
 	}
-	wg.Add(2 * n)
-	for range 2 { // each key two more times
-		for i := range n {
-			publish(i)
-		}
+	publish("a") // alone; the others go together
+	publish("b")
+	publish("c")
+	first := []lanes.Ack{<-acks, <-acks, <-acks}
+	publish("c")
+	if again := <-acks; !again.Duplicate || again.Position != first[2].Position || again.Index == 0 && again.Seq == first[0].Seq {
+		t.Errorf("published again: %+v, first %+v", again, first)
 	}
-	wg.Wait()
-	if firsts.Load() > n-3 {
-		t.Errorf("%d publishes were not duplicates, want at most %d", firsts.Load(), n-3)
-	}
-	last, err := c.Reader.LastSeq(t.Context(), 0)
-	if err != nil || last != n {
-		t.Fatalf("lane ends at %d, want %d (%v)", last, n, err)
-	}
-	seen := map[string]bool{}
-	for _, r := range readAll(t, c.Server, 0, n) {
-		seen[r.Key] = true
-	}
-	if len(seen) != n {
-		t.Errorf("%d keys are stored, want %d", len(seen), n)
+	publish("d")
+	if next := <-acks; next.Duplicate {
+		t.Errorf("another key: %+v", next)
 	}
 }
 
@@ -188,11 +188,16 @@ func TestPublish_FailsOnStop(t *testing.T) {
 	}
 }
 
+// readAll reads the n first records of a lane, or a few more.
 func readAll(t *testing.T, c *Server, lane uint8, n int) []job.Record {
 	t.Helper()
 	var all []job.Record
 	eventually(t, "all records", func() error {
-		got, err := c.Reader.Read(t.Context(), lane, uint64(len(all))+1, 4096)
+		from := uint64(1)
+		if len(all) > 0 {
+			from = all[len(all)-1].Seq + 1
+		}
+		got, err := c.Reader.Read(t.Context(), lane, from, 4096)
 		if err != nil {
 			return err
 		}

@@ -247,6 +247,7 @@ func (n *Node) wire() (err error) {
 	}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
+	n.cluster.Publisher.OnStored(n.notifier.Add)
 	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority, Log: n.log}
 	n.transfer = &membership.Transferer{
 		RecordAct: func(ctx context.Context, action, target string) {
@@ -258,7 +259,7 @@ func (n *Node) wire() (err error) {
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
 		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load,
-		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
+		OnAccept: n.metrics.Accepted,
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
 	n.viewer = &jobview.Viewer{

@@ -44,8 +44,9 @@ type Server struct {
 	peerList  atomic.Pointer[[]Peer] // the members, sorted by name
 
 	// One connection per kind of traffic, so that a slow consumer of one kind does
-	// not delay the others. Fleet is in the account of the nodes.
-	Ingest, Reads, History, Fleet, API, Boards *Inbox
+	// not delay the others. Fleet is in the account of the nodes; Direct receives the direct
+	// publishes of clients.
+	Ingest, Direct, Reads, History, Fleet, API, Boards *Inbox
 
 	System *Inbox // system account; nil if the node runs alone
 }
@@ -83,7 +84,7 @@ func (l *Server) connect(password string) error {
 		user string
 	}
 	kinds := []traffic{
-		{"ingest", &l.Ingest, userInternal}, {"reads", &l.Reads, userInternal}, {"history", &l.History, userInternal},
+		{"ingest", &l.Ingest, userInternal}, {"direct", &l.Direct, userInternal}, {"reads", &l.Reads, userInternal}, {"history", &l.History, userInternal},
 		{"fleet", &l.Fleet, userNode}, {"api", &l.API, userInternal}, {"boards", &l.Boards, userInternal},
 	}
 	if l.Config.Clustered() {
@@ -119,7 +120,7 @@ func (l *Server) logConnError(nc *nats.Conn, sub *nats.Subscription, err error) 
 
 // Inboxes returns the inboxes of all open connections.
 func (l *Server) Inboxes() []*Inbox {
-	all := []*Inbox{l.Ingest, l.Reads, l.History, l.Fleet, l.API, l.Boards, l.System}
+	all := []*Inbox{l.Ingest, l.Direct, l.Reads, l.History, l.Fleet, l.API, l.Boards, l.System}
 	return slices.DeleteFunc(all, func(b *Inbox) bool { return b == nil })
 }
 

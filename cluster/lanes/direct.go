@@ -4,21 +4,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
-)
-
-// The local subjects of this node that yard.jobs.* is mapped to while publishes are refused,
-// and while their acknowledgements are delayed.
-const (
-	refusedPublishes = "yard.shut"
-	slowPublishes    = "yard.slow"
 )
 
 // closedRetryAfter is after how long a caller that a closed intake has refused may retry.
@@ -30,16 +28,87 @@ const closedRetryAfter = 5 * time.Second
 // that gets no reply publishes again.
 const forwardTimeout = 5 * time.Second
 
-// localSubject returns a subject that only this node receives, without its queue.
-func (r *router) localSubject(name string) string {
-	return subjects.LocalSubject(r.local.Config.Node, name)
+// serveDirectPublishes maps yard.jobs.* to a subject that only this node receives, and
+// subscribes to it. A mapping exists on this server only, also for open connections.
+func (r *router) serveDirectPublishes() error {
+	subject := subjects.LocalSubject(r.local.Config.Node, subjects.Jobs)
+	sub, err := r.local.Direct.Conn.Subscribe(subject+".*", r.receive)
+	if err != nil {
+		return err
+	}
+	if err := sub.SetPendingLimits(-1, maxHeldBytes); err != nil {
+		return err
+	}
+	acc, err := r.local.NATS.LookupAccount(embedded.AccountYard)
+	if err != nil {
+		return err
+	}
+	return acc.AddWeightedMappings(subjects.Jobs+".*", server.NewMapDest(subject+".$1", 100))
 }
 
-// serveDirectPublishes subscribes to the direct publishes that are refused or forwarded.
-func (r *router) serveDirectPublishes() error {
-	_, err := r.local.API.Conn.Subscribe(r.localSubject(refusedPublishes)+".*", func(m *nats.Msg) { r.refuse(m, r.refusal()) })
-	_, slowErr := r.local.Ingest.Conn.Subscribe(r.localSubject(slowPublishes)+".*", r.forward)
-	return errors.Join(err, slowErr)
+// receive stores a direct publish in a lane, or refuses it. It answers like the lane's stream.
+func (r *router) receive(m *nats.Msg) {
+	now, closed := time.Now(), r.publisher.closedReason() != ""
+	lane := r.state.directRoute(now)
+	if closed && r.publisher.othersAccept.Load() {
+		lane = r.state.remoteRoute(now)
+	} else if closed || r.publisher.load.refusal() != "" {
+		lane = noLane
+	}
+	if lane == noLane {
+		r.refuse(m, r.refusal())
+		return
+	}
+	queue := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	if body, ok := plainBody(m); ok && !closed && job.ValidQueue(queue) == nil {
+		id := uuid.Must(uuid.NewV7()).String()
+		r.publisher.Publish(queue, id, now, body, func(a Ack, err error) { r.answer(m, a, err) })
+		return
+	}
+	r.forward(m, queue, uint8(lane))
+}
+
+// plainBody returns the body of a job that m asks for, with what m gives in headers. ok is false
+// if the job cannot share a message with others: m asks the stream for more than to store it, or
+// only the job's record can say why it is rejected.
+func plainBody(m *nats.Msg) (body []byte, ok bool) {
+	body = m.Data
+	if len(m.Header) > 0 {
+		for name := range m.Header {
+			if !slices.Contains(streams.ProducerHeaderNames, name) {
+				return nil, false
+			}
+		}
+		var err error
+		if body, err = job.MergeHeaders(body, streams.ProducerHeaders(m.Header.Get)); err != nil {
+			return nil, false
+		}
+	}
+	return body, job.Packable("", body)
+}
+
+// answer answers a direct publish that the node has published in its place. A client that gets
+// no answer publishes again.
+func (r *router) answer(m *nats.Msg, a Ack, err error) {
+	var later *job.UnavailableError
+	switch {
+	case m.Reply == "" || subjects.IsReserved(m.Reply):
+	case err == nil:
+		reply := strconv.AppendUint(append(append([]byte(`{"stream":"`), subjects.LaneStream(a.Lane)...), `","seq":`...), a.Seq, 10)
+		r.publisher.DelayAck(false, func() { r.send(&nats.Msg{Subject: m.Reply, Data: append(reply, '}')}) })
+	case errors.Is(err, streams.ErrUnknown):
+	case errors.As(err, &later):
+		r.refuse(m, later)
+	default:
+		r.refuse(m, &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second})
+	}
+}
+
+// send sends the answer to a direct publish.
+func (r *router) send(reply *nats.Msg) {
+	if err := r.local.Direct.Conn.PublishMsg(reply); err != nil {
+		r.local.Log.Debug("answer to a direct publish not sent", "err", err)
+	}
 }
 
 // refusal returns why direct publishes are refused.
@@ -62,34 +131,20 @@ func (r *router) refuse(m *nats.Msg, why *job.UnavailableError) {
 		"code": 503, "err_code": embedded.CodeNoResources, "description": fmt.Sprintf("%s; try again in %s", why.Reason, why.RetryAfter),
 	}})
 	if err == nil {
-		err = m.Respond(reply)
-	}
-	if err != nil {
-		r.local.Log.Debug("refusal of a direct publish not sent", "err", err)
+		r.send(&nats.Msg{Subject: m.Reply, Data: reply})
 	}
 }
 
-// forward sends a direct publish to the best lane, so that the node receives the lane's
-// reply and can delay it. The message is otherwise the same, with all its headers.
-func (r *router) forward(m *nats.Msg) {
-	lane := r.state.directRoute(time.Now())
-	if lane == noLane {
-		r.refuse(m, r.refusal())
-		return
-	}
-	if r.publisher.load.refusal() != "" {
-		r.refuse(m, r.refusal())
-		return
-	}
-	queue := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	forwarded := &nats.Msg{Subject: subjects.LaneSubject(uint8(lane), subjects.DirectPublish, queue), Header: m.Header, Data: m.Data}
+// forward sends a direct publish to a lane. The message is the same, with all its headers.
+func (r *router) forward(m *nats.Msg, queue string, lane uint8) {
+	forwarded := &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.DirectPublish, queue), Header: m.Header, Data: m.Data}
 	var token uint64
 	if m.Reply != "" && !subjects.IsReserved(m.Reply) {
 		if err := r.publisher.inFlight.reserve(m.Size()); err != nil {
 			r.refuse(m, err)
 			return
 		}
-		reply := &forwardedReply{router: r, lane: uint8(lane), to: m.Reply, size: m.Size(), sent: time.Now()}
+		reply := &forwardedReply{router: r, lane: lane, to: m.Reply, size: m.Size(), sent: time.Now()}
 		forwarded.Reply, token = r.local.Ingest.Expect(reply, time.Now().Add(forwardTimeout), false)
 	}
 	if err := r.local.Ingest.Conn.PublishMsg(forwarded); err != nil {
@@ -118,11 +173,7 @@ func (f *forwardedReply) Receive(m *nats.Msg) bool {
 		return true
 	}
 	reply := &nats.Msg{Subject: f.to, Header: m.Header, Data: m.Data}
-	answer := func() {
-		if err := f.router.local.Ingest.Conn.PublishMsg(reply); err != nil {
-			f.router.local.Log.Debug("reply to a direct publish not sent", "err", err)
-		}
-	}
+	answer := func() { f.router.send(reply) }
 	ack, err := embedded.ParsePubAck(m.Data)
 	if err != nil {
 		answer()

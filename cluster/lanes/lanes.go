@@ -1,6 +1,6 @@
 // Package lanes stores jobs in the yard's lanes. It knows which lanes answer, publishes to
 // this node's own lane while that one does, and otherwise to another one under the same
-// idempotency key. It routes the direct publishes of this node's clients by mappings. It
+// idempotency key. It does the same with the direct publishes of this node's clients. It
 // delays acknowledgements, and then refuses jobs, when more arrive than can be handled.
 //
 // A publish is retried on another lane after 0.9 s, or later if its lane answers others
@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,8 +22,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
-
-	"github.com/nats-io/nats.go"
 )
 
 // Ack says where a job is stored.
@@ -45,7 +42,7 @@ const (
 )
 
 // Publisher stores jobs in lanes. Its methods may be called concurrently. Every pending
-// job is in exactly one place: in the batcher's queue, in flight to a lane, or parked
+// job is in exactly one place: in a packer's queue, in flight to a lane, or parked
 // until a lane answers again.
 type Publisher struct {
 	local    *embedded.Server
@@ -56,7 +53,9 @@ type Publisher struct {
 
 	inFlight *inFlight
 
-	batcher      *batcher               // nil unless the node runs alone
+	packers      [subjects.MaxLanes]packer
+	recent       recentKeys
+	onStored     func([]job.Record)     // see [Publisher.OnStored]
 	closedFor    atomic.Pointer[string] // why the intake is closed; nil or "": it is open
 	othersAccept atomic.Bool            // while the intake is closed: other members accept jobs
 
@@ -77,8 +76,6 @@ type pendingPublish struct {
 	started     time.Time
 	lane        uint8              // that it was last sent to
 	maybeStored bool               // an attempt may have been stored
-	sent        time.Time          // when it was last sent
-	lastTaken   uint64             // the lane's last known sequence when it was sent: a lower one in the reply is an error
 	retryAt     time.Time          // parked until then
 	lastError   string             // while parked: the last lane's error
 	storageErr  *embedded.APIError // of the last lane that refused it for lack of space; nil: none did
@@ -89,12 +86,17 @@ func New(l *embedded.Server) *Publisher {
 	p := &Publisher{local: l, state: &laneStates{local: l}, inFlight: newInFlight()}
 	p.load = newLoadWatch(l, p.state, p.inFlight)
 	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
-	p.router = &router{local: l, publisher: p, state: p.state, mapped: unmapped}
-	if !l.Config.Clustered() {
-		p.batcher = &batcher{p: p}
+	p.router = &router{local: l, publisher: p, state: p.state}
+	for lane := range p.packers {
+		p.packers[lane].p, p.packers[lane].lane = p, uint8(lane)
 	}
 	return p
 }
+
+// OnStored sets the function that is called with the records of each message that the
+// publisher has stored, before their callers are answered. It must not block, and must be set
+// before the first publish.
+func (p *Publisher) OnStored(fn func([]job.Record)) { p.onStored = fn }
 
 // Publish stores a job in a lane. done is called exactly once and must not block;
 // it may be called before Publish returns. The error is a [*job.UnavailableError]
@@ -115,26 +117,15 @@ func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done f
 		d.done(Ack{}, &job.UnavailableError{Reason: reason, RetryAfter: closedRetryAfter})
 		return
 	}
+	if at, ok := p.recent.find(key); ok {
+		done(Ack{Position: at, Duplicate: true}, nil)
+		return
+	}
 	if err := p.inFlight.reserve(len(body)); err != nil {
 		d.done(Ack{}, err)
 		return
 	}
-	if p.batcher != nil {
-		p.batcher.add(d)
-		return
-	}
 	p.sendToBestLane(d, d.started)
-}
-
-// stored reports that the job is stored.
-func (d *pendingPublish) stored(a Ack) {
-	since := d.sent
-	if d.p.batcher != nil { // in whose queue a job waits for the lane
-		since = d.started
-	}
-	d.p.inFlight.answered(time.Since(since))
-	a.Repeated = d.maybeStored
-	d.finish(a, nil)
 }
 
 // finish reports the result to the caller. If an earlier attempt may have been
@@ -153,71 +144,13 @@ func (p *Publisher) sendToBestLane(d *pendingPublish, now time.Time) {
 	lane := p.state.pick(now)
 	switch {
 	case lane != noLane:
-		p.sendToLane(d, uint8(lane), now, d) // d also handles the lane's reply
+		d.lane = uint8(lane)
+		p.packers[lane].add(d)
 	case d.storageErr != nil: // the lanes without space are marked down, and no other one is left
 		d.finish(Ack{}, d.storageErr.Unavailable())
 	default:
 		p.park(d, now.Add(TickInterval), "no lane has a reachable leader")
 	}
-}
-
-// sendToLane sends a job to a lane. handler, usually d itself, receives the lane's reply,
-// or nil after the lane's timeout or at the end of the publish's own time. It returns false if
-// sending failed; then the job is finished and handler is not called.
-func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler embedded.ReplyHandler) bool {
-	d.lane, d.sent, d.lastTaken = lane, now, p.state.lastSeq[lane].Load()
-	deadline := now.Add(p.state.timeout(lane))
-	if callerDeadline := d.started.Add(p.local.Config.PublishTimeout); callerDeadline.Before(deadline) {
-		deadline = callerDeadline
-	}
-	reply, token := p.local.Ingest.Expect(handler, deadline, false)
-	m := d.msg(lane)
-	m.Reply = reply
-	if err := p.local.Ingest.Conn.PublishMsg(m); err != nil && p.local.Ingest.Cancel(token) {
-		d.finish(Ack{}, embedded.PublishError(err))
-		return false
-	}
-	return true
-}
-
-// msg returns the message that stores the job in a lane.
-func (d *pendingPublish) msg(lane uint8) *nats.Msg {
-	header := make(nats.Header, 3)
-	if d.key != "" {
-		header[subjects.HeaderMsgID] = []string{d.key}
-	}
-	if !d.at.IsZero() {
-		header[subjects.HeaderAt] = []string{strconv.FormatInt(d.at.UnixNano(), 10)}
-	}
-	return &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.NodePublish, d.queue), Header: header, Data: d.body}
-}
-
-// Receive handles a lane's reply to the job, nil if there was none in time. It finishes
-// the job or tries another lane.
-func (d *pendingPublish) Receive(m *nats.Msg) bool {
-	if m == nil || embedded.IsNoResponders(m) {
-		if m == nil {
-			d.maybeStored = true
-			d.p.noteLate(d.lane, d.sent)
-		}
-		d.p.state.markDown(d.lane, time.Now())
-		d.p.tryNextLane(d)
-		return true
-	}
-	ack, err := embedded.ParsePubAck(m.Data)
-	switch {
-	case err != nil:
-		d.p.handleError(d, err)
-	case ack.Seq <= d.lastTaken && !ack.Duplicate: // the sequence was used before: not the ledger's stream
-		d.p.state.markMismatched(d.lane)
-		d.p.tryNextLane(d)
-	default:
-		d.p.state.markHealthy(d.lane)
-		d.p.state.noteAnswer(d.lane, time.Since(d.sent))
-		d.p.state.raiseLast(d.lane, ack.Seq)
-		d.stored(Ack{Position: job.Position{Lane: d.lane, Seq: ack.Seq}, Duplicate: ack.Duplicate})
-	}
-	return true
 }
 
 // noteLate records that a lane has not answered what was sent to it at a time, if that means
@@ -240,7 +173,7 @@ func (p *Publisher) tryNextLane(d *pendingPublish) {
 		d.fail("no lane answered in time")
 		return
 	}
-	if p.batcher != nil {
+	if !p.local.Config.Clustered() {
 		p.park(d, now.Add(TickInterval), "the lane does not answer")
 		return
 	}
@@ -263,7 +196,7 @@ func (p *Publisher) handleError(d *pendingPublish, err error) {
 		p.state.markDown(d.lane, now)
 		p.tryNextLane(d)
 	case embedded.ClassRetry:
-		if apiErr.StorageFull() && p.batcher == nil { // another lane may have space
+		if apiErr.StorageFull() && p.local.Config.Clustered() { // another lane may have space
 			d.storageErr = apiErr
 			p.state.markDown(d.lane, now)
 			p.tryNextLane(d)
@@ -311,30 +244,28 @@ func (p *Publisher) retryParked(now time.Time) {
 			d.fail(d.lastError)
 		case now.Before(d.retryAt):
 			p.park(d, d.retryAt, d.lastError)
-		case p.batcher != nil:
-			p.batcher.add(d)
 		default:
 			p.sendToBestLane(d, now)
 		}
 	}
 }
 
-// Open routes the direct publishes of this node's clients.
+// Open begins to serve the direct publishes of this node's clients.
 func (p *Publisher) Open() error {
 	if err := p.router.serveDirectPublishes(); err != nil {
 		return fmt.Errorf("subscribe to direct publishes: %w", err)
 	}
-	p.router.updateMapping()
 	if err := p.router.subscribeMoves(); err != nil {
 		return fmt.Errorf("subscribe to leader moves: %w", err)
 	}
 	return nil
 }
 
-// Tick routes publishes to lanes that answer and sends parked jobs again. It must be
+// Tick finds out which lanes answer and sends parked jobs again. It must be
 // called every TickInterval.
 func (p *Publisher) Tick(now time.Time) {
 	p.inFlight.tick(now)
+	p.recent.rotate()
 	p.router.tick(now)
 	p.retryParked(now)
 }
@@ -345,10 +276,7 @@ func (p *Publisher) WatchStreams(ctx context.Context) { p.mismatch.run(ctx) }
 
 // SetLeaving sends new jobs to lanes that other members lead, if there are any, or ends
 // that.
-func (p *Publisher) SetLeaving(leaving bool) {
-	p.state.leaving.Store(leaving)
-	p.router.updateMapping()
-}
+func (p *Publisher) SetLeaving(leaving bool) { p.state.leaving.Store(leaving) }
 
 // Close fails all jobs that are not in flight.
 func (p *Publisher) Close() {
@@ -357,8 +285,8 @@ func (p *Publisher) Close() {
 	parked := p.parked
 	p.parked = nil
 	p.mu.Unlock()
-	if p.batcher != nil {
-		parked = append(parked, p.batcher.drain()...)
+	for lane := range p.packers {
+		parked = append(parked, p.packers[lane].drain()...)
 	}
 	for _, d := range parked {
 		d.fail("node is stopping")

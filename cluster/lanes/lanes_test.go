@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -34,12 +35,13 @@ func TestPendingPublish_StaysUnknown(t *testing.T) {
 func TestPublish_FullLane(t *testing.T) {
 	l := startLane(t)
 	l.SetLanes(3)
+	l.Config.RouteListen = "127.0.0.1:1" // as in a cluster
 	full := &embedded.APIError{Code: 503, ErrCode: 10077, Description: "maximum bytes exceeded"}
 	for _, tt := range []struct {
 		left int // lanes that seem to answer, other than the full one
 		want string
 	}{{1, ""}, {0, "maximum bytes exceeded"}} {
-		p := &Publisher{local: l, state: &laneStates{local: l}, inFlight: newInFlight()}
+		p := New(l)
 		for lane := tt.left; lane < 3; lane++ {
 			p.state.markDown(uint8(lane), time.Now().Add(time.Minute))
 		}
@@ -83,11 +85,11 @@ func slowLane(t *testing.T) (p *Publisher, received <-chan *nats.Msg) {
 	t.Helper()
 	l := startLane(t)
 	l.SetLanes(2)
+	l.Config.RouteListen = "127.0.0.1:1" // as in a cluster
 	p = New(l)
-	p.batcher = nil // as in a cluster
 	p.state.markDown(0, time.Now().Add(time.Minute))
 	messages := make(chan *nats.Msg, 1)
-	if _, err := l.API.Conn.ChanSubscribe(subjects.LaneSubject(1, "*", "mail"), messages); err != nil {
+	if _, err := l.API.Conn.ChanSubscribe(subjects.LaneSubject(1, "*", "*"), messages); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.API.Conn.Flush(); err != nil {
@@ -135,8 +137,8 @@ func TestPublish_NoAnswer(t *testing.T) {
 	for range jobs {
 		var got error
 		now := time.Now()
-		d := &pendingPublish{p: p, queue: "mail", started: now.Add(-time.Minute), lane: 1, sent: now.Add(-laneTimeout), done: func(_ Ack, err error) { got = err }}
-		if d.Receive(nil); !errors.Is(got, streams.ErrUnknown) {
+		d := &pendingPublish{p: p, queue: "mail", started: now.Add(-time.Minute), lane: 1, done: func(_ Ack, err error) { got = err }}
+		if expire(p, d, now.Add(-laneTimeout)); !errors.Is(got, streams.ErrUnknown) {
 			t.Fatalf("a job without an answer: %v", got)
 		}
 	}
@@ -149,9 +151,16 @@ func TestPublish_NoAnswer(t *testing.T) {
 	}
 }
 
-// TestPublish_NoAnswerOfBatch checks the same of the batches of a node that runs alone, and
-// that these do not wait for longer than a publish may take.
-func TestPublish_NoAnswerOfBatch(t *testing.T) {
+// expire lets a job that was sent to lane d.lane at a time get no answer.
+func expire(p *Publisher, d *pendingPublish, sent time.Time) {
+	k := &p.packers[d.lane]
+	k.inFlight++
+	(&laneReply{packer: k, jobs: []*pendingPublish{d}, sent: sent}).Receive(nil)
+}
+
+// TestPublish_NoAnswerAlone checks the same of a node that runs alone, and that its jobs do not
+// wait for longer than a publish may take.
+func TestPublish_NoAnswerAlone(t *testing.T) {
 	p := New(startLane(t))
 	const jobs = 64
 	p.inFlight.count.Add(minInFlight + jobs)
@@ -159,7 +168,7 @@ func TestPublish_NoAnswerOfBatch(t *testing.T) {
 		var got error
 		sent := time.Now().Add(-2 * laneTimeout)
 		d := &pendingPublish{p: p, queue: "mail", started: sent.Add(-time.Minute), done: func(_ Ack, err error) { got = err }}
-		if (&batchReply{b: p.batcher, batch: []*pendingPublish{d}, started: sent}).Receive(nil); !errors.Is(got, streams.ErrUnknown) {
+		if expire(p, d, sent); !errors.Is(got, streams.ErrUnknown) {
 			t.Fatalf("a job without an answer: %v", got)
 		}
 	}
@@ -178,8 +187,8 @@ func TestPublish_FewGetNoAnswer(t *testing.T) {
 	for range 64 {
 		p.inFlight.count.Add(1)
 		now := time.Now()
-		d := &pendingPublish{p: p, queue: "mail", started: now.Add(-time.Minute), lane: 1, sent: now.Add(-laneTimeout), done: func(Ack, error) {}}
-		d.Receive(nil)
+		d := &pendingPublish{p: p, queue: "mail", started: now.Add(-time.Minute), lane: 1, done: func(Ack, error) {}}
+		expire(p, d, now.Add(-laneTimeout))
 	}
 	if got := p.state.timeout(1); got != laneTimeout {
 		t.Errorf("the lane gets %s to answer", got)
@@ -194,7 +203,7 @@ func TestForward_SlowLane(t *testing.T) {
 	if _, err := p.local.API.Conn.ChanSubscribe("_INBOX.late", replies); err != nil {
 		t.Fatal(err)
 	}
-	p.router.forward(&nats.Msg{Subject: p.router.localSubject(slowPublishes) + ".mail", Reply: "_INBOX.late", Data: []byte("{}")})
+	p.router.forward(&nats.Msg{Reply: "_INBOX.late", Data: []byte("{}")}, "mail", 1)
 	m := <-received
 	p.local.Ingest.Expire(time.Now().Add(4 * time.Second))
 	if n := p.inFlight.count.Load(); n != 1 {
@@ -222,4 +231,28 @@ func startLane(t *testing.T) *embedded.Server {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// TestPublish_WaitingForFailedLane checks that the jobs that wait for a lane go to another one as
+// soon as a message to that lane gets no answer.
+func TestPublish_WaitingForFailedLane(t *testing.T) {
+	p, received := slowLane(t)
+	const jobs = 3
+	ended := make(chan Ack, jobs)
+	for i := range jobs { // the first is sent, the others wait for its answer
+		p.Publish("mail", fmt.Sprint("k", i), time.Now(), []byte("{}"), func(a Ack, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- a
+		})
+	}
+	<-received
+	p.state.markHealthy(0)
+	p.local.Ingest.Expire(time.Now().Add(laneTimeout + 100*time.Millisecond))
+	for range jobs {
+		if a := <-ended; a.Lane != 0 {
+			t.Errorf("stored in lane %d", a.Lane)
+		}
+	}
 }

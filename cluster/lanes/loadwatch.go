@@ -19,7 +19,6 @@ const (
 	streamReadInterval = time.Second            // between two reads of the streams' states
 	busyReadInterval   = 200 * time.Millisecond // the same while a delay is likely
 	likelyDelay        = 0.4                    // used share of a stream from which one is
-	throttledFor       = 2 * time.Second        // how long direct publishes pass this node after the last delay
 )
 
 // loadWatch measures the load of this node's intake, and sets the pressure that follows
@@ -42,9 +41,7 @@ type loadWatch struct {
 	bodies atomic.Pointer[Fill]
 
 	// Of run only.
-	lags           [subjects.MaxLanes]ingestLag
-	throttledUntil time.Time
-	throttled      atomic.Bool // direct publishes pass this node
+	lags [subjects.MaxLanes]ingestLag
 }
 
 func newLoadWatch(l *embedded.Server, state *laneStates, f *inFlight) *loadWatch {
@@ -69,9 +66,7 @@ func (p *Publisher) WatchLoad(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case now := <-tick.C:
-			if p.load.update(now) {
-				p.router.updateMapping()
-			}
+			p.load.update(now)
 		}
 	}
 	_ = group.Wait() // no error
@@ -150,9 +145,8 @@ func (w *loadWatch) currentLane(now time.Time) uint8 {
 	return uint8(w.state.ownLane())
 }
 
-// update sets the pressure for the load at the time now. It returns true if direct
-// publishes must be routed in another way.
-func (w *loadWatch) update(now time.Time) (rerouted bool) {
+// update sets the pressure for the load at the time now.
+func (w *loadWatch) update(now time.Time) {
 	current := w.currentLane(now)
 	load := Load{InFlightLimit: w.inFlight.lowered(), Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
 	for i := range w.local.Lanes() {
@@ -163,16 +157,10 @@ func (w *loadWatch) update(now time.Time) (rerouted bool) {
 		}
 	}
 	p := PressureOf(load)
-	refusing := w.pressure.Load().Refusal != ""
 	w.pressure.Store(&p)
 	w.lag.Store(int64(load.Lag))
 	w.small.delay.Store(int64(p.Delay))
 	w.large.delay.Store(int64(p.LargeDelay))
-	if p.Delay > 0 || load.InFlightLimit > 0 {
-		w.throttledUntil = now.Add(throttledFor)
-	}
-	throttled := now.Before(w.throttledUntil)
-	return w.throttled.Swap(throttled) != throttled || refusing != (p.Refusal != "")
 }
 
 // readStreams reads the states of the current lane and of the stream of large bodies from
@@ -191,7 +179,7 @@ func (w *loadWatch) readStreams(ctx context.Context) {
 		}
 		w.readStream(ctx, subjects.StreamBlobs, &w.bodies)
 		wait = streamReadInterval
-		if w.throttled.Load() || max(w.lane.Load().share(), w.bodies.Load().share()) > likelyDelay {
+		if w.pressure.Load().Delay > 0 || max(w.lane.Load().share(), w.bodies.Load().share()) > likelyDelay {
 			wait = busyReadInterval
 		}
 	}

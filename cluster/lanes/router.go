@@ -3,10 +3,8 @@ package lanes
 import (
 	"errors"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
@@ -19,35 +17,22 @@ const (
 	MoveTimeout   = 2 * time.Second // after which a move of a leader no longer affects routing
 )
 
-// router routes the direct publishes of this node's clients by mapping their
-// subjects. A mapping exists on this server only and takes effect at once, also
-// for open connections.
+// router knows which lanes answer, and serves the direct publishes of this node's clients.
 type router struct {
 	local     *embedded.Server
 	publisher *Publisher
 	state     *laneStates
 
 	lastProbe time.Time
-
-	mu     sync.Mutex
-	mapped int // lane that yard.jobs.* is mapped to, noLane or throughNode; unmapped before the first mapping
 }
 
-// Values of router.mapped that are not lanes.
-const (
-	unmapped    = -2 // before the first mapping
-	throughNode = -3 // the node forwards publishes and delays their acknowledgements
-)
-
-// tick updates which lanes this node leads, probes the others every probeInterval,
-// and updates the mapping of yard.jobs.*.
+// tick updates which lanes this node leads, and probes the others every probeInterval.
 func (r *router) tick(now time.Time) {
 	r.refreshLed(now)
 	if r.local.Config.Clustered() && now.Sub(r.lastProbe) >= probeInterval {
 		r.lastProbe = now
 		r.probe(now)
 	}
-	r.updateMapping()
 }
 
 // refreshLed updates which lanes this node leads.
@@ -55,52 +40,6 @@ func (r *router) refreshLed(now time.Time) {
 	r.state.updateLed(now, func(lane uint8) bool {
 		return r.local.NATS.JetStreamIsStreamLeader(embedded.AccountYard, subjects.LaneStream(lane))
 	})
-}
-
-// updateMapping maps yard.jobs.* to the best lane; to the subject that refuses publishes if
-// the intake is closed, the node's load is too high, or no lane is suitable; or to the one
-// that forwards them while acknowledgements are delayed.
-func (r *router) updateMapping() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	destination := r.destination(time.Now())
-	if destination == r.mapped {
-		return
-	}
-	acc, err := r.local.NATS.LookupAccount(embedded.AccountYard)
-	if err == nil {
-		err = acc.AddWeightedMappings(subjects.Jobs+".*", server.NewMapDest(r.mappedSubject(destination), 100))
-	}
-	if err != nil {
-		r.local.Log.Error("mapping of direct publishes failed", "destination", destination, "err", err)
-		return
-	}
-	r.mapped = destination
-}
-
-// destination returns the value that router.mapped should have at the time now.
-func (r *router) destination(now time.Time) int {
-	lane := r.state.directRoute(now)
-	switch load := r.publisher.load; {
-	case r.publisher.closedReason() != "" && r.publisher.othersAccept.Load():
-		return r.state.remoteRoute(now)
-	case r.publisher.closedReason() != "", lane == noLane, load.pressure.Load().Refusal != "":
-		return noLane
-	case load.throttled.Load():
-		return throughNode
-	}
-	return lane
-}
-
-// mappedSubject returns what yard.jobs.* is mapped to for a value of router.mapped.
-func (r *router) mappedSubject(destination int) string {
-	switch destination {
-	case noLane:
-		return r.localSubject(refusedPublishes) + ".$1"
-	case throughNode:
-		return r.localSubject(slowPublishes) + ".$1"
-	}
-	return subjects.LaneSubject(uint8(destination), subjects.DirectPublish, "$1")
 }
 
 // probe sends a message to each lane of which the node does not know whether it has a
@@ -152,13 +91,11 @@ func (r *router) subscribeMoves() error {
 	return errors.Join(r.subscribeMove(subjects.VerbLeaderMoves, moves), r.subscribeMove(subjects.VerbLeaderMoved, moved))
 }
 
-// subscribeMove calls record with the lane of each announcement with this verb, and
-// then updates the mapping.
+// subscribeMove calls record with the lane of each announcement with this verb.
 func (r *router) subscribeMove(verb string, record func(lane uint8)) error {
 	_, err := r.local.Fleet.Conn.Subscribe(subjects.NodeSubject(r.local.Config.Node, verb), func(m *nats.Msg) {
 		if len(m.Data) == 1 && m.Data[0] < subjects.MaxLanes {
 			record(m.Data[0])
-			r.updateMapping()
 		}
 	})
 	return err

@@ -49,7 +49,7 @@ type Config struct {
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues
 	QueuesFull   func() bool                 // reports, perhaps late, [ledger.Ledger.QueuesFull]
-	OnAccept     func(job.Record)            // called for each acknowledged record
+	OnAccept     func()                      // called for each record that a lane has stored
 	OnReject     func(error)                 // called for each job that is not accepted
 }
 

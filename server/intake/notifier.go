@@ -32,12 +32,14 @@ func NewNotifier(send func([]job.Record)) *Notifier {
 	return &Notifier{wake: make(chan struct{}, 1), send: send}
 }
 
-// Add queues a record for the next message, or drops it if the queue is full.
-func (rn *Notifier) Add(r job.Record) {
+// Add queues the records that a lane's message holds, or drops them all if the queue is full.
+func (rn *Notifier) Add(records []job.Record) {
 	rn.mu.Lock()
 	if len(rn.pending) < maxPendingRecords && rn.bytes < maxPendingBytes {
-		rn.pending = append(rn.pending, r)
-		rn.bytes += len(r.Body)
+		rn.pending = append(rn.pending, records...)
+		for i := range records {
+			rn.bytes += len(records[i].Body)
+		}
 	}
 	rn.mu.Unlock()
 	wakeup.Send(rn.wake)
@@ -56,13 +58,28 @@ func (rn *Notifier) Run(ctx context.Context) error {
 		rn.pending, rn.bytes = nil, 0
 		rn.mu.Unlock()
 		for len(batch) > 0 {
-			count, size := 1, len(batch[0].Body) // of the next message, which has at least one record
-			for count < min(len(batch), maxMessageRecords) && size+len(batch[count].Body) < maxMessageBodySize {
-				size += len(batch[count].Body)
-				count++
-			}
+			count := nextNotice(batch)
 			rn.send(batch[:count])
 			batch = batch[count:]
 		}
 	}
+}
+
+// nextNotice returns how many of the first records the next message holds: within the limits,
+// but at least those of one message of a lane, and never only a part of those.
+func nextNotice(records []job.Record) (count int) {
+	size := 0
+	for i := range records {
+		size += len(records[i].Body)
+		if i > 0 && records[i].Index == 0 { // a message of a lane begins
+			count = i
+			if i >= maxMessageRecords {
+				return count
+			}
+		}
+		if count > 0 && size >= maxMessageBodySize {
+			return count
+		}
+	}
+	return len(records)
 }

@@ -22,12 +22,11 @@ type pending struct {
 	Job
 	in      *Intake
 	id      job.ID
-	named   bool      // the producer chose the key
-	ownID   bool      // the key is a UUID, which may belong to another queue's job
-	large   bool      // its body is stored apart from its record
-	guarded bool      // it has guards (unique, rate limit or debounce keys): the ledger decides whether it becomes a job
-	blob    string    // the name of its body, if that is stored for this record only; "" otherwise
-	at      time.Time // when it was published
+	named   bool   // the producer chose the key
+	ownID   bool   // the key is a UUID, which may belong to another queue's job
+	large   bool   // its body is stored apart from its record
+	guarded bool   // it has guards (unique, rate limit or debounce keys): the ledger decides whether it becomes a job
+	blob    string // the name of its body, if that is stored for this record only; "" otherwise
 	done    func(Ack, error)
 }
 
@@ -124,9 +123,8 @@ func (p *pending) publishLarge() error {
 // ledger but not for JetStream, where the same key in two queues is one message. The key
 // is in the record's body, to be shown.
 func (p *pending) publish() {
-	p.at = time.Now()
 	p.Body = job.WithKey(p.Body, p.Key)
-	p.in.cfg.Publish(p.Queue, p.id.String(), p.at, p.Body, p.receive)
+	p.in.cfg.Publish(p.Queue, p.id.String(), time.Now(), p.Body, p.receive)
 }
 
 // receive takes the acknowledgement of the lane, or the error of the publish. A job with
@@ -144,7 +142,7 @@ func (p *pending) receive(ack lanes.Ack, err error) {
 		p.blob = ""
 	}
 	if !ack.Duplicate {
-		p.in.cfg.OnAccept(job.Record{Position: ack.Position, Queue: p.Queue, Key: p.id.String(), Stored: p.at, Body: p.Body})
+		p.in.cfg.OnAccept()
 	}
 	a := Ack{ID: p.id, Position: ack.Position, Duplicate: ack.Duplicate}
 	p.Spec, p.Body = job.Spec{}, nil // not needed while it waits

@@ -89,7 +89,7 @@ func TestPublish_TooManyQueues(t *testing.T) {
 	published := []string{}
 	in := New(Config{
 		Waiters: ledgerwait.New(f, time.Second), QueuesFull: full, CreateQueues: true,
-		OnReject: func(error) {}, OnAccept: func(job.Record) {}, CheckLoad: func() error { return nil },
+		OnReject: func(error) {}, OnAccept: func() {}, CheckLoad: func() error { return nil },
 		ReadBarrier: func(context.Context) error { return nil },
 		DelayAck:    func(_ bool, answer func()) { answer() },
 		Publish: func(queue, _ string, _ time.Time, _ []byte, done func(lanes.Ack, error)) {
@@ -163,7 +163,7 @@ func TestPublish_RemovesBody(t *testing.T) {
 				var removed []string
 				in := New(Config{
 					Waiters: w, QueuesFull: func() bool { return false }, CreateQueues: true,
-					OnReject: func(error) {}, OnAccept: func(job.Record) {}, CheckLoad: func() error { return nil },
+					OnReject: func(error) {}, OnAccept: func() {}, CheckLoad: func() error { return nil },
 					StoreBody: func(context.Context, string, []byte) (job.Blob, error) { return job.Blob{Name: "body"}, nil },
 					RemoveBody: func(_ context.Context, name string) error {
 						removed = append(removed, name)
@@ -222,7 +222,7 @@ func TestPending_RetryAfterRejection(t *testing.T) {
 			p.receive(lanes.Ack{Position: job.Position{Seq: 2}, Duplicate: duplicate}, nil)
 			return <-answered
 		}
-		in.cfg.OnAccept = func(job.Record) {}
+		in.cfg.OnAccept = func() {}
 		var other *job.DuplicateError
 		if err := ask(false); !errors.As(err, &other) || other.ID != (job.ID{1}) {
 			t.Errorf("with a held unique key: %v", err)

@@ -1,0 +1,270 @@
+package lanes
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// maxPackedInFlight is how many messages of a lane may be in flight before records wait for
+// one of them.
+const maxPackedInFlight = 8
+
+// packer sends the jobs of this node to one lane. A job is sent at once if no message is in
+// flight. Those that come meanwhile go together in one message, because most of what a message
+// costs does not depend on its size: it is replicated and synced to disk once.
+type packer struct {
+	p    *Publisher
+	lane uint8
+
+	mu       sync.Mutex
+	waiting  []*pendingPublish
+	size     int // bytes that the waiting ones take in a message, at most
+	inFlight int // messages without an answer
+}
+
+// add sends a job, or queues it for the next message.
+func (k *packer) add(d *pendingPublish) {
+	k.mu.Lock()
+	if !job.Packable(d.key, d.body) { // it has a message of its own, after those that wait already
+		failed := k.send(len(k.waiting))
+		k.waiting, k.size = append(k.waiting, d), 0
+		failed = append(failed, k.send(1)...)
+		k.mu.Unlock()
+		fail(failed)
+		return
+	}
+	k.waiting = append(k.waiting, d)
+	k.size += job.PackedSize(d.queue, d.key, d.body)
+	failed := k.sendNext()
+	k.mu.Unlock()
+	fail(failed)
+}
+
+// answered is called after the answer to a message, or once there can be none.
+func (k *packer) answered() {
+	k.mu.Lock()
+	k.inFlight--
+	failed := k.sendNext()
+	k.mu.Unlock()
+	fail(failed)
+}
+
+// sendNext sends the next message if it may be sent now: if none is in flight, or it is full
+// and few are. It returns the jobs that could not be sent. The caller holds k.mu.
+func (k *packer) sendNext() (failed []failedPublish) {
+	for len(k.waiting) > 0 {
+		full := len(k.waiting) >= job.MaxPacked || k.size >= job.MaxPackedBytes
+		if k.inFlight > 0 && !(full && k.inFlight < maxPackedInFlight) {
+			break
+		}
+		failed = append(failed, k.send(k.fitting())...)
+	}
+	return failed
+}
+
+// fitting returns how many of the waiting jobs the next message may hold. The caller holds
+// k.mu.
+func (k *packer) fitting() (count int) {
+	size := 0
+	for _, d := range k.waiting[:min(len(k.waiting), job.MaxPacked)] {
+		if size += job.PackedSize(d.queue, d.key, d.body); count > 0 && size > job.MaxPackedBytes {
+			break
+		}
+		count++
+	}
+	return count
+}
+
+// failedPublish is a job that could not be sent.
+type failedPublish struct {
+	*pendingPublish
+	err error
+}
+
+// fail reports to the callers of jobs that they could not be sent.
+func fail(failed []failedPublish) {
+	for _, d := range failed {
+		d.finish(Ack{}, d.err)
+	}
+}
+
+// send sends the first count of the waiting jobs in one message, and returns them if it cannot
+// be sent. The caller holds k.mu.
+func (k *packer) send(count int) (failed []failedPublish) {
+	if count == 0 {
+		return nil
+	}
+	jobs := k.waiting[:count:count]
+	if k.waiting = k.waiting[count:]; len(k.waiting) == 0 {
+		k.waiting = nil // frees its memory
+	}
+	m := &nats.Msg{Subject: subjects.LaneSubject(k.lane, subjects.NodePublish, subjects.PackedQueue)}
+	if count == 1 {
+		m = jobs[0].msg(k.lane)
+		k.size -= job.PackedSize(jobs[0].queue, jobs[0].key, jobs[0].body)
+	} else {
+		m.Data = make([]byte, 0, min(k.size, job.MaxPackedBytes))
+		for _, d := range jobs {
+			m.Data = job.AppendPacked(m.Data, d.queue, d.key, d.at, d.body)
+			k.size -= job.PackedSize(d.queue, d.key, d.body)
+		}
+	}
+	k.size = max(k.size, 0)
+	now := time.Now()
+	reply := &laneReply{packer: k, jobs: jobs, sent: now, lastTaken: k.p.state.lastSeq[k.lane].Load()}
+	deadline := now.Add(k.p.state.timeout(k.lane))
+	if callerDeadline := jobs[0].started.Add(k.p.local.Config.PublishTimeout); callerDeadline.Before(deadline) {
+		deadline = callerDeadline
+	}
+	inbox := k.p.local.Ingest
+	var token uint64
+	m.Reply, token = inbox.Expect(reply, deadline, false)
+	k.inFlight++
+	if err := inbox.Conn.PublishMsg(m); err != nil && inbox.Cancel(token) { // otherwise the handler is called
+		k.inFlight--
+		for _, d := range jobs {
+			failed = append(failed, failedPublish{d, embedded.PublishError(err)})
+		}
+	}
+	return failed
+}
+
+// reroute sends the jobs that wait to the lanes that are best now, because this one has failed.
+func (k *packer) reroute() {
+	now := time.Now()
+	for _, d := range k.drain() {
+		k.p.sendToBestLane(d, now)
+	}
+}
+
+// drain empties the queue and returns the jobs that were in it.
+func (k *packer) drain() []*pendingPublish {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	jobs := k.waiting
+	k.waiting, k.size = nil, 0
+	return jobs
+}
+
+// msg returns the message that stores the job alone in a lane.
+func (d *pendingPublish) msg(lane uint8) *nats.Msg {
+	header := make(nats.Header, 3)
+	if d.key != "" {
+		header[subjects.HeaderMsgID] = []string{d.key}
+	}
+	if !d.at.IsZero() {
+		header[subjects.HeaderAt] = []string{strconv.FormatInt(d.at.UnixNano(), 10)}
+	}
+	return &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.NodePublish, d.queue), Header: header, Data: d.body}
+}
+
+// laneReply handles the lane's reply to a message.
+type laneReply struct {
+	packer    *packer
+	jobs      []*pendingPublish
+	sent      time.Time
+	lastTaken uint64 // the lane's last known sequence when the message was sent: a lower one in the reply is an error
+}
+
+// Receive implements [embedded.ReplyHandler]. It finishes the jobs or tries another lane.
+func (r *laneReply) Receive(m *nats.Msg) bool {
+	defer r.packer.answered()
+	p, lane := r.packer.p, r.packer.lane
+	if m == nil || embedded.IsNoResponders(m) {
+		if m == nil {
+			p.noteLate(lane, r.sent)
+		}
+		p.state.markDown(lane, time.Now())
+		for _, d := range r.jobs {
+			d.maybeStored = d.maybeStored || m == nil
+			p.tryNextLane(d)
+		}
+		r.packer.reroute()
+		return true
+	}
+	ack, err := embedded.ParsePubAck(m.Data)
+	switch {
+	case err != nil:
+		for _, d := range r.jobs {
+			p.handleError(d, err)
+		}
+	case ack.Seq <= r.lastTaken && !ack.Duplicate: // the sequence was used before: not the ledger's stream
+		p.state.markMismatched(lane)
+		for _, d := range r.jobs {
+			p.tryNextLane(d)
+		}
+		r.packer.reroute()
+	default:
+		p.state.markHealthy(lane)
+		p.state.noteAnswer(lane, time.Since(r.sent))
+		p.state.raiseLast(lane, ack.Seq)
+		r.stored(job.Position{Lane: lane, Seq: ack.Seq}, ack.Duplicate)
+	}
+	return true
+}
+
+// stored reports that the message is stored at a position, or was there already.
+func (r *laneReply) stored(at job.Position, duplicate bool) {
+	p := r.packer.p
+	if p.onStored != nil && !duplicate {
+		records := make([]job.Record, len(r.jobs))
+		for i, d := range r.jobs {
+			records[i] = job.Record{Position: at, Queue: d.queue, Key: d.key, Stored: d.at, Body: d.body, Last: i == len(r.jobs)-1}
+			records[i].Index = uint8(i)
+		}
+		p.onStored(records)
+	}
+	took := time.Since(r.sent)
+	for i, d := range r.jobs {
+		at.Index = uint8(i)
+		p.recent.add(d.key, at)
+		p.inFlight.answered(took)
+		d.finish(Ack{Position: at, Duplicate: duplicate, Repeated: d.maybeStored}, nil)
+	}
+}
+
+// recentKeys are the keys under which this node has stored jobs in the last moment, about
+// [embedded.LaneWindow], and where. The ledger of this node may not have them yet. A lane
+// itself knows only the keys of messages with one record.
+type recentKeys struct {
+	mu           sync.Mutex
+	keys, before map[string]job.Position // since the last rotation, and before it
+}
+
+// add remembers where a job was stored under a key.
+func (k *recentKeys) add(key string, at job.Position) {
+	if key == "" {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keys == nil {
+		k.keys = make(map[string]job.Position, len(k.before))
+	}
+	k.keys[key] = at
+}
+
+// find returns where a job was stored under a key in the last moment.
+func (k *recentKeys) find(key string) (at job.Position, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if at, ok = k.keys[key]; !ok {
+		at, ok = k.before[key]
+	}
+	return at, ok
+}
+
+// rotate forgets the keys that were added before its last call. It must be called every
+// [embedded.LaneWindow].
+func (k *recentKeys) rotate() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keys, k.before = nil, k.keys
+}
