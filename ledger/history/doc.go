@@ -1,0 +1,32 @@
+// Package history defines the messages of the history stream. They have the events of the
+// runtime contract in a compact form that package json, jq and people can read: one line for
+// all adjacent events about one dispatch, about 20 bytes per event instead of 150.
+//
+//	{"seq":6,"at":"2026-11-26T02:24:27.972Z"}
+//	["qna","FizP_gjVUtyflddbjo2WGQ","mail","send","overhop/c58b338a"]
+//	["q","UkO9pvByXhOqFdDPWqzJmQ",0,1]
+//	9
+//	["d",0,0]
+//	["na",1,0,2]
+//	{"event":"run.heartbeat","owner":"n1","phase":"execute","seq":13,"at":"2026-11-26T02:24:27.981Z"}
+//
+// A message is a sequence of lines, each a JSON value:
+//
+//   - The first is an object with the number and time of the first event. The following
+//     events have the following numbers.
+//   - An integer is the time of the events after it, in milliseconds since the first.
+//   - An array has events about one dispatch: a text with one letter for each, the dispatch,
+//     its queue, and the fields of each event in order.
+//   - An object with the key "event" is any other event, as [ledger.Event.AppendLine] writes it.
+//
+// The letters are q, DispatchQueued{function, or ""}; n, DispatchNotified{channel};
+// a, worker.assigned to the channel of the n before it; d, DispatchDelivered; and
+// f, DispatchFailed{reason, type of the error or ""}.
+//
+// A dispatch is the job's id in URL-safe base64 without padding, followed by "#<n>" unless it
+// is the job's first. A dispatch, and a name (any other text in an array), is written once per
+// message. An integer in its place stands for one that was written before: both are counted
+// from 0, dispatches and names separately.
+//
+// Messages of builds before this form have only lines with the key "event".
+package history

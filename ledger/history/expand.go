@@ -1,0 +1,181 @@
+package history
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Mentions reports whether a message may have events about a job, so that a search for them
+// need not expand others.
+func Mentions(body []byte, id job.ID) bool {
+	return bytes.Contains(body, idEncoding.AppendEncode(nil, id[:])) || bytes.Contains(body, id.Append(nil))
+}
+
+// Expand returns the events of a message in the contract's form, one per line, as
+// [ledger.Event.AppendLine] writes them. It also accepts the messages of builds before the
+// compact form, and several messages, one after another.
+func Expand(body []byte) ([]byte, error) {
+	var d decoder
+	for line := range bytes.Lines(body) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		if err := d.addLine(line); err != nil {
+			return nil, fmt.Errorf("malformed line of history %.200q: %w", line, err)
+		}
+	}
+	return d.expanded, nil
+}
+
+// decoder expands messages.
+type decoder struct {
+	expanded   []byte
+	number     uint64 // of the next event
+	start, now time.Time
+	dispatches []dispatch
+	names      []string
+}
+
+func (d *decoder) addLine(line []byte) error {
+	switch {
+	case bytes.HasPrefix(line, []byte(`{"event":`)):
+		d.expanded = append(append(d.expanded, line...), '\n')
+		d.number++
+		return nil
+	case bytes.HasPrefix(line, []byte("{")):
+		return d.begin(line)
+	case bytes.HasPrefix(line, []byte("[")):
+		return d.addEvents(line)
+	}
+	sinceStart, err := strconv.ParseInt(string(line), 10, 64)
+	d.now = d.start.Add(time.Duration(sinceStart) * time.Millisecond)
+	return err
+}
+
+// begin begins a message with its first line.
+func (d *decoder) begin(line []byte) error {
+	var first struct {
+		Seq uint64
+		At  time.Time
+	}
+	err := json.Unmarshal(line, &first)
+	*d = decoder{expanded: d.expanded, number: first.Seq, start: first.At, now: first.At}
+	return err
+}
+
+// addEvents adds the events of an array.
+func (d *decoder) addEvents(line []byte) error {
+	fields := fieldReader{decoder: d}
+	if err := json.Unmarshal(line, &fields.left); err != nil {
+		return err
+	}
+	letters, _ := fields.next().(string)
+	about := fields.dispatch()
+	e := ledger.Event{Job: about.job, N: about.n, B: fields.name()}
+	channel := ""
+	for _, letter := range letters {
+		e.A, e.Extra = "", nil
+		switch letter {
+		case 'q':
+			e.Kind, e.A = ledger.DispatchQueued, fields.name()
+		case 'n':
+			channel = fields.name()
+			e.Kind, e.A = ledger.DispatchNotified, channel
+		case 'a':
+			e.Kind, e.A = ledger.WorkerAssigned, channel
+		case 'd':
+			e.Kind = ledger.DispatchDelivered
+		case 'f':
+			e.Kind, e.A, e.Extra = ledger.DispatchFailed, fields.name(), &ledger.Extra{C: fields.name()}
+		default:
+			return fmt.Errorf("unknown event %q: a newer build has written it", letter)
+		}
+		if fields.err != nil {
+			return fields.err
+		}
+		d.expanded = e.AppendLine(d.expanded, d.number, d.now)
+		d.number++
+	}
+	return fields.err
+}
+
+// fieldReader reads the fields of an array. After an error it returns zero values.
+type fieldReader struct {
+	*decoder
+	left []any
+	err  error
+}
+
+func (f *fieldReader) next() any {
+	if len(f.left) == 0 {
+		f.err = errors.New("fields are missing")
+		return nil
+	}
+	field := f.left[0]
+	f.left = f.left[1:]
+	return field
+}
+
+// name returns the next field, which is a name.
+func (f *fieldReader) name() string {
+	text, isNew, i := f.textOrIndex(len(f.names))
+	if isNew {
+		f.names = append(f.names, text)
+	}
+	if f.err != nil {
+		return ""
+	}
+	return f.names[i]
+}
+
+// dispatch returns the next field, which is a dispatch.
+func (f *fieldReader) dispatch() dispatch {
+	text, isNew, i := f.textOrIndex(len(f.dispatches))
+	if isNew {
+		about, err := parseDispatch(text)
+		f.dispatches, f.err = append(f.dispatches, about), err
+	}
+	if f.err != nil {
+		return dispatch{}
+	}
+	return f.dispatches[i]
+}
+
+// textOrIndex returns the next field: a new text and the index that it gets, or the index of
+// one of the known texts.
+func (f *fieldReader) textOrIndex(known int) (text string, isNew bool, index int) {
+	switch field := f.next().(type) {
+	case string:
+		return field, true, known
+	case float64:
+		if index = int(field); index >= 0 && index < known {
+			return "", false, index
+		}
+	}
+	if f.err == nil {
+		f.err = errors.New("neither a text nor the index of an earlier one")
+	}
+	return "", false, 0
+}
+
+func parseDispatch(text string) (dispatch, error) {
+	id, number, hasNumber := strings.Cut(text, "#")
+	d := dispatch{n: 1}
+	raw, err := idEncoding.DecodeString(id)
+	if err == nil && len(raw) != len(d.job) {
+		err = fmt.Errorf("the id of a job has %d bytes", len(raw))
+	}
+	copy(d.job[:], raw)
+	if hasNumber && err == nil {
+		var n uint64
+		n, err = strconv.ParseUint(number, 10, 32)
+		d.n = uint32(n)
+	}
+	return d, err
+}
