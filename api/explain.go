@@ -24,7 +24,7 @@ type JobExplanation struct {
 
 // JobHistory is a job's history.
 type JobHistory struct {
-	Events   []json.RawMessage `json:"events"`   // in order, as in the stream YARD_EVENTS
+	Events   []json.RawMessage `json:"events"`   // in order, as "yardmaster events --json" shows them
 	Complete bool              `json:"complete"` // no event is missing
 	Note     string            `json:"note,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
 // pullOptions are the options of an ordered consumer's pull requests. In rare
@@ -26,14 +27,18 @@ const maxIdle = time.Minute
 // History calls visit for each stored batch of events since a time, oldest first; the
 // zero time means all that are kept. It returns at the end of the stream or, with
 // follow, when ctx ends, or when visit returns an error. After a reconnect it continues
-// where it was.
+// where it was. The bodies of the batches have the contract's form of the events, one per line.
 func (c *Client) History(ctx context.Context, since time.Time, follow bool, visit func(streams.Batch) error) error {
 	cfg := jetstream.OrderedConsumerConfig{InactiveThreshold: maxIdle}
 	if !since.IsZero() {
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
 	}
-	return c.readStream(ctx, subjects.StreamEvents, cfg, follow, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
-		return visit(streams.BatchOf(m, meta))
+	return c.readStream(ctx, subjects.StreamEvents, cfg, follow, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (err error) {
+		batch := streams.BatchOf(m, meta)
+		if batch.Body, err = history.Expand(batch.Body); err != nil {
+			return fmt.Errorf("message %d of %s: %w", batch.Seq, subjects.StreamEvents, err)
+		}
+		return visit(batch)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func TestClientHistory(t *testing.T) {
 	c := startSingle(t)
 	tell := func(first uint64) {
 		t.Helper()
-		batch := streams.Batch{Subject: subjects.History, First: first, Count: 2, Body: fmt.Appendf(nil, "%d\n%d\n", first, first+1)}
+		batch := streams.Batch{Subject: subjects.History, First: first, Count: 2, Body: fmt.Appendf(nil, "{\"seq\":%d}\n[\"q\",\"AAAAAAAAAAAAAAAAAAAAAA\",\"mail\",\"\"]\n[\"d\",0,0]\n", first)}
 		if _, err := appendBatch(c, subjects.StreamEvents, batch, (first-1)/2); err != nil {
 			t.Fatal(err)
 		}
@@ -31,6 +32,9 @@ func TestClientHistory(t *testing.T) {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		err := client.History(ctx, since, follow, func(batch streams.Batch) error {
+			if lines := strings.Split(string(batch.Body), "\n"); len(lines) != 3 || !strings.Contains(lines[1], fmt.Sprintf(`"DispatchDelivered","request_id":"00000000-0000-0000-0000-000000000000#1","seq":%d,`, batch.First+1)) {
+				t.Errorf("a batch of the lines %q", lines)
+			}
 			if firsts = append(firsts, batch.First); len(firsts) == enough {
 				stop()
 			}

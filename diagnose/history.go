@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
 // Bounds of a search for a job's history, which is in one stream with that of all jobs.
@@ -32,7 +33,7 @@ type historyReader struct {
 	readSince func(ctx context.Context, at time.Time, limit int) ([]streams.Batch, error)
 	readFrom  func(ctx context.Context, seq uint64, limit int) ([]streams.Batch, error)
 
-	id        []byte       // of the job, as text
+	id        job.ID
 	lastEvent historyEvent // the last that the job can have
 	next      uint64       // sequence after the last batch read; 0: none
 	gap       bool         // batches were skipped
@@ -60,7 +61,7 @@ func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unp
 	}
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
-	r := &historyReader{readSince: g.cfg.Records.ReadHistorySince, readFrom: g.cfg.Records.ReadHistory, id: p.ID.Append(nil), lastEvent: lastEventOf(p)}
+	r := &historyReader{readSince: g.cfg.Records.ReadHistorySince, readFrom: g.cfg.Records.ReadHistory, id: p.ID, lastEvent: lastEventOf(p)}
 	for _, line := range unpublished {
 		r.addLine(line)
 	}
@@ -119,7 +120,9 @@ func (r *historyReader) read(ctx context.Context, times []time.Time) {
 				break
 			}
 			for i := range batches {
-				r.readBatch(&batches[i])
+				if r.err = r.readBatch(&batches[i]); r.err != nil {
+					return
+				}
 				remaining -= len(batches[i].Body)
 			}
 			if remaining <= 0 {
@@ -131,16 +134,19 @@ func (r *historyReader) read(ctx context.Context, times []time.Time) {
 }
 
 // readBatch adds the events of the job that a batch contains.
-func (r *historyReader) readBatch(b *streams.Batch) {
+func (r *historyReader) readBatch(b *streams.Batch) error {
 	r.next = b.Seq + 1
-	if !bytes.Contains(b.Body, r.id) {
-		return
+	if !history.Mentions(b.Body, r.id) {
+		return nil
 	}
-	for line := range bytes.SplitSeq(b.Body, []byte("\n")) {
-		if bytes.Contains(line, r.id) {
+	lines, err := history.Expand(b.Body)
+	id := r.id.Append(nil)
+	for line := range bytes.SplitSeq(lines, []byte("\n")) {
+		if bytes.Contains(line, id) {
 			r.addLine(line)
 		}
 	}
+	return err
 }
 
 // addLine adds an event if it is about the job.
@@ -149,9 +155,9 @@ func (r *historyReader) addLine(line []byte) {
 	if json.Unmarshal(line, &e) != nil {
 		return
 	}
-	if id, n, ok := job.ParseRequestID(e.Request); ok && id.String() == string(r.id) {
+	if id, n, ok := job.ParseRequestID(e.Request); ok && id == r.id {
 		e.Dispatch = n
-	} else if e.Event == ledger.OperatorActed.String() && e.Job == string(r.id) {
+	} else if e.Event == ledger.OperatorActed.String() && e.Job == r.id.String() {
 		e.Dispatch = 0
 	} else if e.Event != ledger.WorkerAssigned.String() { // an event of another job that mentions this one
 		return

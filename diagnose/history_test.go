@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,11 @@ func TestHistoryReader(t *testing.T) {
 	first := historyBatch(1, id, "DispatchQueued#1", "Other", "DispatchNotified#1", "worker.assigned#")
 	big := historyBatch(2, id, "Other")
 	big.Body = append(big.Body, make([]byte, historyMaxBytes)...)
+	compact := streams.Batch{Seq: 5, Body: []byte(`{"seq":500,"at":"2026-11-26T02:24:27.972Z"}
+["qna","BwAAAAAAAAAAAAAAAAAAAA","mail","send","overhop/w1"]
+["d","CAAAAAAAAAAAAAAAAAAAAA",0]
+["d",0,0]
+`)}
 	last := historyBatch(9, id, "DispatchFailed#1", "DispatchQueued#2", "DispatchNotified#2", "worker.assigned#", "DispatchDelivered#2")
 	for _, c := range []struct {
 		name     string
@@ -64,6 +70,9 @@ func TestHistoryReader(t *testing.T) {
 		note     string
 	}{
 		{"all", []streams.Batch{first, historyBatch(2, id, "Other"), last}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
+		{"compact", []streams.Batch{compact}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 1}, nil, 4, true, ""},
+		{"compact of a newer build", []streams.Batch{{Seq: 5, Body: bytes.ReplaceAll(compact.Body, []byte(`"d",0`), []byte(`"z",0`))}}, nil,
+			historyEvent{Event: "DispatchDelivered", Dispatch: 1}, nil, 0, false, "newer build"},
 		{"up to where it runs", []streams.Batch{first}, nil, historyEvent{Event: "worker.assigned", Dispatch: 1}, nil, 3, true, ""},
 		{"much between", []streams.Batch{first, big, historyBatch(3, id, "Other"), last}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
 		{"missing between", []streams.Batch{first, big, historyBatch(3, id, "DispatchFailed#1"), historyBatch(9, id, "DispatchQueued#2", "DispatchNotified#2", "DispatchDelivered#2")}, nil,
@@ -74,7 +83,7 @@ func TestHistoryReader(t *testing.T) {
 			[]string{"worker.assigned#", "DispatchDelivered#1"}, 5, true, ""},
 		{"unreadable", []streams.Batch{first}, errors.New("nobody answers"), historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 3, false, "nobody answers"},
 	} {
-		r := &historyReader{id: id.Append(nil), lastEvent: c.last}
+		r := &historyReader{id: id, lastEvent: c.last}
 		r.readSince, r.readFrom = pages(c.tales, c.failing)
 		if c.untold != nil {
 			untold := historyBatch(50, id, c.untold...)

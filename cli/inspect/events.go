@@ -74,8 +74,8 @@ func Events(env *command.Env) *cobra.Command {
 		Long: `Shows the yard's history, oldest event first, for the last ten minutes or for the
 time of --since. With --follow it continues with new events, and starts now unless
 --since is given. The authority's heartbeats and renewals, every three seconds, are
-left out unless --all or --type is given. With --json each event is one line, as in
-the stream YARD_EVENTS, with the names of the runtime contract.
+left out unless --all or --type is given. With --json each event is one line of
+JSON, with the names of the runtime contract.
 A job is named by its id, by "<queue>:<id>" or "<queue>:<key>", or, with --queue,
 by its key. A job that is no longer in the ledger is named by its id only.`,
 		Example: `  yardmaster events --since 1h --type dispatch-failed

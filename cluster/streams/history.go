@@ -26,8 +26,9 @@ var ErrStorageFull = errors.New("no space is left")
 
 const appendTimeout = 3 * time.Second
 
-// Batch is one message of history: a run of consecutively numbered entries that
-// were committed together, one per line. A dead letter is a batch of one entry.
+// Batch is one message of history: a run of consecutively numbered entries. Events have the
+// form that package ledger/history defines, results are one per line. A dead letter is a batch
+// of one entry.
 type Batch struct {
 	Subject string            // [subjects.History], [subjects.Results] or a [subjects.DLQSubject]
 	ID      string            // a second batch with this ID within 30 s is dropped; "": no deduplication

@@ -256,7 +256,7 @@ func auxStreams(l Layout) []auxConfig {
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
 	resultBlobs := auxStream(l, subjects.StreamResultBlobs, "result blobs", "Results too large for a message of many, in chunks, by job", subjects.ResultBlobs+".*.*.*")
 	resultBlobs.MaxAge, resultBlobs.MaxBytes = job.DefaultRetention.Age(job.KeptResults), l.ResultBytes
-	events := auxStream(l, subjects.StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", subjects.History)
+	events := auxStream(l, subjects.StreamEvents, "events", "What happened: many events per message, in a compact form of JSON lines", subjects.History)
 	events.MaxAge, events.MaxBytes, events.DenyDelete = job.DefaultRetention.Age(job.KeptEvents), l.HistoryBytes, true
 	if l.Recreated {
 		events.FirstSeq = 2

@@ -1,6 +1,6 @@
-// Package history defines the messages of the history stream. They have the events of the
-// runtime contract in a compact form that package json, jq and people can read: one line for
-// all adjacent events about one dispatch, about 20 bytes per event instead of 150.
+// Package history encodes and expands the messages of the history stream, which contain the
+// events of the runtime contract in a compact form. It is text, and adjacent events about
+// one dispatch share a line, so that an event takes about 20 bytes instead of 130.
 //
 //	{"seq":6,"at":"2026-11-26T02:24:27.972Z"}
 //	["qna","FizP_gjVUtyflddbjo2WGQ","mail","send","overhop/c58b338a"]

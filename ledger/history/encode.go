@@ -96,7 +96,7 @@ func (enc *Encoder) Add(number uint64, at time.Time, e *ledger.Event) {
 	}
 }
 
-// letter returns the letter of an event, or 0 if it needs a line of its own.
+// letter returns the letter of an event, or 0 if the event has to be written in full.
 func (enc *Encoder) letter(e *ledger.Event) byte {
 	if e.N == 0 || e.Extra != nil && e.Kind != ledger.DispatchFailed {
 		return 0

@@ -155,7 +155,7 @@ func BenchmarkExpand(b *testing.B) {
 	var events []numbered
 	for i := range 500 {
 		at := start.Add(time.Duration(i) * time.Millisecond)
-		e := ledger.Event{Job: job.RecordID("lane", uint64(i), start), N: 1, A: "send", B: "mail"}
+		e := ledger.Event{Job: job.RecordID("lane", job.Position{Seq: uint64(i)}, start), N: 1, A: "send", B: "mail"}
 		for _, kind := range []ledger.EventKind{ledger.DispatchQueued, ledger.DispatchNotified, ledger.DispatchDelivered} {
 			e.Kind = kind
 			events = append(events, numbered{at, e})

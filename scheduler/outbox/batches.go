@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
 // nextHistory returns a batch of the events after a number.
@@ -24,11 +25,11 @@ func (o *Outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
 	var lanes []ledger.LaneCursor
 	o.cfg.Ledger.View(func(l *ledger.Ledger) {
 		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
-			events = make([]numbered, 0, min(waiting, maxLines+1))
+			events = make([]numbered, 0, min(waiting, maxEvents+1))
 		}
 		l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
 			events = append(events, numbered{number, at, e})
-			return len(events) <= maxLines
+			return len(events) <= maxEvents
 		})
 		lanes = l.Lanes()
 	})
@@ -36,18 +37,19 @@ func (o *Outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
 		return Batch{}, nil
 	}
 	batch := Batch{First: events[0].number, Header: map[string]string{"Yard-Lanes": laneCursors(lanes)}}
-	batch.Body = make([]byte, 0, min(maxBatchSize, typicalLine*len(events)))
+	enc := history.NewEncoder(len(events), events[0].number, events[0].at)
 	for _, e := range events {
-		batch.Body = e.event.AppendLine(batch.Body, e.number, e.at)
+		enc.Add(e.number, e.at, e.event)
 		batch.Count++
 		if e.event.N > 0 && e.event.Kind == ledger.DispatchNotified {
-			continue // the next line names its queue: both must be in one message
+			continue // the next event has its queue in the contract's form: both must be in one message
 		}
-		batch.More = batch.Count >= maxLines || len(batch.Body) >= maxBatchSize-512
+		batch.More = batch.Count >= maxEvents || enc.Len() >= maxBatchSize-512
 		if batch.More {
 			break
 		}
 	}
+	batch.Body = enc.Bytes()
 	return batch, nil
 }
 

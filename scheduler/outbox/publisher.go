@@ -19,9 +19,9 @@ import (
 // the lanes, which keep the records of letters that are not published.
 const (
 	batchInterval = 10 * time.Millisecond // minimum time between two batches that are not full
-	maxLines      = 2000                  // lines of a batch
+	maxLines      = 2000                  // results of a batch
+	maxEvents     = 8000                  // events of a batch
 	maxBatchSize  = 256 << 10             // bytes of a batch; its last line may exceed it
-	typicalLine   = 160                   // bytes of a line of history
 	batchWindow   = 1
 	letterWindow  = 64
 )

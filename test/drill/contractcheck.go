@@ -18,6 +18,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
+	eventhistory "github.com/yardmaster-dev/yardmaster/ledger/history"
 	"github.com/yardmaster-dev/yardmaster/test/contractcheck"
 )
 
@@ -102,7 +103,12 @@ func (r *eventReader) readNext(ctx context.Context) error {
 			break
 		}
 		r.read++
-		for line := range bytes.SplitSeq(bytes.TrimSpace(m.Data()), []byte("\n")) {
+		lines, err := eventhistory.Expand(m.Data())
+		if err != nil {
+			r.err = fmt.Errorf("message %d: %w", r.read, err)
+			break
+		}
+		for line := range bytes.SplitSeq(bytes.TrimSpace(lines), []byte("\n")) {
 			if r.err = r.apply(line); r.err != nil {
 				break
 			}

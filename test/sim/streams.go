@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
@@ -407,13 +408,17 @@ func (s *historyStreams) last(stream outbox.Stream) (seq, number uint64) {
 	return 0, 0
 }
 
-// published returns the whole history stream.
+// published returns the events of the history stream, in the contract's form.
 func (s *historyStreams) published() string {
-	var b strings.Builder
-	for _, t := range s.batches[outbox.History] {
-		b.Write(t.Body)
+	var bodies []byte
+	for _, batch := range s.batches[outbox.History] {
+		bodies = append(bodies, batch.Body...)
 	}
-	return b.String()
+	lines, err := history.Expand(bodies)
+	if err != nil {
+		s.sim.fail("%v", err)
+	}
+	return string(lines)
 }
 
 // historyView implements outbox.Streams for one process.

@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
+	eventhistory "github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
 // history reads the events and dead letters of a cluster while they are written, as any
@@ -76,9 +77,13 @@ func readFrom(ctx context.Context, js jetstream.JetStream, stream string, from u
 	}
 }
 
-// visitEvents reads a message of YARD_EVENTS: one event per line.
+// visitEvents reads a message of YARD_EVENTS.
 func (h *history) visitEvents(m jetstream.Msg) {
-	for line := range bytes.Lines(m.Data()) {
+	lines, err := eventhistory.Expand(m.Data())
+	if err != nil {
+		h.table.flaw("history has a malformed message: %v", err)
+	}
+	for line := range bytes.Lines(lines) {
 		var e struct {
 			Event   string
 			Request string `json:"request_id"`
