@@ -99,9 +99,9 @@ func New(cfg Config) *Outbox { return &Outbox{cfg: cfg, applied: make(chan struc
 // delay the others. The epoch is the tenure's; it makes the ids of batches unique.
 func (o *Outbox) Run(ctx context.Context, epoch uint64) error {
 	publishers := []*publisher{
-		{outbox: o, stream: History, window: batchWindow, next: single(o.nextHistory)},
-		{outbox: o, stream: Results, window: batchWindow, next: single(o.nextResults)},
-		{outbox: o, stream: DeadLetters, window: letterWindow, next: o.nextDeadLetters},
+		{outbox: o, stream: History, window: batchWindow, interval: historyInterval, next: single(o.nextHistory)},
+		{outbox: o, stream: Results, window: batchWindow, interval: batchInterval, next: single(o.nextResults)},
+		{outbox: o, stream: DeadLetters, window: letterWindow, interval: batchInterval, next: o.nextDeadLetters},
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range publishers {

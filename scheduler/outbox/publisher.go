@@ -18,12 +18,13 @@ import (
 // flight. One by one they would fall behind the failures when the stream is slow, and fill
 // the lanes, which keep the records of letters that are not published.
 const (
-	batchInterval = 10 * time.Millisecond // minimum time between two batches that are not full
-	maxLines      = 2000                  // results of a batch
-	maxEvents     = 8000                  // events of a batch
-	maxBatchSize  = 256 << 10             // bytes of a batch; its last line may exceed it
-	batchWindow   = 1
-	letterWindow  = 64
+	batchInterval   = 10 * time.Millisecond // minimum time between two batches that are not full
+	historyInterval = 50 * time.Millisecond // the same of history, for which no caller waits
+	maxLines        = 2000                  // results of a batch
+	maxEvents       = 8000                  // events of a batch
+	maxBatchSize    = 256 << 10             // bytes of a batch; its last line may exceed it
+	batchWindow     = 1
+	letterWindow    = 64
 )
 
 // publisher publishes one stream of the outbox.
@@ -34,6 +35,7 @@ type publisher struct {
 	wake            chan struct{}
 	next            func(ctx context.Context, after uint64) ([]Batch, error) // returns the items after a number; nil: none
 	window          int                                                      // most batches in flight
+	interval        time.Duration                                            // minimum time between two batches that are not full
 	ready           []Batch                                                  // to be sent next
 	seq             uint64                                                   // the stream's last sequence, once the batches in flight are stored
 	number          uint64                                                   // number of the last item sent
@@ -110,12 +112,12 @@ func (p *publisher) resume(ctx context.Context) error {
 }
 
 // publish sends batches, with at most the window of them in flight, until one fails or
-// ctx ends. After a batch that is not full it waits for batchInterval, to collect items.
+// ctx ends. After a batch that is not full it waits for the interval, to collect items.
 func (p *publisher) publish(ctx context.Context) error {
 	for {
 		for p.batchesInFlight < p.window {
 			if len(p.ready) == 0 {
-				if wait := batchInterval - time.Since(p.sentAt); wait > 0 && !p.more {
+				if wait := p.interval - time.Since(p.sentAt); wait > 0 && !p.more {
 					if p.batchesInFlight > 0 {
 						break
 					}

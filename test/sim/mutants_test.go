@@ -107,7 +107,7 @@ var mutants = []mutant{
 		{"ledger/waitlist.go", "stored.queue.waitlists.Delete(wl.class)", "_ = wl.class"}},
 		"./ledger TestWaitlists_RemovedWithLastJob"},
 	{"several batches of history are in flight", []edit{
-		{"scheduler/outbox/publisher.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}, ""},
+		{"scheduler/outbox/publisher.go", "batchWindow     = 1\n", "batchWindow     = 4\n"}}, ""},
 }
 
 // TestMutants verifies that each mutant's edits still apply to the source and,
