@@ -304,7 +304,7 @@ func (b *bench) threeSuite() suite {
 				return cl.rrq(t, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
 			},
 				note: "a pool of one process with 32 slots on each node"},
-			{name: "yard3.history", unit: "bytes/job", rounds: 1, target: target{atMost: 150},
+			{name: "yard3.history", unit: "bytes/job", rounds: 1, target: target{atMost: 100},
 				run: func(t *task) round { return cl.history(t, b.sync) }},
 			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
 				run: func(t *task) round { return cl.roundTrip(t, queuePlain, "") }},
