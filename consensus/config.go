@@ -59,10 +59,10 @@ type Config struct {
 	// Default: panic.
 	OnFatal func(error)
 
-	// Only tests set the following fields. 0 means the constant of the same name,
-	// and nil the store on the disk.
+	// Only tests set the following fields. 0 means the constant of the same name or
+	// wal.SegmentSize, and nil the store on the disk.
 	heartbeatTimeout, writeDeadline time.Duration
-	trailingBytes                   int64
+	trailingBytes, segmentBytes     int64
 	wrapStore                       func(rawStore) rawStore
 }
 

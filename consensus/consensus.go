@@ -76,7 +76,7 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 // this is the first start, and starts Raft.
 func (n *Node) start() error {
 	rlog := newRaftLog(n.log)
-	store := newGuardedStore(n.cfg.wrapStore(n.store.bolt), n.store.watermarks, n.cfg.writeDeadline, n.cfg.OnFatal)
+	store := newGuardedStore(n.cfg.wrapStore(n.store.raw()), n.store.watermarks, n.cfg.writeDeadline, n.cfg.OnFatal)
 	n.guarded = store
 	logs, err := raft.NewLogCache(logCache, store)
 	if err != nil {

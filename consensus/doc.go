@@ -29,10 +29,10 @@
 //     skipped (entry.go). Snapshots have a checksum per chunk (fsm.go).
 //   - A member must still have what it has written and acknowledged. Before the
 //     node communicates with other members, its files are read completely
-//     (openstore.go), entries are compared with their checksums
-//     (guardedstore.go), and term, vote and last index with the watermarks
-//     beside the log (watermarks.go) and with what other members have seen
-//     (package peers).
+//     (openstore.go, packages wal and boltcheck), entries are compared with their
+//     checksums (guardedstore.go), and term, vote and last index with the
+//     watermarks beside the log (watermarks.go) and with what other members have
+//     seen (package peers).
 //   - A data directory that was emptied is refused before Raft starts (package
 //     peers), and one that lost only Raft's files is refused here.
 //   - Raft limits its log by the number of entries, but our entries are batches:

@@ -6,44 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
 )
 
 // errWriteDeadline is returned for a write to the log that took too long.
 var errWriteDeadline = errors.New("write to the log missed its deadline")
 
-// logFile is the file with Raft's log, term and vote.
-const logFile = "raft.db"
-
-// rawStore is the store that guardedStore wraps: raft-boltdb, or one of a test.
+// rawStore is the store that guardedStore wraps: the files of a [Store], or one of a test.
 type rawStore interface {
 	raft.LogStore
 	raft.StableStore
-}
-
-// openBolt opens the log's file. Its free list is kept in memory only: to write
-// it with each commit would cost more than the entries.
-func openBolt(dir string) (*raftboltdb.BoltStore, error) {
-	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, logFile),
-		BoltOptions: &bbolt.Options{
-			Timeout:         2 * time.Second, // for the lock of another process
-			NoFreelistSync:  true,
-			FreelistType:    bbolt.FreelistMapType,
-			InitialMmapSize: 64 << 20,
-		},
-		MsgpackUseNewTimeFormat: true,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open log store: %w", err)
-	}
-	return store, nil
 }
 
 // guardedStore gives every write to the disk a deadline, and checks every entry
@@ -70,8 +45,7 @@ func newGuardedStore(s rawStore, w *watermarks, deadline time.Duration, onFatal 
 }
 
 // IsMonotonic returns true, so that Raft empties the log when it has installed a snapshot
-// from the leader. Otherwise entries from before the snapshot would stay, with a gap
-// after them, which is indistinguishable from lost entries.
+// from the leader. The log has no entry after a gap.
 func (g *guardedStore) IsMonotonic() bool { return true }
 
 // GetLog reads an entry and checks it, so that a damaged entry is neither
@@ -102,29 +76,8 @@ func (g *guardedStore) StoreLogs(entries []*raft.Log) error {
 		func() error { return g.rawStore.DeleteRange(first, last) })
 }
 
-// deleteBatch is the number of entries that one write removes from the beginning of the
-// log. Appended entries wait for one such write, not for the removal of a whole log.
-const deleteBatch = 4096
-
-// DeleteRange removes the entries min to max at either end of the log. It removes those
-// at the beginning in several writes, in order.
+// DeleteRange removes the entries min to max at either end of the log.
 func (g *guardedStore) DeleteRange(min, max uint64) error {
-	first, err := g.rawStore.FirstIndex()
-	if err != nil {
-		return err
-	}
-	if min <= first {
-		for ; max-min >= deleteBatch; min += deleteBatch {
-			if err := g.truncate(min, min+deleteBatch-1); err != nil {
-				return err
-			}
-		}
-	}
-	return g.truncate(min, max)
-}
-
-// truncate removes the entries min to max in one write.
-func (g *guardedStore) truncate(min, max uint64) error {
 	return g.write("truncate", func() error { return g.rawStore.DeleteRange(min, max) }, nil)
 }
 

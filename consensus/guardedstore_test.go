@@ -72,50 +72,6 @@ func TestGuardedStore_UndoesLateAppend(t *testing.T) {
 	})
 }
 
-// TestGuardedStore_TruncatesInBatches checks that the beginning of the log is removed in
-// several writes, and its end in one, after which no entry may remain behind a gap.
-func TestGuardedStore_TruncatesInBatches(t *testing.T) {
-	d := &countingStore{InmemStore: raft.NewInmemStore()}
-	g := newGuardedStore(d, nil, 5*time.Second, func(err error) { t.Errorf("fatal: %v", err) })
-	entries := make([]*raft.Log, 5*deleteBatch)
-	for i := range entries {
-		entries[i] = &raft.Log{Index: uint64(i + 1), Term: 1, Type: raft.LogNoop}
-	}
-	if err := g.StoreLogs(entries); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		min, max    uint64
-		first, last uint64
-		writes      int
-	}{
-		{1, 2*deleteBatch + 1, 2*deleteBatch + 2, 5 * deleteBatch, 3},
-		{3 * deleteBatch, 5 * deleteBatch, 2*deleteBatch + 2, 3*deleteBatch - 1, 1},
-		{2*deleteBatch + 2, 3*deleteBatch - 1, 0, 0, 1},
-	} {
-		d.deletes = 0
-		if err := g.DeleteRange(c.min, c.max); err != nil {
-			t.Fatal(err)
-		}
-		first, _ := d.FirstIndex()
-		last, _ := d.LastIndex()
-		if first != c.first || last != c.last || d.deletes != c.writes {
-			t.Errorf("remove %d to %d: %d writes leave %d to %d, want %d and %d to %d", c.min, c.max, d.deletes, first, last, c.writes, c.first, c.last)
-		}
-	}
-}
-
-// countingStore counts the calls that remove entries.
-type countingStore struct {
-	*raft.InmemStore
-	deletes int
-}
-
-func (d *countingStore) DeleteRange(min, max uint64) error {
-	d.deletes++
-	return d.InmemStore.DeleteRange(min, max)
-}
-
 func TestGuardedStore_SecondTimeoutIsFatal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowStore{InmemStore: raft.NewInmemStore(), gate: make(chan struct{})}

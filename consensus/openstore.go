@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
 
 	"github.com/yardmaster-dev/yardmaster/consensus/boltcheck"
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
+	"github.com/yardmaster-dev/yardmaster/consensus/wal"
 )
 
 // DamagedError is returned when the data on a node's disk is not what the node
@@ -48,26 +51,33 @@ func (e *ReleaseError) Error() string {
 
 func (e *ReleaseError) Unwrap() error { return e.Err }
 
-// Store is what a node has on disk for consensus: Raft's log with its term and
-// vote, the snapshots, and the watermarks.
+// What a node has in Raft's directory, beside the snapshots and the watermarks.
+const (
+	logDir     = "log"       // Raft's log
+	stableFile = "stable.db" // its term and vote
+)
+
+// Store is what a node has on disk for consensus: Raft's log, its term and vote, the
+// snapshots, and the watermarks.
 type Store struct {
 	dir        string
-	bolt       *raftboltdb.BoltStore
+	log        *wal.Log
+	stable     *raftboltdb.BoltStore
 	snaps      raft.SnapshotStore
 	watermarks *watermarks
 	lastIndex  uint64 // last index of the log and its snapshot when it was opened
 }
 
 // OpenStore opens Raft's files and verifies all of them before they are used:
-// the pages of the log's file, each entry, the newest snapshot, and that they
-// reach as far as this node and its peers have recorded. If that fails, the
-// error is a [*DamagedError]. It must be called before any other part of the
+// each entry of the log, the newest snapshot, and that they reach as far as this
+// node and its peers have recorded. If that fails, the error is a [*DamagedError].
+// It takes over the files of earlier releases, see migrate. It must be called before any other part of the
 // node communicates with other members. The caller closes the Store unless it
 // passes it to [Open].
 func OpenStore(cfg Config, id *Identity, log *slog.Logger) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{dir: filepath.Join(cfg.Dir, "raft")}
-	if err := s.open(id, log); err != nil {
+	if err := s.open(cfg, id, log); err != nil {
 		if damaged, ok := errors.AsType[*DamagedError](err); ok {
 			damaged.Node, damaged.Dir = id.Node, cfg.Dir
 		}
@@ -79,29 +89,40 @@ func OpenStore(cfg Config, id *Identity, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// Close closes the log's file. It may be called more than once.
-func (s *Store) Close() error {
-	if s.bolt == nil {
-		return nil
+// Close closes the files. It may be called more than once.
+func (s *Store) Close() (err error) {
+	if s.log != nil {
+		err = s.log.Close()
+		s.log = nil
 	}
-	err := s.bolt.Close()
-	s.bolt = nil
+	if s.stable != nil {
+		err = errors.Join(err, s.stable.Close())
+		s.stable = nil
+	}
 	return err
+}
+
+// raw returns the log, and the store of the term and the vote, as one store.
+func (s *Store) raw() rawStore {
+	return struct {
+		raft.LogStore
+		raft.StableStore
+	}{s.log, s.stable}
 }
 
 // open opens and verifies the files, except for the comparison with peers. A
 // [*DamagedError] that it returns does not have the node and its directory yet.
-func (s *Store) open(id *Identity, log *slog.Logger) (err error) {
+func (s *Store) open(cfg Config, id *Identity, log *slog.Logger) (err error) {
 	if err := prepareDir(s.dir, id); err != nil {
 		return err
 	}
 	if s.watermarks, err = loadWatermarks(s.dir); err != nil {
 		return &DamagedError{What: watermarkFile, Err: err}
 	}
-	if err := boltcheck.Check(filepath.Join(s.dir, logFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &DamagedError{What: logFile, Err: err}
+	if err := migrate(s.dir); err != nil {
+		return fmt.Errorf("take over the log of an earlier release: %w", err)
 	}
-	if s.bolt, err = openBolt(s.dir); err != nil {
+	if err := s.openFiles(cfg.segmentBytes); err != nil {
 		return err
 	}
 	if s.snaps, err = raft.NewFileSnapshotStoreWithLogger(s.dir, retainSnapshots, newRaftLog(log)); err != nil {
@@ -118,10 +139,48 @@ func (s *Store) open(id *Identity, log *slog.Logger) (err error) {
 	case last == 0:
 		return &DamagedError{What: "raft's directory", Err: errors.New("its files are gone, although this node was bootstrapped before")}
 	}
-	if err := s.watermarks.verify(s.bolt, last); err != nil {
-		return &DamagedError{What: "an older " + logFile + " was put back: the log", Err: err}
+	if err := s.watermarks.verify(s.stable, last); err != nil {
+		return &DamagedError{What: "an older file of raft was put back: the log", Err: err}
 	}
 	return nil
+}
+
+// openFiles opens the log and stableFile, or creates both.
+func (s *Store) openFiles(segmentBytes int64) (err error) {
+	stable, logs := filepath.Join(s.dir, stableFile), filepath.Join(s.dir, logDir)
+	switch err := boltcheck.Check(stable); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return &DamagedError{What: stableFile, Err: err}
+	default: // it is created after the log
+		if _, err := os.Stat(logs); err != nil {
+			return &DamagedError{What: "the log", Err: err}
+		}
+	}
+	if s.log, err = wal.Open(logs, segmentBytes); err != nil {
+		if _, isCorrupt := errors.AsType[*wal.CorruptError](err); isCorrupt {
+			return &DamagedError{What: "the log", Err: err}
+		}
+		return err
+	}
+	s.stable, err = openBolt(stable, false)
+	return err
+}
+
+// openBolt opens a file of raft-boltdb.
+func openBolt(path string, readOnly bool) (*raftboltdb.BoltStore, error) {
+	store, err := raftboltdb.New(raftboltdb.Options{
+		Path: path,
+		BoltOptions: &bbolt.Options{
+			Timeout:  2 * time.Second, // for the lock of another process
+			ReadOnly: readOnly,
+		},
+		MsgpackUseNewTimeFormat: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", filepath.Base(path), err)
+	}
+	return store, nil
 }
 
 // prepareDir creates the directory. It removes files of a first start that was
@@ -155,39 +214,24 @@ func (s *Store) verify() (last uint64, err error) {
 		}
 		last = meta.Index
 	}
-	first, err := s.bolt.FirstIndex()
-	end, err2 := s.bolt.LastIndex()
+	first, err := s.log.FirstIndex()
+	end, err2 := s.log.LastIndex()
 	if err := errors.Join(err, err2); err != nil {
-		return 0, &DamagedError{What: logFile, Err: err}
+		return 0, &DamagedError{What: "the log", Err: err}
 	}
-	if first, end, err = s.dropReplaced(first, end, last); err != nil {
-		return 0, err
+	if end < last { // Raft had no time to empty the log when it was sent the snapshot
+		if err := s.log.DeleteRange(first, end); err != nil {
+			return 0, fmt.Errorf("remove log entries that a snapshot has replaced: %w", err)
+		}
+		first, end = 0, 0
 	}
 	if first > last+1 {
 		return 0, &DamagedError{What: "the snapshot before the log", Err: fmt.Errorf("the log begins with entry %d, but the newest snapshot is of entry %d", first, last)}
 	}
 	if err := s.verifyEntries(first, end); err != nil {
-		return 0, &DamagedError{What: logFile, Err: err}
+		return 0, &DamagedError{What: "the log", Err: err}
 	}
 	return max(last, end), nil
-}
-
-// dropReplaced removes entries from before a snapshot that this member was sent, which
-// Raft had no time to remove: the log, from first to end, does not have the snapshot's
-// own entry then. It returns the first and last index of the log that remains.
-func (s *Store) dropReplaced(first, end, snapshot uint64) (newFirst, newEnd uint64, err error) {
-	if end == 0 || first > snapshot {
-		return first, end, nil
-	}
-	if err := s.bolt.GetLog(snapshot, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
-		return first, end, nil // verifyEntries reports any other error
-	}
-	if err := s.bolt.DeleteRange(first, snapshot); err != nil {
-		return 0, 0, fmt.Errorf("remove log entries that a snapshot has replaced: %w", err)
-	}
-	newFirst, err = s.bolt.FirstIndex()
-	newEnd, err2 := s.bolt.LastIndex()
-	return newFirst, newEnd, errors.Join(err, err2)
 }
 
 // verifyEntries checks the entries first to end of the log.
@@ -195,7 +239,7 @@ func (s *Store) verifyEntries(first, end uint64) error {
 	term := uint64(0)
 	for i := first; i <= end && end > 0; i++ {
 		var entry raft.Log
-		if err := s.bolt.GetLog(i, &entry); err != nil {
+		if err := s.log.GetLog(i, &entry); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		if entry.Index != i || entry.Term < term {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/yardmaster-dev/yardmaster/consensus/wal"
 )
 
 // requireDamaged opens a member, requires a DamagedError whose text contains words, and
@@ -42,6 +44,14 @@ func copyDir(t *testing.T, from string) string {
 	return to
 }
 
+// putBack replaces a directory by an older one.
+func putBack(t *testing.T, older, dir string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(older))); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func editFile(t *testing.T, file string, edit func([]byte) []byte) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -53,11 +63,21 @@ func editFile(t *testing.T, file string, edit func([]byte) []byte) {
 	}
 }
 
+// logSegments returns the files of the log in a member's directory, the oldest first.
+func logSegments(t *testing.T, dir string) []string {
+	t.Helper()
+	segments, err := filepath.Glob(filepath.Join(dir, "raft", logDir, "*.wal"))
+	if err != nil || len(segments) < 2 {
+		t.Fatalf("segments %q, %v; want two or more", segments, err)
+	}
+	return segments
+}
+
 // startDamaged starts a cluster whose log will have snapshots, and returns the name of
 // a member that the test is to stop and damage.
 func startDamaged(t *testing.T) (c *testCluster, down string) {
 	c = newTestCluster(t, "n1", "n2", "n3")
-	c.configure = func(c *Config) { c.SnapshotBytes, c.trailingBytes = 4<<10, 1<<10 }
+	c.configure = func(c *Config) { c.SnapshotBytes, c.trailingBytes, c.segmentBytes = 4<<10, 1<<10, 4<<10 }
 	c.start(c.names()...)
 	last := c.addQueues("a", "b", "c")
 	down = "n1"
@@ -96,16 +116,32 @@ func TestOpenStore_DetectsDamage(t *testing.T) {
 		return found[len(found)-1]
 	}
 	for name, corrupt := range map[string]func(dir string){
-		"truncated": func(dir string) {
-			editFile(t, filepath.Join(dir, "raft", logFile), func(b []byte) []byte { return b[:9000] })
+		"a truncated log": func(dir string) {
+			editFile(t, logSegments(t, dir)[0], func(b []byte) []byte { return b[:len(b)-1000] })
 		},
 		"a byte of an entry": func(dir string) {
-			editFile(t, filepath.Join(dir, "raft", logFile), func(b []byte) []byte {
-				return bytes.ReplaceAll(b, []byte("findme"), []byte("fincme")) // free pages also contain it
-			})
+			for _, segment := range logSegments(t, dir) {
+				editFile(t, segment, func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("findme"), []byte("fincme")) })
+			}
 		},
-		"a meta page": func(dir string) {
-			editFile(t, filepath.Join(dir, "raft", logFile), func(b []byte) []byte { b[4096+40] ^= 1; return b })
+		"a missing file of the log": func(dir string) {
+			segments := logSegments(t, dir)
+			if err := os.Remove(segments[len(segments)-2]); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a missing log": func(dir string) {
+			if err := os.RemoveAll(filepath.Join(dir, "raft", logDir)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a meta page of the stable store": func(dir string) {
+			editFile(t, filepath.Join(dir, "raft", stableFile), func(b []byte) []byte { b[4096+40] ^= 1; return b })
+		},
+		"a missing stable store": func(dir string) {
+			if err := os.Remove(filepath.Join(dir, "raft", stableFile)); err != nil {
+				t.Fatal(err)
+			}
 		},
 		"a snapshot": func(dir string) {
 			editFile(t, newest(dir), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
@@ -136,23 +172,23 @@ func TestStore_DropsReplacedEntries(t *testing.T) {
 	const snapshotIndex = 50
 	for _, c := range []struct {
 		what        string
-		log         [][2]uint64 // first and last index of its parts
-		first, last uint64      // of the log that remains
-		end         uint64      // last index with the snapshot
+		log         [2]uint64 // first and last index
+		first, last uint64    // of the log that remains
+		end         uint64    // last index with the snapshot
 	}{
-		{"no log", nil, 0, 0, 50},
-		{"all from before", [][2]uint64{{1, 10}}, 0, 0, 50},
-		{"a gap", [][2]uint64{{1, 10}, {51, 60}}, 51, 60, 60},
-		{"begins after it", [][2]uint64{{51, 60}}, 51, 60, 60},
-		{"includes it", [][2]uint64{{40, 60}}, 40, 60, 60},
+		{"no log", [2]uint64{1, 0}, 0, 0, 50},
+		{"all from before", [2]uint64{1, 10}, 0, 0, 50},
+		{"begins after it", [2]uint64{51, 60}, 51, 60, 60},
+		{"includes it", [2]uint64{40, 60}, 40, 60, 60},
+		{"ends with it", [2]uint64{40, 50}, 40, 50, 50},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir := t.TempDir()
-			bolt, err := openBolt(dir)
+			log, err := wal.Open(filepath.Join(dir, logDir), 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer bolt.Close()
+			defer log.Close()
 			snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, retainSnapshots, newRaftLog(discardLog))
 			if err != nil {
 				t.Fatal(err)
@@ -164,17 +200,15 @@ func TestStore_DropsReplacedEntries(t *testing.T) {
 			if err := sink.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for _, part := range c.log {
-				for i := part[0]; i <= part[1]; i++ {
-					if err := bolt.StoreLog(command(t, i)); err != nil {
-						t.Fatal(err)
-					}
+			for i := c.log[0]; i <= c.log[1]; i++ {
+				if err := log.StoreLog(command(t, i)); err != nil {
+					t.Fatal(err)
 				}
 			}
-			s := &Store{dir: dir, bolt: bolt, snaps: snaps}
+			s := &Store{dir: dir, log: log, snaps: snaps}
 			end, err := s.verify()
-			first, err1 := bolt.FirstIndex()
-			last, err2 := bolt.LastIndex()
+			first, err1 := log.FirstIndex()
+			last, err2 := log.LastIndex()
 			if err := errors.Join(err, err1, err2); err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +219,7 @@ func TestStore_DropsReplacedEntries(t *testing.T) {
 	}
 }
 
-// TestOpenStore_DetectsOlderCopy checks that an older copy of Raft's file, or of the
+// TestOpenStore_DetectsOlderCopy checks that an older copy of Raft's log, or of the
 // whole directory, is refused: it lacks what the member has acknowledged since.
 func TestOpenStore_DetectsOlderCopy(t *testing.T) {
 	c, down := startDamaged(t)
@@ -212,13 +246,7 @@ func TestOpenStore_DetectsOlderCopy(t *testing.T) {
 
 	t.Run("of the log", func(t *testing.T) {
 		c := &testCluster{t: t, members: c.members, dirs: map[string]string{down: copyDir(t, c.dirs[down])}, configure: c.configure}
-		editFile(t, filepath.Join(c.dirs[down], "raft", logFile), func([]byte) []byte {
-			raw, err := os.ReadFile(filepath.Join(old, "raft", logFile))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return raw
-		})
+		putBack(t, filepath.Join(old, "raft", logDir), filepath.Join(c.dirs[down], "raft", logDir))
 		c.requireDamaged(down, "put back", "had reached")
 	})
 	t.Run("of all", func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
+	"github.com/yardmaster-dev/yardmaster/consensus/wal"
 	"github.com/yardmaster-dev/yardmaster/node"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
@@ -59,22 +59,24 @@ func TestLedgerDiverged(t *testing.T) {
 // member's log, and corrects their checksums.
 func changeLog(t *testing.T, dataDir, old, text string) {
 	t.Helper()
-	store, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(dataDir, "raft", "raft.db"), MsgpackUseNewTimeFormat: true})
+	log, err := wal.Open(filepath.Join(dataDir, "raft", "log"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
-	first, err1 := store.FirstIndex()
-	last, err2 := store.LastIndex()
+	defer log.Close()
+	first, err1 := log.FirstIndex()
+	last, err2 := log.LastIndex()
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
+	var entries []*raft.Log
 	changed := 0
 	for i := first; i <= last; i++ {
-		var entry raft.Log
-		if err := store.GetLog(i, &entry); err != nil {
+		entry := new(raft.Log)
+		if err := log.GetLog(i, entry); err != nil {
 			t.Fatal(err)
 		}
+		entries = append(entries, entry)
 		if !bytes.Contains(entry.Data, []byte(old)) {
 			continue
 		}
@@ -82,11 +84,11 @@ func changeLog(t *testing.T, dataDir, old, text string) {
 		entry.Data = bytes.ReplaceAll(entry.Data, []byte(old), []byte(text))
 		binary.BigEndian.PutUint32(entry.Data, crc32.Checksum(entry.Data[4:], crc32.MakeTable(crc32.Castagnoli)))
 		entry.Extensions = nil // an entry without the outer checksum is valid
-		if err := store.StoreLog(&entry); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if changed == 0 {
 		t.Fatalf("no entry of the log has %q", old)
+	}
+	if err := errors.Join(log.DeleteRange(first, last), log.StoreLogs(entries)); err != nil {
+		t.Fatal(err)
 	}
 }

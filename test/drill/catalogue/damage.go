@@ -22,7 +22,7 @@ const smallSnapshots = "[raft]\nsnapshot_bytes = 65536\n"
 // Drills that change the files of a node.
 var damage = []drill.Drill{
 	{
-		Number: 17, Name: "damaged-log", Breaks: "while a node is down, truncate its raft.db, and flip bits of it and of the newest snapshot",
+		Number: 17, Name: "damaged-log", Breaks: "while a node is down, truncate its Raft log, and flip bits of it and of the newest snapshot",
 		Promises: "the node exits before it takes part, and says why and which command helps; the other nodes go on; that command makes it a member again",
 		Plan:     drill.Layout{Config: smallSnapshots}, Timeout: 10 * time.Minute,
 		Run: func(s *drill.Harness) { runRounds(s, 1, func(*drill.Node) { damageLog(s) }) },
@@ -70,7 +70,7 @@ const (
 
 // damageLog damages the Raft log and the snapshot of random nodes.
 func damageLog(s *drill.Harness) {
-	for i, what := range []string{"raft.db is truncated", "bits of 200 bytes of raft.db are flipped", "a bit of the newest snapshot is flipped"} {
+	for i, what := range []string{"its Raft log is truncated", "bits of 20 bytes of its Raft log are flipped", "a bit of the newest snapshot is flipped"} {
 		n := randomNode(s)
 		raft := filepath.Join(n.DataDir, "raft")
 		damage := func() {
@@ -78,7 +78,7 @@ func damageLog(s *drill.Harness) {
 			case 0:
 				truncateLog(n)
 			case 1:
-				flipBits(s, filepath.Join(raft, "raft.db"), 200)
+				flipBits(s, newestSegment(n), 20)
 			case 2:
 				latest, _ := snapshots(n)
 				flipBits(s, filepath.Join(raft, "snapshots", latest, "state.bin"), 1)
@@ -87,7 +87,7 @@ func damageLog(s *drill.Harness) {
 		damagedStart{n, "damage", what, damage, []string{"is not what it wrote", replaceHint}}.expectRefusal(s, raft)
 	}
 	n := randomNode(s)
-	damagedStart{n, "damage", "raft.db is truncated", func() { truncateLog(n) }, []string{replaceHint}}.expectReplacement(s)
+	damagedStart{n, "damage", "its Raft log is truncated", func() { truncateLog(n) }, []string{replaceHint}}.expectReplacement(s)
 }
 
 // damagedStart is a start of a node whose files were damaged while it was down.
@@ -146,12 +146,20 @@ func (d damagedStart) expectNotJoined(s *drill.Harness) {
 	s.RequireAcks(20, 20*time.Second, "while "+what)
 }
 
-// truncateLog removes a thousandth of a node's Raft log at its end. Most of the file
-// is preallocated space.
+// truncateLog removes a thousandth of the newest file of a node's Raft log, at its end.
 func truncateLog(n *drill.Node) {
-	file := filepath.Join(n.DataDir, "raft", "raft.db")
+	file := newestSegment(n)
 	size := must.Get(os.Stat(file)).Size()
-	must.Do(disk.Truncate(file, size-size/1000))
+	must.Do(disk.Truncate(file, size/1000))
+}
+
+// newestSegment returns the newest file of a node's Raft log.
+func newestSegment(n *drill.Node) string {
+	files := must.Get(filepath.Glob(filepath.Join(n.DataDir, "raft", "log", "*.wal")))
+	if len(files) == 0 {
+		must.Do(errors.New("no file of the Raft log of " + n.Name))
+	}
+	return files[len(files)-1]
 }
 
 // flipBits flips a random bit in each of a number of random nonzero bytes of a file.
