@@ -4,7 +4,7 @@
 // A directory has segments, named by an increasing number. A segment has a header with
 // the index of its first entry, and frames, one for each append:
 //
-//	segment   magic, number, first index, checksum │ frame │ frame │ … │ zeros
+//	segment   magic, number, first index, size, checksum │ frame │ frame │ … │ zeros
 //	frame     size, checksum of the payload, checksum of this header │ payload, padded
 //	payload   entry, entry, …: index, term, time, type, extensions, data
 //

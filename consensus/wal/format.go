@@ -14,7 +14,7 @@ import (
 // All numbers in the files are big endian, and checksums are CRC-32C.
 const (
 	magic           = "YARDLOG1"
-	segmentHeadSize = 32 // magic, number u64, first index u64, 0 u32, checksum u32
+	segmentHeadSize = 32 // magic, number u64, first index u64, size of the file u32, checksum u32
 	frameHeadSize   = 16 // size of the payload u64, its checksum u32, checksum of the header u32
 	entryHeadSize   = 33 // index u64, term u64, time u64 (Unix ns, 0: none), type u8, size of extensions u32, size of data u32
 
@@ -29,21 +29,23 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // segmentHead returns the header of a segment.
-func segmentHead(number, first uint64) []byte {
+func segmentHead(number, first uint64, size int64) []byte {
 	head := binary.BigEndian.AppendUint64([]byte(magic), number)
 	head = binary.BigEndian.AppendUint64(head, first)
-	head = binary.BigEndian.AppendUint32(head, 0)
+	head = binary.BigEndian.AppendUint32(head, uint32(size))
 	return binary.BigEndian.AppendUint32(head, crc32.Checksum(head, castagnoli))
 }
 
-// firstIndex returns the first index in the header of segment number.
-func firstIndex(content []byte, number uint64) (uint64, error) {
-	if len(content) < segmentHeadSize {
-		return 0, errors.New("it is cut short")
-	}
-	first := binary.BigEndian.Uint64(content[16:])
-	if !bytes.Equal(content[:segmentHeadSize], segmentHead(number, first)) {
-		return 0, errors.New("its header is damaged")
+// firstIndex returns the first index in the header of segment number, which has size
+// bytes.
+func firstIndex(head []byte, number uint64, size int64) (uint64, error) {
+	first := binary.BigEndian.Uint64(head[16:])
+	fullSize := int64(binary.BigEndian.Uint32(head[24:]))
+	switch {
+	case !bytes.Equal(head, segmentHead(number, first, fullSize)):
+		return 0, errors.New("its header is not valid")
+	case size != fullSize:
+		return 0, fmt.Errorf("it has %d of %d bytes", size, fullSize)
 	}
 	return first, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -47,7 +48,7 @@ func createSegment(dir string, number, first uint64, size int64) (*segment, erro
 	}
 	err = preallocate(f, size)
 	if err == nil {
-		_, err = f.WriteAt(segmentHead(number, first), 0)
+		_, err = f.WriteAt(segmentHead(number, first, size), 0)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -94,32 +95,35 @@ func listSegments(dir string) ([]segmentFile, error) {
 		if !isSegment || err != nil {
 			continue
 		}
-		head, err := readHead(path)
+		first, err := readFirstIndex(path, number)
 		if err != nil {
 			return nil, err
-		}
-		first, err := firstIndex(head, number)
-		if err != nil {
-			return nil, &CorruptError{File: f.Name(), Err: err}
 		}
 		list = append(list, segmentFile{path: path, number: number, first: first})
 	}
 	return list, nil
 }
 
-// readHead returns the first bytes of a file, as many as a segment's header has.
-func readHead(path string) ([]byte, error) {
+// readFirstIndex reads the first index of a segment from its header.
+func readFirstIndex(path string, number uint64) (uint64, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer f.Close()
-	head := make([]byte, segmentHeadSize)
-	n, err := f.ReadAt(head, 0)
-	if n < len(head) {
-		return head[:n], nil // firstIndex reports it
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
 	}
-	return head, err
+	head := make([]byte, segmentHeadSize)
+	if _, err := f.ReadAt(head, 0); err != nil && err != io.EOF { // a short header is not valid
+		return 0, err
+	}
+	first, err := firstIndex(head, number, info.Size())
+	if err != nil {
+		return 0, &CorruptError{File: filepath.Base(path), Err: err}
+	}
+	return first, nil
 }
 
 // openSegment reads a segment. next is the first index of the following one, before which

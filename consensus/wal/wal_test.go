@@ -279,7 +279,7 @@ func TestStoreLogs_AfterFailure(t *testing.T) {
 // sectors of the last append a power loss has left out.
 func TestOpen_InterruptedAppend(t *testing.T) {
 	rng := newRand(t)
-	for range 50 {
+	for range 25 {
 		dir := t.TempDir()
 		l := openLog(t, dir)
 		want := entriesFrom(1, 1+rng.IntN(3), rng.IntN(300))
@@ -336,7 +336,7 @@ func TestOpen_DetectsDamage(t *testing.T) {
 	if len(files) != 3 {
 		t.Fatalf("%d segments", len(files))
 	}
-	check := func(what string, damage func(dir string)) {
+	check := func(what string, hasMeaning bool, damage func(dir string)) {
 		t.Helper()
 		dir := t.TempDir()
 		if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
@@ -350,7 +350,7 @@ func TestOpen_DetectsDamage(t *testing.T) {
 		case err != nil:
 			t.Errorf("%s: %v", what, err)
 		default:
-			if diff := cmp.Diff(want, content(t, l)); diff != "" {
+			if hasMeaning || cmp.Diff(want, content(t, l)) != "" {
 				t.Errorf("%s is not detected", what)
 			}
 			l.Close()
@@ -369,18 +369,18 @@ func TestOpen_DetectsDamage(t *testing.T) {
 		}
 	}
 	for _, file := range files {
-		for at := rng.IntN(9); at < int(end)+3*sectorSize && at < testSegment; at += 1 + rng.IntN(150) {
-			check(fmt.Sprintf("a bit at %d of %s", at, file), edit(file, func(b []byte) []byte { b[at] ^= 0x10; return b }))
+		for at := rng.IntN(9); at < int(end)+3*sectorSize && at < testSegment; at += 1 + rng.IntN(250) {
+			check(fmt.Sprintf("a bit at %d of %s", at, file), false, edit(file, func(b []byte) []byte { b[at] ^= 0x10; return b }))
 		}
 		for _, size := range []int{0, 10, 40, 700, testSegment - 1} {
-			check(fmt.Sprintf("%s cut to %d bytes", file, size), edit(file, func(b []byte) []byte { return b[:size] }))
+			check(fmt.Sprintf("%s cut to %d bytes", file, size), true, edit(file, func(b []byte) []byte { return b[:size] }))
 		}
 	}
 	for _, file := range files[:2] {
 		for at := 0; at < 2*sectorSize; at += sectorSize {
-			check(fmt.Sprintf("a lost sector at %d of %s", at, file), edit(file, func(b []byte) []byte { clear(b[at : at+sectorSize]); return b }))
+			check(fmt.Sprintf("a lost sector at %d of %s", at, file), true, edit(file, func(b []byte) []byte { clear(b[at : at+sectorSize]); return b }))
 		}
 	}
-	check("a lost sector before another frame", edit(files[2], func(b []byte) []byte { clear(b[:sectorSize]); return b }))
-	check("a missing segment", func(dir string) { os.Remove(filepath.Join(dir, filepath.Base(files[1]))) })
+	check("a lost sector before another frame", true, edit(files[2], func(b []byte) []byte { clear(b[:sectorSize]); return b }))
+	check("a missing segment", true, func(dir string) { os.Remove(filepath.Join(dir, filepath.Base(files[1]))) })
 }
