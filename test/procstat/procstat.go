@@ -33,14 +33,31 @@ func (p PID) stat() [][]byte {
 }
 
 // CPU returns the processor time used by the process.
-func (p PID) CPU() time.Duration {
+func (p PID) CPU() time.Duration { return p.ticks(11, 13) }
+
+// TreeCPU returns the processor time used by the process and its descendants, including
+// those that have exited and that their parents have waited for.
+func (p PID) TreeCPU() (sum time.Duration) {
+	for _, q := range p.Tree() {
+		sum += q.ticks(11, 15)
+	}
+	return sum
+}
+
+// ticks returns the sum of the fields of stat from index from up to, but not including, end.
+// Fields 11 and 12 are the user and system time of the process, 13 and 14 those of children
+// that have exited.
+func (p PID) ticks(from, end int) time.Duration {
 	fields := p.stat()
-	if len(fields) < 13 {
+	if len(fields) < end {
 		return 0
 	}
-	user, _ := strconv.ParseInt(string(fields[11]), 10, 64)
-	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
-	return time.Duration(user+system) * clockTick
+	var sum int64
+	for _, field := range fields[from:end] {
+		n, _ := strconv.ParseInt(string(field), 10, 64)
+		sum += n
+	}
+	return time.Duration(sum) * clockTick
 }
 
 // StartTime returns the start time of the process, which distinguishes it from a later
