@@ -396,14 +396,17 @@ type task struct {
 // cleanup has f called at the end of the task, before the functions registered earlier.
 func (t *task) cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 
+// close calls the functions that were registered, the last one first.
+func (t *task) close() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
+}
+
 // perform calls do with a task of its own, and returns the error that ended it.
 func perform(ctx context.Context, dir string, do func(t *task)) error {
 	t := &task{Context: ctx, dir: dir}
-	defer func() {
-		for _, f := range slices.Backward(t.cleanups) {
-			f()
-		}
-	}()
+	defer t.close()
 	return must.Try(func() { do(t) })
 }
 

@@ -26,4 +26,10 @@
 // Each figure is measured in several rounds; its value is their median. Figures of
 // the same measurement, such as the times until 95 % and until all, share its
 // rounds. The floors that a figure is compared with are always measured with it.
+//
+// # Other systems
+//
+// [RunSystems] compares job systems, among them Yardmaster and the work queue of the
+// floors, each used through the Go client that its users have. Those that need other
+// programs and modules are in the module test/benchpeers.
 package bench

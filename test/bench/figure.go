@@ -151,7 +151,7 @@ func WriteReport(w io.Writer, figures []Figure) error {
 			reached = map[bool]string{true: "yes", false: "no"}[*f.Reached]
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine), orBlank("%.0f", f.Micros))
+			f.Name, f.value(), spread(f.Rounds), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine), orBlank("%.0f", f.Micros))
 	}
 	fmt.Fprintln(table)
 	for _, f := range figures {
@@ -175,12 +175,12 @@ func (f *Figure) value() string {
 	return digits(f.Value) + " " + f.Unit
 }
 
-// spread formats the lowest and the highest round.
-func (f *Figure) spread() string {
-	if len(f.Rounds) < 2 {
+// spread formats the lowest and the highest round, or returns "" for a single one.
+func spread(rounds []float64) string {
+	if len(rounds) < 2 {
 		return ""
 	}
-	return digits(slices.Min(f.Rounds)) + " to " + digits(slices.Max(f.Rounds))
+	return digits(slices.Min(rounds)) + " to " + digits(slices.Max(rounds))
 }
 
 // digits formats v with three significant digits, or more before the point.

@@ -187,15 +187,30 @@ func (l *load) async(t *task, n, limit int) {
 
 // sync has 64 callers enqueue one job after the other for d.
 func (l *load) sync(t *task, d time.Duration) {
-	var next atomic.Int64
+	l.callers(t, func(int) bool { return time.Since(l.began) < d })
+}
+
+// fixed has 64 callers enqueue one job after the other, n in all.
+func (l *load) fixed(t *task, n int) { l.callers(t, func(i int) bool { return i < n }) }
+
+// callers has 64 callers enqueue one job after the other, until more returns false for the
+// number of the next job.
+func (l *load) callers(t *task, more func(i int) bool) {
+	var next, submitted atomic.Int64
 	var callers sync.WaitGroup
 	for caller := range syncCalls {
 		callers.Go(func() {
 			answered := make(chan struct{}, 1)
 			timer := time.NewTimer(waitTimeout)
 			defer timer.Stop()
-			for time.Since(l.began) < d && t.Err() == nil {
-				l.submit(caller, int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
+			for t.Err() == nil {
+				i := int(next.Add(1) - 1)
+				if !more(i) {
+					return
+				}
+				submitted.Add(1)
+				timer.Reset(waitTimeout)
+				l.submit(caller, i, time.Since(l.began), func() { answered <- struct{}{} })
 				select {
 				case <-answered:
 				case <-timer.C:
@@ -206,7 +221,7 @@ func (l *load) sync(t *task, d time.Duration) {
 		})
 	}
 	callers.Wait()
-	l.awaitAnswers(t, int(next.Load()))
+	l.awaitAnswers(t, int(submitted.Load()))
 }
 
 // openLoop enqueues rate jobs per second, each when it is due, until more returns false
@@ -267,6 +282,13 @@ func (l *load) awaitEnds(ctx context.Context) error {
 			return fmt.Errorf("accepted %d, settled %d, and none for %v: %d are lost", accepted, settled, waitTimeout, accepted-settled)
 		}
 	}
+}
+
+// ranUntil sets when the last job was settled.
+func (l *load) ranUntil(end time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastEnd = end
 }
 
 // endedAt returns when the last job was settled.
