@@ -14,13 +14,14 @@ YEAR_JOBS  ?= 1000000
 REPORT     ?= drills
 DURATION   ?= 30m
 RATE       ?= 1500
+PEERS      ?=
 
 # The same settings for all commands, so that each package is compiled once.
 export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants year bench demo drill drill-tests image \
+.PHONY: help build test python race check fuzz sim mutants year bench bench-peers check-peers demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
@@ -93,6 +94,15 @@ year: ## run a yard through a year of YEAR_JOBS (1000000) jobs in memory; its si
 
 bench: build ## benchmark three nodes against baselines on this machine
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench
+
+# Its clients are in a module of their own, whose dependencies are downloaded at the first
+# run. `make check` does not compile it; check-peers does.
+bench-peers: build ## benchmark beside JetStream, Redis, PostgreSQL and beanstalkd (PEERS=<flags>)
+	@test/benchpeers/install.sh
+	@cd test/benchpeers && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) run . $(PEERS)
+
+check-peers: ## vet and test the module of bench-peers
+	@cd test/benchpeers && $(GO) vet . && $(GO) test -count=1 . && $(GO) mod tidy -diff
 
 demo: build ## run 2,000 jobs on three nodes and kill the authority half-way
 	@$(BINARY) demo --nodes 3 --jobs $(JOBS) --kill
