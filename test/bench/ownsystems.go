@@ -22,9 +22,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
-// workerConns is the number of connections among which the slots of a system are divided
-// if one connection takes several jobs.
-const workerConns = 3 * connections
+// WorkerConns is the number of workers, each with connections of its own, among which the
+// slots of a system are divided if a worker runs several jobs at once.
+const WorkerConns = 3 * connections
 
 // JetStreamQueue is the work queue of the floors: three NATS servers, with no job states,
 // retries or limits. The servers are processes of the program itself, which must run [Peer]
@@ -92,7 +92,7 @@ func (q *queueServer) Work(ctx context.Context, slots int, run func(Job)) (func(
 		must.Get(q.stream.CreateConsumer(t, jetstream.ConsumerConfig{
 			Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: slots,
 		}))
-		for _, js := range q.connect(t, workerConns) {
+		for _, js := range q.connect(t, WorkerConns) {
 			consumer := must.Get(js.Consumer(t, floorStream, "workers"))
 			consume := must.Get(consumer.Consume(func(m jetstream.Msg) {
 				var j Job
@@ -100,7 +100,7 @@ func (q *queueServer) Work(ctx context.Context, slots int, run func(Job)) (func(
 					run(j)
 					_ = m.Ack() // if it is lost, Unfinished is not 0 in the end
 				}
-			}, jetstream.PullMaxMessages(max(1, slots/workerConns))))
+			}, jetstream.PullMaxMessages(max(1, slots/WorkerConns))))
 			t.cleanup(func() {
 				consume.Stop()
 				<-consume.Closed()
@@ -205,14 +205,14 @@ func (n *nodeServer) Work(ctx context.Context, slots int, run func(Job)) (func()
 		cancel()
 		workers.Wait()
 	}
-	for i := range workerConns {
+	for i := range WorkerConns {
 		c, err := n.dial(ctx, i)
 		if err != nil {
 			stop()
 			return nil, err
 		}
 		w := c.Worker()
-		w.Concurrency = max(1, slots/workerConns)
+		w.Concurrency = max(1, slots/WorkerConns)
 		w.Handle(queuePlain, "", func(_ context.Context, a *client.Attempt) (any, error) {
 			var j Job
 			if err := a.Decode(&j); err != nil {

@@ -66,12 +66,10 @@ func (s *asynqServer) Connect(_ context.Context, connections int) (bench.Produce
 	return asynqProducer{asynq.NewClient(asynq.RedisClientOpt{Addr: s.addr, PoolSize: connections})}, nil
 }
 
-// Work runs asynq's server. While the queue is empty, the server polls it at intervals of
-// TaskCheckInterval, by default 1 s.
+// Work runs several of asynq's servers, as users do on several machines: each takes one
+// task after the other, and Redis syncs its file for every one. While the queue is empty, a
+// server polls it at intervals of TaskCheckInterval, by default 1 s.
 func (s *asynqServer) Work(_ context.Context, slots int, run func(bench.Job)) (func(), error) {
-	server := asynq.NewServer(asynq.RedisClientOpt{Addr: s.addr, PoolSize: asynqPool}, asynq.Config{
-		Concurrency: slots, TaskCheckInterval: 2 * time.Millisecond, LogLevel: asynq.FatalLevel,
-	})
 	handler := asynq.HandlerFunc(func(_ context.Context, t *asynq.Task) error {
 		var j bench.Job
 		if err := json.Unmarshal(t.Payload(), &j); err != nil {
@@ -80,13 +78,26 @@ func (s *asynqServer) Work(_ context.Context, slots int, run func(bench.Job)) (f
 		run(j)
 		return nil
 	})
-	if err := server.Start(handler); err != nil {
-		return nil, err
+	var servers []*asynq.Server
+	stop := func() {
+		for _, server := range servers {
+			server.Shutdown()
+		}
 	}
-	return server.Shutdown, nil
+	for range bench.WorkerConns {
+		server := asynq.NewServer(asynq.RedisClientOpt{Addr: s.addr, PoolSize: asynqPool}, asynq.Config{
+			Concurrency: max(1, slots/bench.WorkerConns), TaskCheckInterval: 2 * time.Millisecond, LogLevel: asynq.FatalLevel,
+		})
+		if err := server.Start(handler); err != nil {
+			stop()
+			return nil, err
+		}
+		servers = append(servers, server)
+	}
+	return stop, nil
 }
 
-const asynqPool = 64 // connections of the workers
+const asynqPool = 20 // connections of each of these servers
 
 // asynqProducer enqueues tasks over a pool of connections.
 type asynqProducer struct{ client *asynq.Client }
