@@ -40,8 +40,10 @@ var mutants = []mutant{
 	{"a placement is committed although its queue is paused", []edit{
 		{"ledger/dispatch.go", "|| old.queue.paused ||", "||"}}, ""},
 	{"a gap in a lane is skipped", []edit{
-		{"scheduler/lanes.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"},
-		{"scheduler/ingest.go", "from := lane.next - 1 - uint64(len(lane.pending))", "from := l.Lanes()[lane.number].Cursor"}}, ""},
+		{"scheduler/lanes.go", "case m.seq == lane.next:", "case m.seq >= lane.next:\n\t\t\tlane.next = m.seq"},
+		{"scheduler/ingest.go", "from := messages[0].seq - 1", "from := l.Lanes()[lane.number].Cursor"}}, ""},
+	{"a message is ingested of which only a part was received", []edit{
+		{"scheduler/lanes.go", "case !m.complete():", "case false:"}}, ""},
 	{"a known job id makes a second job", []edit{
 		{"ledger/ingest.go", "if existing := in.jobs.byID[j.ID]; existing != nil {", "if existing := in.jobs.byID[j.ID]; existing != nil && existing.state != job.Completed {"}}, ""},
 	{"a new authority does not adopt running dispatches", []edit{
