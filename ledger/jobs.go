@@ -195,7 +195,9 @@ func orderKey(priority uint8, accepted int64) uint64 {
 func (r *storedJob) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
 
 // position returns the place of the job's record.
-func (r *storedJob) position() job.Position { return job.Position{Lane: r.lane, Seq: r.seq, Index: r.index} }
+func (r *storedJob) position() job.Position {
+	return job.Position{Lane: r.lane, Seq: r.seq, Index: r.index}
+}
 
 // setPosition sets the place of the job's record.
 func (r *storedJob) setPosition(p job.Position) { r.lane, r.seq, r.index = p.Lane, p.Seq, p.Index }
