@@ -12,6 +12,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -207,7 +208,7 @@ func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, i
 	if at.Relocated() {
 		return job.Record{}, fmt.Errorf("record of job %s, %s: %w", id, at, cmp.Or(err, ErrNotStored))
 	}
-	lane, laneErr := r.LaneInfo(ctx, at.Lane)
+	lane, laneErr := r.awaitLaneInfo(ctx, at.Lane)
 	if laneErr == nil && lane.Identity != identity {
 		laneErr = ErrStreamMismatch
 	}
@@ -215,6 +216,19 @@ func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, i
 		return job.Record{}, fmt.Errorf("load the record of job %s at %s: %w", id, at, laneErr)
 	}
 	return record, err
+}
+
+// awaitLaneInfo is [Reader.LaneInfo], but it waits for a leader until ctx ends: the
+// replicas have none for a moment whenever leadership moves.
+func (r *Reader) awaitLaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
+	ctx, cancel := withTimeout(ctx, loadTimeout)
+	defer cancel()
+	for {
+		info, err := r.LaneInfo(ctx, lane)
+		if !errors.Is(err, ErrNoLeader) || backoff.Sleep(ctx, replicaTimeout) != nil {
+			return info, err
+		}
+	}
 }
 
 // LoadRecordBody returns the body of a job, given the body of its record: the content
