@@ -55,9 +55,10 @@ func (h *Harness) check() {
 	h.checkUsage()
 	h.awaitReplicas()
 	running := h.Running()
+	held := must.Get(h.readHeld(h.Ctx))
 	h.checkOrphans(running)
 	h.Logf("%s", v.String())
-	h.checkReplicas(running)
+	h.checkReplicas(running, held)
 }
 
 // catchUpTimeout is how long a replica may lag behind after all faults are healed

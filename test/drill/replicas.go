@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +20,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
@@ -28,6 +32,7 @@ type replica struct {
 	checksums   map[uint64][sha256.Size]byte // of subject, header and data of each message
 	subjects    map[uint64]string
 	latest      map[string]uint64 // sequence of the last message of each subject
+	bodies      map[uint64]string // of dead letters with large bodies: the names of these
 }
 
 // readReplicas reads the streams in a data directory of a stopped node, through a
@@ -97,13 +102,27 @@ func scanReplica(ctx context.Context, js jetstream.JetStream, name string) *repl
 			sum.Write(part)
 		}
 		r.add(m.Sequence, m.Subject, [sha256.Size]byte(sum.Sum(nil)))
+		if body := neededBody(m.Data); name == subjects.StreamDLQ && body != "" {
+			r.bodies[m.Sequence] = body
+		}
 		next = m.Sequence + 1
 	}
 	return r
 }
 
+// neededBody returns the name of the body that a dead letter needs, "" if it contains its
+// body.
+func neededBody(letter []byte) string {
+	var message api.DeadLetterMessage
+	var record struct{ Blob job.Blob }
+	if json.Unmarshal(letter, &message) != nil || json.Unmarshal(message.RecordBody(), &record) != nil {
+		return ""
+	}
+	return record.Blob.Name
+}
+
 func newReplica(first, last uint64) *replica {
-	return &replica{first: first, last: last, checksums: map[uint64][sha256.Size]byte{}, subjects: map[uint64]string{}, latest: map[string]uint64{}}
+	return &replica{first: first, last: last, checksums: map[uint64][sha256.Size]byte{}, subjects: map[uint64]string{}, latest: map[string]uint64{}, bodies: map[uint64]string{}}
 }
 
 func (r *replica) add(seq uint64, subject string, sum [sha256.Size]byte) {
@@ -124,20 +143,109 @@ func headerText(h nats.Header) (text []byte) {
 	return text
 }
 
+// heldMessages is what a stream held before all nodes were killed, as its leader knew it.
+type heldMessages struct {
+	first   uint64
+	deleted map[uint64]bool // after the first, unless messages are only removed in order
+	needed  map[string]bool // names of the bodies that dead letters need, of the stream of bodies
+}
+
+// removed reports whether a message was removed or evicted before all nodes were killed, so
+// that it does not matter which replicas have it in their files. nats-server writes no
+// record of a message that it evicts, or removes because a Raft snapshot says so. After an
+// unclean stop it finds such a message again, as long as it keeps the file for others, and
+// removes it again once it has read the snapshot, which the reader of the drill does not. A
+// body that a dead letter needs has not been removed, whatever the leader says. Without the
+// leader's knowledge, held is nil, and no message has been removed.
+func (held *heldMessages) removed(seq uint64, subject string) bool {
+	if held == nil || seq >= held.first && !held.deleted[seq] {
+		return false
+	}
+	name, isBody := strings.CutPrefix(subject, subjects.Blobs+".")
+	return !isBody || !held.needed[name[:max(0, strings.LastIndexByte(name, '.'))]]
+}
+
+// heldTimeout limits the wait for a stream that has no leader.
+const heldTimeout = 5 * time.Second
+
+// readHeld returns what each stream holds, by its name. It omits streams without a
+// leader.
+func (h *Harness) readHeld(ctx context.Context) (map[string]*heldMessages, error) {
+	nc, err := nats.Connect(h.URLs(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	streams := make(map[string]*heldMessages)
+	for _, name := range subjects.Streams(len(h.Nodes)) {
+		limited, cancel := context.WithTimeout(ctx, heldTimeout)
+		var state jetstream.StreamState
+		err := until(limited, "read the state of "+name, func() (err error) {
+			if state, err = stateOf(limited, js, name); errors.Is(err, jetstream.ErrStreamNotFound) {
+				err = nil
+			}
+			return err
+		})
+		cancel()
+		if err != nil {
+			h.Logf("%v", err)
+			continue
+		}
+		held := &heldMessages{first: state.FirstSeq, deleted: make(map[uint64]bool), needed: make(map[string]bool)}
+		if !removedInOrder(name) {
+			for _, seq := range state.Deleted {
+				held.deleted[seq] = true
+			}
+		}
+		streams[name] = held
+	}
+	return streams, nil
+}
+
+// removedInOrder reports whether messages of a stream are only ever removed from its
+// beginning, so that a message that the leader lacks after its first is lost.
+func removedInOrder(name string) bool {
+	_, isLane := subjects.ParseLaneStream(name)
+	return isLane || name == subjects.StreamEvents || name == subjects.StreamResults || name == subjects.StreamRelocated
+}
+
+// stateOf returns the state of a stream as its leader knows it, with the sequences of
+// deleted messages.
+func stateOf(ctx context.Context, js jetstream.JetStream, name string) (jetstream.StreamState, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return jetstream.StreamState{}, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithDeletedDetails(true))
+	switch {
+	case err != nil:
+		return jetstream.StreamState{}, err
+	case info.Cluster != nil && info.Cluster.Leader == "":
+		return jetstream.StreamState{}, errors.New("no leader")
+	}
+	return info.State, nil
+}
+
 // diffReplicas returns the differences between two replicas of a stream. If one
 // ends earlier, it may still have messages that a later message removes.
-func diffReplicas(name string, a, b *replica) (wrong []string) {
+func diffReplicas(name string, held *heldMessages, a, b *replica) (wrong []string) {
 	for seq := max(a.first, b.first); seq <= min(a.last, b.last) && len(wrong) < 5; seq++ {
 		sumA, inA := a.checksums[seq]
 		sumB, inB := b.checksums[seq]
+		subject, missing := b.subjects[seq], "first"
+		if inA {
+			subject, missing = a.subjects[seq], "second"
+		}
 		switch {
 		case inA && a.outdated(name, seq) || inB && b.outdated(name, seq):
-		case inA != inB && a.last == b.last:
-			which, subject := "first", b.subjects[seq]
-			if inA {
-				which, subject = "second", a.subjects[seq]
-			}
-			wrong = append(wrong, fmt.Sprintf("%s %d, subject %s, is missing from the %s of two replicas", name, seq, subject, which))
+		case inA != inB && a.last == b.last && !held.removed(seq, subject):
+			wrong = append(wrong, fmt.Sprintf("%s %d, subject %s, is missing from the %s of two replicas", name, seq, subject, missing))
 		case inA && inB && sumA != sumB:
 			wrong = append(wrong, fmt.Sprintf("%s %d differs between two replicas", name, seq))
 		}
@@ -168,20 +276,29 @@ type nodeReplica struct {
 }
 
 // checkReplicas compares the streams on the disks of all nodes, which must have
-// exited.
-func (h *Harness) checkReplicas(nodes []*Node) {
-	held := map[string][]nodeReplica{}
+// exited. held is what they held before that, by stream.
+func (h *Harness) checkReplicas(nodes []*Node, held map[string]*heldMessages) {
+	onDisk := map[string][]nodeReplica{}
 	for _, n := range nodes {
 		copied := filepath.Join(h.Dir, n.Name+"-copied")
 		streams := readReplicas(h.Ctx, n.DataDir, copied)
 		must.Do(os.RemoveAll(copied))
 		for name, r := range streams {
-			held[name] = append(held[name], nodeReplica{n.Name, r})
+			onDisk[name] = append(onDisk[name], nodeReplica{n.Name, r})
+		}
+	}
+	if bodies := held[subjects.StreamBlobs]; bodies != nil {
+		for _, r := range onDisk[subjects.StreamDLQ] {
+			for seq, name := range r.bodies {
+				if !held[subjects.StreamDLQ].removed(seq, r.subjects[seq]) {
+					bodies.needed[name] = true
+				}
+			}
 		}
 	}
 	messages, behind := 0, uint64(0)
-	for name, all := range held {
-		for _, wrong := range diffNodes(name, all, min(maxReplicas, len(nodes))) {
+	for name, all := range onDisk {
+		for _, wrong := range diffNodes(name, held[name], all, min(maxReplicas, len(nodes))) {
 			h.Require(false, "%s", wrong)
 		}
 		first, last := all[0].last, all[0].last // lowest and highest last sequence
@@ -196,7 +313,7 @@ func (h *Harness) checkReplicas(nodes []*Node) {
 }
 
 // diffNodes returns the flaws of a stream that should have this number of replicas.
-func diffNodes(name string, all []nodeReplica, count int) (wrong []string) {
+func diffNodes(name string, held *heldMessages, all []nodeReplica, count int) (wrong []string) {
 	if len(all) != count {
 		var nodes []string
 		for _, r := range all {
@@ -209,7 +326,7 @@ func diffNodes(name string, all []nodeReplica, count int) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("%d messages are missing from the middle of %s on %s", n, name, r.node))
 		}
 		next := all[(i+1)%len(all)]
-		for _, text := range diffReplicas(name, r.replica, next.replica) {
+		for _, text := range diffReplicas(name, held, r.replica, next.replica) {
 			wrong = append(wrong, fmt.Sprintf("%s and %s: %s", r.node, next.node, text))
 		}
 	}
