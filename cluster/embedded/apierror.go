@@ -109,7 +109,6 @@ func (e *APIError) Unavailable() error {
 // PubAck is a stream's acknowledgement of a publish.
 type PubAck struct {
 	Seq       uint64
-	Count     int // messages of the batch; 0 for a single message
 	Duplicate bool
 }
 
@@ -128,7 +127,6 @@ func ParsePubAck(data []byte) (PubAck, error) {
 		Stream    string `json:"stream"`
 		Seq       uint64 `json:"seq"`
 		Duplicate bool   `json:"duplicate"`
-		Count     int    `json:"count"`
 	}
 	if err := json.Unmarshal(data, &reply); err != nil {
 		return PubAck{}, fmt.Errorf("malformed publish acknowledgement: %w", err)
@@ -139,5 +137,5 @@ func ParsePubAck(data []byte) (PubAck, error) {
 	if reply.Stream == "" || reply.Seq == 0 {
 		return PubAck{}, fmt.Errorf("publish acknowledgement without a sequence: %.80q", data)
 	}
-	return PubAck{Seq: reply.Seq, Count: reply.Count, Duplicate: reply.Duplicate}, nil
+	return PubAck{Seq: reply.Seq, Duplicate: reply.Duplicate}, nil
 }

@@ -13,7 +13,7 @@ func TestParsePubAck(t *testing.T) {
 	}{
 		{in: `{"stream":"YARD_JOBS_0", "seq":123}`, want: PubAck{Seq: 123}},
 		{in: `{"stream":"YARD_JOBS_0","seq":1,"duplicate": true}`, want: PubAck{Seq: 1, Duplicate: true}},
-		{in: `{"stream":"S", "seq":12,"batch":"x","count":5}`, want: PubAck{Seq: 12, Count: 5}},
+		{in: `{"stream":"S", "seq":12,"batch":"x","count":5}`, want: PubAck{Seq: 12}},
 		{in: `{"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"},"stream":"S","seq":0}`, code: 10077},
 		{in: `{"stream":"S"}`, code: -1},
 		{in: `{"stream":"S", "seq":99999999999999999999999}`, code: -1},

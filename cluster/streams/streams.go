@@ -206,9 +206,8 @@ func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 		DenyDelete:   true,
 		AllowDirect:  true,
 		// Only direct publishes: nodes notify the authority of theirs.
-		RePublish:          &jetstream.RePublish{Source: direct, Destination: subjects.Tail + "." + n + ".{{wildcard(1)}}"},
-		AllowAtomicPublish: true,
-		Metadata:           withMonitorMeta(map[string]string{subjects.MetaIdentity: identity, subjects.MetaRole: "lane"}, l.Replicas),
+		RePublish: &jetstream.RePublish{Source: direct, Destination: subjects.Tail + "." + n + ".{{wildcard(1)}}"},
+		Metadata:  withMonitorMeta(map[string]string{subjects.MetaIdentity: identity, subjects.MetaRole: "lane"}, l.Replicas),
 	}
 	if l.Closed {
 		setClosedSubject(&cfg, lane)

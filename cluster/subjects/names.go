@@ -135,9 +135,6 @@ const (
 	HeaderStatus     = "Status"
 	HeaderExpectLast = "Nats-Expected-Last-Sequence"
 	HeaderExpectName = "Nats-Expected-Stream"
-	HeaderBatchID    = "Nats-Batch-Id"
-	HeaderBatchSeq   = "Nats-Batch-Sequence"
-	HeaderCommit     = "Nats-Batch-Commit"
 	HeaderError      = "Nats-Service-Error"
 	HeaderErrorCode  = "Nats-Service-Error-Code"
 )
