@@ -273,7 +273,7 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 	var r job.Record
 	eventually(t, "a record of another node's lane", func() error {
 		m := nats.NewMsg("yard.jobs.tail")
-		m.Header.Set("Nats-Msg-Id", nats.NewInbox()) // so that it has a message of its own
+		m.Header.Set("Shard", "1") // unknown, so that it has a message of its own
 		m.Data = jobBody(1)
 		if _, err := nc.RequestMsg(m, time.Second); err != nil {
 			return err

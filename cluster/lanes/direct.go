@@ -60,31 +60,43 @@ func (r *router) receive(m *nats.Msg) {
 		return
 	}
 	queue := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	if body, ok := plainBody(m); ok && !closed && job.ValidQueue(queue) == nil {
-		id := uuid.Must(uuid.NewV7()).String()
-		r.publisher.Publish(queue, id, now, body, func(a Ack, err error) { r.answer(m, a, err) })
+	if record, ok := packable(m, queue); ok && !closed {
+		r.publisher.Publish(queue, record.Key, now, record.Body, func(a Ack, err error) { r.answer(m, a, err) })
 		return
 	}
 	r.forward(m, queue, uint8(lane))
 }
 
-// plainBody returns the body of a job that m asks for, with what m gives in headers. ok is false
-// if the job cannot share a message with others: m asks the stream for more than to store it, or
-// only the job's record can say why it is rejected.
-func plainBody(m *nats.Msg) (body []byte, ok bool) {
-	body = m.Data
+// packable returns the record of the job that m asks for, with what m gives in headers, and the
+// job's id as its key. ok is false if the record cannot share a message with others: m asks the
+// stream for more than to store it, or only the job's record can say why it is rejected.
+func packable(m *nats.Msg, queue string) (record job.Record, ok bool) {
+	record.Body = m.Data
 	if len(m.Header) > 0 {
 		for name := range m.Header {
-			if !slices.Contains(streams.ProducerHeaderNames, name) {
-				return nil, false
+			if name != subjects.HeaderMsgID && !slices.Contains(streams.ProducerHeaderNames, name) {
+				return record, false
 			}
 		}
 		var err error
-		if body, err = job.MergeHeaders(body, streams.ProducerHeaders(m.Header.Get)); err != nil {
-			return nil, false
+		if record.Body, err = job.MergeHeaders(m.Data, streams.ProducerHeaders(m.Header.Get)); err != nil {
+			return record, false
 		}
 	}
-	return body, job.Packable("", body)
+	if !job.Packable("", record.Body) || job.ValidQueue(queue) != nil {
+		return record, false
+	}
+	key := m.Header.Get(subjects.HeaderMsgID)
+	if key == "" {
+		record.Key = uuid.Must(uuid.NewV7()).String()
+		return record, true
+	}
+	id, err := job.KeyID(queue, key)
+	if err != nil || !json.Valid(record.Body) {
+		return record, false
+	}
+	record.Key, record.Body = id.String(), job.WithKey(record.Body, key)
+	return record, true
 }
 
 // answer answers a direct publish that the node has published in its place. A client that gets
@@ -94,7 +106,10 @@ func (r *router) answer(m *nats.Msg, a Ack, err error) {
 	switch {
 	case m.Reply == "" || subjects.IsReserved(m.Reply):
 	case err == nil:
-		reply := strconv.AppendUint(append(append([]byte(`{"stream":"`), subjects.LaneStream(a.Lane)...), `","seq":`...), a.Seq, 10)
+		reply := strconv.AppendUint(append(append([]byte(`{"stream":"`), subjects.LaneStream(a.Lane)...), `", "seq":`...), a.Seq, 10)
+		if a.Duplicate {
+			reply = append(reply, `,"duplicate": true`...)
+		}
 		r.publisher.DelayAck(false, func() { r.send(&nats.Msg{Subject: m.Reply, Data: append(reply, '}')}) })
 	case errors.Is(err, streams.ErrUnknown):
 	case errors.As(err, &later):
