@@ -49,8 +49,9 @@ type DeadLetterMessage struct {
 	Failed   time.Time       `json:"failed_at"`
 	Lane     uint8           `json:"lane"`
 	Seq      uint64          `json:"lane_seq"`
-	Job      json.RawMessage `json:"job,omitempty"`    // the record, if it is JSON
-	Record   []byte          `json:"record,omitempty"` // the record, if it is not
+	Index    uint8           `json:"lane_index,omitempty"` // of the record in its message
+	Job      json.RawMessage `json:"job,omitempty"`        // the record, if it is JSON
+	Record   []byte          `json:"record,omitempty"`     // the record, if it is not
 }
 
 // RecordBody returns the record, or nil if it was gone when the letter was written.

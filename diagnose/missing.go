@@ -3,6 +3,7 @@ package diagnose
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -80,7 +81,7 @@ func candidateIDs(l *ledger.Ledger, q *api.JobRequest) (ids []job.ID) {
 	return ids
 }
 
-// maxScanned is how many records of a lane are searched for one that is not ingested
+// maxScanned is how many messages of a lane are searched for one that is not ingested
 // yet.
 const maxScanned = 2048
 
@@ -102,13 +103,12 @@ func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, 
 	var reads sync.WaitGroup
 	for lane := range lanes {
 		reads.Go(func() {
-			records, _ := g.cfg.Records.Read(ctx, uint8(lane), lanes[lane].Cursor+1, maxScanned) // records of a failed read are not found
-			for i := range records {
-				record := &records[i]
+			for record := range g.recordsAfter(ctx, uint8(lane), lanes[lane].Cursor) {
 				facts, _ := record.Job(lanes[lane].Identity, g.cfg.Defaults)
-				if ids[facts.ID] || record.Key == q.ID && (q.Queue == "" || q.Queue == record.Queue) {
+				named := record.Key == q.ID || job.KeyOf(record.Body, record.Queue, facts.ID) == q.ID
+				if ids[facts.ID] || named && (q.Queue == "" || q.Queue == record.Queue) {
 					mu.Lock()
-					found, e.ID, e.Queue = record, facts.ID, record.Queue
+					found, e.ID, e.Queue = &record, facts.ID, record.Queue
 					mu.Unlock()
 				}
 			}
@@ -120,6 +120,25 @@ func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, 
 	}
 	g.explainNotIngested(ctx, e, found, lanes[found.Lane].Cursor)
 	return true
+}
+
+// recordsAfter yields the records of a lane after its cursor, those of up to maxScanned messages. It
+// ends early if they cannot be read.
+func (g *Diagnoser) recordsAfter(ctx context.Context, lane uint8, cursor uint64) iter.Seq[job.Record] {
+	return func(yield func(job.Record) bool) {
+		for next := cursor + 1; next <= cursor+maxScanned; {
+			records, err := g.cfg.Records.Read(ctx, lane, next, int(cursor+maxScanned+1-next))
+			if err != nil || len(records) == 0 {
+				return
+			}
+			for _, r := range records {
+				if !yield(r) {
+					return
+				}
+			}
+			next = records[len(records)-1].Seq + 1
+		}
+	}
 }
 
 // explainNotIngested fills in e for a record that is not ingested. cursor is the sequence
@@ -140,7 +159,7 @@ func (d *diagnosis) notIngested(r *job.Record, cursor uint64) (all []reason) {
 	data := &api.ReasonData{Since: &r.Stored, Lane: &r.Lane, Seq: r.Seq, Cursor: cursor, Lag: r.Seq - cursor - 1}
 	all = append(all, reason{Reason: api.Reason{Code: api.ReasonNotIngested, Data: data, Text: fmt.Sprintf(
 		"it was accepted at %s, and is not ingested into the ledger yet: lane %d, sequence %d, %s before it",
-		ledger.FormatTime(r.Stored), r.Lane, r.Seq, plural(int(data.Lag), "record"))}, blocks: true})
+		ledger.FormatTime(r.Stored), r.Lane, r.Seq, plural(int(data.Lag), "message"))}, blocks: true})
 	if p := d.placement; p != nil && int(r.Lane) < len(p.Lanes) && p.Lanes[r.Lane] != "" {
 		all = append(all, reason{Reason: api.Reason{Code: api.ReasonLaneTrouble, Text: p.Lanes[r.Lane], Data: &api.ReasonData{Lane: &r.Lane}}, blocks: true})
 	}

@@ -57,21 +57,27 @@ func PackedSize(queue, key string, body []byte) int {
 var errPacked = errors.New("the line is not a record of a message with several")
 
 // Unpack returns the records of a message that [AppendPacked] wrote, in their order. Their
-// bodies share the message's memory. A line that is damaged becomes a record that is rejected.
+// bodies share the message's memory. A line that is damaged becomes a record that is rejected, and
+// so does an empty message. Of a message with more than [MaxPacked] lines, which nothing writes,
+// none is the last record, so that it is not taken for complete.
 func Unpack(message []byte, lane uint8, seq uint64, stored time.Time) []Record {
 	records := make([]Record, 0, bytes.Count(message, []byte("\n")))
+	if len(message) == 0 {
+		message = []byte("\n")
+	}
+	complete := true
 	for line := range bytes.Lines(message) {
+		if len(records) == MaxPacked {
+			complete = false
+			break
+		}
 		r := Record{Position: Position{lane, seq, uint8(len(records))}, Stored: stored, Body: line}
 		if !r.unpack(line) {
 			r.HeaderErr = &InvalidError{Reason: errPacked.Error()}
 		}
-		if records = append(records, r); len(records) == MaxPacked {
-			break
-		}
+		records = append(records, r)
 	}
-	if n := len(records); n > 0 {
-		records[n-1].Last = true
-	}
+	records[len(records)-1].Last = complete
 	return records
 }
 

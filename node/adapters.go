@@ -98,16 +98,16 @@ func decideError(err error) error {
 }
 
 // Publish stores the record of a job that the authority itself creates.
-func (l laneAdapter) Publish(queue, key string, at time.Time, body []byte, done func(job.Position, bool, error)) {
-	l.publisher.Publish(queue, key, at, body, func(a lanes.Ack, err error) { done(a.Position, !a.Duplicate, err) })
+func (l laneAdapter) Publish(queue, key string, at time.Time, body []byte, done func(error)) {
+	l.publisher.Publish(queue, key, at, body, func(_ lanes.Ack, err error) { done(err) })
 }
 
 // Load returns the body of a record from its lane. With an id it also verifies that
-// the record belongs to that job.
+// the record belongs to that job; without one it finds out whether the lane still has it.
 func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body []byte, err error) {
 	var r job.Record
 	if id.IsZero() {
-		r, err = l.LoadRecord(ctx, at)
+		r, err = l.ReloadRecord(ctx, at)
 	} else {
 		r, err = l.LoadVerified(ctx, at, id, l.identity(at.Lane))
 	}

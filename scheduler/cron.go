@@ -225,22 +225,17 @@ func (cr *crons) takeUnpublished(l *ledger.Ledger) (ticks []ledger.Tick) {
 }
 
 // publish appends the job of a tick to a lane, without waiting for the result. If that
-// fails, the job is published again after tickRetryDelay. A record that was stored, and is
-// not a duplicate, is passed to the lanes, which then need not read it.
+// fails, the job is published again after tickRetryDelay.
 func (cr *crons) publish(tick *ledger.Tick) {
-	at, key := time.Now(), tick.Job.String()
-	cr.client.Publish(tick.Queue, key, at, tick.Body, func(p job.Position, fresh bool, err error) {
+	key := tick.Job.String()
+	cr.client.Publish(tick.Queue, key, time.Now(), tick.Body, func(err error) {
+		if err == nil {
+			return
+		}
 		cr.loop.postReply(func() {
-			switch {
-			case err != nil:
-				cr.loop.log.Warn("cron job publish failed, retrying", "job", key, "queue", tick.Queue, "err", err)
-				if _, pending := cr.published[tick.Job]; pending {
-					cr.published[tick.Job] = time.Now().Add(tickRetryDelay)
-				}
-			case fresh && int(p.Lane) < len(cr.lanes.all):
-				lane := cr.lanes.all[p.Lane]
-				record := job.Record{Position: p, Queue: tick.Queue, Key: key, Stored: at, Body: tick.Body}
-				cr.lanes.receive(lane, parseRecords([]job.Record{record}, lane.identity, cr.loop.cfg.Defaults))
+			cr.loop.log.Warn("cron job publish failed, retrying", "job", key, "queue", tick.Queue, "err", err)
+			if _, pending := cr.published[tick.Job]; pending {
+				cr.published[tick.Job] = time.Now().Add(tickRetryDelay)
 			}
 		})
 	})

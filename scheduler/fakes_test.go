@@ -179,7 +179,8 @@ type fakeLanes struct {
 	retentionErr error         // of ApplyRetention
 	evictions    []eviction
 
-	tailEnds chan struct{} // closed to make Tail return an error
+	tailEnds chan struct{}      // closed to make Tail return an error
+	notify   func([]job.Record) // is passed what Publish has stored
 }
 
 type fakeLane struct {
@@ -345,15 +346,18 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, limit int
 }
 
 // Publish is acknowledged a millisecond later, unless the lanes are down.
-func (l *fakeLanes) Publish(queue, key string, _ time.Time, body []byte, done func(job.Position, bool, error)) {
+func (l *fakeLanes) Publish(queue, key string, _ time.Time, body []byte, done func(error)) {
 	l.mu.Lock()
 	err := l.down
 	l.mu.Unlock()
-	var r job.Record
+	var records []job.Record
 	if err == nil {
-		r = l.store(0, queue, key, string(body))
+		records = append(records, l.store(0, queue, key, string(body)))
 	}
-	time.AfterFunc(time.Millisecond, func() { done(r.Position, err == nil, err) })
+	time.AfterFunc(time.Millisecond, func() {
+		l.notify(records)
+		done(err)
+	})
 }
 
 func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {

@@ -59,6 +59,7 @@ func newHarness(t *testing.T, nodes int, options ...func(*Config)) *harness {
 	}
 	h.sched = New(cfg, h.raft, h.lanes, h.fleet, h.streams, slog.New(slog.DiscardHandler))
 	h.fleet.active = h.sched
+	h.lanes.notify = h.sched.ReceiveRecords
 	h.group.Go(func() { h.raft.run(h.ctx) })
 	return h
 }

@@ -190,7 +190,7 @@ func (r *laneReader) read(ctx context.Context, from uint64) {
 		r.lane.reading = false
 		r.lanes.noteRead(r.lane, err)
 		r.lanes.receive(r.lane, parsed)
-		if len(parsed) > 0 && r.lane.next <= r.lane.lastReceived {
+		if r.lane.next > from && r.lane.next <= r.lane.lastReceived {
 			r.lanes.requestRead(r.lane)
 		}
 	})

@@ -18,7 +18,7 @@ import (
 // Parameters of ingesting lanes.
 const (
 	gapTimeout        = 2 * time.Millisecond // how long a missing record may still be received before it is read
-	maxOutOfOrder     = 4096                 // messages kept beyond a gap; others are read again
+	maxOutOfOrder     = 4096                 // records kept beyond a gap; others are read again
 	maxPendingRecords = 8192                 // records per lane that are not in an entry yet
 	maxRecordSize     = 256 << 10            // bytes; a lane with less free space is full
 )
@@ -43,6 +43,7 @@ type laneState struct {
 	held         bool        // none of its records is ingested, see [ledger.Ledger.MayIngest]
 
 	pendingRecords int // records in pending
+	keptRecords    int // records in outOfOrder
 	end            laneEnd
 	completeAt     time.Time // every record that was stored before this time, by this node's clock, is ingested; zero: not known
 
@@ -210,10 +211,13 @@ func (ls *lanes) receive(lane *laneState, messages []pendingMessage) {
 		case m.seq < lane.next || lane.pendingRecords >= maxPendingRecords:
 			// Already queued, or too many are pending: read again later.
 		case m.seq == lane.next:
+			lane.unkeep(m.seq)
 			ls.addMessage(lane, m)
 			ls.flushOutOfOrder(lane)
-		case len(lane.outOfOrder) < maxOutOfOrder:
+		case lane.keptRecords < maxOutOfOrder:
+			lane.unkeep(m.seq)
 			lane.outOfOrder[m.seq] = m
+			lane.keptRecords += len(m.records)
 		}
 	}
 	if lane.pendingRecords >= maxPendingRecords {
@@ -228,14 +232,20 @@ func (ls *lanes) receive(lane *laneState, messages []pendingMessage) {
 
 // flushOutOfOrder adds the kept messages that now continue the lane to its pending ingest.
 func (ls *lanes) flushOutOfOrder(lane *laneState) {
-	for len(lane.outOfOrder) > 0 {
+	for len(lane.outOfOrder) > 0 && lane.pendingRecords < maxPendingRecords {
 		m, ok := lane.outOfOrder[lane.next]
 		if !ok {
 			return
 		}
-		delete(lane.outOfOrder, lane.next)
+		lane.unkeep(m.seq)
 		ls.addMessage(lane, m)
 	}
+}
+
+// unkeep removes a message from those beyond a gap.
+func (lane *laneState) unkeep(seq uint64) {
+	lane.keptRecords -= len(lane.outOfOrder[seq].records)
+	delete(lane.outOfOrder, seq)
 }
 
 // readGaps requests a read of each lane whose next message has been missing for
@@ -275,6 +285,7 @@ func (ls *lanes) resync(lane *laneState) {
 	lane.pending, lane.pendingRecords = nil, 0
 	lane.behind.Store(false)
 	clear(lane.outOfOrder)
+	lane.keptRecords = 0
 	ls.pending = slices.DeleteFunc(ls.pending, func(other *laneState) bool { return other == lane })
 	ls.requestRead(lane)
 }

@@ -85,8 +85,8 @@ type Lanes interface {
 	// the given id; a zero id matches every record. [ErrRecordGone] is final.
 	Load(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
 	// Publish appends a record under a key and calls done once; done must not
-	// block. fresh is false if the lane already held the record.
-	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))
+	// block.
+	Publish(queue, key string, at time.Time, body []byte, done func(error))
 	// Relocate copies records of a lane to the stream of relocated records, in
 	// their order, until the next one would exceed space, in bytes. It returns the
 	// sequences of the copies there and their size. With an error it returns the

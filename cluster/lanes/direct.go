@@ -110,7 +110,8 @@ func (r *router) answer(m *nats.Msg, a Ack, err error) {
 		if a.Duplicate {
 			reply = append(reply, `,"duplicate": true`...)
 		}
-		r.publisher.DelayAck(false, func() { r.send(&nats.Msg{Subject: m.Reply, Data: append(reply, '}')}) })
+		answer := &nats.Msg{Subject: m.Reply, Data: append(reply, '}')} // without m and its body
+		r.publisher.DelayAck(false, func() { r.send(answer) })
 	case errors.Is(err, streams.ErrUnknown):
 	case errors.As(err, &later):
 		r.refuse(m, later)

@@ -256,3 +256,61 @@ func TestPublish_WaitingForFailedLane(t *testing.T) {
 		}
 	}
 }
+
+// TestPacker_LongQueue checks that the jobs which wait for a lane are sent in messages within the
+// limits, and acknowledged at their own places, if a job comes that has a message of its own; and
+// that a job whose time is over fails alone.
+func TestPacker_LongQueue(t *testing.T) {
+	l := startLane(t)
+	p := New(l)
+	k := &p.packers[0]
+	k.inFlight = maxPackedInFlight // so that jobs wait
+	type end struct {
+		key string
+		ack Ack
+		err error
+	}
+	const waiting = 2*job.MaxPacked + 100
+	ended := make(chan end, waiting+2)
+	publish := func(key string, body []byte, started time.Time) {
+		k.add(&pendingPublish{p: p, queue: "mail", key: key, at: time.Now(), body: body, started: started, done: func(a Ack, err error) { ended <- end{key, a, err} }})
+	}
+	publish("late", []byte("{}"), time.Now().Add(-time.Hour))
+	for i := range waiting {
+		publish(fmt.Sprint("k", i), []byte("{}"), time.Now())
+	}
+	publish("large", make([]byte, 40<<10), time.Now())
+	ends := map[string]end{}
+	for range waiting + 2 {
+		e := <-ended
+		ends[e.key] = e
+	}
+	var later *job.UnavailableError
+	if e := ends["late"]; !errors.As(e.err, &later) {
+		t.Errorf("the job whose time is over: %+v", e)
+	}
+	delete(ends, "late")
+	reader := streams.NewReader(l)
+	for from := uint64(1); ; {
+		records, err := reader.Read(t.Context(), 0, from, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(records) == 0 {
+			break
+		}
+		for _, r := range records {
+			if e := ends[r.Key]; e.err != nil || e.ack.Position != r.Position {
+				t.Errorf("%s is at %s and was acknowledged at %s: %v", r.Key, r.Position, e.ack.Position, e.err)
+			}
+			delete(ends, r.Key)
+			from = r.Seq + 1
+		}
+	}
+	if len(ends) > 0 {
+		t.Errorf("%d acknowledged jobs are not stored", len(ends))
+	}
+	if k.size != 0 || k.waiting != nil {
+		t.Errorf("%d bytes of %d jobs still wait", k.size, len(k.waiting))
+	}
+}

@@ -87,6 +87,13 @@ func (s *laneStates) pick(now time.Time) int {
 	return noLane
 }
 
+// usable reports whether the lane answered last and is the ledger's.
+func (s *laneStates) usable(lane uint8) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lane[lane].available()
+}
+
 // markHealthy records that the lane answered.
 func (s *laneStates) markHealthy(lane uint8) { s.setDownUntil(lane, time.Time{}) }
 

@@ -33,8 +33,11 @@ type packer struct {
 func (k *packer) add(d *pendingPublish) {
 	k.mu.Lock()
 	if !job.Packable(d.key, d.body) { // it has a message of its own, after those that wait already
-		failed := k.send(len(k.waiting))
-		k.waiting, k.size = append(k.waiting, d), 0
+		var failed []failedPublish
+		for len(k.waiting) > 0 {
+			failed = append(failed, k.send(k.fitting())...)
+		}
+		k.waiting = append(k.waiting, d)
 		failed = append(failed, k.send(1)...)
 		k.mu.Unlock()
 		fail(failed)
@@ -47,8 +50,12 @@ func (k *packer) add(d *pendingPublish) {
 	fail(failed)
 }
 
-// answered is called after the answer to a message, or once there can be none.
+// answered is called after the answer to a message, or once there can be none. If the lane has
+// failed, the jobs that wait for it go to others.
 func (k *packer) answered() {
+	if !k.p.state.usable(k.lane) {
+		k.reroute()
+	}
 	k.mu.Lock()
 	k.inFlight--
 	failed := k.sendNext()
@@ -95,33 +102,36 @@ func fail(failed []failedPublish) {
 	}
 }
 
-// send sends the first count of the waiting jobs in one message, and returns them if it cannot
-// be sent. The caller holds k.mu.
+// send sends the first count of the waiting jobs, which must fit, in one message. It returns those
+// that cannot be sent, and those whose time is over. The message has the time that its youngest
+// job has left: one that was sent to another lane before must not make it fail for the others.
+// The caller holds k.mu.
 func (k *packer) send(count int) (failed []failedPublish) {
-	if count == 0 {
-		return nil
-	}
-	jobs := k.waiting[:count:count]
-	if k.waiting = k.waiting[count:]; len(k.waiting) == 0 {
-		k.waiting = nil // frees its memory
-	}
-	m := &nats.Msg{Subject: subjects.LaneSubject(k.lane, subjects.NodePublish, subjects.PackedQueue)}
-	if count == 1 {
-		m = jobs[0].msg(k.lane)
-		k.size -= job.PackedSize(jobs[0].queue, jobs[0].key, jobs[0].body)
-	} else {
-		m.Data = make([]byte, 0, min(k.size, job.MaxPackedBytes))
-		for _, d := range jobs {
-			m.Data = job.AppendPacked(m.Data, d.queue, d.key, d.at, d.body)
-			k.size -= job.PackedSize(d.queue, d.key, d.body)
+	now, latest := time.Now(), time.Time{}
+	jobs := make([]*pendingPublish, 0, count)
+	for _, d := range k.waiting[:count] {
+		k.size -= job.PackedSize(d.queue, d.key, d.body)
+		deadline := d.started.Add(k.p.local.Config.PublishTimeout)
+		if !now.Before(deadline) {
+			failed = append(failed, failedPublish{d, &job.UnavailableError{Reason: "no lane answered in time", RetryAfter: time.Second}})
+			continue
+		}
+		if jobs = append(jobs, d); deadline.After(latest) {
+			latest = deadline
 		}
 	}
-	k.size = max(k.size, 0)
-	now := time.Now()
+	k.waiting, k.size = k.waiting[count:], max(k.size, 0)
+	if len(k.waiting) == 0 {
+		k.waiting, k.size = nil, 0 // frees the memory
+	}
+	if len(jobs) == 0 {
+		return failed
+	}
+	m := k.message(jobs)
 	reply := &laneReply{packer: k, jobs: jobs, sent: now, lastTaken: k.p.state.lastSeq[k.lane].Load()}
 	deadline := now.Add(k.p.state.timeout(k.lane))
-	if callerDeadline := jobs[0].started.Add(k.p.local.Config.PublishTimeout); callerDeadline.Before(deadline) {
-		deadline = callerDeadline
+	if latest.Before(deadline) {
+		deadline = latest
 	}
 	inbox := k.p.local.Ingest
 	var token uint64
@@ -134,6 +144,22 @@ func (k *packer) send(count int) (failed []failedPublish) {
 		}
 	}
 	return failed
+}
+
+// message returns the message that stores jobs in the lane.
+func (k *packer) message(jobs []*pendingPublish) *nats.Msg {
+	if len(jobs) == 1 {
+		return jobs[0].msg(k.lane)
+	}
+	size := 0
+	for _, d := range jobs {
+		size += job.PackedSize(d.queue, d.key, d.body)
+	}
+	data := make([]byte, 0, size)
+	for _, d := range jobs {
+		data = job.AppendPacked(data, d.queue, d.key, d.at, d.body)
+	}
+	return &nats.Msg{Subject: subjects.LaneSubject(k.lane, subjects.NodePublish, subjects.PackedQueue), Data: data}
 }
 
 // reroute sends the jobs that wait to the lanes that are best now, because this one has failed.
@@ -186,7 +212,6 @@ func (r *laneReply) Receive(m *nats.Msg) bool {
 			d.maybeStored = d.maybeStored || m == nil
 			p.tryNextLane(d)
 		}
-		r.packer.reroute()
 		return true
 	}
 	ack, err := embedded.ParsePubAck(m.Data)
@@ -200,7 +225,6 @@ func (r *laneReply) Receive(m *nats.Msg) bool {
 		for _, d := range r.jobs {
 			p.tryNextLane(d)
 		}
-		r.packer.reroute()
 	default:
 		p.state.markHealthy(lane)
 		p.state.noteAnswer(lane, time.Since(r.sent))

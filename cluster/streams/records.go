@@ -162,6 +162,12 @@ func (r *Reader) LoadRecord(ctx context.Context, at job.Position) (job.Record, e
 	return records[at.Index], nil
 }
 
+// ReloadRecord is [Reader.LoadRecord], but reads the record although it may have been read before.
+func (r *Reader) ReloadRecord(ctx context.Context, at job.Position) (job.Record, error) {
+	r.packed.forget(at)
+	return r.LoadRecord(ctx, at)
+}
+
 // loadMessage reads the message that holds the record at a position, and returns its records.
 func (r *Reader) loadMessage(ctx context.Context, at job.Position) ([]job.Record, error) {
 	at.Index = 0
@@ -194,8 +200,8 @@ func (r *Reader) Load(ctx context.Context, at job.Position, id job.ID, identity 
 // another one. See also [Reader.LoadRecord].
 func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
 	record, err := r.LoadRecord(ctx, at)
-	if err == nil && !record.Matches(id, identity) && r.packed.forget(at) { // of a stream that was replaced since
-		record, err = r.LoadRecord(ctx, at)
+	if (errors.Is(err, ErrNotStored) || err == nil && !record.Matches(id, identity)) && r.packed.forget(at) {
+		record, err = r.LoadRecord(ctx, at) // the message was kept before the stream was replaced
 	}
 	if err == nil && record.Matches(id, identity) {
 		return record, nil

@@ -166,7 +166,7 @@ func (o *Outbox) nextDeadLetters(ctx context.Context, after uint64) ([]Batch, er
 func (o *Outbox) deadLetter(ctx context.Context, item *ledger.DeadLetter) (Batch, error) {
 	letter := api.DeadLetterMessage{
 		ID: item.Job.String(), Queue: item.Queue, Function: item.Function, Reason: item.Reason, Error: validFault(item.Fault),
-		Attempts: item.Attempts, Accepted: item.Accepted, Failed: item.At, Lane: item.Position.Lane, Seq: item.Position.Seq,
+		Attempts: item.Attempts, Accepted: item.Accepted, Failed: item.At, Lane: item.Position.Lane, Seq: item.Position.Seq, Index: item.Position.Index,
 	}
 	body, err := o.cfg.LoadBody(ctx, item.Position, item.Job)
 	switch {

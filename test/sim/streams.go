@@ -314,22 +314,22 @@ func (s *lanes) storeLarge(owner job.ID, body []byte) []byte {
 }
 
 // Publish implements scheduler.Lanes. The scheduler publishes only jobs of ticks.
-func (v lanesView) Publish(queue, record string, at time.Time, body []byte, done func(job.Position, bool, error)) {
+func (v lanesView) Publish(queue, record string, at time.Time, body []byte, done func(error)) {
 	key := fmt.Sprintf("publish %s %s", v.id, record)
 	number := uint8(v.sim.intn(key, members))
 	v.sim.after(v.sim.requestTime(key), key, func() {
 		lanes := v.sim.lanes
 		if err := lanes.checkAvailable(v.process, number, key); err != nil || lanes.lanes[number].truncatedTo > 0 {
-			done(job.Position{}, false, errDown)
+			done(errDown)
 			return
 		}
 		r, fresh := lanes.store(number, queue, record, body)
 		v.sim.trace("%s stores a tick as %d@%d, fresh %t", v.id, number, r.Seq, fresh)
 		if v.sim.minorFaultsActive() && v.sim.chance("unanswered "+key, 100) {
-			done(job.Position{}, false, errNoAnswer)
+			done(errNoAnswer)
 			return
 		}
-		done(r.Position, fresh, nil)
+		done(nil)
 	})
 }
 
