@@ -91,7 +91,7 @@ func (w *Writer) storeBlob(ctx context.Context, space *blobSpace, data []byte, n
 				Subject: subjects.BlobChunk(space.store.prefix, blob.Name, i), Data: chunk,
 				Header: nats.Header{subjects.HeaderMsgID: []string{fmt.Sprintf("%s.%d", attempt, i)}},
 			}
-			return w.storeChunk(groupCtx, m)
+			return w.storeChunk(ctx, groupCtx, m)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -120,12 +120,14 @@ func withTimeout(ctx context.Context, d time.Duration) (context.Context, context
 	return context.WithTimeout(ctx, d)
 }
 
-// storeChunk stores one chunk and retries until it is acknowledged or ctx ends. The
+// storeChunk stores one chunk and retries until it is acknowledged, or ctx or group ends. It does
+// not abandon a request when group ends, because another chunk has failed: the stream might store
+// the chunk after the blob was removed. The
 // stream drops a repetition by the chunk's message ID, so that a slow one is not made slower;
 // one that was stored twice does no harm, because readers take the last one. The error is
 // [ErrStorageFull] if there is no space.
-func (w *Writer) storeChunk(ctx context.Context, chunk *nats.Msg) error {
-	for {
+func (w *Writer) storeChunk(ctx, group context.Context, chunk *nats.Msg) error {
+	for group.Err() == nil {
 		m, err := w.local.Ingest.Request(ctx, chunk, chunkTimeout)
 		if err == nil {
 			_, err = embedded.ParsePubAck(m.Data)
@@ -139,11 +141,12 @@ func (w *Writer) storeChunk(ctx context.Context, chunk *nats.Msg) error {
 			}
 			return apiErr.Unavailable()
 		}
-		_ = backoff.Sleep(ctx, chunkRetryDelay)
-		if ctx.Err() != nil {
+		_ = backoff.Sleep(group, chunkRetryDelay)
+		if group.Err() != nil {
 			return &job.UnavailableError{Reason: "blob chunk was not stored: " + err.Error(), RetryAfter: time.Second}
 		}
 	}
+	return group.Err()
 }
 
 // LoadBlob reads a blob and verifies its size and checksum. It returns a
