@@ -30,8 +30,9 @@ func migrate(dir string) error {
 	}
 	if _, err := os.Stat(stable); errors.Is(err, fs.ErrNotExist) {
 		unfinished := stable + ".new"
-		if err := copyOld(old, filepath.Join(dir, logDir), unfinished); err != nil {
-			return err
+		log := filepath.Join(dir, logDir)
+		if err := copyOld(old, log, unfinished); err != nil {
+			return errors.Join(err, os.RemoveAll(log), os.RemoveAll(unfinished)) // the disk may be full
 		}
 		if err := durable.SyncDir(dir); err != nil {
 			return err

@@ -174,6 +174,8 @@ func openBolt(path string, readOnly bool) (*raftboltdb.BoltStore, error) {
 		BoltOptions: &bbolt.Options{
 			Timeout:  2 * time.Second, // for the lock of another process
 			ReadOnly: readOnly,
+			// bbolt trusts the list of free pages that it writes, and boltcheck does not read it.
+			NoFreelistSync: true,
 		},
 		MsgpackUseNewTimeFormat: true,
 	})

@@ -57,11 +57,10 @@ type Log struct {
 // written, the error is a [*CorruptError]. New files have segmentSize bytes, 0 means
 // [SegmentSize].
 func Open(dir string, segmentSize int64) (*Log, error) {
-	if err := os.Mkdir(dir, 0o755); err == nil {
-		if err := durable.SyncDir(filepath.Dir(dir)); err != nil {
-			return nil, err
-		}
-	} else if !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if err := durable.SyncDir(filepath.Dir(dir)); err != nil {
 		return nil, err
 	}
 	l := &Log{dir: dir, segmentSize: cmp.Or(segmentSize, SegmentSize)}
@@ -101,8 +100,9 @@ func (l *Log) open() error {
 	if len(l.segments) == 0 {
 		return nil
 	}
-	// The process may have ended between the write and the sync of the last entries.
-	return l.tail().file.Sync()
+	// The process may have ended between the write and the sync of the last entries, or of the
+	// last segment's name.
+	return errors.Join(l.tail().file.Sync(), durable.SyncDir(l.dir))
 }
 
 // Close closes the files. It may be called more than once.
@@ -246,16 +246,16 @@ func (l *Log) makeRoom(index uint64, frame int64) error {
 	if len(l.segments) > 0 && !l.isFull && l.tail().end+frame <= l.tail().size {
 		return nil
 	}
-	return l.startSegment(index, frame)
+	return l.startSegment(index, max(l.segmentSize, segmentHeadSize+frame))
 }
 
-// startSegment creates a segment that begins with the entry index and has room for a
-// frame of this size. It removes that entry and all after it from the log.
-func (l *Log) startSegment(index uint64, frame int64) error {
+// startSegment creates a segment of size bytes that begins with the entry index. It removes that
+// entry and all after it from the log.
+func (l *Log) startSegment(index uint64, size int64) error {
 	// If it fails, the file may be there, and the entries from index on may not count any
 	// more. Then nothing is appended before the file was created again.
 	l.isFull = true
-	s, err := createSegment(l.dir, l.number+1, index, max(l.segmentSize, segmentHeadSize+frame))
+	s, err := createSegment(l.dir, l.number+1, index, size)
 	if err != nil {
 		return err
 	}
@@ -288,10 +288,12 @@ func (l *Log) DeleteRange(min, max uint64) error {
 	switch {
 	case first == 0 || min > max || max < first || min > last:
 		return nil
+	case min <= first && max >= last:
+		err = l.removeAll()
 	case min <= first:
 		err = l.removeBefore(max + 1)
 	case max >= last:
-		err = l.startSegment(min, 0)
+		err = l.startSegment(min, l.segmentSize)
 	default:
 		err = errors.New("they are in the middle of the log")
 	}
@@ -299,6 +301,16 @@ func (l *Log) DeleteRange(min, max uint64) error {
 		return fmt.Errorf("remove entries %d to %d of log %d to %d: %w", min, max, first, last, err)
 	}
 	return nil
+}
+
+// removeAll removes all entries at once, by a segment without any: if the process ended while
+// segments are removed one by one, the rest would begin with an entry that follows no other. The
+// segment has no room for entries, so that a full disk has space for it.
+func (l *Log) removeAll() error {
+	if err := l.startSegment(l.segments[0].first, segmentHeadSize); err != nil {
+		return err
+	}
+	return l.dropOldest(len(l.segments))
 }
 
 // removeBefore removes the entries before index, which must be after the first one.
@@ -317,11 +329,15 @@ func (l *Log) removeBefore(index uint64) error {
 }
 
 // dropOldest removes the oldest n segments, one after the other, so that the log has no
-// gap if the process ends meanwhile.
-func (l *Log) dropOldest(n int) error {
+// gap if the process ends meanwhile. File systems keep the order in which files are removed, so
+// their directory is synced once.
+func (l *Log) dropOldest(n int) (err error) {
+	if n > 0 {
+		defer func() { err = errors.Join(err, durable.SyncDir(l.dir)) }()
+	}
 	for range n {
 		oldest := l.segments[0]
-		if err := l.removeFile(oldest.path); err != nil {
+		if err := os.Remove(oldest.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		l.mu.Lock()

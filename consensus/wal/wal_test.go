@@ -237,6 +237,57 @@ func TestLog_CrashWhileEndIsRemoved(t *testing.T) {
 	}
 }
 
+// TestLog_CrashWhileAllIsRemoved checks that a log of which all entries are removed is empty or
+// complete, and not a part of it, if the process ends at any point of that.
+func TestLog_CrashWhileAllIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir)
+	for i := range uint64(20) {
+		store(t, l, entriesFrom(501+i, 1, 900)...)
+	}
+	l.Close()
+	before := t.TempDir()
+	if err := os.CopyFS(before, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	l = openLog(t, dir)
+	if err := l.startSegment(l.segments[0].first, segmentHeadSize); err != nil { // the first step of removeAll
+		t.Fatal(err)
+	}
+	marker := segments(t, dir)
+	l.Close()
+	if len(marker) != 1 {
+		t.Fatalf("%d segments after the first step", len(marker))
+	}
+	old := segments(t, before)
+	for left := range len(old) + 1 { // of the old segments, the newest of which are removed first
+		crashed := t.TempDir()
+		for _, file := range append(old[:left:left], marker[0]) {
+			raw, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(crashed, filepath.Base(file)), raw, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := openLog(t, crashed)
+		requireContent(t, l, nil)
+		store(t, l, entriesFrom(900, 2, 10)...)
+		l.Close()
+		l = openLog(t, crashed)
+		requireContent(t, l, entriesFrom(900, 2, 10))
+		l.Close()
+	}
+	l = openLog(t, before)
+	if err := l.DeleteRange(501, 520); err != nil {
+		t.Fatal(err)
+	}
+	requireContent(t, l, nil)
+	store(t, l, entriesFrom(501, 1, 10)...)
+	requireContent(t, l, entriesFrom(501, 1, 10))
+}
+
 // TestStoreLogs_AfterFailure checks that what is left of an append that failed has no
 // effect on the next one.
 func TestStoreLogs_AfterFailure(t *testing.T) {
