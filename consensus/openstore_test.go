@@ -124,12 +124,6 @@ func TestOpenStore_DetectsDamage(t *testing.T) {
 				editFile(t, segment, func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("findme"), []byte("fincme")) })
 			}
 		},
-		"a missing file of the log": func(dir string) {
-			segments := logSegments(t, dir)
-			if err := os.Remove(segments[len(segments)-2]); err != nil {
-				t.Fatal(err)
-			}
-		},
 		"a missing log": func(dir string) {
 			if err := os.RemoveAll(filepath.Join(dir, "raft", logDir)); err != nil {
 				t.Fatal(err)
