@@ -67,8 +67,8 @@ func editFile(t *testing.T, file string, edit func([]byte) []byte) {
 func logSegments(t *testing.T, dir string) []string {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(dir, "raft", logDir, "*.wal"))
-	if err != nil || len(segments) < 2 {
-		t.Fatalf("segments %q, %v; want two or more", segments, err)
+	if err != nil || len(segments) < 1 {
+		t.Fatalf("segments %q, %v; want one or more", segments, err)
 	}
 	return segments
 }
