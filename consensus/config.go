@@ -19,6 +19,7 @@ type (
 	MemberID       = peers.MemberID
 	Membership     = peers.Membership
 	WaitingNode    = peers.WaitingNode
+	RefusedError   = peers.RefusedError
 	RemovedError   = peers.RemovedError
 	Identity       = peers.Identity
 	IdentityConfig = peers.Config

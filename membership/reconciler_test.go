@@ -24,6 +24,7 @@ type fakeCluster struct {
 	statuses map[string]NodeStatus // by node
 	routed   []string
 	joining  consensus.WaitingNode
+	probeErr error
 	calls    []string
 
 	streamsErr error // of Streams
@@ -75,7 +76,7 @@ func (f *fakeCluster) RemoveVoter(_ context.Context, id string) error {
 	f.servers = slices.DeleteFunc(f.servers, func(s consensus.MemberInfo) bool { return s.ID == id })
 	return nil
 }
-func (f *fakeCluster) Probe(string) (consensus.WaitingNode, error) { return f.joining, nil }
+func (f *fakeCluster) Probe(string) (consensus.WaitingNode, error) { return f.joining, f.probeErr }
 func (f *fakeCluster) Routed() []string                            { return f.routed }
 func (f *fakeCluster) Streams(context.Context) (all []StreamReplicas, err error) {
 	for _, s := range f.streams {
@@ -239,6 +240,17 @@ func TestReconciler_CancelsJoinWithoutRoute(t *testing.T) {
 	}
 	if v := r.View(t.Context()); len(v.Members) != 3 || !strings.Contains(v.Outcome, "cluster.secret") {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestBegin_NodeWithAnotherSecret checks that the error names the secret, and not an empty
+// directory that would not help.
+func TestBegin_NodeWithAnotherSecret(t *testing.T) {
+	f, r := newFakeCluster(t)
+	f.probeErr = &consensus.RefusedError{Peer: "h:4", Reason: "has another cluster.secret"}
+	err := r.Begin(t.Context(), Request{Verb: Add, MemberRequest: api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}})
+	if err == nil || err.Error() != "the node at h:4 has another cluster.secret" {
+		t.Errorf("%v", err)
 	}
 }
 

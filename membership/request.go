@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -131,14 +132,18 @@ func (r *Reconciler) plan(ms ledger.Membership, q Request) (*ledger.ChangeMember
 }
 
 // probe contacts the node that waits to join at the address raft and returns it as a
-// member. It returns a [*RefusedError] if no node answers, or if the node has another
-// name, is configured for another yard, or belongs to one already.
+// member. It returns a [*RefusedError] if no node answers, if the node and this one refuse
+// each other, or if the node has another name, is configured for another yard, or belongs to
+// one already.
 func (r *Reconciler) probe(name, route, raft string) (*ledger.Member, error) {
 	if name == "" || route == "" || raft == "" {
 		return nil, refusef("name the member and both of its addresses: cluster add NAME --route HOST:PORT --raft HOST:PORT")
 	}
 	peer, err := r.cluster.Probe(raft)
+	refused, isRefused := errors.AsType[*consensus.RefusedError](err)
 	switch {
+	case isRefused:
+		return nil, refusef("the node at %s %s", raft, refused.Reason)
 	case err != nil:
 		return nil, refusef("no node answers at %s (%v): start %s with an empty data directory and all members in its configuration, then try again", raft, err, name)
 	case peer.Node != name:

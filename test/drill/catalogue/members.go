@@ -69,7 +69,7 @@ func foreignNodes(s *drill.Harness) {
 	s.Require(s.Within(20*time.Second, func() bool { return !other.Running() }), "a node of another cluster keeps running with these members")
 	wrong := start("n8", "YARD_CLUSTER_SECRET=wrong", "has another cluster.secret")
 	output, err := s.Nodes[0].MemberCommand(s.Ctx, wrong.JoinCommand()...)
-	s.Require(err != nil && strings.Contains(output, "was not admitted"), "adding a node with another secret printed %q", output)
+	s.Require(err != nil && strings.Contains(output, "has another cluster.secret"), "adding a node with another secret printed %q", output)
 	s.Logf("%s", output)
 	s.Kill(wrong)
 	awaitInSync(s, "foreign nodes were refused")
