@@ -28,18 +28,25 @@ const closedRetryAfter = 5 * time.Second
 // that gets no reply publishes again.
 const forwardTimeout = 5 * time.Second
 
-// serveDirectPublishes maps yard.jobs.* to a subject that only this node receives, and
+// directPublishes stores what clients of this node publish to yard.jobs.*, in the place of a stream.
+type directPublishes struct {
+	local     *embedded.Server
+	publisher *Publisher
+	state     *laneStates
+}
+
+// serve maps yard.jobs.* to a subject that only this node receives, and
 // subscribes to it. A mapping exists on this server only, also for open connections.
-func (r *router) serveDirectPublishes() error {
-	subject := subjects.LocalSubject(r.local.Config.Node, subjects.Jobs)
-	sub, err := r.local.Direct.Conn.Subscribe(subject+".*", r.receive)
+func (d *directPublishes) serve() error {
+	subject := subjects.LocalSubject(d.local.Config.Node, subjects.Jobs)
+	sub, err := d.local.Direct.Conn.Subscribe(subject+".*", d.receive)
 	if err != nil {
 		return err
 	}
 	if err := sub.SetPendingLimits(-1, maxHeldBytes); err != nil {
 		return err
 	}
-	acc, err := r.local.NATS.LookupAccount(embedded.AccountYard)
+	acc, err := d.local.NATS.LookupAccount(embedded.AccountYard)
 	if err != nil {
 		return err
 	}
@@ -47,30 +54,33 @@ func (r *router) serveDirectPublishes() error {
 }
 
 // receive stores a direct publish in a lane, or refuses it. It answers like the lane's stream.
-func (r *router) receive(m *nats.Msg) {
-	now, closed := time.Now(), r.publisher.closedReason() != ""
-	lane := r.state.directRoute(now)
-	if closed && r.publisher.othersAccept.Load() {
-		lane = r.state.remoteRoute(now)
-	} else if closed || r.publisher.load.refusal() != "" {
+func (d *directPublishes) receive(m *nats.Msg) {
+	if subjects.IsReserved(m.Reply) {
+		m.Reply = "" // what the yard uses itself gets no answers
+	}
+	now, closed := time.Now(), d.publisher.closedReason() != ""
+	lane := d.state.directRoute(now)
+	if closed && d.publisher.othersAccept.Load() {
+		lane = d.state.remoteRoute(now)
+	} else if closed || d.publisher.load.refusal() != "" {
 		lane = noLane
 	}
 	if lane == noLane {
-		r.refuse(m, r.refusal())
+		d.refuse(m, d.refusal())
 		return
 	}
 	queue := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	if record, ok := packable(m, queue); ok && !closed {
-		r.publisher.Publish(queue, record.Key, now, record.Body, func(a Ack, err error) { r.answer(m, a, err) })
+	if record, ok := recordOf(m, queue); ok && !closed {
+		d.publisher.Publish(queue, record.Key, now, record.Body, func(a Ack, err error) { d.answer(m, a, err) })
 		return
 	}
-	r.forward(m, queue, uint8(lane))
+	d.forward(m, queue, uint8(lane))
 }
 
-// packable returns the record of the job that m asks for, with what m gives in headers, and the
+// recordOf returns the record of the job that m asks for, with what m gives in headers, and the
 // job's id as its key. ok is false if the record cannot share a message with others: m asks the
 // stream for more than to store it, or only the job's record can say why it is rejected.
-func packable(m *nats.Msg, queue string) (record job.Record, ok bool) {
+func recordOf(m *nats.Msg, queue string) (record job.Record, ok bool) {
 	record.Body = m.Data
 	if len(m.Header) > 0 {
 		for name := range m.Header {
@@ -101,72 +111,72 @@ func packable(m *nats.Msg, queue string) (record job.Record, ok bool) {
 
 // answer answers a direct publish that the node has published in its place. A client that gets
 // no answer publishes again.
-func (r *router) answer(m *nats.Msg, a Ack, err error) {
+func (d *directPublishes) answer(m *nats.Msg, a Ack, err error) {
 	var later *job.UnavailableError
 	switch {
-	case m.Reply == "" || subjects.IsReserved(m.Reply):
+	case m.Reply == "":
 	case err == nil:
 		reply := strconv.AppendUint(append(append([]byte(`{"stream":"`), subjects.LaneStream(a.Lane)...), `", "seq":`...), a.Seq, 10)
 		if a.Duplicate {
 			reply = append(reply, `,"duplicate": true`...)
 		}
 		answer := &nats.Msg{Subject: m.Reply, Data: append(reply, '}')} // without m and its body
-		r.publisher.DelayAck(false, func() { r.send(answer) })
+		d.publisher.DelayAck(false, func() { d.send(answer) })
 	case errors.Is(err, streams.ErrUnknown):
 	case errors.As(err, &later):
-		r.refuse(m, later)
+		d.refuse(m, later)
 	default:
-		r.refuse(m, &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second})
+		d.refuse(m, &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second})
 	}
 }
 
 // send sends the answer to a direct publish.
-func (r *router) send(reply *nats.Msg) {
-	if err := r.local.Direct.Conn.PublishMsg(reply); err != nil {
-		r.local.Log.Debug("answer to a direct publish not sent", "err", err)
+func (d *directPublishes) send(reply *nats.Msg) {
+	if err := d.local.Direct.Conn.PublishMsg(reply); err != nil {
+		d.local.Log.Debug("answer to a direct publish not sent", "err", err)
 	}
 }
 
 // refusal returns why direct publishes are refused.
-func (r *router) refusal() *job.UnavailableError {
-	if reason := r.publisher.closedReason(); reason != "" {
+func (d *directPublishes) refusal() *job.UnavailableError {
+	if reason := d.publisher.closedReason(); reason != "" {
 		return &job.UnavailableError{Reason: reason, RetryAfter: closedRetryAfter}
 	}
-	if later := r.publisher.load.refuse(); later != nil {
+	if later := d.publisher.load.refuse(); later != nil {
 		return later
 	}
 	return &job.UnavailableError{Reason: "the node's intake was closed for a moment", RetryAfter: time.Second}
 }
 
 // refuse answers a direct publish as a full stream would.
-func (r *router) refuse(m *nats.Msg, why *job.UnavailableError) {
-	if m.Reply == "" || subjects.IsReserved(m.Reply) {
+func (d *directPublishes) refuse(m *nats.Msg, why *job.UnavailableError) {
+	if m.Reply == "" {
 		return // this publisher does not wait for an acknowledgement
 	}
 	reply, err := json.Marshal(map[string]any{"stream": "", "seq": 0, "error": map[string]any{
 		"code": 503, "err_code": embedded.CodeNoResources, "description": fmt.Sprintf("%s; try again in %s", why.Reason, why.RetryAfter),
 	}})
 	if err == nil {
-		r.send(&nats.Msg{Subject: m.Reply, Data: reply})
+		d.send(&nats.Msg{Subject: m.Reply, Data: reply})
 	}
 }
 
 // forward sends a direct publish to a lane. The message is the same, with all its headers.
-func (r *router) forward(m *nats.Msg, queue string, lane uint8) {
+func (d *directPublishes) forward(m *nats.Msg, queue string, lane uint8) {
 	forwarded := &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.DirectPublish, queue), Header: m.Header, Data: m.Data}
 	var token uint64
-	if m.Reply != "" && !subjects.IsReserved(m.Reply) {
-		if err := r.publisher.inFlight.reserve(m.Size()); err != nil {
-			r.refuse(m, err)
+	if m.Reply != "" {
+		if err := d.publisher.inFlight.reserve(m.Size()); err != nil {
+			d.refuse(m, err)
 			return
 		}
-		reply := &forwardedReply{router: r, lane: lane, to: m.Reply, size: m.Size(), sent: time.Now()}
-		forwarded.Reply, token = r.local.Ingest.Expect(reply, time.Now().Add(forwardTimeout), false)
+		reply := &forwardedReply{direct: d, lane: lane, to: m.Reply, size: m.Size(), sent: time.Now()}
+		forwarded.Reply, token = d.local.Ingest.Expect(reply, time.Now().Add(forwardTimeout), false)
 	}
-	if err := r.local.Ingest.Conn.PublishMsg(forwarded); err != nil {
-		r.local.Log.Debug("direct publish not forwarded", "err", err)
-		if r.local.Ingest.Cancel(token) {
-			r.publisher.inFlight.release(m.Size())
+	if err := d.local.Ingest.Conn.PublishMsg(forwarded); err != nil {
+		d.local.Log.Debug("direct publish not forwarded", "err", err)
+		if d.local.Ingest.Cancel(token) {
+			d.publisher.inFlight.release(m.Size())
 		}
 	}
 }
@@ -174,7 +184,7 @@ func (r *router) forward(m *nats.Msg, queue string, lane uint8) {
 // forwardedReply passes a lane's reply to a direct publish to the client, after the present
 // delay of acknowledgements.
 type forwardedReply struct {
-	router *router
+	direct *directPublishes
 	lane   uint8
 	to     string // the client's reply subject
 	size   int    // of the publish, in bytes
@@ -183,20 +193,20 @@ type forwardedReply struct {
 
 // Receive implements [embedded.ReplyHandler]. A client that gets no reply publishes again.
 func (f *forwardedReply) Receive(m *nats.Msg) bool {
-	defer f.router.publisher.inFlight.release(f.size)
+	defer f.direct.publisher.inFlight.release(f.size)
 	if m == nil {
-		f.router.publisher.inFlight.late()
+		f.direct.publisher.inFlight.late()
 		return true
 	}
 	reply := &nats.Msg{Subject: f.to, Header: m.Header, Data: m.Data}
-	answer := func() { f.router.send(reply) }
+	answer := func() { f.direct.send(reply) }
 	ack, err := embedded.ParsePubAck(m.Data)
 	if err != nil {
 		answer()
 		return true
 	}
-	f.router.publisher.inFlight.answered(time.Since(f.sent))
-	raise(&f.router.publisher.load.stored[f.lane], ack.Seq)
-	f.router.publisher.DelayAck(false, answer)
+	f.direct.publisher.inFlight.answered(time.Since(f.sent))
+	raise(&f.direct.publisher.load.stored[f.lane], ack.Seq)
+	f.direct.publisher.DelayAck(false, answer)
 	return true
 }

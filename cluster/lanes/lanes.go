@@ -47,7 +47,8 @@ const (
 type Publisher struct {
 	local    *embedded.Server
 	state    *laneStates
-	router   *router
+	prober   *prober
+	direct   *directPublishes
 	mismatch *mismatchWatch
 	load     *loadWatch
 
@@ -73,6 +74,7 @@ type pendingPublish struct {
 	body  []byte
 	done  func(Ack, error)
 
+	packedSize  int // bytes that it takes in a message of several, at most; 0: it has one of its own
 	started     time.Time
 	lane        uint8              // that it was last sent to
 	maybeStored bool               // an attempt may have been stored
@@ -86,7 +88,8 @@ func New(l *embedded.Server) *Publisher {
 	p := &Publisher{local: l, state: &laneStates{local: l}, inFlight: newInFlight()}
 	p.load = newLoadWatch(l, p.state, p.inFlight)
 	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
-	p.router = &router{local: l, publisher: p, state: p.state}
+	p.prober = &prober{local: l, state: p.state}
+	p.direct = &directPublishes{local: l, publisher: p, state: p.state}
 	for lane := range p.packers {
 		p.packers[lane].p, p.packers[lane].lane = p, uint8(lane)
 	}
@@ -124,6 +127,9 @@ func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done f
 	if err := p.inFlight.reserve(len(body)); err != nil {
 		d.done(Ack{}, err)
 		return
+	}
+	if job.Packable(key, body) {
+		d.packedSize = job.PackedSize(queue, key, body)
 	}
 	p.sendToBestLane(d, d.started)
 }
@@ -252,10 +258,10 @@ func (p *Publisher) retryParked(now time.Time) {
 
 // Open begins to serve the direct publishes of this node's clients.
 func (p *Publisher) Open() error {
-	if err := p.router.serveDirectPublishes(); err != nil {
+	if err := p.direct.serve(); err != nil {
 		return fmt.Errorf("subscribe to direct publishes: %w", err)
 	}
-	if err := p.router.subscribeMoves(); err != nil {
+	if err := p.prober.subscribeMoves(); err != nil {
 		return fmt.Errorf("subscribe to leader moves: %w", err)
 	}
 	return nil
@@ -266,13 +272,30 @@ func (p *Publisher) Open() error {
 func (p *Publisher) Tick(now time.Time) {
 	p.inFlight.tick(now)
 	p.recent.rotate()
-	p.router.tick(now)
+	p.prober.tick(now)
 	p.retryParked(now)
 }
 
 // WatchStreams keeps jobs out of lanes whose stream is not the one recorded in the
 // ledger, until ctx ends.
 func (p *Publisher) WatchStreams(ctx context.Context) { p.mismatch.run(ctx) }
+
+// SetIntakeClosed makes this node refuse new jobs from all sources with the given
+// reason; "" opens the intake again. Publishes in flight complete. If othersAccept
+// is true, direct publishes are routed to a lane that another member leads;
+// otherwise they are refused with a JetStream error.
+func (p *Publisher) SetIntakeClosed(reason string, othersAccept bool) {
+	p.othersAccept.Store(othersAccept)
+	p.closedFor.Store(&reason)
+}
+
+// closedReason returns why the intake is closed, "" if it is open.
+func (p *Publisher) closedReason() string {
+	if reason := p.closedFor.Load(); reason != nil {
+		return *reason
+	}
+	return ""
+}
 
 // SetLeaving sends new jobs to lanes that other members lead, if there are any, or ends
 // that.

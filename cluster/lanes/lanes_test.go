@@ -203,7 +203,7 @@ func TestForward_SlowLane(t *testing.T) {
 	if _, err := p.local.API.Conn.ChanSubscribe("_INBOX.late", replies); err != nil {
 		t.Fatal(err)
 	}
-	p.router.forward(&nats.Msg{Reply: "_INBOX.late", Data: []byte("{}")}, "mail", 1)
+	p.direct.forward(&nats.Msg{Reply: "_INBOX.late", Data: []byte("{}")}, "mail", 1)
 	m := <-received
 	p.local.Ingest.Expire(time.Now().Add(4 * time.Second))
 	if n := p.inFlight.count.Load(); n != 1 {

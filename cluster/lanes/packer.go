@@ -32,22 +32,11 @@ type packer struct {
 // add sends a job, or queues it for the next message.
 func (k *packer) add(d *pendingPublish) {
 	k.mu.Lock()
-	if !job.Packable(d.key, d.body) { // it has a message of its own, after those that wait already
-		var failed []failedPublish
-		for len(k.waiting) > 0 {
-			failed = append(failed, k.send(k.fitting())...)
-		}
-		k.waiting = append(k.waiting, d)
-		failed = append(failed, k.send(1)...)
-		k.mu.Unlock()
-		fail(failed)
-		return
-	}
 	k.waiting = append(k.waiting, d)
-	k.size += job.PackedSize(d.queue, d.key, d.body)
-	failed := k.sendNext()
+	k.size += d.packedSize
+	failed := k.sendWaiting(d.packedSize == 0)
 	k.mu.Unlock()
-	fail(failed)
+	callAll(failed)
 }
 
 // answered is called after the answer to a message, or once there can be none. If the lane has
@@ -58,17 +47,19 @@ func (k *packer) answered() {
 	}
 	k.mu.Lock()
 	k.inFlight--
-	failed := k.sendNext()
+	failed := k.sendWaiting(false)
 	k.mu.Unlock()
-	fail(failed)
+	callAll(failed)
 }
 
-// sendNext sends the next message if it may be sent now: if none is in flight, or it is full
-// and few are. It returns the jobs that could not be sent. The caller holds k.mu.
-func (k *packer) sendNext() (failed []failedPublish) {
+// sendWaiting sends the jobs that wait and may be sent now: all of them if the last one has a
+// message of its own, which gains nothing by waiting; otherwise a message if none is in flight,
+// or full messages while few are. It returns functions that tell callers that their jobs could
+// not be sent. The caller holds k.mu.
+func (k *packer) sendWaiting(all bool) (failed []func()) {
 	for len(k.waiting) > 0 {
 		full := len(k.waiting) >= job.MaxPacked || k.size >= job.MaxPackedBytes
-		if k.inFlight > 0 && !(full && k.inFlight < maxPackedInFlight) {
+		if !all && k.inFlight > 0 && !(full && k.inFlight < maxPackedInFlight) {
 			break
 		}
 		failed = append(failed, k.send(k.fitting())...)
@@ -81,7 +72,7 @@ func (k *packer) sendNext() (failed []failedPublish) {
 func (k *packer) fitting() (count int) {
 	size := 0
 	for _, d := range k.waiting[:min(len(k.waiting), job.MaxPacked)] {
-		if size += job.PackedSize(d.queue, d.key, d.body); count > 0 && size > job.MaxPackedBytes {
+		if size += d.packedSize; count > 0 && (d.packedSize == 0 || size > job.MaxPackedBytes) {
 			break
 		}
 		count++
@@ -89,45 +80,40 @@ func (k *packer) fitting() (count int) {
 	return count
 }
 
-// failedPublish is a job that could not be sent.
-type failedPublish struct {
-	*pendingPublish
-	err error
-}
-
-// fail reports to the callers of jobs that they could not be sent.
-func fail(failed []failedPublish) {
-	for _, d := range failed {
-		d.finish(Ack{}, d.err)
+// callAll calls each of the functions.
+func callAll(fns []func()) {
+	for _, fn := range fns {
+		fn()
 	}
 }
 
-// send sends the first count of the waiting jobs, which must fit, in one message. It returns those
-// that cannot be sent, and those whose time is over. The message has the time that its youngest
-// job has left: one that was sent to another lane before must not make it fail for the others.
-// The caller holds k.mu.
-func (k *packer) send(count int) (failed []failedPublish) {
+// send sends the first count of the waiting jobs, which must fit, in one message. It returns
+// functions that tell the callers of those that cannot be sent, and of those whose time is over.
+// The message has the time that its youngest job has left: one that was sent to another lane
+// before must not make it fail for the others. The caller holds k.mu.
+func (k *packer) send(count int) (failed []func()) {
 	now, latest := time.Now(), time.Time{}
 	jobs := make([]*pendingPublish, 0, count)
+	size := 0
 	for _, d := range k.waiting[:count] {
-		k.size -= job.PackedSize(d.queue, d.key, d.body)
+		k.size -= d.packedSize
 		deadline := d.started.Add(k.p.local.Config.PublishTimeout)
 		if !now.Before(deadline) {
-			failed = append(failed, failedPublish{d, &job.UnavailableError{Reason: "no lane answered in time", RetryAfter: time.Second}})
+			failed = append(failed, func() { d.fail("no lane answered in time") })
 			continue
 		}
-		if jobs = append(jobs, d); deadline.After(latest) {
+		jobs, size = append(jobs, d), size+d.packedSize
+		if deadline.After(latest) {
 			latest = deadline
 		}
 	}
-	k.waiting, k.size = k.waiting[count:], max(k.size, 0)
-	if len(k.waiting) == 0 {
-		k.waiting, k.size = nil, 0 // frees the memory
+	if k.waiting = k.waiting[count:]; len(k.waiting) == 0 {
+		k.waiting = nil // frees the memory
 	}
 	if len(jobs) == 0 {
 		return failed
 	}
-	m := k.message(jobs)
+	m := k.message(jobs, size)
 	reply := &laneReply{packer: k, jobs: jobs, sent: now, lastTaken: k.p.state.lastSeq[k.lane].Load()}
 	deadline := now.Add(k.p.state.timeout(k.lane))
 	if latest.Before(deadline) {
@@ -139,21 +125,18 @@ func (k *packer) send(count int) (failed []failedPublish) {
 	k.inFlight++
 	if err := inbox.Conn.PublishMsg(m); err != nil && inbox.Cancel(token) { // otherwise the handler is called
 		k.inFlight--
+		err = embedded.PublishError(err)
 		for _, d := range jobs {
-			failed = append(failed, failedPublish{d, embedded.PublishError(err)})
+			failed = append(failed, func() { d.finish(Ack{}, err) })
 		}
 	}
 	return failed
 }
 
-// message returns the message that stores jobs in the lane.
-func (k *packer) message(jobs []*pendingPublish) *nats.Msg {
+// message returns the message that stores jobs in the lane. They take at most size bytes.
+func (k *packer) message(jobs []*pendingPublish, size int) *nats.Msg {
 	if len(jobs) == 1 {
 		return jobs[0].msg(k.lane)
-	}
-	size := 0
-	for _, d := range jobs {
-		size += job.PackedSize(d.queue, d.key, d.body)
 	}
 	data := make([]byte, 0, size)
 	for _, d := range jobs {
