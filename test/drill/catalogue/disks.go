@@ -180,12 +180,16 @@ func snapshots(n *drill.Node) (latest string, writing bool) {
 	for _, d := range found {
 		if strings.HasSuffix(d.Name(), ".tmp") {
 			writing = true
-		} else {
-			latest = max(latest, d.Name())
+		} else if taken(d.Name()) > taken(latest) {
+			latest = d.Name()
 		}
 	}
 	return latest, writing
 }
+
+// taken returns when the snapshot with a name "<term>-<index>-<milliseconds>" was taken, as
+// digits whose number does not change. Names do not sort by it: 648 is after 1154.
+func taken(snapshot string) string { return snapshot[strings.LastIndexByte(snapshot, '-')+1:] }
 
 // The sizes of disks that fill up, in bytes. A node refuses jobs when less than a
 // tenth of its disk is free, and gives up the authority below a twentieth.
