@@ -161,10 +161,12 @@ func (c *Cluster) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Ve
 			v.Completed++
 			v.judgeEnded(id, open)
 		}))
-		must.Do(c.eachEnded(ctx, n, queue, "failed", func(id job.ID) {
-			v.Failed++
-			v.judgeEnded(id, open)
-		}))
+		for _, state := range []string{"failed", "cancelled"} {
+			must.Do(c.eachEnded(ctx, n, queue, state, func(id job.ID) {
+				v.Failed++
+				v.judgeEnded(id, open)
+			}))
+		}
 		v.Lost += len(open)
 	}
 	return completed

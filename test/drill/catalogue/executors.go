@@ -287,7 +287,7 @@ func cancelHanging(s *drill.Harness) {
 	awaitState(s, id, "active")
 	asked := time.Now()
 	s.Ask("job.cancel", map[string]any{"id": id}, nil)
-	awaitState(s, id, "failed")
+	awaitState(s, id, "cancelled")
 	s.Target("a cancelled job that ignores the cancel ends after", time.Since(asked), killSoon)
 	began := time.Now()
 	again := &drill.Load{Queue: drill.RunnerQueue, Prefix: "after", Function: "demo#echo", Jobs: 1}
