@@ -38,7 +38,7 @@ func (c *ChangeJob) Settings() string {
 // apply changes the job. The dispatch of a waiting job that is to start later ends as
 // failed; its next one is queued when it is due.
 func (c *ChangeJob) apply(l *Ledger) Result {
-	old := l.jobs.byID[c.Job]
+	old := l.jobs.find(c.Job)
 	switch {
 	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
@@ -92,12 +92,7 @@ func (r *storedJob) runAt(at, now int64) {
 // setDue makes the job due at a time, in Unix nanoseconds, which is also the time at which
 // it is to run.
 func (r *storedJob) setDue(at int64) {
-	changed := options{}
-	if r.options != nil {
-		changed = *r.options
-	}
-	r.due, changed.runAt = at, at
-	r.options = &changed
+	r.due, r.options.runAt = at, at
 }
 
 // extendKeys holds the unique keys of a job that is to start later at least until it is

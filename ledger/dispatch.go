@@ -40,19 +40,17 @@ func (c *Place) apply(l *Ledger) Result {
 // returns false and changes nothing if the job's state, a pause or a limit no
 // longer permits that.
 func (d *dispatches) place(placement *Placement) bool {
-	old := d.jobs.byID[placement.Job]
+	old := d.jobs.find(placement.Job)
 	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() {
 		return false
 	}
 	next := *old
 	next.state = job.Active
 	next.attempt++
-	next.run = &run{
-		executor: d.internExecutor(executor{node: placement.Node, channel: placement.Channel, incarnation: placement.Incarnation}),
-		fence:    d.fence(), epoch: d.epoch, started: d.now,
-	}
-	if old.run != nil {
-		next.run.failure = old.run.failure
+	next.run = run{
+		runRecord: runRecord{fence: d.fence(), epoch: d.epoch, started: d.now},
+		executor:  executor{node: placement.Node, channel: placement.Channel, incarnation: placement.Incarnation},
+		end:       end{failure: old.run.failure},
 	}
 	d.store(old, &next)
 	d.releaseUntil(old, untilStart)
@@ -73,7 +71,7 @@ func (c *Settle) apply(l *Ledger) Result {
 // verdict to its job. A settlement of a dispatch that is not the job's current
 // one, or of an executor that no longer has the dispatch, changes nothing.
 func (d *dispatches) settle(settlement *Settlement) Settled {
-	old := d.jobs.byID[settlement.Job]
+	old := d.jobs.find(settlement.Job)
 	if old == nil || old.n != settlement.N || old.state != job.Active {
 		return d.settleStale(old, settlement)
 	}
@@ -89,14 +87,12 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 	}
 
 	verdict, reason := settlement.Next, settlement.Reason
-	failedRun := *old.run
-	failedRun.failure = d.failure(reason, settlement.Fault)
-	next.run = &failedRun
+	next.run.failure = d.failure(reason, settlement.Fault)
 	cancelled := old.flags&cancelling != 0
 	if cancelled {
 		reason = job.ReasonCancelled
 	}
-	d.emitFailure(old, reason, failedRun.failure.kind)
+	d.emitFailure(old, reason, next.run.failure.kind)
 	switch {
 	case cancelled:
 		d.end(old, &next, job.Cancelled, reason, settlement.Fault)
@@ -115,12 +111,10 @@ func (d *dispatches) complete(old, next *storedJob, settlement *Settlement) {
 	next.state, next.due, next.flags = job.Completed, d.now, old.flags&guarded
 	d.releaseUntil(old, untilEnd)
 	if size := job.ResultSize(settlement.Result.Data, settlement.Blob, settlement.Dropped); size > 0 {
-		lastRun := *old.run
-		lastRun.resultSize = size
-		lastRun.result = d.addResult(ResultItem{
+		next.run.resultSize = size
+		next.run.result = d.addResult(ResultItem{
 			Job: old.id, N: old.n, Queue: old.queue.name, Value: settlement.Result, Blob: settlement.Blob, Dropped: settlement.Dropped,
 		})
-		next.run = &lastRun
 	}
 	d.store(old, next)
 }
@@ -179,8 +173,9 @@ func (d *dispatches) promote() {
 		if !ok || earliest.at > d.now {
 			return
 		}
-		next := *earliest.job
-		d.enqueue(earliest.job, &next)
+		old := d.jobs.at(earliest.number)
+		next := *old
+		d.enqueue(old, &next)
 	}
 }
 
@@ -193,9 +188,6 @@ func (d *dispatches) fail(old, next *storedJob, reason string, fault *job.Fault)
 
 // end ends a job as failed or cancelled: it replaces old by next, whose run it may change.
 func (d *dispatches) end(old, next *storedJob, state job.State, reason string, fault *job.Fault) {
-	if next.run == nil {
-		next.run = &run{executor: noExecutor}
-	}
 	next.run.failure = d.failure(reason, fault)
 	next.state, next.due, next.flags = state, d.now, old.flags&guarded
 	d.releaseUntil(old, untilEnd)
@@ -206,27 +198,25 @@ func (d *dispatches) end(old, next *storedJob, state job.State, reason string, f
 // changes nothing and succeeds; a dispatch that is not active has lost its
 // lease.
 func (c *MoveDispatch) apply(l *Ledger) Result {
-	old := l.jobs.byID[c.Job]
+	old := l.jobs.find(c.Job)
 	if old == nil || old.n != c.N || old.state != job.Active {
 		return Result{Err: job.ErrLeaseLost}
 	}
-	movedRun := *old.run
-	movedRun.executor = l.internExecutor(executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
-	if *movedRun.executor == *old.run.executor {
+	next := *old
+	next.run.executor = executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation}
+	if next.run.executor == old.run.executor {
 		return Result{State: job.Active}
 	}
-	next := *old
-	next.run = &movedRun
 	next.flags |= moved
 	l.store(old, &next)
-	l.emit(Event{Kind: WorkerRecovered, A: movedRun.channel, B: job.RecoveredResumed})
+	l.emit(Event{Kind: WorkerRecovered, A: next.run.channel, B: job.RecoveredResumed})
 	return Result{State: job.Active}
 }
 
 // apply marks an active job, whose executor is then asked to stop, or ends any
 // other unfinished job.
 func (c *CancelJob) apply(l *Ledger) Result {
-	old := l.jobs.byID[c.Job]
+	old := l.jobs.find(c.Job)
 	switch {
 	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
@@ -240,11 +230,6 @@ func (c *CancelJob) apply(l *Ledger) Result {
 	by.Reason = cmp.Or(by.Reason, c.Reason)
 	l.actOnJob(by, "job.cancel", old)
 	next := *old
-	next.run = &run{executor: noExecutor}
-	if old.run != nil {
-		lastRun := *old.run
-		next.run = &lastRun
-	}
 	if c.Type != "" {
 		if old.state == job.Waiting {
 			l.emitUnstartedFailure(old, c.Reason, c.Type)
@@ -279,7 +264,7 @@ func (d *dispatches) cancellation(by Actor) *cancellation {
 
 // apply deletes the job. A waiting job's dispatch ends as failed.
 func (c *RemoveJob) apply(l *Ledger) Result {
-	stored := l.jobs.byID[c.Job]
+	stored := l.jobs.find(c.Job)
 	switch {
 	case stored == nil:
 		return Result{Err: job.ErrJobNotFound}
@@ -298,7 +283,7 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 // ended is only in the history. It refuses a job whose record is not valid or may have been
 // purged, and a dispatch number that is not the job's last one.
 func (c *RetryJob) apply(l *Ledger) Result {
-	old := l.jobs.byID[c.Job]
+	old := l.jobs.find(c.Job)
 	switch {
 	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
@@ -313,7 +298,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 		return Result{Err: err, State: old.state}
 	}
 	switch {
-	case old.blobOwner().IsZero():
+	case old.options.blobOwner.IsZero():
 	case old.state == job.Cancelled: // its body may be being removed
 		return Result{Err: job.ErrRecordReclaimed, State: old.state}
 	case c.AsOf < l.released:
@@ -328,7 +313,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	}
 	l.actOnJob(c.By, "job.retry", old)
 	l.revived = l.index
-	next.losses, next.flags, next.run = 0, old.flags&guarded, nil
+	next.losses, next.flags, next.run = 0, old.flags&guarded, run{}
 	next.setDue(l.now)
 	if !c.KeepAttempts {
 		next.attempt = 0

@@ -47,8 +47,9 @@
 // current epoch, or it is refused. An outcome is matched with its dispatch by
 // job and number, whatever the epoch in which the dispatch was placed.
 //
-// Memory: a job is one immutable record, replaced when the job changes; ids and
-// names are shared. The trees that a snapshot needs are copy-on-write, so
+// Memory: the parts of a job are in tables (table.go) and indexes, which refer to them by
+// number and have no pointers; names are shared. A command loads a job into a
+// storedJob, and stores it changed. Tables and trees are copy-on-write, so
 // [Ledger.Copy] takes microseconds and reading the copy does not block the
 // ledger.
 package ledger

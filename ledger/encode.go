@@ -79,8 +79,8 @@ func (c *codec) ledger(l *Ledger) {
 func (c *codec) jobs(d *dispatches) {
 	active := make(map[string][]*storedJob) // by queue name
 	for item := range d.active.Scan {
-		name := item.job.queue.name
-		active[name] = append(active[name], item.job)
+		stored := d.jobs.at(item.number)
+		active[stored.queue.name] = append(active[stored.queue.name], stored)
 	}
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
@@ -92,7 +92,7 @@ func (c *codec) jobs(d *dispatches) {
 		for _, inState := range q.counts {
 			count += inState
 		}
-		each(c, count, q.stored(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled), func(stored *storedJob) {
+		each(c, count, d.jobs.stored(q, active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled), func(stored *storedJob) {
 			c.record(stored, &d.jobs)
 			if c.decoding() {
 				stored.queue = q
@@ -113,7 +113,7 @@ func (c *codec) retention(r *job.Retention) {
 // state that no stored job has fails with errCorrupt.
 func (c *codec) addJob(d *dispatches, decoded *storedJob) {
 	switch state := decoded.state; {
-	case state == job.New, int(state) >= job.States, state == job.Active && decoded.run == nil:
+	case state == job.New, int(state) >= job.States, state == job.Active && decoded.run == run{}:
 		c.fail(errCorrupt)
 		return
 	case state == job.Waiting:
@@ -124,14 +124,14 @@ func (c *codec) addJob(d *dispatches, decoded *storedJob) {
 	d.store(nil, decoded)
 }
 
-// stored returns an iterator over the queue's waiting jobs by class in start
+// stored returns an iterator over a queue's waiting jobs by class in start
 // order, then the active jobs that the caller passes, then those in the other
 // states by time of acceptance.
-func (q *queue) stored(active []*storedJob, states ...job.State) iter.Seq[*storedJob] {
+func (j *jobs) stored(q *queue, active []*storedJob, states ...job.State) iter.Seq[*storedJob] {
 	return func(yield func(*storedJob) bool) {
 		for _, wl := range q.waitlists.Scan {
 			for item := range wl.jobs.Scan {
-				if !yield(item.job) {
+				if !yield(j.at(item.number)) {
 					return
 				}
 			}
@@ -146,7 +146,7 @@ func (q *queue) stored(active []*storedJob, states ...job.State) iter.Seq[*store
 				continue
 			}
 			for item := range q.lists[state].Scan {
-				if !yield(item.job) {
+				if !yield(j.at(item.number)) {
 					return
 				}
 			}
@@ -154,34 +154,26 @@ func (q *queue) stored(active []*storedJob, states ...job.State) iter.Seq[*store
 	}
 }
 
-// record encodes or decodes a job except its queue. A decoded job shares names
-// and executors with the others.
+// record encodes or decodes a job except its queue. A decoded job shares names with the others.
 func (c *codec) record(stored *storedJob, shared *jobs) {
 	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
 		&stored.priority, (*uint8)(&stored.state), &stored.losses, (*uint8)(&stored.flags))
-	if c.decoding() {
-		stored.function = shared.intern(stored.function)
-	}
-	if optional(c, &stored.options) {
-		o := stored.options
+	hasOptions := stored.options != options{}
+	if c.bool(&hasOptions); hasOptions {
+		o := &stored.options
 		c.fields(&o.runAt, &o.maxAttempts, &o.timeout, &o.retryInterval, &o.resultTTL, &o.blobOwner)
-		if optional(c, &o.retryOnTimeout) {
-			c.fields(o.retryOnTimeout)
+		retry := o.retryOnTimeout.value()
+		if optional(c, &retry) {
+			c.fields(retry)
 		}
+		o.retryOnTimeout = choiceOf(retry)
 	}
-	if !optional(c, &stored.run) {
+	run := &stored.run
+	hasRun := stored.runNumber != 0
+	if c.bool(&hasRun); !hasRun {
 		return
 	}
-
-	run := stored.run
-	executor := run.executor
-	if c.decoding() {
-		executor = &c.executor
-	}
-	c.fields((*name)(&executor.node), (*name)(&executor.channel), &executor.incarnation, &run.fence, &run.epoch, &run.started, &run.result, &run.resultSize)
-	if c.decoding() {
-		run.executor = shared.internExecutor(*executor)
-	}
+	c.fields((*name)(&run.node), (*name)(&run.channel), &run.incarnation, &run.fence, &run.epoch, &run.started, &run.result, &run.resultSize)
 	if optional(c, &run.cancellation) {
 		c.fields((*name)(&run.cancellation.by.Name), (*string)(&run.cancellation.by.Door), &run.cancellation.by.Reason, &run.cancellation.at)
 	}

@@ -31,7 +31,7 @@ type JobDiagnosis struct {
 // Diagnose returns the diagnosis of a job; ok is false if the ledger has no
 // such job.
 func (d *dispatches) Diagnose(id job.ID) (diagnosis JobDiagnosis, ok bool) {
-	stored := d.jobs.byID[id]
+	stored := d.jobs.find(id)
 	if stored == nil {
 		return JobDiagnosis{}, false
 	}
@@ -41,12 +41,12 @@ func (d *dispatches) Diagnose(id job.ID) (diagnosis JobDiagnosis, ok bool) {
 	}
 	diagnosis.View, diagnosis.Result = stored.view()
 	diagnosis.PausedSince, _ = d.PausedSince(stored.queue.name)
-	if o := stored.options; o != nil && o.runAt != 0 {
-		diagnosis.RequestedAt = time.Unix(0, o.runAt).UTC()
+	if at := stored.options.runAt; at != 0 {
+		diagnosis.RequestedAt = time.Unix(0, at).UTC()
 	}
 	switch stored.state {
 	case job.Delayed:
-		diagnosis.Retrying = stored.run != nil && stored.run.started > 0
+		diagnosis.Retrying = stored.run.started > 0
 	case job.Waiting:
 		d.diagnoseOrder(stored, &diagnosis)
 	case job.Active:
@@ -72,12 +72,12 @@ func (g *guards) holdsDebounce(stored *storedJob) bool {
 // diagnoseOrder sets which waiting jobs start before or may start before a waiting job:
 // those in its own waitlist and, for executors that serve a whole queue, jobs with and
 // without a function.
-func (qs *queues) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
+func (j *jobs) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
 	q, classes := stored.queue, []string{Class(stored.function)}
 	if !ofRunner(classes[0]) {
 		classes = []string{ClassPlain, ClassBare}
 	}
-	first := orderItem{orderKey(stored.priority, 0), new(storedJob)} // of its priority
+	first := orderItem{key: orderKey(stored.priority, 0)} // of its priority
 	for _, class := range classes {
 		wl, ok := q.waitlists.Get(class)
 		if !ok {
@@ -86,7 +86,7 @@ func (qs *queues) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
 		diagnosis.Ahead += wl.rank(stored.order())
 		diagnosis.AheadHigher += wl.rank(first)
 		for lower := stored.priority; lower > 0; {
-			head, ok := qs.FirstWaitingJob(q.name, class, lower-1)
+			head, ok := j.FirstWaitingJob(q.name, class, lower-1)
 			if !ok {
 				break
 			}
@@ -120,8 +120,8 @@ func (j *jobs) ActiveInQueue(queue string, limit int) (dispatches []ActiveDispat
 		if len(dispatches) >= limit {
 			break
 		}
-		if item.job.queue.name == queue {
-			dispatches = append(dispatches, item.job.activeDispatch())
+		if j.queueOf(item.number).name == queue {
+			dispatches = append(dispatches, j.at(item.number).activeDispatch())
 		}
 	}
 	return dispatches
@@ -136,8 +136,8 @@ type WaitlistHead struct {
 
 // WaitlistHeads returns the heads of up to limit waitlists of a queue that are
 // not empty, in the order of their classes.
-func (qs *queues) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
-	q := qs.get(queue)
+func (j *jobs) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
+	q := j.queues.get(queue)
 	if q == nil {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (qs *queues) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) 
 			break
 		}
 		if first, ok := wl.jobs.Min(); ok {
-			heads = append(heads, WaitlistHead{first.job.waitingJob(), class, wl.jobs.Len()})
+			heads = append(heads, WaitlistHead{j.at(first.number).waitingJob(), class, wl.jobs.Len()})
 		}
 	}
 	return heads
@@ -154,9 +154,9 @@ func (qs *queues) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) 
 
 // OldestWaitingJob returns the waiting job of a queue that was accepted first;
 // ok is false without one. Its cost does not grow with the number of jobs.
-func (qs *queues) OldestWaitingJob(queue string) (oldest WaitingJob, ok bool) {
-	if q := qs.get(queue); q != nil {
-		for stored := range q.byAcceptance {
+func (j *jobs) OldestWaitingJob(queue string) (oldest WaitingJob, ok bool) {
+	if q := j.queues.get(queue); q != nil {
+		for stored := range j.byAcceptance(q) {
 			return stored.waitingJob(), true
 		}
 	}
@@ -179,8 +179,8 @@ func (j *jobs) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok
 
 	examined := 0
 	for item := range j.due.Scan {
-		if item.job.queue.name == queue {
-			return item.job.id, time.Unix(0, item.at).UTC(), notBefore, true
+		if j.queueOf(item.number).name == queue {
+			return item.id, time.Unix(0, item.at).UTC(), notBefore, true
 		}
 		notBefore = time.Unix(0, item.at).UTC()
 		examined++
@@ -196,8 +196,8 @@ func (j *jobs) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok
 		return id, at, notBefore, false
 	}
 	for item := range list.Scan {
-		if due := time.Unix(0, item.job.due).UTC(); !ok || due.Before(at) {
-			id, at, ok = item.job.id, due, true
+		if due := time.Unix(0, j.records.get(item.number).due).UTC(); !ok || due.Before(at) {
+			id, at, ok = item.id, due, true
 		}
 	}
 	return id, at, notBefore, ok

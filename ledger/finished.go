@@ -129,7 +129,7 @@ func (f *finished) add(stored *storedJob) {
 	if q.ended == nil {
 		q.ended = btree.NewBTreeGOptions(timeLess, treeOptions)
 	}
-	q.ended.Set(timeItem{stored.due, stored})
+	q.ended.Set(stored.byDue())
 	_, count := f.order(q)
 	*count++
 	f.update(q)
@@ -138,7 +138,7 @@ func (f *finished) add(stored *storedJob) {
 // remove removes a finished job.
 func (f *finished) remove(stored *storedJob) {
 	q := stored.queue
-	q.ended.Delete(timeItem{stored.due, stored})
+	q.ended.Delete(stored.byDue())
 	_, count := f.order(q)
 	*count--
 	f.update(q)
@@ -201,27 +201,27 @@ func (f *finished) setLimits(limits finishedLimits) {
 	}
 }
 
-// next returns the job whose record is to be removed next, nil if none is to be removed
+// next returns the number of the record that is to be removed next, 0 if none is to be removed
 // at the time now. Without a setting of their own, queues lose their oldest records
 // together.
-func (f *finished) next(now int64) *storedJob {
+func (f *finished) next(now int64) (number uint32) {
 	if first, ok := f.shared.Min(); ok && (f.sharedCount > f.limits.count || now-first.at >= f.limits.age) {
 		return first.queue.oldestFinished()
 	}
 	if first, ok := f.own.Min(); ok && (f.ownCount > job.MaxFinished || first.at <= now) {
 		return first.queue.oldestFinished()
 	}
-	return nil
+	return 0
 }
 
 // PruneDue reports whether the next entry will remove records of finished jobs. It must not
 // be called on a copy.
-func (d *dispatches) PruneDue() bool { return d.finished.next(d.now) != nil }
+func (d *dispatches) PruneDue() bool { return d.finished.next(d.now) != 0 }
 
-// oldestFinished returns the queue's first finished job; there must be one.
-func (q *queue) oldestFinished() *storedJob {
+// oldestFinished returns the number of the queue's first finished job; there must be one.
+func (q *queue) oldestFinished() uint32 {
 	oldest, _ := q.ended.Min()
-	return oldest.job
+	return oldest.number
 }
 
 // FinishedStats describes the records of finished jobs.

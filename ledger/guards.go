@@ -185,7 +185,7 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 
 	var replaced *storedJob // the job whose content the record replaces, or nil
 	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
-		replaced = in.jobs.byID[held.job]
+		replaced = in.jobs.find(held.job)
 	}
 	if held := in.holder(j.Guards.Unique, in.now); held != nil && (replaced == nil || held.job != replaced.id) {
 		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}
@@ -203,7 +203,7 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 	}
 
 	decision := in.decideUnguarded(j, identity, createQueues)
-	if added := in.jobs.byID[j.ID]; added != nil {
+	if added := in.jobs.find(j.ID); added != nil {
 		in.holdFor(added, j.Guards, in.now)
 	}
 	return decision
@@ -236,9 +236,9 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 	if old.state == job.Waiting {
 		in.emitUnstartedFailure(old, reasonDebounced, "")
 	}
-	in.store(old, next)
+	in.store(old, &next)
 	in.releaseUntil(old, 0)
-	in.holdFor(next, j.Guards, in.now)
+	in.holdFor(&next, j.Guards, in.now)
 	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: j.Queue}
 }
 
@@ -254,8 +254,8 @@ const (
 // job.
 func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 	refused := &storedJob{
-		id:    job.RecordID(identity, j.Position, j.Accepted),
-		queue: &queue{name: j.Queue}, function: j.Function, n: 1,
+		record: record{id: job.RecordID(identity, j.Position, j.Accepted), n: 1},
+		queue:  &queue{name: j.Queue}, function: j.Function,
 	}
 	in.emitDispatch(refused, DispatchQueued, refused.function)
 	in.emitUnstartedFailure(refused, reasonRateLimited, "")
@@ -278,7 +278,7 @@ func (c *codec) guards(d *dispatches) {
 		if !c.decoding() {
 			return
 		}
-		holder := d.jobs.byID[held.job]
+		holder := d.jobs.find(held.job)
 		validHolder := held.rate || holder != nil && holder.flags&guarded != 0 || holder == nil && held.until < untilEnd
 		if d.guards.byKey[held.key] != nil || !validHolder {
 			c.fail(errCorrupt)

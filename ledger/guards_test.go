@@ -23,12 +23,12 @@ func checkGuards(l *Ledger) error {
 			return err == nil
 		}
 		jobs[h.job]++
-		r := l.jobs.byID[h.job]
+		r := l.jobs.find(h.job)
 		_, indexed := l.guards.byJob.Get(h)
 		switch {
 		case !indexed || jobs[h.job] > 2 || r == nil && h.until >= untilEnd || r != nil && r.flags&guarded == 0:
 			err = fmt.Errorf("key %x is held by job %s: %+v", h.key, h.job, r)
-		case h.until == untilStart && (r.run != nil || r.state != job.Waiting && r.state != job.Delayed):
+		case h.until == untilStart && (r.run != run{} || r.state != job.Waiting && r.state != job.Delayed):
 			err = fmt.Errorf("key %x is held until the start of %s, which has started or ended: %+v", h.key, h.job, r)
 		case h.until == untilEnd && r.state.Ended():
 			err = fmt.Errorf("key %x is held until the end of %s, which has ended: %+v", h.key, h.job, r)
@@ -128,7 +128,7 @@ func (c keyClaims) check(l *Ledger) error {
 	for key, holders := range c {
 		live := 0
 		for id, until := range holders {
-			if l.jobs.byID[id] == nil || until <= l.now {
+			if l.jobs.find(id) == nil || until <= l.now {
 				delete(holders, id) // a released key does not become held again
 			} else {
 				live++

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -29,7 +28,7 @@ type idSlab struct {
 const (
 	offsetBits = 12
 	slabSize   = 1 << offsetBits // ids
-	slabBits   = 15
+	slabBits   = placeBits - offsetBits
 	maxSlabs   = 1 << slabBits // a ring of more ids, 130 million, loses the oldest
 
 	// Few ids are forgotten in time, too: a slab takes ids for at most slabSpan,
@@ -38,7 +37,7 @@ const (
 	maxShortSlabs = 1024
 )
 
-func newIDRing() *idRing { return &idRing{index: &idIndex{seed: maphash.MakeSeed()}} }
+func newIDRing() *idRing { return &idRing{index: newIDIndex()} }
 
 func (g *idRing) copy() *idRing { return &idRing{slabs: slices.Clone(g.slabs), size: g.size} }
 
@@ -82,134 +81,45 @@ func (g *idRing) removeOldest() {
 	g.first++
 }
 
-// idIndex finds the ids of a ring. It is a hash table with open addressing and
-// linear probing, in many shards, so that it grows in small steps. A slot is 0 if
-// it is free. Otherwise it consists of a tag, which is a few bits of the id's hash
-// and not 0, the number of a slab, and an offset in the slab. Slots of ids that the
-// ring has removed are recognized by the slab's number and used for other ids.
-//
-// The hash has a random seed, so that producers cannot choose ids that collide.
-// What the index finds does not depend on the seed.
-type idIndex struct {
-	seed   maphash.Seed
-	shards [1 << shardBits]idShard
-}
-
-type idShard struct {
-	slots []uint32
-	used  int // number of slots that are not 0
-}
-
-const (
-	shardBits = 10
-	tagShift  = slabBits + offsetBits
-	maxTag    = 1<<(32-tagShift) - 1
-)
-
-// idHash is the hash of an id.
-type idHash uint64
-
-func (x *idIndex) hash(id *job.ID) idHash { return idHash(maphash.Bytes(x.seed, id[:])) }
-
-func (x *idIndex) shard(h idHash) *idShard { return &x.shards[h%(1<<shardBits)] }
-
-// tag returns the tag of slots for an id with the hash.
-func (h idHash) tag() uint32 { return uint32(h>>shardBits)%maxTag + 1 }
-
-// first returns the first of n slots to examine for an id with the hash.
-func (h idHash) first(n int) int { return int(uint64(h>>32) * uint64(n) >> 32) }
-
-// next returns the slot to examine after slot i.
-func (s *idShard) next(i int) int {
-	if i++; i < len(s.slots) {
-		return i
-	}
-	return 0
-}
-
 // has reports whether the ring has an id. It must not be called on a copy.
 func (g *idRing) has(id job.ID) bool {
-	_, ok := g.find(&id)
+	_, ok := g.index.find(g, &id)
 	return ok
 }
 
 // wasRemoved reports whether the ring has the id of a job that a caller has removed. It
 // must not be called on a copy.
 func (g *idRing) wasRemoved(id job.ID) bool {
-	slot, ok := g.find(&id)
+	place, ok := g.index.find(g, &id)
 	if !ok {
 		return false
 	}
-	slab, offset := g.place(slot)
+	slab, offset := g.split(place)
 	_, removed := slices.BinarySearch(g.slabs[slab].removed, uint16(offset))
 	return removed
 }
 
-// find returns the slot of an id.
-func (g *idRing) find(id *job.ID) (slot uint32, ok bool) {
-	h := g.index.hash(id)
-	shard := g.index.shard(h)
-	if shard.used == 0 {
-		return 0, false
-	}
-	for i := h.first(len(shard.slots)); shard.slots[i] != 0; i = shard.next(i) {
-		if slot := shard.slots[i]; slot>>tagShift == h.tag() {
-			if stored := g.at(slot); stored != nil && *stored == *id {
-				return slot, true
-			}
-		}
-	}
-	return 0, false
+// split returns the slab, by its index, and the offset of which a place consists.
+func (g *idRing) split(place uint32) (slab, offset int) {
+	return int((place>>offsetBits - g.first) % maxSlabs), int(place % slabSize)
 }
 
-// place returns the slab, by its index, and the offset that a slot refers to.
-func (g *idRing) place(slot uint32) (slab, offset int) {
-	return int((slot>>offsetBits - g.first) % maxSlabs), int(slot % slabSize)
-}
-
-// at returns the id that a slot refers to, or nil if the ring has removed it.
-func (g *idRing) at(slot uint32) *job.ID {
-	slab, offset := g.place(slot)
+// idAt and ids implement [idStore].
+func (g *idRing) idAt(place uint32) *job.ID {
+	slab, offset := g.split(place)
 	if slab < len(g.slabs) && offset < len(g.slabs[slab].ids) {
 		return &g.slabs[slab].ids[offset]
 	}
 	return nil
 }
 
+func (g *idRing) ids() int { return g.size }
+
 // addToIndex adds the last id of a slab to the index.
 func (g *idRing) addToIndex(slab int) {
 	ids := g.slabs[slab].ids
-	h := g.index.hash(&ids[len(ids)-1])
-	shard := g.index.shard(h)
-	full := shard.used*20 >= len(shard.slots)*17
-	sparse := len(shard.slots) > 64 && len(shard.slots)/8 > g.size>>shardBits
-	if full || sparse {
-		g.rebuild(shard)
-	}
 	number := (g.first + uint32(slab)) % maxSlabs
-	g.put(shard, h, number<<offsetBits|uint32(len(ids)-1))
-}
-
-// put stores a slab's number and an offset in a slot for an id with the hash.
-func (g *idRing) put(shard *idShard, h idHash, place uint32) {
-	i := h.first(len(shard.slots))
-	for shard.slots[i] != 0 && g.at(shard.slots[i]) != nil {
-		i = shard.next(i)
-	}
-	if shard.slots[i] == 0 {
-		shard.used++
-	}
-	shard.slots[i] = h.tag()<<tagShift | place
-}
-
-// rebuild drops the slots of removed ids from a shard and gives it a new size.
-func (g *idRing) rebuild(shard *idShard) {
-	removed := func(slot uint32) bool { return slot == 0 || g.at(slot) == nil }
-	kept := slices.DeleteFunc(shard.slots, removed)
-	*shard = idShard{slots: make([]uint32, max(8, len(kept)*7/4))}
-	for _, slot := range kept {
-		g.put(shard, g.index.hash(g.at(slot)), slot%(1<<tagShift))
-	}
+	g.index.add(g, &ids[len(ids)-1], number<<offsetBits|uint32(len(ids)-1))
 }
 
 // forgottenIDs encodes or decodes the ids of forgotten jobs. Slabs that no ring can

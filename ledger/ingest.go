@@ -119,7 +119,7 @@ func (in *ingestion) ingestJob(j *job.Job, identity string, createQueues bool) I
 // for, unless the job exists already. A record that is rejected becomes a dead
 // letter, and addJob returns the reason.
 func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ingested Ingested, reason string) {
-	if existing := in.jobs.byID[j.ID]; existing != nil {
+	if existing := in.jobs.find(j.ID); existing != nil {
 		if existing.queue.name != j.Queue {
 			reason := "id_conflict: the id names a job of queue " + existing.queue.name
 			in.rejectJob(j, identity, reason)
@@ -144,10 +144,10 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 	added := in.newStoredJob(j, q)
 	if added.due > in.now {
 		added.state = job.Delayed
-		in.store(nil, added)
+		in.store(nil, &added)
 		return IngestedDelayed, ""
 	}
-	in.enqueue(nil, added)
+	in.enqueue(nil, &added)
 	return IngestedWaiting, ""
 }
 
@@ -173,25 +173,20 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 // newStoredJob returns the stored form of an ingested job, with times in Unix
 // nanoseconds. Unless the producer set a start time the job is due, even if the
 // time at which its record was stored is ahead of the ledger's time.
-func (in *ingestion) newStoredJob(j *job.Job, q *queue) *storedJob {
-	stored := &storedJob{
-		id: j.ID, queue: q, function: in.intern(j.Function), accepted: j.Accepted.UnixNano(),
-		priority: min(j.Priority, job.MaxPriority),
+func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
+	stored := storedJob{
+		record: record{id: j.ID, accepted: j.Accepted.UnixNano(), priority: min(j.Priority, job.MaxPriority)},
+		queue:  q, function: j.Function,
+		options: options{
+			maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: choiceOf(j.RetryOnTimeout),
+			resultTTL: j.ResultTTL, blobOwner: j.BlobOwner,
+		},
 	}
 	stored.setPosition(j.Position)
-	hasStartTime := !j.RunAt.IsZero()
-	o := options{
-		maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: j.RetryOnTimeout,
-		resultTTL: j.ResultTTL, blobOwner: j.BlobOwner,
-	}
-	if hasStartTime {
-		stored.due = j.RunAt.UnixNano()
-		o.runAt = stored.due
-	} else {
+	if j.RunAt.IsZero() {
 		stored.due = min(stored.accepted, in.now)
-	}
-	if o != (options{}) {
-		stored.options = new(o) // most jobs have none
+	} else {
+		stored.setDue(j.RunAt.UnixNano())
 	}
 	if g := j.Guards; g != nil && (g.Unique.IsSet() || g.Debounce.IsSet()) {
 		stored.flags = guarded // a rate limit alone is not held by the job
@@ -212,15 +207,15 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) 
 		q = in.queues.get(job.SystemQueue)
 	}
 	stored := &storedJob{
-		id: rejection.ID, queue: q, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
-		priority: job.DefaultPriority, n: 1, flags: malformed,
+		record: record{
+			id: rejection.ID, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
+			priority: job.DefaultPriority, n: 1, flags: malformed,
+		},
+		queue: q, options: options{blobOwner: blobOwner},
 	}
 	stored.setPosition(job.Position{Lane: lane, Seq: rejection.Seq, Index: rejection.Index})
-	if !blobOwner.IsZero() {
-		stored.options = &options{blobOwner: blobOwner}
-	}
 	fault := &job.Fault{Message: rejection.Reason, Type: job.FaultRejected}
-	stored.run = &run{executor: noExecutor, failure: in.failure(rejection.Reason, fault)}
+	stored.run.failure = in.failure(rejection.Reason, fault)
 	in.store(nil, stored)
 
 	reason := "rejected: " + rejection.Reason

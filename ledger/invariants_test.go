@@ -129,15 +129,15 @@ func checkInvariants(l *Ledger) error {
 	want := SnapshotBacklog{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
 	due, active := 0, 0
 	var err error
-	l.jobs.active.Scan(func(item orderItem) bool {
-		if l.jobs.byID[item.job.id] != item.job || item.job.state != job.Active || item.key != item.job.run.fence {
-			err = fmt.Errorf("%s in the active index is not the stored job", item.job.id)
+	l.jobs.active.Scan(func(item fenceItem) bool {
+		if r := l.jobs.at(item.number); !isStored(l, r) || r.state != job.Active || item != r.byFence() {
+			err = fmt.Errorf("%s in the active index is not the stored job", item.id)
 		}
 		return err == nil
 	})
 	l.jobs.due.Scan(func(item timeItem) bool {
-		if l.jobs.byID[item.job.id] != item.job || item.at != item.job.due {
-			err = fmt.Errorf("%s in the index by time is not the stored job", item.job.id)
+		if r := l.jobs.at(item.number); !isStored(l, r) || item != r.byDue() {
+			err = fmt.Errorf("%s in the index by time is not the stored job", item.id)
 		}
 		return err == nil
 	})
@@ -145,20 +145,22 @@ func checkInvariants(l *Ledger) error {
 		return err
 	}
 	bodies, failed := make(map[job.ID]int), make(map[job.ID]int)
-	for id, r := range l.jobs.byID {
-		if owner := r.blobOwner(); !owner.IsZero() && r.state == job.Failed {
+	for number := range l.jobs.records.all {
+		r := l.jobs.at(number)
+		id := r.id
+		if owner := r.options.blobOwner; !owner.IsZero() && r.state == job.Failed {
 			failed[owner]++
 		} else if !owner.IsZero() && r.state != job.Completed && r.state != job.Cancelled {
 			bodies[owner]++
 		}
 		switch {
-		case id != r.id || l.queues.get(r.queue.name) != r.queue:
-			return fmt.Errorf("job %s is indexed as %s in queue %s", id, r.id, r.queue.name)
+		case !isStored(l, r) || l.queues.get(r.queue.name) != r.queue:
+			return fmt.Errorf("job %s is not indexed, or its queue %s", id, r.queue.name)
 		case l.jobs.forgotten.has(id):
 			return fmt.Errorf("job %s is both present and forgotten", id)
 		case r.state == job.Waiting && (r.n == 0 || r.due > l.now):
 			return fmt.Errorf("waiting job %s has dispatch %d and is due in %s", id, r.n, time.Duration(r.due-l.now))
-		case r.state == job.Active && (r.run == nil || r.attempt == 0 || r.attempt > r.n):
+		case r.state == job.Active && (r.run == run{} || r.attempt == 0 || r.attempt > r.n):
 			return fmt.Errorf("job %s is active: %+v", id, r)
 		case r.state != job.Active && r.flags&moved != 0:
 			return fmt.Errorf("job %s is %s, and its dispatch has moved", id, r.state)
@@ -205,12 +207,13 @@ func checkFinished(l *Ledger) error {
 		return fmt.Errorf("limits of finished jobs are %+v, set %+v", f.limits, l.retention)
 	}
 	ended := make(map[*queue]int)
-	for _, r := range l.jobs.byID {
+	for number := range l.jobs.records.all {
+		r := l.jobs.at(number)
 		if !r.state.Ended() {
 			continue
 		}
 		ended[r.queue]++
-		if item, ok := r.queue.ended.Get(timeItem{r.due, r}); !ok || item.job != r {
+		if item, ok := r.queue.ended.Get(r.byDue()); !ok || item.number != number {
 			return fmt.Errorf("finished job %s is not indexed", r.id)
 		}
 	}
@@ -226,7 +229,7 @@ func checkFinished(l *Ledger) error {
 		} else {
 			shared += n
 		}
-		oldest := q.oldestFinished()
+		oldest := l.jobs.at(q.oldestFinished())
 		if l.now-oldest.due >= limits.age {
 			return fmt.Errorf("job %s of queue %s ended %s ago and is kept for %s", oldest.id, q.name, time.Duration(l.now-oldest.due), time.Duration(limits.age))
 		}
@@ -301,8 +304,8 @@ func checkQueues(l *Ledger) error {
 			}
 			wl.jobs.Scan(func(item orderItem) bool {
 				want[job.Waiting]++
-				if l.jobs.byID[item.job.id] != item.job || Class(item.job.function) != class {
-					err = fmt.Errorf("queue %s: %s in a waitlist is not the stored job", q.name, item.job.id)
+				if r := l.jobs.at(item.number); !isStored(l, r) || item != r.order() || Class(r.function) != class {
+					err = fmt.Errorf("queue %s: %s in a waitlist is not the stored job", q.name, r.id)
 				}
 				return true
 			})
@@ -314,8 +317,8 @@ func checkQueues(l *Ledger) error {
 			}
 			list.Scan(func(item timeItem) bool {
 				want[state]++
-				if l.jobs.byID[item.job.id] != item.job || item.job.state != job.State(state) {
-					err = fmt.Errorf("queue %s: %s in the list of %s jobs is not the stored job", q.name, item.job.id, job.State(state))
+				if r := l.jobs.at(item.number); !isStored(l, r) || item != r.byAcceptance() || r.state != job.State(state) {
+					err = fmt.Errorf("queue %s: %s in the list of %s jobs is not the stored job", q.name, item.id, job.State(state))
 				}
 				return true
 			})
@@ -421,10 +424,14 @@ func TestEventChecker_Fails(t *testing.T) {
 		"holder":   func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byJob.Delete(h) },
 		"decision": func(l *Ledger) { l.decisions.list = l.decisions.list[:0] },
 		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
-		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.forgotten.add(r.id, 0, false) },
+		"forgot":   func(l *Ledger) { l.jobs.forgotten.add(anyJob(l).id, 0, false) },
 		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
 		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
-		"replaced": func(l *Ledger) { id, r := anyJob(l); other := *r; l.jobs.byID[id] = &other },
+		"replaced": func(l *Ledger) {
+			r := anyJob(l)
+			l.jobs.byID.remove(&l.jobs, &r.id)
+			l.jobs.byID.add(&l.jobs, &r.id, l.jobs.records.add(r.record))
+		},
 	} {
 		l := fresh()
 		corrupt(l)
@@ -454,9 +461,15 @@ func TestEventChecker_Fails(t *testing.T) {
 	}
 }
 
-func anyJob(l *Ledger) (job.ID, *storedJob) {
-	for id, r := range l.jobs.byID {
-		return id, r
+// isStored reports whether the job is found by its id.
+func isStored(l *Ledger, r *storedJob) bool {
+	number, ok := l.jobs.byID.find(&l.jobs, &r.id)
+	return ok && number == r.number
+}
+
+func anyJob(l *Ledger) *storedJob {
+	for number := range l.jobs.records.all {
+		return l.jobs.at(number)
 	}
 	panic("no job")
 }

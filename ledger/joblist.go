@@ -186,8 +186,9 @@ func (s *JobList) activeOf(queues []*queue) (active map[*queue][]*storedJob) {
 		return nil
 	}
 	for item := range s.ledger.jobs.active.Scan {
-		if of, ok := active[item.job.queue]; ok {
-			active[item.job.queue] = append(of, item.job)
+		q := s.ledger.jobs.queueOf(item.number)
+		if of, ok := active[q]; ok {
+			active[q] = append(of, s.ledger.jobs.at(item.number))
 		}
 	}
 	return active
@@ -202,7 +203,7 @@ func (s *JobList) selects(state job.State) bool {
 // fewer if there are not so many. It merges lists that are each in order: of the active
 // jobs, of those in each other state and, by class and priority, of the waiting ones.
 func (s *JobList) readQueue(q *queue, active []*storedJob, after JobPlace, n int) (read []*storedJob) {
-	m := jobMerge{oldest: s.query.Oldest}
+	m, jobs := jobMerge{oldest: s.query.Oldest}, &s.ledger.jobs
 	add := func(next func(JobPlace, int) []*storedJob) { m.add(next(after, min(n, 4)), next) }
 	if len(active) > 0 {
 		add(m.inMemory(active))
@@ -211,14 +212,14 @@ func (s *JobList) readQueue(q *queue, active []*storedJob, after JobPlace, n int
 		switch state := job.State(state); {
 		case count == 0 || !s.selects(state) || state == job.Active:
 		case state != job.Waiting:
-			add(m.byTime(q.lists[state]))
+			add(m.byTime(jobs, q.lists[state]))
 		default:
 			for class, wl := range q.waitlists.Scan {
 				if s.query.Function != "" && class != Class(s.query.Function) {
 					continue
 				}
 				for _, priority := range wl.priorities() {
-					add(m.byPriority(wl, priority))
+					add(m.byPriority(jobs, wl, priority))
 				}
 			}
 		}
@@ -289,9 +290,9 @@ func (m *jobMerge) next() *storedJob {
 func (wl *waitlist) priorities() (priorities []uint8) {
 	for from := uint64(0); ; {
 		found := false
-		wl.jobs.Ascend(orderItem{from, new(storedJob)}, func(item orderItem) bool {
+		wl.jobs.Ascend(orderItem{key: from}, func(item orderItem) bool {
 			found = true
-			priorities = append(priorities, item.job.priority)
+			priorities = append(priorities, item.priority())
 			return false
 		})
 		if !found {
@@ -328,18 +329,18 @@ func (m *jobMerge) sort(jobs []*storedJob) {
 }
 
 // byTime returns the list of the jobs in a tree by time of acceptance, which may be nil.
-func (m *jobMerge) byTime(tree *btree.BTreeG[timeItem]) func(JobPlace, int) []*storedJob {
+func (m *jobMerge) byTime(jobs *jobs, tree *btree.BTreeG[timeItem]) func(JobPlace, int) []*storedJob {
 	return func(after JobPlace, n int) (read []*storedJob) {
 		if tree == nil {
 			return nil
 		}
 		collect := func(item timeItem) bool {
-			if m.precedes(after, item.job.place()) {
-				read = append(read, item.job)
+			if m.precedes(after, JobPlace{item.at, item.id}) {
+				read = append(read, jobs.at(item.number))
 			}
 			return len(read) < n
 		}
-		pivot := timeItem{after.Accepted, &storedJob{id: after.ID}}
+		pivot := timeItem{at: after.Accepted, id: after.ID}
 		if m.oldest {
 			tree.Ascend(pivot, collect)
 		} else {
@@ -352,13 +353,13 @@ func (m *jobMerge) byTime(tree *btree.BTreeG[timeItem]) func(JobPlace, int) []*s
 // byPriority returns the list of a waitlist's jobs of one priority. The waitlist has those
 // that were accepted at the same time in the order of their records, so they are read
 // together and sorted.
-func (m *jobMerge) byPriority(wl *waitlist, priority uint8) func(JobPlace, int) []*storedJob {
+func (m *jobMerge) byPriority(jobs *jobs, wl *waitlist, priority uint8) func(JobPlace, int) []*storedJob {
 	return func(after JobPlace, n int) (read []*storedJob) {
 		collect := func(item orderItem) bool {
-			stored := item.job
-			if stored.priority != priority {
+			if item.priority() != priority {
 				return false
 			}
+			stored := jobs.at(item.number)
 			if len(read) >= n && stored.accepted != read[len(read)-1].accepted {
 				return false
 			}
@@ -368,14 +369,21 @@ func (m *jobMerge) byPriority(wl *waitlist, priority uint8) func(JobPlace, int) 
 			return true
 		}
 		if from := max(after.Accepted, 0); m.oldest {
-			wl.jobs.Ascend(orderItem{orderKey(priority, from), &storedJob{accepted: from, lane: job.RelocatedLane}}, collect)
+			wl.jobs.Ascend(acceptedAt(priority, from), collect)
 		} else { // sequences begin with 1: no job is at the pivot
 			from := after.Accepted + 1
-			wl.jobs.Descend(orderItem{orderKey(priority, from), &storedJob{accepted: from, lane: job.RelocatedLane}}, collect)
+			wl.jobs.Descend(acceptedAt(priority, from), collect)
 		}
 		m.sort(read)
 		return read
 	}
+}
+
+// acceptedAt returns an item that precedes those of the jobs of a priority that were accepted
+// at a time or later.
+func acceptedAt(priority uint8, at int64) orderItem {
+	first := storedJob{record: record{priority: priority, accepted: at, lane: job.RelocatedLane}}
+	return first.order()
 }
 
 // Len, Less, Swap, Push and Pop implement [heap.Interface].

@@ -15,7 +15,8 @@ import (
 // expectedList returns the jobs that a query selects and the totals, without an index.
 func expectedList(l *Ledger, q *JobQuery) (ids []job.ID, totals [job.States]int) {
 	var selected []*storedJob
-	for _, stored := range l.jobs.byID {
+	for number := range l.jobs.records.all {
+		stored := l.jobs.at(number)
 		if len(q.Queues) > 0 && !slices.Contains(q.Queues, stored.queue.name) {
 			continue
 		}
@@ -151,7 +152,7 @@ func BenchmarkListJobs(b *testing.B) {
 			{"queue", JobQuery{Limit: 50, Queues: []string{"queue-7"}}},
 			{"no such function", JobQuery{Limit: 50, Function: "x", MaxScan: 10_000}},
 		} {
-			b.Run(fmt.Sprintf("jobs=%d/%s", len(l.jobs.byID), q.name), func(b *testing.B) {
+			b.Run(fmt.Sprintf("jobs=%d/%s", l.jobs.records.count, q.name), func(b *testing.B) {
 				var longest []float64
 				var all time.Duration
 				steps := 0

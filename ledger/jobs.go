@@ -10,25 +10,36 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// storedJob is the ledger's form of a job. It is immutable once it is in a
-// tree: a change replaces it, so that copies of the ledger keep the old state.
+// storedJob is a job while it is read or changed. The ledger keeps its parts in tables, see
+// [jobs.load] and [jobs.save].
 type storedJob struct {
-	id       job.ID
+	record
+	number   uint32 // of its record; 0: it is not stored yet
 	queue    *queue // in a copy of the ledger only its name may be read
 	function string
-	accepted int64 // Unix nanoseconds
-	due      int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
-	seq      uint64
-	n        uint32 // number of the last dispatch
-	attempt  uint32 // number of attempts that count
-	lane     uint8
-	priority uint8
-	state    job.State
-	losses   uint8
-	flags    flags
-	index    uint8 // of its record in the message, see [job.Position]
-	options  *options
-	run      *run
+	options  options
+	run      run
+}
+
+// record is what the ledger keeps of every job. It has no pointers, only numbers: 0 stands for
+// what a job does not have.
+type record struct {
+	id             job.ID
+	accepted       int64 // Unix nanoseconds
+	due            int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
+	seq            uint64
+	queueNumber    uint32
+	functionNumber uint32
+	optionsNumber  uint32
+	runNumber      uint32
+	n              uint32 // number of the last dispatch
+	attempt        uint32 // number of attempts that count
+	lane           uint8
+	priority       uint8
+	state          job.State
+	losses         uint8
+	flags          flags
+	index          uint8 // of its record in the message, see [job.Position]
 }
 
 // flags are properties of a stored job.
@@ -43,33 +54,64 @@ const (
 	queueGone                     // with cancelling: its queue is being removed
 )
 
-// options are settings that few jobs have; nil for the others.
+// options are settings that few jobs have; all zero for the others.
 type options struct {
 	runAt          int64
-	maxAttempts    uint32
 	timeout        time.Duration
 	retryInterval  time.Duration
-	retryOnTimeout *bool // see [job.Job.RetryOnTimeout]
 	resultTTL      time.Duration
-	blobOwner      job.ID // see [job.Job.BlobOwner]
+	blobOwner      job.ID // of the blob with the job's body, see [job.Job.BlobOwner]; zero: the body is in the record
+	maxAttempts    uint32
+	retryOnTimeout choice // see [job.Job.RetryOnTimeout]
 }
 
-// blobOwner returns the owner of the blob that the job's body is in, zero if its
-// record contains the body.
-func (r *storedJob) blobOwner() job.ID {
-	if r.options == nil {
-		return job.ID{}
+// choice is an optional bool, without a pointer.
+type choice uint8
+
+const (
+	notChosen choice = iota
+	chosenFalse
+	chosenTrue
+)
+
+func choiceOf(b *bool) choice {
+	switch {
+	case b == nil:
+		return notChosen
+	case *b:
+		return chosenTrue
 	}
-	return r.options.blobOwner
+	return chosenFalse
 }
 
-// run is the executor that runs a job or ran it last, and how that ended.
+// value returns the choice as a new bool, nil if there is none.
+func (c choice) value() *bool {
+	if c == notChosen {
+		return nil
+	}
+	return new(c == chosenTrue)
+}
+
+// run is the executor that runs a job or ran it last, and how that ended; all zero for a job
+// that has not run.
 type run struct {
-	*executor
-	fence, epoch uint64
-	started      int64
-	result       uint64        // number of its result; 0: none
-	resultSize   int64         // bytes
+	runRecord
+	executor
+	end
+}
+
+// runRecord is the part of a run that the ledger keeps without pointers.
+type runRecord struct {
+	fence, epoch   uint64
+	started        int64
+	result         uint64 // number of its result; 0: none
+	resultSize     int64  // bytes
+	executorNumber uint32
+	endNumber      uint32
+}
+
+// end is how runs of a job ended.
+type end struct {
 	failure      *failure      // of its last dispatch that failed; nil: none failed
 	cancellation *cancellation // nil: the job is not cancelled
 }
@@ -98,56 +140,75 @@ func (j *jobs) failure(reason string, fault *job.Fault) *failure {
 	return f
 }
 
-// executor is a worker or a runner process. Its jobs share one value.
+// executor is a worker or a runner process; zero for jobs that ended before they ran.
 type executor struct {
 	node, channel string
 	incarnation   uint64
 }
 
-// noExecutor is the executor of jobs that ended before they ran.
-var noExecutor = new(executor)
+func (e executor) clone() executor {
+	return executor{strings.Clone(e.node), strings.Clone(e.channel), e.incarnation}
+}
 
-// orderItem is a job in an index by start order or by fence.
+// orderItem is a waiting job in the index by start order.
 type orderItem struct {
-	key uint64 // priority and time of acceptance, see orderKey; for active jobs the fence
-	job *storedJob
+	key    uint64 // priority and time of acceptance, see orderKey
+	seq    uint64
+	number uint32
+	nanos  uint16 // nanoseconds of the time of acceptance that are not in the key
+	lane   uint8
+	index  uint8
+}
+
+// fenceItem is an active job in the index by fence.
+type fenceItem struct {
+	fence  uint64
+	id     job.ID
+	number uint32
 }
 
 // timeItem is a job in an index by time.
 type timeItem struct {
-	at  int64 // when it is due, ended or was accepted, in Unix nanoseconds
-	job *storedJob
+	at     int64 // when it is due, ended or was accepted, in Unix nanoseconds
+	id     job.ID
+	number uint32
 }
 
 // jobs holds every job that the ledger has, with its indexes.
 type jobs struct {
 	queues
-	byID      map[job.ID]*storedJob   // nil in a copy
+	records   table[record]
+	options   table[options]
+	runs      table[runRecord]
+	ends      table[end]
+	functions sharedValues[string]
+	executors sharedValues[executor]
+	byID      *idIndex                // numbers of records; nil in a copy
 	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
 	finished  finished                // ended jobs; only its counts in a copy
 	retention RetentionSettings
 	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
 	lines     int                           // number of runner waitlists of all queues
 	forgotten *idRing                       // ids of forgotten jobs, for the dedupe horizon
-	active    *btree.BTreeG[orderItem]      // active jobs by fence; there are few, so no queue has an index of its own
+	active    *btree.BTreeG[fenceItem]      // active jobs by fence; there are few, so no queue has an index of its own
 	names     map[string]string             // shared names, see intern; nil in a copy
-	executors map[executor]*executor        // shared executors; nil in a copy
 	bodies    map[job.ID]int                // how many unfinished jobs need the blobs of an owner; nil in a copy
 	failed    map[job.ID]int                // how many failed jobs would need them if they were retried; nil in a copy
 }
 
 func newJobs() jobs {
 	return jobs{
-		byID:      make(map[job.ID]*storedJob),
+		functions: newSharedValues(strings.Clone),
+		executors: newSharedValues(executor.clone),
+		byID:      newIDIndex(),
 		names:     make(map[string]string),
-		executors: make(map[executor]*executor),
 		bodies:    make(map[job.ID]int),
 		failed:    make(map[job.ID]int),
 		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
 		finished:  newFinished(),
 		waitlists: new(btree.Map[string, *waitlist]),
 		forgotten: newIDRing(),
-		active:    btree.NewBTreeGOptions(activeLess, treeOptions),
+		active:    btree.NewBTreeGOptions(fenceLess, treeOptions),
 	}
 }
 
@@ -157,30 +218,37 @@ func timeLess(a, b timeItem) bool {
 	if a.at != b.at {
 		return a.at < b.at
 	}
-	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
+	return bytes.Compare(a.id[:], b.id[:]) < 0
 }
 
-// orderLess reports whether a starts before b: by priority, then by time of
-// acceptance, then by position in a lane. Relocated records are before those of
-// the lanes, where they once preceded.
+// orderLess reports whether a starts before b: by priority, then by time of acceptance, then
+// by position in a lane. Relocated records are before those of the lanes, where they once
+// preceded. No two jobs have the same position; the numbers only keep both if they had.
 func orderLess(a, b orderItem) bool {
 	switch {
 	case a.key != b.key:
 		return a.key < b.key
-	case a.job.accepted != b.job.accepted:
-		return a.job.accepted < b.job.accepted
+	case a.nanos != b.nanos:
+		return a.nanos < b.nanos
 	}
-	if c := a.job.position().Compare(b.job.position()); c != 0 {
+	if c := a.position().Compare(b.position()); c != 0 {
 		return c < 0
 	}
-	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
+	return a.number < b.number
 }
 
-func activeLess(a, b orderItem) bool {
-	if a.key != b.key {
-		return a.key < b.key
+func (o *orderItem) position() job.Position {
+	return job.Position{Lane: o.lane, Seq: o.seq, Index: o.index}
+}
+
+// priority returns the priority of the job.
+func (o *orderItem) priority() uint8 { return job.MaxPriority - uint8(o.key>>orderTimeBits) }
+
+func fenceLess(a, b fenceItem) bool {
+	if a.fence != b.fence {
+		return a.fence < b.fence
 	}
-	return bytes.Compare(a.job.id[:], b.job.id[:]) < 0
+	return bytes.Compare(a.id[:], b.id[:]) < 0
 }
 
 // orderTimeBits is how many bits of an order key are the time.
@@ -192,7 +260,19 @@ func orderKey(priority uint8, accepted int64) uint64 {
 	return uint64(job.MaxPriority-priority)<<orderTimeBits | uint64(accepted/1000)&(1<<orderTimeBits-1)
 }
 
-func (r *storedJob) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
+// order returns the job's item in the index by start order.
+func (r *storedJob) order() orderItem {
+	return orderItem{
+		key: orderKey(r.priority, r.accepted), nanos: uint16(r.accepted % 1000),
+		lane: r.lane, seq: r.seq, index: r.index, number: r.number,
+	}
+}
+
+// byFence, byAcceptance and byDue return the job's items in the indexes by fence, by time of
+// acceptance, and by the time at which it is due or ended.
+func (r *storedJob) byFence() fenceItem     { return fenceItem{r.run.fence, r.id, r.number} }
+func (r *storedJob) byAcceptance() timeItem { return timeItem{r.accepted, r.id, r.number} }
+func (r *storedJob) byDue() timeItem        { return timeItem{r.due, r.id, r.number} }
 
 // position returns the place of the job's record.
 func (r *storedJob) position() job.Position {
@@ -202,14 +282,101 @@ func (r *storedJob) position() job.Position {
 // setPosition sets the place of the job's record.
 func (r *storedJob) setPosition(p job.Position) { r.lane, r.seq, r.index = p.Lane, p.Seq, p.Index }
 
+// find returns the job with an id, or nil if there is none.
+func (j *jobs) find(id job.ID) *storedJob {
+	stored := new(storedJob)
+	if !j.loadID(stored, &id) {
+		return nil
+	}
+	return stored
+}
+
+// loadID is load for the job with an id. It reports whether there is one. It is not inlined,
+// so that find is: then most callers have the job on their stack.
+//
+//go:noinline
+func (j *jobs) loadID(stored *storedJob, id *job.ID) bool {
+	number, ok := j.byID.find(j, id)
+	if ok {
+		j.load(stored, number)
+	}
+	return ok
+}
+
+// at returns the job whose record has a number.
+func (j *jobs) at(number uint32) *storedJob {
+	stored := new(storedJob)
+	j.load(stored, number)
+	return stored
+}
+
+// queueOf returns the queue of the job whose record has a number. In a copy of the ledger only
+// its name may be read.
+func (j *jobs) queueOf(number uint32) *queue {
+	return *j.queues.numbers.get(j.records.get(number).queueNumber)
+}
+
+// load sets stored, which must be zero, to the job whose record has a number.
+func (j *jobs) load(stored *storedJob, number uint32) {
+	stored.record, stored.number = *j.records.get(number), number
+	stored.queue = j.queueOf(number)
+	stored.function = j.functions.get(stored.functionNumber)
+	if stored.optionsNumber != 0 {
+		stored.options = *j.options.get(stored.optionsNumber)
+	}
+	if stored.runNumber == 0 {
+		return
+	}
+	run := &stored.run
+	run.runRecord = *j.runs.get(stored.runNumber)
+	run.executor = j.executors.get(run.executorNumber)
+	if run.endNumber != 0 {
+		run.end = *j.ends.get(run.endNumber)
+	}
+}
+
+// save stores next in the place of old, which is zero for a new job, and sets its numbers and
+// shared names.
+func (j *jobs) save(old, next *storedJob) {
+	next.queueNumber = next.queue.number
+	next.functionNumber = j.functions.replace(old.functionNumber, old.function, next.function)
+	next.function = j.functions.get(next.functionNumber)
+	next.optionsNumber = put(&j.options, old.optionsNumber, old.options, next.options)
+	run := &next.run
+	run.executorNumber = j.executors.replace(old.run.executorNumber, old.run.executor, run.executor)
+	run.executor = j.executors.get(run.executorNumber)
+	run.endNumber = put(&j.ends, old.run.endNumber, old.run.end, run.end)
+	next.runNumber = put(&j.runs, old.runNumber, old.run.runRecord, run.runRecord)
+	if next.number = old.number; next.number != 0 {
+		*j.records.change(next.number) = next.record
+		return
+	}
+	next.number = j.records.add(next.record)
+	j.byID.add(j, &next.id, next.number)
+}
+
+// remove removes a job that is in no index except byID.
+func (j *jobs) remove(stored *storedJob) {
+	none := &storedJob{record: record{id: stored.id}, queue: stored.queue}
+	j.save(stored, none) // releases what the record refers to
+	j.byID.remove(j, &stored.id)
+	j.records.remove(stored.number)
+}
+
+// idAt and ids implement [idStore].
+func (j *jobs) idAt(number uint32) *job.ID { return &j.records.get(number).id }
+func (j *jobs) ids() int                   { return j.records.count }
+
 // store puts next into every index of its state. old is the job's previous
 // form, which next replaces, or nil for a new job.
 func (j *jobs) store(old, next *storedJob) {
 	wl := j.joinWaitlist(next) // before old leaves it
 	if old != nil {
 		j.unindex(old)
+		j.save(old, next)
+	} else {
+		j.save(new(storedJob), next)
 	}
-	j.byID[next.id] = next
 	j.queues.touch(next.queue)
 	next.queue.counts[next.state]++
 	j.countBody(next, 1)
@@ -220,12 +387,12 @@ func (j *jobs) store(old, next *storedJob) {
 		}
 		wl.jobs.Set(next.order())
 	case job.Active:
-		j.active.Set(orderItem{next.run.fence, next})
+		j.active.Set(next.byFence())
 	case job.Delayed:
-		next.queue.list(next.state).Set(timeItem{next.accepted, next})
-		j.due.Set(timeItem{next.due, next})
+		next.queue.list(next.state).Set(next.byAcceptance())
+		j.due.Set(next.byDue())
 	default:
-		next.queue.list(next.state).Set(timeItem{next.accepted, next})
+		next.queue.list(next.state).Set(next.byAcceptance())
 		j.finished.add(next)
 	}
 }
@@ -243,12 +410,12 @@ func (j *jobs) unindex(old *storedJob) {
 			j.waitlists.Delete(wl.key())
 		}
 	case job.Active:
-		j.active.Delete(orderItem{old.run.fence, old})
+		j.active.Delete(old.byFence())
 	case job.Delayed:
-		old.queue.list(old.state).Delete(timeItem{old.accepted, old})
-		j.due.Delete(timeItem{old.due, old})
+		old.queue.list(old.state).Delete(old.byAcceptance())
+		j.due.Delete(old.byDue())
 	default:
-		old.queue.list(old.state).Delete(timeItem{old.accepted, old})
+		old.queue.list(old.state).Delete(old.byAcceptance())
 		j.finished.remove(old)
 	}
 }
@@ -256,7 +423,7 @@ func (j *jobs) unindex(old *storedJob) {
 // countBody adds n to the number of jobs that need the blob with the body of stored,
 // if it has one and has not completed.
 func (j *jobs) countBody(stored *storedJob, n int) {
-	owner := stored.blobOwner()
+	owner := stored.options.blobOwner
 	if owner.IsZero() || stored.state == job.Completed || stored.state == job.Cancelled {
 		return
 	}
@@ -280,6 +447,8 @@ func (j *jobs) FailedNeedsBody(owner job.ID) bool { return j.failed[owner] > 0 }
 func (j *jobs) copy() jobs {
 	return jobs{
 		queues: j.queues.copy(), due: j.due.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
+		records: j.records.copy(), options: j.options.copy(), runs: j.runs.copy(), ends: j.ends.copy(),
+		functions: j.functions.copy(), executors: j.executors.copy(),
 		finished: finished{limits: j.finished.limits, sharedCount: j.finished.sharedCount, ownCount: j.finished.ownCount}, retention: j.retention,
 	}
 }
@@ -293,8 +462,8 @@ func (j *jobs) NextDue() time.Time {
 	return time.Unix(0, earliest.at)
 }
 
-// maxInterned limits the tables of shared names and executors. A full table
-// starts again from empty, which costs memory and nothing else.
+// maxInterned limits the table of shared names. A full table starts again from empty, which
+// costs memory and nothing else.
 const maxInterned = 65536
 
 // intern returns a copy of a name that all jobs with the name share. The table
@@ -312,20 +481,6 @@ func (j *jobs) intern(name string) string {
 	name = strings.Clone(name)
 	j.names[name] = name
 	return name
-}
-
-// internExecutor returns a copy of an executor, with shared names, that all its
-// jobs share.
-func (j *jobs) internExecutor(e executor) *executor {
-	if shared, ok := j.executors[e]; ok {
-		return shared
-	}
-	if len(j.executors) >= maxInterned {
-		clear(j.executors)
-	}
-	e.node, e.channel = j.intern(e.node), j.intern(e.channel)
-	j.executors[e] = &e
-	return &e
 }
 
 // maxReason and maxDetails are how many bytes of a reason and of a fault's details the

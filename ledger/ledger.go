@@ -45,7 +45,8 @@ const (
 	MaxRunnerLines  = 20_000  // the same, added up over all queues
 	MaxExternal     = 100_000 // unfinished external dispatches
 	DedupeHorizon   = 10 * time.Minute
-	MaxDedupeIDs    = 20_000_000 // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
+	MaxDedupeIDs    = 20_000_000  // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
+	MaxJobs         = 100_000_000 // beyond it, no job is ingested until some are forgotten; [idIndex] finds a third more
 )
 
 // Ledger is the replicated state. It is not safe for concurrent use: package

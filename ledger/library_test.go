@@ -43,7 +43,7 @@ func BenchmarkLibrary(b *testing.B) {
 	var stored []*storedJob
 	l.queues.byName.Scan(func(_ string, q *queue) bool {
 		q.waitlists.Scan(func(_ string, wl *waitlist) bool {
-			wl.jobs.Scan(func(item orderItem) bool { stored = append(stored, item.job); return true })
+			wl.jobs.Scan(func(item orderItem) bool { stored = append(stored, l.jobs.at(item.number)); return true })
 			return true
 		})
 		return true

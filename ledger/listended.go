@@ -29,7 +29,7 @@ func (j *jobs) ListEnded(queue string, states []job.State, skip, limit int) []jo
 			next++
 		}
 		skip++
-		view, _ := first.job.view()
+		view, _ := j.at(first.number).view()
 		views = append(views, view)
 	}
 	return views

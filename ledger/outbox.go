@@ -217,7 +217,7 @@ func (d *dispatches) addDeadLetter(failed *storedJob, reason string, fault *job.
 		Number: o.nextDeadLetter, Job: failed.id, N: failed.n, Queue: failed.queue.name, Function: failed.function,
 		Position: failed.position(), Attempts: failed.attempt,
 		Accepted: time.Unix(0, failed.accepted).UTC(), At: d.Now(), Reason: reason, Fault: fault,
-		BlobOwner: failed.blobOwner(),
+		BlobOwner: failed.options.blobOwner,
 	})
 	letter := &o.deadLetters[len(o.deadLetters)-1]
 	o.bytes += letter.cost()

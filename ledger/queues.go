@@ -14,6 +14,7 @@ import (
 type queue struct {
 	id     job.ID
 	name   string
+	number uint32 // in queues.numbers
 	paused bool
 	config job.QueueConfig
 
@@ -52,9 +53,10 @@ func (l *Ledger) CheckQueue(name string) error {
 	return nil
 }
 
-// queues are all queues. In a copy, only byName is set.
+// queues are all queues. In a copy, only byName and numbers are set.
 type queues struct {
 	byName  btree.Map[string, *queue]
+	numbers table[*queue]             // of the original, also in a copy
 	copies  btree.Map[string, *queue] // each as it was at the last copy, for the next one; never changed
 	changed []*queue                  // those that were added or changed since then
 }
@@ -66,6 +68,7 @@ func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 }
 
 func (q *queues) set(added *queue) {
+	added.number = q.numbers.add(added)
 	q.byName.Set(added.name, added)
 	q.touch(added)
 }
@@ -79,7 +82,9 @@ func (q *queues) touch(changed *queue) {
 }
 
 func (q *queues) remove(name string) {
-	q.byName.Delete(name)
+	if removed, ok := q.byName.Delete(name); ok {
+		q.numbers.remove(removed.number)
+	}
 	q.copies.Delete(name)
 }
 
@@ -100,7 +105,7 @@ func (q *queues) copy() queues {
 		}
 	}
 	q.changed = nil
-	return queues{byName: *q.copies.Copy()}
+	return queues{byName: *q.copies.Copy(), numbers: q.numbers.copy()}
 }
 
 // copyTo sets c to a copy of the queue that shares the trees and leaves out empty
@@ -204,7 +209,7 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 			if removed == maxRemoved {
 				return Result{Err: ErrQueueRemoving}
 			}
-			l.remove(oldest.job)
+			l.remove(l.jobs.at(oldest.number))
 			removed++
 		}
 	}

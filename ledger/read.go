@@ -44,25 +44,24 @@ func (r *storedJob) waitingJob() WaitingJob {
 		},
 		N: r.n, Attempt: r.attempt + 1, Due: time.Unix(0, r.due), Redelivered: r.flags&redelivered != 0,
 	}
-	if o := r.options; o != nil {
-		waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
-		waiting.RetryOnTimeout = o.retryOnTimeout
-		if o.runAt != 0 {
-			waiting.RunAt = time.Unix(0, o.runAt)
-		}
+	o := &r.options
+	waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
+	waiting.RetryOnTimeout = o.retryOnTimeout.value()
+	if o.runAt != 0 {
+		waiting.RunAt = time.Unix(0, o.runAt)
 	}
 	return waiting
 }
 
 // WaitingJobs yields the waiting jobs of a queue and class in start order,
 // until yield returns false.
-func (qs *queues) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
-	q := qs.get(queue)
+func (j *jobs) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
+	q := j.queues.get(queue)
 	if q == nil {
 		return
 	}
 	if wl, ok := q.waitlists.Get(class); ok {
-		wl.jobs.Scan(func(item orderItem) bool { return yield(item.job.waitingJob()) })
+		wl.jobs.Scan(func(item orderItem) bool { return yield(j.at(item.number).waitingJob()) })
 	}
 }
 
@@ -147,13 +146,13 @@ func (r *storedJob) recallReason() job.RecallReason {
 // ActiveDispatches yields the active dispatches, oldest first, until yield
 // returns false.
 func (j *jobs) ActiveDispatches(yield func(ActiveDispatch) bool) {
-	j.active.Scan(func(item orderItem) bool { return yield(item.job.activeDispatch()) })
+	j.active.Scan(func(item fenceItem) bool { return yield(j.at(item.number).activeDispatch()) })
 }
 
 // Dispatch returns an active dispatch, with its queue's decision about timeouts if the job
 // has none; ok is false if it is not the current one of its job.
 func (j *jobs) Dispatch(id job.ID, n uint32) (active ActiveDispatch, ok bool) {
-	stored := j.byID[id]
+	stored := j.find(id)
 	if stored == nil || stored.n != n || stored.state != job.Active {
 		return ActiveDispatch{}, false
 	}
@@ -167,7 +166,7 @@ func (j *jobs) Dispatch(id job.ID, n uint32) (active ActiveDispatch, ok bool) {
 // Known reports whether a job exists, or existed within the dedupe horizon.
 // queue is empty if it does not exist any more.
 func (j *jobs) Known(id job.ID) (queue string, known bool) {
-	if stored := j.byID[id]; stored != nil {
+	if stored := j.find(id); stored != nil {
 		return stored.queue.name, true
 	}
 	return "", j.forgotten.has(id)
@@ -175,12 +174,15 @@ func (j *jobs) Known(id job.ID) (queue string, known bool) {
 
 // Removed reports whether a caller has removed a job within the dedupe horizon. It must not
 // be called on a copy.
-func (j *jobs) Removed(id job.ID) bool { return j.byID[id] == nil && j.forgotten.wasRemoved(id) }
+func (j *jobs) Removed(id job.ID) bool {
+	_, exists := j.byID.find(j, &id)
+	return !exists && j.forgotten.wasRemoved(id)
+}
 
 // State returns a job's state; ok is false if the ledger has no such job.
 func (j *jobs) State(id job.ID) (state job.State, ok bool) {
-	if stored := j.byID[id]; stored != nil {
-		return stored.state, true
+	if number, ok := j.byID.find(j, &id); ok {
+		return j.records.get(number).state, true
 	}
 	return job.New, false
 }
@@ -188,7 +190,7 @@ func (j *jobs) State(id job.ID) (state job.State, ok bool) {
 // Find returns a view of a job without body and result, and the number of its
 // result (0: none). ok is false if the ledger has no such job.
 func (j *jobs) Find(id job.ID) (view job.View, result uint64, ok bool) {
-	stored := j.byID[id]
+	stored := j.find(id)
 	if stored == nil {
 		return job.View{}, 0, false
 	}
@@ -206,12 +208,11 @@ func (r *storedJob) view() (view job.View, result uint64) {
 		Position: r.position(),
 	}
 	view.RunAt = view.Created
-	if o := r.options; o != nil {
-		view.MaxAttempts, view.Timeout, view.RetryInterval, view.ResultTTL = o.maxAttempts, o.timeout, o.retryInterval, o.resultTTL
-		view.RetryOnTimeout = o.retryOnTimeout
-		if o.runAt != 0 {
-			view.RunAt = time.Unix(0, o.runAt).UTC()
-		}
+	o := &r.options
+	view.MaxAttempts, view.Timeout, view.RetryInterval, view.ResultTTL = o.maxAttempts, o.timeout, o.retryInterval, o.resultTTL
+	view.RetryOnTimeout = o.retryOnTimeout.value()
+	if o.runAt != 0 {
+		view.RunAt = time.Unix(0, o.runAt).UTC()
 	}
 	if r.state == job.Delayed {
 		view.RunAt = time.Unix(0, r.due).UTC()
@@ -224,22 +225,19 @@ func (r *storedJob) view() (view job.View, result uint64) {
 			view.Cancellation = &job.Cancellation{Actor: c.by.Name, Door: string(c.by.Door), Reason: c.by.Reason, At: time.Unix(0, c.at).UTC()}
 		}
 	}
-	if run := r.run; run != nil {
-		view.Node, view.Worker = run.node, run.channel
-		if run.failure != nil {
-			f := run.failure
-			view.Reason = f.reason
-			view.Fault = &job.Fault{Message: f.reason, Type: f.kind, Code: f.code, Details: f.details}
-			if r.state == job.Failed {
-				view.DeadLetter = f.deadLetter
-			}
+	view.Node, view.Worker = r.run.node, r.run.channel
+	if f := r.run.failure; f != nil {
+		view.Reason = f.reason
+		view.Fault = &job.Fault{Message: f.reason, Type: f.kind, Code: f.code, Details: f.details}
+		if r.state == job.Failed {
+			view.DeadLetter = f.deadLetter
 		}
-		if run.started > 0 {
-			view.Started = time.Unix(0, run.started).UTC()
-		}
-		result, view.ResultSize = run.result, run.resultSize
 	}
-	return view, result
+	if r.run.started > 0 {
+		view.Started = time.Unix(0, r.run.started).UTC()
+	}
+	view.ResultSize = r.run.resultSize
+	return view, r.run.result
 }
 
 // QueueView is a queue and the number of its jobs in each state. The number of
@@ -291,11 +289,11 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 	var inOrder iter.Seq[*storedJob]
 	switch state {
 	case job.Waiting:
-		inOrder = q.byAcceptance
+		inOrder = j.byAcceptance(q)
 	case job.Active:
 		inOrder = slices.Values(j.activeInQueue(queue))
 	default:
-		inOrder = listFrom(q.lists[state], skip)
+		inOrder = j.listFrom(q.lists[state], skip)
 		skip = 0
 	}
 	views := make([]job.View, 0, min(limit, 64))
@@ -315,14 +313,14 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 
 // listFrom returns an iterator over the jobs of list after the first skip ones.
 // The list may be nil.
-func listFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[*storedJob] {
+func (j *jobs) listFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[*storedJob] {
 	return func(yield func(*storedJob) bool) {
 		if list == nil {
 			return
 		}
 		for i := skip; i < list.Len(); i++ {
 			item, _ := list.GetAt(i)
-			if !yield(item.job) {
+			if !yield(j.at(item.number)) {
 				return
 			}
 		}
@@ -332,8 +330,8 @@ func listFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[*storedJob] {
 // activeInQueue returns a queue's active jobs, oldest first.
 func (j *jobs) activeInQueue(queue string) (active []*storedJob) {
 	for item := range j.active.Scan {
-		if item.job.queue.name == queue {
-			active = append(active, item.job)
+		if j.queueOf(item.number).name == queue {
+			active = append(active, j.at(item.number))
 		}
 	}
 	slices.SortFunc(active, func(a, b *storedJob) int {
@@ -342,29 +340,31 @@ func (j *jobs) activeInQueue(queue string) (active []*storedJob) {
 	return active
 }
 
-// byAcceptance yields the queue's waiting jobs, oldest first. It merges the
+// byAcceptance returns an iterator over a queue's waiting jobs, oldest first. It merges the
 // priorities of the queue's waitlists, each of which is in this order.
-func (q *queue) byAcceptance(yield func(*storedJob) bool) {
-	var heads []*orderIter
-	for _, wl := range q.waitlists.Scan {
-		for priority := range uint8(job.MaxPriority + 1) {
-			if head := newOrderIter(wl, priority); head != nil {
-				heads = append(heads, head)
+func (j *jobs) byAcceptance(q *queue) iter.Seq[*storedJob] {
+	return func(yield func(*storedJob) bool) {
+		var heads []*orderIter
+		for _, wl := range q.waitlists.Scan {
+			for priority := range uint8(job.MaxPriority + 1) {
+				if head := j.newOrderIter(wl, priority); head != nil {
+					heads = append(heads, head)
+				}
 			}
 		}
-	}
-	for len(heads) > 0 {
-		first := 0
-		for i, head := range heads {
-			if timeLess(head.byTime(), heads[first].byTime()) {
-				first = i
+		for len(heads) > 0 {
+			first := 0
+			for i, head := range heads {
+				if timeLess(head.job.byAcceptance(), heads[first].job.byAcceptance()) {
+					first = i
+				}
 			}
-		}
-		if !yield(heads[first].Item().job) {
-			return
-		}
-		if !heads[first].next() {
-			heads = slices.Delete(heads, first, first+1)
+			if !yield(heads[first].job) {
+				return
+			}
+			if !heads[first].next() {
+				heads = slices.Delete(heads, first, first+1)
+			}
 		}
 	}
 }
@@ -372,25 +372,30 @@ func (q *queue) byAcceptance(yield func(*storedJob) bool) {
 // orderIter iterates over the jobs of one priority in a waitlist.
 type orderIter struct {
 	btree.IterG[orderItem]
-	end uint64 // first key of the next lower priority
+	priority uint8
+	jobs     *jobs
+	job      *storedJob // the present one
 }
 
 // newOrderIter returns an iterator at the first job of a priority, or nil if the
 // waitlist has no such job.
-func newOrderIter(wl *waitlist, priority uint8) *orderIter {
-	begin := orderItem{key: orderKey(priority, 0), job: new(storedJob)}
-	it := &orderIter{wl.jobs.Iter(), orderKey(priority, 0) + 1<<orderTimeBits}
-	if !it.Seek(begin) || it.Item().key >= it.end {
+func (j *jobs) newOrderIter(wl *waitlist, priority uint8) *orderIter {
+	it := &orderIter{IterG: wl.jobs.Iter(), priority: priority, jobs: j}
+	if !it.Seek(orderItem{key: orderKey(priority, 0)}) || !it.load() {
 		return nil
 	}
 	return it
 }
 
 // next moves to the next job of the priority and reports whether there is one.
-func (it *orderIter) next() bool { return it.Next() && it.Item().key < it.end }
+func (it *orderIter) next() bool { return it.Next() && it.load() }
 
-// byTime returns the present job as ordered by the time of its acceptance.
-func (it *orderIter) byTime() timeItem {
-	stored := it.Item().job
-	return timeItem{stored.accepted, stored}
+// load loads the present job and reports whether it has the priority.
+func (it *orderIter) load() bool {
+	item := it.Item()
+	if item.priority() != it.priority {
+		return false
+	}
+	it.job = it.jobs.at(item.number)
+	return true
 }

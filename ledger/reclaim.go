@@ -86,7 +86,7 @@ func (c *Relocate) apply(l *Ledger) Result {
 // relocate lets an unfinished job refer to the copy of its record, unless its
 // record is no longer the one that was copied, or the copy may be purged.
 func (in *ingestion) relocate(r *RelocatedRecord) {
-	old := in.jobs.byID[r.Job]
+	old := in.jobs.find(r.Job)
 	if old == nil || old.state.Ended() || old.position() != r.From || r.To < in.relocatedFloor {
 		return
 	}

@@ -128,7 +128,7 @@ func (l *Ledger) Restoring() (id, source string) {
 // Fresh reports whether the cluster has never accepted a job or dispatch. It
 // must not be called on a copy.
 func (l *Ledger) Fresh() bool {
-	return len(l.jobs.byID) == 0 && l.forgotten.size == 0 && l.external.byID.Len() == 0 && l.counts == SnapshotBacklog{} &&
+	return l.jobs.records.count == 0 && l.forgotten.size == 0 && l.external.byID.Len() == 0 && l.counts == SnapshotBacklog{} &&
 		l.nextDeadLetter == 0 && l.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(lane LaneCursor) bool { return lane.Cursor > 0 })
 }
 
@@ -234,7 +234,7 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 
 	var running []*storedJob // settling changes the index of active jobs
 	for item := range l.jobs.active.Scan {
-		running = append(running, item.job)
+		running = append(running, l.jobs.at(item.number))
 	}
 	for _, stored := range running {
 		l.settle(&Settlement{Job: stored.id, N: stored.n, Next: job.NextGiveBack, Reason: ReasonRestored})

@@ -9,12 +9,13 @@ import (
 // prune removes old finished jobs, a bounded number of them.
 func (d *dispatches) prune() {
 	for range maxPruned {
-		stored := d.finished.next(d.now)
-		if stored == nil {
+		number := d.finished.next(d.now)
+		if number == 0 {
 			break
 		}
-		if run := stored.run; run != nil && run.result > 0 && !stored.queue.hasOwnLimits() {
-			d.outbox.forgetPlaces(run.result) // no record of these queues has an earlier result
+		stored := d.jobs.at(number)
+		if result := stored.run.result; result > 0 && !stored.queue.hasOwnLimits() {
+			d.outbox.forgetPlaces(result) // no record of these queues has an earlier result
 		}
 		d.drop(stored, false)
 	}
@@ -30,7 +31,7 @@ func (d *dispatches) remove(stored *storedJob) {
 // that. Keys that the job holds for a time stay held.
 func (d *dispatches) drop(stored *storedJob, asked bool) {
 	d.unindex(stored)
-	delete(d.jobs.byID, stored.id)
+	d.jobs.remove(stored)
 	d.jobs.forgotten.add(stored.id, d.now, asked)
 }
 
@@ -61,14 +62,14 @@ func (j *jobs) UnguardedJobs(yield func(at job.Position, id job.ID) bool) {
 func (j *jobs) unended() iter.Seq[*storedJob] {
 	return func(yield func(*storedJob) bool) {
 		for _, q := range j.queues.byName.Scan {
-			for stored := range q.stored(nil, job.Delayed) {
+			for stored := range j.stored(q, nil, job.Delayed) {
 				if !yield(stored) {
 					return
 				}
 			}
 		}
 		for item := range j.active.Scan {
-			if !yield(item.job) {
+			if !yield(j.at(item.number)) {
 				return
 			}
 		}

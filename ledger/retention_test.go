@@ -33,7 +33,7 @@ func TestRemoveQueue_InSteps(t *testing.T) {
 	if _, exists := l.Queue(name); r.Err != nil || exists {
 		t.Errorf("%v; exists: %v", r.Err, exists)
 	}
-	if len(l.jobs.byID) != 0 {
-		t.Errorf("%d jobs remain", len(l.jobs.byID))
+	if l.jobs.records.count != 0 {
+		t.Errorf("%d jobs remain", l.jobs.records.count)
 	}
 }

@@ -119,14 +119,14 @@ func (j *jobs) countRunner(wl *waitlist, n int) {
 // FirstWaitingJob returns the waiting job of a queue and class that starts first among
 // those of at most the given priority; ok is false if there is none. Its cost does not
 // grow with the number of jobs.
-func (qs *queues) FirstWaitingJob(queue, class string, priority uint8) (first WaitingJob, ok bool) {
-	q := qs.get(queue)
+func (j *jobs) FirstWaitingJob(queue, class string, priority uint8) (first WaitingJob, ok bool) {
+	q := j.queues.get(queue)
 	if q == nil {
 		return WaitingJob{}, false
 	}
 	if wl, found := q.waitlists.Get(class); found {
-		wl.jobs.Ascend(orderItem{orderKey(priority, 0), new(storedJob)}, func(item orderItem) bool {
-			first, ok = item.job.waitingJob(), true
+		wl.jobs.Ascend(orderItem{key: orderKey(priority, 0)}, func(item orderItem) bool {
+			first, ok = j.at(item.number).waitingJob(), true
 			return false
 		})
 	}
@@ -136,16 +136,16 @@ func (qs *queues) FirstWaitingJob(queue, class string, priority uint8) (first Wa
 // NextWaitingJob returns the waiting job that starts next after another one of its queue
 // and class; ok is false if that one waits no longer, or is the last.
 func (j *jobs) NextWaitingJob(w *WaitingJob) (next WaitingJob, ok bool) {
-	stored := j.byID[w.ID]
+	stored := j.find(w.ID)
 	if stored == nil || stored.state != job.Waiting {
 		return WaitingJob{}, false
 	}
 	wl, _ := stored.queue.waitlists.Get(Class(stored.function))
 	wl.jobs.Ascend(stored.order(), func(item orderItem) bool {
-		if item.job == stored {
+		if item.number == stored.number {
 			return true
 		}
-		next, ok = item.job.waitingJob(), true
+		next, ok = j.at(item.number).waitingJob(), true
 		return false
 	})
 	return next, ok

@@ -16,7 +16,8 @@ import (
 // unfinished jobs.
 func checkWaitlists(l *Ledger) error {
 	want := map[*queue]map[string]int{}
-	for _, r := range l.jobs.byID {
+	for number := range l.jobs.records.all {
+		r := l.jobs.at(number)
 		if r.state.Ended() {
 			continue
 		}
@@ -296,7 +297,8 @@ func TestWaitlists_SnapshotBeyondTheBound(t *testing.T) {
 	var jobs []job.Job
 	for i := range runners {
 		j := r.job("mail", fmt.Sprintf("r%d#h", i))
-		r.l.enqueue(nil, r.l.newStoredJob(&j, r.l.queues.get("mail"))) // without the limit
+		added := r.l.newStoredJob(&j, r.l.queues.get("mail"))
+		r.l.enqueue(nil, &added) // without the limit
 		jobs = append(jobs, j)
 	}
 	back, err := Decode(bytes.NewReader(encoded(t, r.l)))

@@ -45,7 +45,7 @@ var mutants = []mutant{
 	{"a message is ingested of which only a part was received", []edit{
 		{"scheduler/lanes.go", "case !m.complete():", "case false:"}}, "./scheduler TestLanes_PackedRecords"},
 	{"a known job id makes a second job", []edit{
-		{"ledger/ingest.go", "if existing := in.jobs.byID[j.ID]; existing != nil {", "if existing := in.jobs.byID[j.ID]; existing != nil && existing.state != job.Completed {"}}, ""},
+		{"ledger/ingest.go", "if existing := in.jobs.find(j.ID); existing != nil {", "if existing := in.jobs.find(j.ID); existing != nil && existing.state != job.Completed {"}}, ""},
 	{"a new authority does not adopt running dispatches", []edit{
 		{"scheduler/dispatches.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}, ""},
 	{"a dispatch is reassigned before its node's lease has ended", []edit{

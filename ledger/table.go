@@ -1,0 +1,193 @@
+package ledger
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// table stores values of one type under numbers, in pages. A copy shares the pages, and a
+// value is changed in its own copy of its page. Values without pointers cost the garbage
+// collector nothing, however many there are. A number that is free is used again, so numbers
+// differ between ledgers that are equal.
+type table[T any] struct {
+	pages      []*page[T] // nil: no value is in the page
+	count      int        // number of values
+	generation uint32     // pages of earlier generations are shared with copies
+	filling    int        // the page that new values go to
+	partial    []int      // pages with free places; may be outdated
+	empty      []int      // indexes of pages that are nil
+}
+
+const (
+	pageBits = 8
+	pageSize = 1 << pageBits // values
+)
+
+type page[T any] struct {
+	generation uint32
+	used       uint32                // number of places in use
+	inUse      [pageSize / 64]uint64 // one bit for each place
+	values     [pageSize]T
+}
+
+// copy returns a copy, which may only be read.
+func (s *table[T]) copy() table[T] {
+	s.generation++
+	return table[T]{pages: slices.Clone(s.pages), count: s.count}
+}
+
+// get returns the value with a number, to be read.
+func (s *table[T]) get(number uint32) *T {
+	number--
+	return &s.pages[number>>pageBits].values[number%pageSize]
+}
+
+// change returns the value with a number, to be changed.
+func (s *table[T]) change(number uint32) *T {
+	number--
+	return &s.own(int(number >> pageBits)).values[number%pageSize]
+}
+
+// own returns a page that is not shared with copies.
+func (s *table[T]) own(index int) *page[T] {
+	p := s.pages[index]
+	if p.generation != s.generation {
+		p = new(*p)
+		p.generation, s.pages[index] = s.generation, p
+	}
+	return p
+}
+
+// add stores a value and returns its number, which is not 0.
+func (s *table[T]) add(value T) (number uint32) {
+	if s.filling >= len(s.pages) || s.pages[s.filling] == nil || s.pages[s.filling].used == pageSize {
+		s.filling = s.free()
+	}
+	p := s.own(s.filling)
+	for word, inUse := range p.inUse {
+		if bit := bits.TrailingZeros64(^inUse); bit < 64 {
+			p.inUse[word] |= 1 << bit
+			p.used++
+			s.count++
+			place := word*64 + bit
+			p.values[place] = value
+			return uint32(s.filling<<pageBits+place) + 1
+		}
+	}
+	panic("ledger: a page with free places has none")
+}
+
+// free returns the index of a page with a free place, which it adds if there is none.
+func (s *table[T]) free() (index int) {
+	for len(s.partial) > 0 {
+		index = s.partial[len(s.partial)-1]
+		s.partial = s.partial[:len(s.partial)-1]
+		if p := s.pages[index]; p != nil && p.used < pageSize {
+			return index
+		}
+	}
+	if last := len(s.empty) - 1; last >= 0 {
+		index, s.empty = s.empty[last], s.empty[:last]
+		s.pages[index] = &page[T]{generation: s.generation}
+		return index
+	}
+	s.pages = append(s.pages, &page[T]{generation: s.generation})
+	return len(s.pages) - 1
+}
+
+// remove removes the value with a number.
+func (s *table[T]) remove(number uint32) {
+	number--
+	s.count--
+	index := int(number >> pageBits)
+	if s.pages[index].used == 1 {
+		s.pages[index] = nil
+		s.empty = append(s.empty, index)
+		return
+	}
+	p := s.own(index)
+	if p.used == pageSize && index != s.filling {
+		s.partial = append(s.partial, index)
+	}
+	place := number % pageSize
+	var none T
+	p.values[place] = none
+	p.inUse[place/64] &^= 1 << (place % 64)
+	p.used--
+}
+
+// put stores next in the place of old, and returns its number: 0 for the zero value, which is
+// not stored.
+func put[T comparable](s *table[T], number uint32, old, next T) uint32 {
+	var none T
+	switch {
+	case next == old:
+	case next == none:
+		s.remove(number)
+		return 0
+	case number == 0:
+		return s.add(next)
+	default:
+		*s.change(number) = next
+	}
+	return number
+}
+
+// sharedValues numbers the values that many jobs have in common, such as the names of
+// functions. A value that no job has any more is removed. The zero value has the number 0.
+type sharedValues[T comparable] struct {
+	numbers map[T]uint32 // nil in a copy
+	values  table[sharedValue[T]]
+	clone   func(T) T
+}
+
+type sharedValue[T comparable] struct {
+	value T
+	uses  uint32
+}
+
+func newSharedValues[T comparable](clone func(T) T) sharedValues[T] {
+	return sharedValues[T]{numbers: make(map[T]uint32), clone: clone}
+}
+
+func (s *sharedValues[T]) copy() sharedValues[T] { return sharedValues[T]{values: s.values.copy()} }
+
+// get returns the value with a number.
+func (s *sharedValues[T]) get(number uint32) (value T) {
+	if number != 0 {
+		value = s.values.get(number).value
+	}
+	return value
+}
+
+// replace counts a use of next instead of one of old, whose number it is given, and returns
+// the number of next. A job that is new has the zero value as its old one.
+func (s *sharedValues[T]) replace(number uint32, old, next T) uint32 {
+	if next == old {
+		return number
+	}
+	var none T
+	if old != none {
+		s.release(number)
+	}
+	if next == none {
+		return 0
+	}
+	number, ok := s.numbers[next]
+	if !ok {
+		next = s.clone(next)
+		number = s.values.add(sharedValue[T]{value: next})
+		s.numbers[next] = number
+	}
+	s.values.change(number).uses++
+	return number
+}
+
+// release counts one use less.
+func (s *sharedValues[T]) release(number uint32) {
+	v := s.values.change(number)
+	if v.uses--; v.uses == 0 {
+		delete(s.numbers, v.value)
+		s.values.remove(number)
+	}
+}
