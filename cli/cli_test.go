@@ -328,6 +328,27 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// An empty argument, as of an unset variable of a shell, is refused before any request.
+func TestUsage_EmptyArgument(t *testing.T) {
+	for _, tt := range []struct {
+		verb string
+		args []string
+		name string // of the empty argument
+	}{
+		{"job show", []string{""}, "job"},
+		{"job cancel", []string{"x", ""}, "job"},
+		{"queue show", []string{""}, "queue"},
+		{"retention show", []string{""}, "queue"},
+		{"enqueue", []string{"mail", ""}, "function"},
+		{"dlq show", []string{""}, "letter"},
+	} {
+		want := fmt.Sprintf("yardmaster: %s is empty; 'yardmaster %s --help' shows how it is used\n", tt.name, tt.verb)
+		if got := runLine(t, "", append(strings.Fields(tt.verb), tt.args...)...); got.code != 2 || got.err != want {
+			t.Errorf("%s %q: code %d, %q; want %q", tt.verb, tt.args, got.code, got.err, want)
+		}
+	}
+}
+
 // Errors that depend on files or on the network fail with code 1.
 func TestFailures(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
@@ -100,8 +101,8 @@ func Group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
 // argNames matches the arguments in a Use line: "<job>", "[function]", "[job]...".
 var argNames = regexp.MustCompile(`<[^>]+>(?:\.\.\.)?|\[[^\]]+\](?:\.\.\.)?`)
 
-// CheckArgs returns a usage error unless the number of arguments is that of the Use
-// line of c, in which "[name]" is optional and "..." allows more.
+// CheckArgs returns a usage error if an argument is empty, or if their number is not that
+// of the Use line of c, in which "[name]" is optional and "..." allows more.
 func CheckArgs(c *cobra.Command, args []string) error {
 	names := argNames.FindAllString(c.Use, -1)
 	allowsMore := len(names) > 0 && strings.HasSuffix(names[len(names)-1], "...")
@@ -110,6 +111,9 @@ func CheckArgs(c *cobra.Command, args []string) error {
 	}
 	if len(args) < len(names) && names[len(args)][0] == '<' {
 		return usererror.Usage(c, "%s is missing", strings.Trim(names[len(args)], "<>."))
+	}
+	if i := slices.Index(args, ""); i >= 0 {
+		return usererror.Usage(c, "%s is empty", strings.Trim(names[min(i, len(names)-1)], "<>[]."))
 	}
 	return nil
 }
