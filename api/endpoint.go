@@ -44,14 +44,14 @@ type Endpoint struct {
 	AllowNoReply bool // a NATS message without a reply subject is a request, too
 
 	// The rest describes the HTTP route. A wildcard of the path sets the key of its
-	// name in the request. If the method has no body, parameters of the query set
-	// the other keys.
+	// name in the request. Parameters of the query set the other keys if the method
+	// has no body, and otherwise those in Query.
 	Pattern   string           // "GET /v1/jobs/{id}"; "" means that there is no route
 	Status    int              // of a successful response; 0 means 200
 	Accepts   string           // accepted keys besides those of the path, separated by spaces; "*" is all, "-name" excludes one
 	Required  string           // those of them that are required
 	Token     string           // wildcard that becomes the subject's "*" instead of a key
-	Query     string           // parameters of the query that are not keys, separated by spaces
+	Query     string           // further parameters of the query, which may be keys, separated by spaces
 	Headers   string           // headers of the request with a meaning of their own, separated by spaces
 	Shapes    map[string]Shape // types of keys that are raw JSON in Request
 	Forms     []Form           // the forms of Request and Reply, if they have several

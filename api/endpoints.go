@@ -74,19 +74,19 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "job-cancel", Subject: "yard.api.v1.job.cancel", Summary: "cancel a job",
-		Pattern: "POST /v1/jobs/{id}/cancel", Request: JobRequest{}, Accepts: "queue reason", Reply: JobChanged{}, Indexed: true,
+		Pattern: "POST /v1/jobs/{id}/cancel", Request: JobRequest{}, Accepts: "queue reason", Query: "queue", Reply: JobChanged{}, Indexed: true,
 	},
 	{
 		Name: "job-retry", Subject: "yard.api.v1.job.retry", Summary: "run a failed or cancelled job again",
-		Pattern: "POST /v1/jobs/{id}/retry", Request: JobRequest{}, Accepts: "queue", Reply: JobChanged{}, Indexed: true,
+		Pattern: "POST /v1/jobs/{id}/retry", Request: JobRequest{}, Accepts: "queue", Query: "queue", Reply: JobChanged{}, Indexed: true,
 	},
 	{
 		Name: "job-set", Subject: "yard.api.v1.job.set", Summary: "change when a waiting or delayed job starts, or its priority",
-		Pattern: "PATCH /v1/jobs/{id}", Request: JobChange{}, Accepts: "*", Reply: JobChanged{}, Indexed: true,
+		Pattern: "PATCH /v1/jobs/{id}", Request: JobChange{}, Accepts: "*", Query: "queue", Reply: JobChanged{}, Indexed: true,
 	},
 	{
 		Name: "job-replay", Subject: "yard.api.v1.job.replay", Summary: "enqueue a copy of a job that has ended",
-		Pattern: "POST /v1/jobs/{id}/replay", Request: ReplayRequest{}, Accepts: "*", Reply: ReplayReply{}, Large: true,
+		Pattern: "POST /v1/jobs/{id}/replay", Request: ReplayRequest{}, Accepts: "*", Query: "queue", Reply: ReplayReply{}, Large: true,
 	},
 	{
 		Name: "job-remove", Subject: "yard.api.v1.job.remove", Summary: "remove a job that is not active",

@@ -29,7 +29,7 @@ type Request struct {
 	Token  string // value of the wildcard Token of the endpoint
 	Client string // name of the user who sends it, or else the remote address
 	Header http.Header
-	Query  url.Values // the parameters in Query of the endpoint
+	Query  url.Values // the parameters in Query of the endpoint that are not keys
 	Waited bool       // set by the handler if the reply is a WaitReply, with status 200
 	Index  uint64     // set by the handler: ledger index that the reply shows; 0 if none
 

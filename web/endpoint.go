@@ -22,10 +22,11 @@ import (
 // endpoint is a validated route.
 type endpoint struct {
 	*Route
-	method    string
-	path      string
-	wildcards []string // of the path, in order
-	keys      []field  // accepted in the body or the query
+	method     string
+	path       string
+	wildcards  []string // of the path, in order
+	keys       []field  // accepted in the body or the query
+	parameters []field  // those of keys that are accepted in the query
 }
 
 // newEndpoints returns the endpoints of routes, in their order.
@@ -68,6 +69,9 @@ func newEndpoint(r *Route) (*endpoint, error) {
 		excluded := slices.Contains(e.wildcards, f.key) || slices.Contains(accepted, "-"+f.key)
 		if !excluded && (slices.Contains(accepted, "*") || slices.Contains(accepted, f.key)) {
 			e.keys = append(e.keys, f)
+			if !e.hasBody() || slices.Contains(strings.Fields(r.Query), f.key) {
+				e.parameters = append(e.parameters, f)
+			}
 		}
 	}
 	return e, nil
@@ -88,8 +92,8 @@ func (e *endpoint) bodyLimit() int64 {
 
 // request returns the request for the endpoint's handler. Its Data is the body, with the
 // values of the wildcards in the path and of the query parameters merged in as keys. The
-// value of the wildcard that the route calls Token, and the parameters that it lists in
-// Query, become fields of the request instead. The error is for the client: an unknown
+// value of the wildcard that the route calls Token, and the parameters in Query that are
+// not keys, become fields of the request instead. The error is for the client: an unknown
 // parameter, or a value that is invalid or contradicts the body.
 func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 	q := &Request{Header: r.Header, Query: url.Values{}}
@@ -111,7 +115,7 @@ func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 		return nil, badRequest("the query cannot be read: %v", err)
 	}
 	for name, values := range query {
-		if slices.Contains(strings.Fields(e.Query), name) {
+		if slices.Contains(strings.Fields(e.Query), name) && findField(e.parameters, name) == nil {
 			q.Query[name] = values
 			continue
 		}
@@ -130,28 +134,28 @@ func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 
 // parameter returns the key of the request that a query parameter sets, and the key's
 // value as JSON. A key that ends in _ms may also be given without the suffix, as a
-// duration: timeout=30s. If the endpoint's method has a body, every parameter is unknown.
-// The error is for the client.
+// duration: timeout=30s. The error is for the client.
 func (e *endpoint) parameter(name string, values []string) (key string, value json.RawMessage, err error) {
-	if !e.hasBody() {
-		if k := findField(e.keys, name); k != nil {
-			text, err := literal(k.kind, values)
-			if err != nil {
-				return "", nil, badRequest("parameter %s is %q: %v", name, strings.Join(values, ", "), err)
-			}
-			return k.key, text, nil
+	if k := findField(e.parameters, name); k != nil {
+		text, err := literal(k.kind, values)
+		if err != nil {
+			return "", nil, badRequest("parameter %s is %q: %v", name, strings.Join(values, ", "), err)
 		}
-		if k := findField(e.keys, name+"_ms"); k != nil {
-			d, err := duration.Parse(values[0])
-			if err != nil || d < time.Millisecond || len(values) > 1 {
-				return "", nil, badRequest("parameter %s is %q; must be one duration, such as 30s", name, strings.Join(values, ", "))
-			}
-			return k.key, json.RawMessage(strconv.FormatInt(d.Milliseconds(), 10)), nil
+		return k.key, text, nil
+	}
+	if k := findField(e.parameters, name+"_ms"); k != nil {
+		d, err := duration.Parse(values[0])
+		if err != nil || d < time.Millisecond || len(values) > 1 {
+			return "", nil, badRequest("parameter %s is %q; must be one duration, such as 30s", name, strings.Join(values, ", "))
 		}
+		return k.key, json.RawMessage(strconv.FormatInt(d.Milliseconds(), 10)), nil
+	}
+	if findField(e.keys, name) != nil {
+		return "", nil, badRequest("%s takes %s in the body, not as a parameter", e.Pattern, name)
 	}
 	known := strings.Fields(e.Query)
-	if !e.hasBody() {
-		for _, k := range e.keys {
+	for _, k := range e.parameters {
+		if !slices.Contains(known, k.key) {
 			known = append(known, strings.TrimSuffix(k.key, "_ms"))
 		}
 	}
@@ -221,7 +225,7 @@ func merge(body []byte, added map[string]json.RawMessage) ([]byte, error) {
 	}
 	for name, value := range added {
 		if inBody, ok := merged[name]; ok && !bytes.Equal(bytes.TrimSpace(inBody), value) {
-			return nil, badRequest("%s is %s in the body and %s in the path", name, inBody, value)
+			return nil, badRequest("%s is %s in the body and %s in the URL", name, inBody, value)
 		}
 		merged[name] = value
 	}

@@ -132,6 +132,9 @@ func TestDocument_Complete(t *testing.T) {
 				t.Errorf("%s: {%s} is not described", e.Pattern, name)
 			}
 		}
+		if strings.HasPrefix(e.path, "/v1/jobs/{id}") && !described["query queue"] {
+			t.Errorf("%s: the queue of a job that is named by its key is no parameter", e.Pattern)
+		}
 		if makesJobs := e.Name == "enqueue" || e.Name == "call" || e.Name == "job-bulk"; described["header Idempotency-Key"] != makesJobs {
 			t.Errorf("%s: a key in the header: %t", e.Pattern, !makesJobs)
 		}

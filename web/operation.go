@@ -45,12 +45,11 @@ func (e *endpoint) pathParameters() (parameters []schema) {
 
 func (e *endpoint) queryParameters() (parameters []schema) {
 	for _, name := range strings.Fields(e.Query) {
-		parameters = append(parameters, schema{"name": name, "in": "query", "schema": durationSchema()})
+		if findField(e.parameters, name) == nil {
+			parameters = append(parameters, schema{"name": name, "in": "query", "schema": durationSchema()})
+		}
 	}
-	if e.hasBody() {
-		return parameters
-	}
-	for _, k := range e.keys {
+	for _, k := range e.parameters {
 		p := schema{"name": k.key, "in": "query", "schema": schemaOf(k.kind, false)}
 		if name, ok := strings.CutSuffix(k.key, "_ms"); ok {
 			p["name"], p["schema"] = name, durationSchema()

@@ -98,15 +98,19 @@ func echo(_ context.Context, q *Request) ([]byte, error) { return q.Data, nil }
 func TestRequest(t *testing.T) {
 	_, addr := startServer(t, nil,
 		Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things/{id}", Request: testRequest{}, Accepts: "letters limit wait_ms"}, Handle: echo},
-		Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things/{id}", Request: testRequest{}, Accepts: "*"}, Handle: echo})
+		Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things/{id}", Request: testRequest{}, Accepts: "*"}, Handle: echo},
+		Route{Endpoint: api.Endpoint{Name: "set", Pattern: "PATCH /v1/things/{id}", Request: testRequest{}, Accepts: "*", Query: "limit"}, Handle: echo})
 	for line, want := range map[string]string{
 		"GET /v1/things/a%2Fb?letters=4&letters=9&limit=2&wait=3s": `{"id":"a/b","letters":[4,9],"limit":2,"wait_ms":3000}`,
 		"GET /v1/things/a?limit=2&limit=3":                         "must be given once",
 		"GET /v1/things/a?limit=two":                               "must be a whole number",
 		"GET /v1/things/a?wait=3":                                  "such as 30s",
 		"GET /v1/things/a?id=b":                                    "known are: letters, limit, wait",
-		"POST /v1/things/a?limit=2":                                "known are: none",
-		"DELETE /v1/things/a":                                      "use GET, HEAD, POST",
+		"POST /v1/things/a?limit=2":                                "takes limit in the body, not as a parameter",
+		"POST /v1/things/a?most=2":                                 "known are: none",
+		"PATCH /v1/things/a?limit=2":                               `{"id":"a","limit":2}`,
+		"PATCH /v1/things/a?most=2":                                "known are: limit\"",
+		"DELETE /v1/things/a":                                      "use GET, HEAD, PATCH, POST",
 	} {
 		if _, got := sendRaw(t, addr, line+" HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.Contains(got, want) {
 			t.Errorf("%s: %s, want %s", line, got, want)
