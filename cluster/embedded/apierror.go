@@ -94,7 +94,7 @@ func (e *APIError) StorageFull() bool {
 // Unavailable converts e to the error that callers get. They should retry a full
 // stream later than a full queue, because space is freed within minutes, while a queue
 // drains within seconds.
-func (e *APIError) Unavailable() error {
+func (e *APIError) Unavailable() *job.UnavailableError {
 	retryAfter := time.Second
 	if e.ErrCode == codeStoreFailed || e.ErrCode == codeResourceLimits {
 		retryAfter = 5 * time.Second

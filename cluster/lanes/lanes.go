@@ -76,11 +76,11 @@ type pendingPublish struct {
 
 	packedSize  int // bytes that it takes in a message of several, at most; 0: it has one of its own
 	started     time.Time
-	lane        uint8              // that it was last sent to
-	maybeStored bool               // an attempt may have been stored
-	retryAt     time.Time          // parked until then
-	lastError   string             // while parked: the last lane's error
-	storageErr  *embedded.APIError // of the last lane that refused it for lack of space; nil: none did
+	lane        uint8     // that it was last sent to
+	maybeStored bool      // an attempt may have been stored
+	retryAt     time.Time // parked until then
+	lastError   string    // while parked: the last lane's error
+	noSpace     error     // of the last lane that refused it for lack of space; nil: none did
 }
 
 // New returns a publisher that publishes over l's connections.
@@ -152,8 +152,8 @@ func (p *Publisher) sendToBestLane(d *pendingPublish, now time.Time) {
 	case lane != noLane:
 		d.lane = uint8(lane)
 		p.packers[lane].add(d)
-	case d.storageErr != nil: // the lanes without space are marked down, and no other one is left
-		d.finish(Ack{}, d.storageErr.Unavailable())
+	case d.noSpace != nil: // the lanes without space are marked down, and no other one is left
+		d.finish(Ack{}, d.noSpace)
 	default:
 		p.park(d, now.Add(TickInterval), "no lane has a reachable leader")
 	}
@@ -202,13 +202,15 @@ func (p *Publisher) handleError(d *pendingPublish, err error) {
 		p.state.markDown(d.lane, now)
 		p.tryNextLane(d)
 	case embedded.ClassRetry:
+		later := apiErr.Unavailable()
+		later.Reason = fmt.Sprintf("lane %d refuses jobs: %s", d.lane, later.Reason)
 		if apiErr.StorageFull() && p.local.Config.Clustered() { // another lane may have space
-			d.storageErr = apiErr
+			d.noSpace = later
 			p.state.markDown(d.lane, now)
 			p.tryNextLane(d)
 			return
 		}
-		d.finish(Ack{}, apiErr.Unavailable())
+		d.finish(Ack{}, later)
 	case embedded.ClassTooLarge:
 		d.finish(Ack{}, fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge))
 	default:

@@ -40,7 +40,7 @@ func TestPublish_FullLane(t *testing.T) {
 	for _, tt := range []struct {
 		left int // lanes that seem to answer, other than the full one
 		want string
-	}{{1, ""}, {0, "maximum bytes exceeded"}} {
+	}{{1, ""}, {0, "lane 2 refuses jobs: maximum bytes exceeded; 'yardmaster status' shows"}} {
 		p := New(l)
 		for lane := tt.left; lane < 3; lane++ {
 			p.state.markDown(uint8(lane), time.Now().Add(time.Minute))

@@ -29,13 +29,14 @@ var (
 )
 
 // Load is what slows down the acceptance of jobs at a node, or stops it. Lag, Records and
-// Lane concern the lane that its new jobs go to.
+// Lane concern the lane that its new jobs go to, which is LaneNumber.
 type Load struct {
-	Lag     time.Duration // age of the oldest acknowledged record that is not ingested
-	Records uint64        // number of such records
-	Lane    Fill          // bytes of the lane
-	Bodies  Fill          // bytes of the stream of large bodies
-	IDs     Fill          // ids of forgotten jobs in the ledger
+	LaneNumber uint8
+	Lag        time.Duration // age of the oldest acknowledged record that is not ingested
+	Records    uint64        // number of such records
+	Lane       Fill          // bytes of the lane
+	Bodies     Fill          // bytes of the stream of large bodies
+	IDs        Fill          // ids of forgotten jobs in the ledger
 
 	InFlightLimit int64 // of publishes, because lanes answer slowly; 0: they do not
 }
@@ -81,7 +82,7 @@ func PressureOf(load Load) Pressure {
 	if load.Lag >= RefuseLag {
 		p.Refusal = p.Causes[0]
 	}
-	slow(&p.Delay, load.Lane.delay(streamSlowing), "the lane is %.0f %% full of jobs that have not ended: add workers, or raise nats.max_store_bytes", 100*load.Lane.share())
+	slow(&p.Delay, load.Lane.delay(streamSlowing), "lane %d is %.0f %% full of jobs that have not ended: add workers, cancel jobs ('yardmaster queue list' shows where they wait), or raise nats.max_store_bytes on every member", load.LaneNumber, 100*load.Lane.share())
 	slow(&p.Delay, load.IDs.delay(idSlowing), "the ledger has %.0f %% of the ids of forgotten jobs that it may have: jobs end faster than their ids may be forgotten", 100*load.IDs.share())
 	if load.InFlightLimit > 0 {
 		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.InFlightLimit, slowAnswer)

@@ -25,7 +25,7 @@ func TestPressureOf(t *testing.T) {
 		{"an election", Load{Lag: 10 * time.Second}, MaxAckDelay, MaxAckDelay, false, []string{"faster than"}},
 		{"too much lag", Load{Lag: RefuseLag}, MaxAckDelay, MaxAckDelay, true, []string{"'yardmaster status' names the reason"}},
 		{"streams half full", Load{Lane: half, Bodies: half, IDs: most}, 0, 0, false, nil},
-		{"lane filling", Load{Lane: most}, 640 * ms, 640 * ms, false, []string{"86 % full of jobs that have not ended: add workers"}},
+		{"lane filling", Load{LaneNumber: 3, Lane: most}, 640 * ms, 640 * ms, false, []string{"lane 3 is 86 % full of jobs that have not ended: add workers"}},
 		{"lane full", Load{Lane: full}, MaxAckDelay, MaxAckDelay, false, []string{"100 % full"}},
 		{"bodies filling", Load{Bodies: most}, 0, 640 * ms, false, []string{"large bodies is 86 % full"}},
 		{"ids at the bound", Load{IDs: full}, MaxAckDelay, MaxAckDelay, false, []string{"100 % of the ids"}},

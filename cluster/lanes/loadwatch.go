@@ -148,7 +148,7 @@ func (w *loadWatch) currentLane(now time.Time) uint8 {
 // update sets the pressure for the load at the time now.
 func (w *loadWatch) update(now time.Time) {
 	current := w.currentLane(now)
-	load := Load{InFlightLimit: w.inFlight.lowered(), Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
+	load := Load{LaneNumber: current, InFlightLimit: w.inFlight.lowered(), Lane: *w.lane.Load(), Bodies: *w.bodies.Load(), IDs: *w.forgottenIDs.Load()}
 	for i := range w.local.Lanes() {
 		last, ingested := max(w.state.lastSeq[i].Load(), w.stored[i].Load()), w.ingested[i].Load()
 		lag := w.lags[i].observe(now, last, ingested)

@@ -113,3 +113,13 @@ func TestWatchLoad_SlowAuthority(t *testing.T) {
 		t.Errorf("direct publish: %+v, %v", ack, err)
 	}
 }
+
+// TestWatchLoad_NamesLane checks that the cause of a delay names the lane that fills.
+func TestWatchLoad_NamesLane(t *testing.T) {
+	p, _ := slowLane(t)
+	p.load.lane.Store(&Fill{86, 100})
+	p.load.update(time.Now())
+	if causes := p.Pressure().Causes; len(causes) != 1 || !strings.HasPrefix(causes[0], "lane 1 is 86 % full") {
+		t.Errorf("causes %q", causes)
+	}
+}
