@@ -104,6 +104,9 @@ type Retention struct {
 	Settings []RetentionSetting `json:"settings"`       // in force
 	Queues   []QueueRetention   `json:"queues"`         // that have settings of their own, by name; none if the request names a queue
 	Next     string             `json:"next,omitempty"` // After of the next page; "" means that this is the last one
+	// NotApplied is why not all streams have the settings in force, or are not known to
+	// have them, after a change: they are kept, and retried. "" means that they have.
+	NotApplied string `json:"not_applied,omitempty"`
 }
 
 // QueueRetention has the settings of a queue that differ from the yard's.

@@ -50,6 +50,12 @@ func TestRetention(t *testing.T) {
 	})
 	f := startFakeAPI(t, cannedReplies{
 		"yard.api.v1.queue.show": queue, "yard.api.v1.queue.set": queue,
+		"yard.api.v1.retention.set": func(body []byte) ([]byte, error) {
+			if strings.Contains(string(body), "bytes") {
+				return []byte(`{` + settings + `,"queues":[],"not_applied":"YARD_EVENTS: no space"}`), nil
+			}
+			return []byte(`{` + settings + `,"queues":[]}`), nil
+		},
 		"yard.api.v1.retention.show": func(body []byte) ([]byte, error) {
 			var asked api.RetentionRequest
 			if err := json.Unmarshal(body, &asked); err != nil || asked.Queue == "" {
@@ -61,11 +67,18 @@ func TestRetention(t *testing.T) {
 	for line, want := range map[string]string{
 		"queue show mail": "\n\nIts own retention: finished.age=30d failed.count=1000\n",
 		"queue set mail --retention failed.count=1000": "\n\nIts own retention: finished.age=30d failed.count=1000\n",
-		"retention show":      "SETTING       VALUE  FROM\nfinished.age  1d     default\nfailed.age    1d12h  operator, in place of the file's 1h30m\nfinished.age  30d    queue mail\nfinished.age  30d    queue post\n",
-		"retention show mail": "SETTING       VALUE  FROM\nfinished.age  30d    queue, in place of the yard's 1d\nfailed.age    2d     queue, in place of the yard's 1d, which is less and applies, too\n",
+		"retention show":               "SETTING       VALUE  FROM\nfinished.age  1d     default\nfailed.age    1d12h  operator, in place of the file's 1h30m\nfinished.age  30d    queue mail\nfinished.age  30d    queue post\n",
+		"retention set failed.age=36h": "SETTING       VALUE  FROM\nfinished.age  1d     default\nfailed.age    1d12h  operator, in place of the file's 1h30m\n",
+		"retention show mail":          "SETTING       VALUE  FROM\nfinished.age  30d    queue, in place of the yard's 1d\nfailed.age    2d     queue, in place of the yard's 1d, which is less and applies, too\n",
 	} {
 		if got := f.run(t, strings.Fields(line)...); got.code != 0 || !strings.HasSuffix(got.out, want) {
 			t.Errorf("%s: %+v, want %q", line, got, want)
+		}
+	}
+	for _, format := range []string{"", " --json"} {
+		got := f.run(t, strings.Fields("retention set events.bytes=1TiB"+format)...)
+		if want := "yardmaster: the settings are stored, but not all streams have them: YARD_EVENTS: no space\n"; got.code != 1 || got.err != want || !strings.Contains(got.out, "finished.age") {
+			t.Errorf("settings that are not applied%s: %+v, want %q", format, got, want)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Readiness returns whether the cluster is ready and why not, as in the snapshot of the
 // runtime contract, and whether this node accepts jobs and the authority dispatches them.
 func (r *Reporter) Readiness(ctx context.Context) api.Readiness {
-	return r.ReadinessUnder(ctx, r.authorityStatus(ctx))
+	return r.ReadinessUnder(ctx, r.AuthorityStatus(ctx))
 }
 
 // ReadinessUnder is [Reporter.Readiness] for a known status of the authority.
@@ -184,7 +184,7 @@ func (r *Reporter) SnapshotContext(l *ledger.Ledger, authority scheduler.Authori
 
 // CaptureContext returns what a snapshot of the ledger needs besides the ledger now.
 func (r *Reporter) CaptureContext(ctx context.Context) (s ledger.SnapshotContext) {
-	authority := r.authorityStatus(ctx)
+	authority := r.AuthorityStatus(ctx)
 	r.cfg.View(func(l *ledger.Ledger) { s = r.SnapshotContext(l, authority) })
 	return s
 }
@@ -192,7 +192,7 @@ func (r *Reporter) CaptureContext(ctx context.Context) (s ledger.SnapshotContext
 // Snapshot returns the snapshot of the runtime contract, and the index of the last ledger
 // entry that it contains.
 func (r *Reporter) Snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
-	authority := r.authorityStatus(ctx)
+	authority := r.AuthorityStatus(ctx)
 	var view ledger.Snapshot
 	var index uint64
 	r.cfg.View(func(l *ledger.Ledger) { view, index = l.Snapshot(r.SnapshotContext(l, authority)), l.Index() })

@@ -72,7 +72,7 @@ func (r *Reporter) Health(context.Context) (*api.Health, error) {
 // another node does not answer is missing or "unknown".
 func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	raft := r.cfg.Raft()
-	authority := r.authorityStatus(ctx)
+	authority := r.AuthorityStatus(ctx)
 	lanes := r.laneStates(ctx)
 	usage := r.streamStates(ctx)
 	s := &api.Status{
@@ -126,9 +126,9 @@ func memberStatuses(raft consensus.Status, authority *scheduler.AuthorityStatus)
 	return members
 }
 
-// authorityStatus asks the authority, which may be this node, for its status. Without an
+// AuthorityStatus asks the authority, which may be this node, for its status. Without an
 // answer within AuthorityStatusTimeout, the status has only an Error.
-func (r *Reporter) authorityStatus(ctx context.Context) scheduler.AuthorityStatus {
+func (r *Reporter) AuthorityStatus(ctx context.Context) scheduler.AuthorityStatus {
 	if text := NoQuorum(r.cfg.Raft()); text != "" {
 		return scheduler.AuthorityStatus{Error: text}
 	}

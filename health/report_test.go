@@ -24,7 +24,7 @@ func TestReadiness_NoAuthority(t *testing.T) {
 	if l := r.localAuthorityStatus(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
 		t.Errorf("a node without a tenure: %+v", l)
 	}
-	if why := r.authorityStatus(t.Context()).Error; !strings.HasPrefix(why, "no authority is known") {
+	if why := r.AuthorityStatus(t.Context()).Error; !strings.HasPrefix(why, "no authority is known") {
 		t.Error(why)
 	}
 }

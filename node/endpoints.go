@@ -97,7 +97,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		n.enqueue,
 		n.jobHandlers(),
 		&server.Queues{Authority: n.proposer, View: n.raft.View},
-		&server.Retention{Authority: n.proposer, View: n.raft.View},
+		&server.Retention{Authority: n.proposer, View: n.raft.View, Status: n.reporter.AuthorityStatus},
 		&server.Crons{
 			Authority: n.proposer, View: n.raft.View, Intake: n.intake, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,
 		},

@@ -209,6 +209,23 @@ func TestWeb_Errors(t *testing.T) {
 	}
 }
 
+// A change of retention settings is answered with the reason if a stream has no space for
+// them.
+func TestWeb_RetentionNotApplied(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	for _, c := range []struct{ body, want string }{
+		{`{"events":{"bytes":562949953421312}}`, "YARD_EVENTS: the members have no space for "},
+		{`{"events":{"bytes":null}}`, ""},
+	} {
+		var got api.Retention
+		send(t, n, "PATCH", "/v1/retention", c.body).decode(t, http.StatusOK, &got)
+		if !strings.HasPrefix(got.NotApplied, c.want) || (got.NotApplied == "") != (c.want == "") {
+			t.Errorf("%s: not applied: %q, want %q", c.body, got.NotApplied, c.want)
+		}
+	}
+}
+
 // The OpenAPI document describes all endpoints and no others: the test calls every path and
 // validates the response.
 func TestWeb_Document(t *testing.T) {

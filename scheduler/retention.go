@@ -23,11 +23,14 @@ const (
 // letters that a queue's own settings do not keep. The ledger itself forgets finished jobs.
 // All of it is repeated, so that a crash between two steps only delays the rest.
 type retention struct {
-	loop    *eventLoop
-	lanes   Lanes
-	await   func(context.Context) // blocks until the streams exist
-	wake    chan struct{}
-	problem string // why the settings are not applied; "": they are; belongs to the loop's goroutine
+	loop  *eventLoop
+	lanes Lanes
+	await func(context.Context) // blocks until the streams exist
+	wake  chan struct{}
+
+	// Of the loop's goroutine.
+	index   uint64 // of the ledger whose settings were last applied, or could not be; 0: none yet
+	problem string // why not all of them are applied; "": they are
 }
 
 // run applies the settings every retentionInterval, and when they change, until ctx ends.
@@ -43,9 +46,10 @@ func (r *retention) run(ctx context.Context) error {
 		case <-timer.C:
 		case <-r.wake:
 		}
+		var index uint64
 		err := r.declare(ctx)
 		if err == nil {
-			err = r.apply(ctx)
+			index, err = r.apply(ctx)
 		}
 		if err != nil && ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
@@ -55,6 +59,7 @@ func (r *retention) run(ctx context.Context) error {
 			logged = ""
 		}
 		r.loop.post(func() {
+			r.index = max(r.index, index)
 			if r.problem = ""; err != nil {
 				r.problem = strings.ReplaceAll(err.Error(), "\n", "; ")
 			}
@@ -74,17 +79,17 @@ func (r *retention) declare(ctx context.Context) error {
 	return errors.Join(err, result.Err)
 }
 
-// apply applies the settings once.
-func (r *retention) apply(ctx context.Context) error {
+// apply applies the settings once. It returns the index of the ledger that has them.
+func (r *retention) apply(ctx context.Context) (index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, retentionTimeout)
 	defer cancel()
 	var inForce job.Retention
 	var queues []ledger.QueueView
 	var now time.Time
 	r.loop.ledger.View(func(l *ledger.Ledger) {
-		inForce, queues, now = l.Retention().InForce(), l.Queues(), l.Now()
+		index, inForce, queues, now = l.Index(), l.Retention().InForce(), l.Queues(), l.Now()
 	})
-	err := r.lanes.ApplyRetention(ctx, inForce)
+	err = r.lanes.ApplyRetention(ctx, inForce)
 	for i := range queues {
 		own := queues[i].Config.Retention
 		age, keep := own.Age(job.KeptFailed), own.Get(job.KeptFailed, job.BoundCount)
@@ -96,10 +101,10 @@ func (r *retention) apply(ctx context.Context) error {
 			before = now.Add(-age)
 		}
 		if evictErr := r.lanes.EvictDeadLetters(ctx, queues[i].Name, before, keep); evictErr != nil {
-			return errors.Join(err, fmt.Errorf("dead letters of queue %s: %w", queues[i].Name, evictErr))
+			return index, errors.Join(err, fmt.Errorf("dead letters of queue %s: %w", queues[i].Name, evictErr))
 		}
 	}
-	return err
+	return index, err
 }
 
 // changed applies the settings soon, after a command that may have changed some.

@@ -91,10 +91,16 @@ func TestRetention_Applied(t *testing.T) {
 		if err != nil || len(status.Reasons) > 0 || len(status.Warnings) != 1 || !strings.Contains(status.Warnings[0], "insufficient storage") {
 			t.Errorf("status %+v, %v", status, err)
 		}
+		before := status.RetentionIndex
+		h.propose(&ledger.SetRetention{Settings: []job.RetentionSetting{set}})
+		h.advance(time.Second)
+		if status, _ := h.sched.Status(h.ctx); status.RetentionIndex <= before || status.RetentionProblem != "insufficient storage" {
+			t.Errorf("settings of index %d, later %d: problem %q", before, status.RetentionIndex, status.RetentionProblem)
+		}
 		h.lanes.set(func() { h.lanes.retentionErr = nil })
 		h.advance(2 * retentionInterval)
-		if status, _ := h.sched.Status(h.ctx); len(status.Warnings) > 0 {
-			t.Errorf("warnings %q", status.Warnings)
+		if status, _ := h.sched.Status(h.ctx); len(status.Warnings) > 0 || status.RetentionProblem != "" {
+			t.Errorf("warnings %q, problem %q", status.Warnings, status.RetentionProblem)
 		}
 	}, func(c *Config) { c.Retention = declared })
 }

@@ -26,6 +26,11 @@ type AuthorityStatus struct {
 	Warnings    []string         `json:"warnings,omitempty"` // what needs attention and stops nothing
 	Nodes       []api.NodeStatus `json:"nodes"`
 	Error       string           `json:"error,omitempty"` // why the status could not be read; set by callers
+
+	// RetentionIndex is the index of the ledger whose retention settings were last applied
+	// to the streams, and RetentionProblem why not all of them were; "": they were.
+	RetentionIndex   uint64 `json:"retention_index,omitempty"`
+	RetentionProblem string `json:"retention_problem,omitempty"`
 }
 
 // setAvailable sets Available, Credits, Slots and Pools of s from n's slots.
@@ -82,6 +87,7 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	for _, c := range t.conditions(now) {
 		st.Reasons = append(st.Reasons, c.text)
 	}
+	st.RetentionIndex, st.RetentionProblem = t.retention.index, t.retention.problem
 	if t.retention.problem != "" {
 		st.Warnings = append(st.Warnings, "retention settings are not applied to all streams: "+t.retention.problem)
 	}

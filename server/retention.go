@@ -2,17 +2,22 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 )
 
 // Retention answers requests about retention settings. All fields are required.
 type Retention struct {
 	Authority *authority.Client
-	View      func(func(*ledger.Ledger)) // reads the local ledger
+	View      func(func(*ledger.Ledger))                      // reads the local ledger
+	Status    func(context.Context) scheduler.AuthorityStatus // asks the authority
 }
 
 // Handlers returns the handlers by the name of the endpoint.
@@ -64,7 +69,12 @@ func (h *Retention) showQueue(ctx context.Context, name string) (*api.Retention,
 	return r, nil
 }
 
-// set changes the settings that the request gives.
+// appliedTimeout bounds how long a change of settings waits for the streams. Clients wait
+// 5 s for a reply by default, and the commit may take [authority.CommandTimeout] of it.
+const appliedTimeout = 2 * time.Second
+
+// set changes the settings that the request gives, and waits until the authority has applied
+// them to the streams.
 func (h *Retention) set(ctx context.Context, q *api.RetentionChange) (*api.Retention, error) {
 	changes, err := q.Settings()
 	if err == nil {
@@ -76,10 +86,33 @@ func (h *Retention) set(ctx context.Context, q *api.RetentionChange) (*api.Reten
 	if len(changes) == 0 {
 		return nil, &job.InvalidError{Reason: `the request changes nothing; give a setting, such as {"finished": {"age_ms": 86400000}}`}
 	}
-	if _, err := commit(ctx, h.Authority, &ledger.SetRetention{Settings: changes}); err != nil {
+	result, err := commit(ctx, h.Authority, &ledger.SetRetention{Settings: changes})
+	if err != nil {
 		return nil, err
 	}
-	return h.show(ctx, &api.RetentionRequest{})
+	notApplied := h.notApplied(ctx, result.Index)
+	r, err := h.show(ctx, &api.RetentionRequest{})
+	if err != nil {
+		return nil, err
+	}
+	r.NotApplied = notApplied
+	return r, nil
+}
+
+// notApplied waits until the authority has applied the settings of the ledger entry index,
+// or has failed to, and returns why not all streams have them; "": they have.
+func (h *Retention) notApplied(ctx context.Context, index uint64) string {
+	ctx, cancel := context.WithTimeout(ctx, appliedTimeout)
+	defer cancel()
+	for {
+		status := h.Status(ctx)
+		if status.Error == "" && status.RetentionIndex >= index {
+			return status.RetentionProblem
+		}
+		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
+			return fmt.Sprintf("the streams have not confirmed them within %s; 'yardmaster status' warns if that remains so", appliedTimeout)
+		}
+	}
 }
 
 // queueRetention returns the valid changes of a request about a queue.

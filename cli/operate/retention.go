@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/retentionflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 
@@ -73,7 +74,8 @@ func retentionSet(env *command.Env) *cobra.Command {
 		Short: "Change retention settings of the yard; those that are not given stay",
 		Long: `Changes retention settings of the yard, in place of those in the configuration file. The
 value "default" resets a setting to that of the file, or else to the default. What a
-lowered bound excludes is removed at once and cannot be brought back.
+lowered bound excludes is removed at once and cannot be brought back. Exits with 1 if
+the settings are stored, but a stream has no space for its bytes.
 
   finished.age, finished.count            records of finished jobs in the ledger
   failed.age, failed.count, failed.bytes  dead letters
@@ -87,9 +89,26 @@ lowered bound excludes is removed at once and cannot be brought back.
 			if err != nil {
 				return usererror.Usage(c, "%v", err)
 			}
-			return command.Request(c.Context(), env, api.Subject("retention-set"), request, retentionTable)
+			return setRetention(c.Context(), env, request)
 		},
 	})
+}
+
+// setRetention changes settings and prints those in force. It returns an error if they are
+// stored, and not all streams have them.
+func setRetention(ctx context.Context, env *command.Env, request *api.RetentionChange) error {
+	reply, err := env.Send(ctx, api.Subject("retention-set"), request)
+	if err != nil {
+		return err
+	}
+	changed, err := connect.Decode[api.Retention](reply, nil)
+	if err == nil {
+		err = command.Print(env, reply, retentionTable)
+	}
+	if err == nil && changed.NotApplied != "" {
+		err = usererror.New("the settings are stored, but not all streams have them: "+changed.NotApplied, "")
+	}
+	return err
 }
 
 // retentionTable shows retention settings, one per line.
