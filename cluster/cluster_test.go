@@ -121,7 +121,7 @@ func TestApplyRetention_NoSpace(t *testing.T) {
 			{Key: job.RetentionKey{Kept: job.KeptEvents, Bound: job.BoundAge}, Value: int64(time.Hour)},
 			{Key: job.RetentionKey{Kept: job.KeptLogs, Bound: job.BoundCount}, Value: 1234},
 		})
-		const want = "YARD_EVENTS: the members have no space for 107374182400 bytes: set events.bytes lower"
+		const want = "YARD_EVENTS: the members have no space for 100 GiB: set events.bytes lower"
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v; want only %s", err, want)
 		}

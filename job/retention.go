@@ -190,6 +190,8 @@ func (s RetentionSetting) Validate(ofQueue bool) error {
 		return nil
 	case s.Key.Bound == BoundAge:
 		return invalid("%s is %s; must be %s to %s", s.Key, duration.Format(time.Duration(s.Value)), duration.Format(time.Duration(least)), duration.Format(time.Duration(most)))
+	case s.Key.Bound == BoundBytes:
+		return invalid("%s is %s; must be %s to %s", s.Key, FormatSize(s.Value), FormatSize(least), FormatSize(most))
 	}
 	return invalid("%s is %d; must be %d to %d", s.Key, s.Value, least, most)
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
-	"github.com/yardmaster-dev/yardmaster/cli/retentionflag"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
@@ -136,12 +136,12 @@ func streamTable(w io.Writer, s *api.Status) {
 			messages += fmt.Sprintf(" of %d", stream.LimitMessages)
 		}
 		if stream.LimitBytes > 0 {
-			limit, full = retentionflag.SizeText(stream.LimitBytes), fmt.Sprintf("%d %%", stream.Bytes*100/stream.LimitBytes)
+			limit, full = job.FormatSize(int64(stream.LimitBytes)), fmt.Sprintf("%d %%", stream.Bytes*100/stream.LimitBytes)
 		}
 		if stream.MaxAgeMS > 0 {
 			age = duration.Format(time.Duration(stream.MaxAgeMS) * time.Millisecond)
 		}
-		command.Row(w, stream.Stream, messages, retentionflag.SizeText(stream.Bytes), limit, full, age, stream.WhenFull, command.OrDash(command.TimeText(stream.Oldest)))
+		command.Row(w, stream.Stream, messages, job.FormatSize(int64(stream.Bytes)), limit, full, age, stream.WhenFull, command.OrDash(command.TimeText(stream.Oldest)))
 	}
 }
 

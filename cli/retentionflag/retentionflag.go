@@ -49,12 +49,6 @@ func Parse(settings []string, ofQueue bool) (*api.RetentionChange, error) {
 	return request, job.ValidateRetention(changes, ofQueue)
 }
 
-// sizeUnits are the units in which bytes can be given.
-var sizeUnits = []struct {
-	suffix string
-	bytes  int64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}}
-
 // retentionValue parses the value of a setting: an age in milliseconds, a count, or bytes.
 func retentionValue(key job.RetentionKey, text string) (int64, error) {
 	switch key.Bound {
@@ -65,18 +59,13 @@ func retentionValue(key job.RetentionKey, text string) (int64, error) {
 		}
 		return d.Milliseconds(), nil
 	case job.BoundBytes:
-		for _, unit := range sizeUnits {
-			number, ok := strings.CutSuffix(text, unit.suffix)
-			n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-			if ok && err == nil && n <= job.MaxRetentionBytes/unit.bytes {
-				return n * unit.bytes, nil
-			}
+		n, ok := job.ParseSize(text)
+		if !ok {
+			return 0, fmt.Errorf("%s is %q: must be a number of bytes, such as 1073741824 or 1GiB, or default", key, text)
 		}
+		return n, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil && key.Bound == job.BoundBytes {
-		return 0, fmt.Errorf("%s is %q: must be a number of bytes, such as 1073741824 or 1GiB, or default", key, text)
-	}
 	if err != nil {
 		return 0, fmt.Errorf("%s is %q: must be a number, or default", key, text)
 	}
@@ -93,18 +82,7 @@ func Text(value int64, unit string) string {
 	case unit == "ms":
 		return duration.Format(time.Duration(value) * time.Millisecond)
 	case unit == "bytes":
-		return SizeText(uint64(value))
+		return job.FormatSize(value)
 	}
 	return fmt.Sprint(value)
-}
-
-// SizeText returns a number of bytes in the largest unit in which it has at most one
-// decimal, such as "1.5 GiB".
-func SizeText(n uint64) string {
-	for i := len(sizeUnits) - 1; i >= 0; i-- {
-		if unit := uint64(sizeUnits[i].bytes); n >= unit {
-			return strconv.FormatFloat(float64(n*10/unit)/10, 'f', -1, 64) + " " + sizeUnits[i].suffix
-		}
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -84,10 +84,10 @@ func (a *Admin) applyRetention(ctx context.Context, stream *retainedStream, curr
 	}
 	part := ""
 	if stream.share > 1 {
-		part = fmt.Sprintf(", 1/%d of %s,", stream.share, stream.key(job.BoundBytes))
+		part = fmt.Sprintf(", 1/%d of %s", stream.share, stream.key(job.BoundBytes))
 	}
-	err = fmt.Errorf("the members have no space for %d bytes%s: set %s lower, or raise nats.max_store_bytes on every member and restart them",
-		wanted.MaxBytes, part, stream.key(job.BoundBytes))
+	err = fmt.Errorf("the members have no space for %s%s: set %s lower, or raise nats.max_store_bytes on every member and restart them",
+		job.FormatSize(wanted.MaxBytes), part, stream.key(job.BoundBytes))
 	if wanted.MaxBytes = current.MaxBytes; wanted.MaxAge == current.MaxAge && wanted.MaxMsgs == current.MaxMsgs && maps.Equal(wanted.Metadata, current.Metadata) {
 		return err
 	}
