@@ -50,7 +50,7 @@ type QueueExplanation struct {
 	Active     []ActiveJob     `json:"active"`
 	MoreActive int             `json:"more_active"`
 	Workers    string          `json:"workers"` // the queue whose Overhop workers may run its jobs; "": none may
-	Runner     string          `json:"runner"`  // the runner for its jobs, or for those whose function names none; "": none
+	Runner     string          `json:"runner"`  // the runner for its jobs, or for its jobs whose function names no runner; "": none
 	Nodes      []NodeExecutors `json:"nodes"`
 	Observed   Provenance      `json:"observed"`
 }

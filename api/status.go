@@ -173,8 +173,8 @@ type ActiveJob struct {
 	Stopping bool      `json:"stopping,omitempty"`
 }
 
-// MaxActiveJobs is how many active jobs are listed at most: those of a drained node, or
-// of a queue.
+// MaxActiveJobs is the maximum number of active jobs that are listed for a drained node or
+// a queue.
 const MaxActiveJobs = 20
 
 // NewActiveJob returns an active dispatch as the API shows it. timeout is the one of

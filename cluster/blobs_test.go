@@ -167,7 +167,7 @@ func TestStoreBody_RefusedByStream(t *testing.T) {
 }
 
 // TestStoreResult_Evicts checks that results are always stored: older ones are evicted,
-// and reading an evicted one says that it is not stored.
+// and reading an evicted one returns [streams.ErrNotStored].
 func TestStoreResult_Evicts(t *testing.T) {
 	c := startWithBlobs(t, 4<<20, 4<<20)
 	result := bytes.Repeat([]byte("r"), 1<<20)

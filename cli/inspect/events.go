@@ -123,8 +123,8 @@ var typeNames = func() []string {
 	return names
 }()
 
-// typeName returns the name in typeNames of an event, or event itself if there is none:
-// it may be one of a newer build.
+// typeName returns the name in typeNames of an event, or event itself if typeNames does not
+// have it, as for an event of a newer build.
 func typeName(event string) string {
 	plain := plainName(event)
 	if i := slices.IndexFunc(typeNames, func(name string) bool { return plainName(name) == plain }); i >= 0 {

@@ -239,7 +239,7 @@ func faultText(f *job.Fault) string {
 	return string(text)
 }
 
-// cancellationText returns when, by whom and why a job was cancelled, "" for nil.
+// cancellationText returns when and why a job was cancelled, and the actor; "" for nil.
 func cancellationText(c *job.Cancellation) string {
 	if c == nil {
 		return ""
