@@ -22,9 +22,8 @@ type codec struct {
 	buf     []byte            // encoder: not written yet
 	numbers map[string]uint64 // encoder: number of each name written so far
 
-	r        *bufio.Reader // nil in an encoder
-	names    []string      // decoder: names read so far
-	executor executor      // decoder: the one that is being read
+	r     *bufio.Reader // nil in an encoder
+	names []string      // decoder: names read so far
 
 	err error
 }

@@ -77,10 +77,10 @@ func (c *codec) ledger(l *Ledger) {
 // jobs encodes or decodes each queue with its jobs: waiting jobs in start
 // order, active jobs by fence, then the others by state and time.
 func (c *codec) jobs(d *dispatches) {
-	active := make(map[string][]*storedJob) // by queue name
+	active := make(map[string][]uint32) // numbers by queue name
 	for item := range d.active.Scan {
-		stored := d.jobs.at(item.number)
-		active[stored.queue.name] = append(active[stored.queue.name], stored)
+		name := d.jobs.queueOf(item.number).name
+		active[name] = append(active[name], item.number)
 	}
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
@@ -92,7 +92,7 @@ func (c *codec) jobs(d *dispatches) {
 		for _, inState := range q.counts {
 			count += inState
 		}
-		each(c, count, d.jobs.stored(q, active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled), func(stored *storedJob) {
+		each(c, count, d.jobs.loaded(q.numbers(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled)), func(stored *storedJob) {
 			c.record(stored, &d.jobs)
 			if c.decoding() {
 				stored.queue = q
@@ -124,20 +124,20 @@ func (c *codec) addJob(d *dispatches, decoded *storedJob) {
 	d.store(nil, decoded)
 }
 
-// stored returns an iterator over a queue's waiting jobs by class in start
+// numbers returns an iterator over the numbers of the queue's waiting jobs by class in start
 // order, then the active jobs that the caller passes, then those in the other
 // states by time of acceptance.
-func (j *jobs) stored(q *queue, active []*storedJob, states ...job.State) iter.Seq[*storedJob] {
-	return func(yield func(*storedJob) bool) {
+func (q *queue) numbers(active []uint32, states ...job.State) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
 		for _, wl := range q.waitlists.Scan {
 			for item := range wl.jobs.Scan {
-				if !yield(j.at(item.number)) {
+				if !yield(item.number) {
 					return
 				}
 			}
 		}
-		for _, stored := range active {
-			if !yield(stored) {
+		for _, number := range active {
+			if !yield(number) {
 				return
 			}
 		}
@@ -146,7 +146,7 @@ func (j *jobs) stored(q *queue, active []*storedJob, states ...job.State) iter.S
 				continue
 			}
 			for item := range q.lists[state].Scan {
-				if !yield(j.at(item.number)) {
+				if !yield(item.number) {
 					return
 				}
 			}

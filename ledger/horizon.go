@@ -84,13 +84,10 @@ func (in *ingestion) ForgottenIDs() ForgottenIDs {
 	return ids
 }
 
-// MayIngest reports whether records of a lane may be ingested: not while the ledger has
-// [MaxJobs]. While it has as many ids of forgotten jobs as it may have, only the lanes that
-// prevent it from forgetting the oldest ones may be.
+// MayIngest reports whether records of a lane may be ingested. While the ledger has as
+// many ids of forgotten jobs as it may have, only the lanes that prevent it from
+// forgetting the oldest ones may be.
 func (in *ingestion) MayIngest(lane uint8) bool {
-	if in.jobs.records.count >= MaxJobs {
-		return false
-	}
 	ids := in.jobs.forgotten
 	if ids.size < MaxDedupeIDs {
 		return true

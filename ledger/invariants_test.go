@@ -121,7 +121,7 @@ func (w *eventChecker) apply(e *Event) error {
 
 // checkInvariants compares all indexes and counters of the ledger with its records.
 func checkInvariants(l *Ledger) error {
-	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l)} {
+	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l)} {
 		if err != nil {
 			return err
 		}
@@ -427,6 +427,8 @@ func TestEventChecker_Fails(t *testing.T) {
 		"forgot":   func(l *Ledger) { l.jobs.forgotten.add(anyJob(l).id, 0, false) },
 		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
 		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
+		"options":  func(l *Ledger) { l.jobs.options.add(options{runAt: 1}) },
+		"uses":     func(l *Ledger) { l.jobs.functions.replace(0, "", "x") },
 		"replaced": func(l *Ledger) {
 			r := anyJob(l)
 			l.jobs.byID.remove(&l.jobs, &r.id)

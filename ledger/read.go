@@ -179,6 +179,9 @@ func (j *jobs) Removed(id job.ID) bool {
 	return !exists && j.forgotten.wasRemoved(id)
 }
 
+// JobsFull reports whether there are [MaxJobs].
+func (j *jobs) JobsFull() bool { return j.records.count >= MaxJobs }
+
 // State returns a job's state; ok is false if the ledger has no such job.
 func (j *jobs) State(id job.ID) (state job.State, ok bool) {
 	if number, ok := j.byID.find(j, &id); ok {
@@ -293,7 +296,7 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 	case job.Active:
 		inOrder = slices.Values(j.activeInQueue(queue))
 	default:
-		inOrder = j.listFrom(q.lists[state], skip)
+		inOrder = j.loaded(numbersFrom(q.lists[state], skip))
 		skip = 0
 	}
 	views := make([]job.View, 0, min(limit, 64))
@@ -311,16 +314,16 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 	return views
 }
 
-// listFrom returns an iterator over the jobs of list after the first skip ones.
-// The list may be nil.
-func (j *jobs) listFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[*storedJob] {
-	return func(yield func(*storedJob) bool) {
+// numbersFrom returns an iterator over the numbers of the jobs of list after the first skip
+// ones. The list may be nil.
+func numbersFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
 		if list == nil {
 			return
 		}
 		for i := skip; i < list.Len(); i++ {
 			item, _ := list.GetAt(i)
-			if !yield(j.at(item.number)) {
+			if !yield(item.number) {
 				return
 			}
 		}
@@ -341,7 +344,8 @@ func (j *jobs) activeInQueue(queue string) (active []*storedJob) {
 }
 
 // byAcceptance returns an iterator over a queue's waiting jobs, oldest first. It merges the
-// priorities of the queue's waitlists, each of which is in this order.
+// priorities of the queue's waitlists, each of which is in this order. Each job is valid
+// until the next one.
 func (j *jobs) byAcceptance(q *queue) iter.Seq[*storedJob] {
 	return func(yield func(*storedJob) bool) {
 		var heads []*orderIter
@@ -380,7 +384,7 @@ type orderIter struct {
 // newOrderIter returns an iterator at the first job of a priority, or nil if the
 // waitlist has no such job.
 func (j *jobs) newOrderIter(wl *waitlist, priority uint8) *orderIter {
-	it := &orderIter{IterG: wl.jobs.Iter(), priority: priority, jobs: j}
+	it := &orderIter{IterG: wl.jobs.Iter(), priority: priority, jobs: j, job: new(storedJob)}
 	if !it.Seek(orderItem{key: orderKey(priority, 0)}) || !it.load() {
 		return nil
 	}
@@ -396,6 +400,7 @@ func (it *orderIter) load() bool {
 	if item.priority() != it.priority {
 		return false
 	}
-	it.job = it.jobs.at(item.number)
+	*it.job = storedJob{}
+	it.jobs.load(it.job, item.number)
 	return true
 }

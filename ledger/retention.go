@@ -57,19 +57,19 @@ func (j *jobs) UnguardedJobs(yield func(at job.Position, id job.ID) bool) {
 	}
 }
 
-// unended returns an iterator over the jobs of all queues that are waiting,
+// unended returns an iterator over the records of the jobs of all queues that are waiting,
 // delayed or active.
-func (j *jobs) unended() iter.Seq[*storedJob] {
-	return func(yield func(*storedJob) bool) {
+func (j *jobs) unended() iter.Seq[*record] {
+	return func(yield func(*record) bool) {
 		for _, q := range j.queues.byName.Scan {
-			for stored := range j.stored(q, nil, job.Delayed) {
-				if !yield(stored) {
+			for number := range q.numbers(nil, job.Delayed) {
+				if !yield(j.records.get(number)) {
 					return
 				}
 			}
 		}
 		for item := range j.active.Scan {
-			if !yield(j.at(item.number)) {
+			if !yield(j.records.get(item.number)) {
 				return
 			}
 		}

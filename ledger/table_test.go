@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,6 +20,69 @@ func (s *table[T]) all(yield func(uint32, *T) bool) {
 			}
 		}
 	}
+}
+
+// checkTables checks that each part of a job is in its table once, and nothing else, that shared
+// values count their uses, and that the index has each id once.
+func checkTables(l *Ledger) error {
+	j := &l.jobs
+	used := make(map[string]map[uint32]uint32) // by table: how often a number is used
+	use := func(table string, number uint32, isSet bool) error {
+		if (number != 0) != isSet {
+			return fmt.Errorf("%s: number %d of a value that is set: %t", table, number, isSet)
+		}
+		if used[table] == nil {
+			used[table] = make(map[uint32]uint32)
+		}
+		if used[table][number]++; number == 0 {
+			delete(used[table], number)
+		}
+		return nil
+	}
+	for number := range j.records.all {
+		r := j.at(number)
+		if err := errors.Join(
+			use("options", r.optionsNumber, r.options != options{}), use("runs", r.runNumber, r.run != run{}), use("ends", r.run.endNumber, r.run.end != end{}),
+			use("functions", r.functionNumber, r.function != ""), use("executors", r.run.executorNumber, r.run.executor != executor{}),
+		); err != nil {
+			return err
+		}
+	}
+	for table, count := range map[string]int{"options": j.options.count, "runs": j.runs.count, "ends": j.ends.count} {
+		for number, n := range used[table] {
+			if n > 1 {
+				return fmt.Errorf("%s: %d jobs have number %d", table, n, number)
+			}
+		}
+		if len(used[table]) != count {
+			return fmt.Errorf("%s: jobs have %d, the table %d", table, len(used[table]), count)
+		}
+	}
+	slots := 0
+	for i := range j.byID.shards {
+		for _, slot := range j.byID.shards[i].slots {
+			if slot>>placeBits != 0 {
+				slots++
+			}
+		}
+	}
+	if slots != j.records.count || j.queues.numbers.count != j.queues.byName.Len() {
+		return fmt.Errorf("%d ids for %d records, %d numbers for %d queues", slots, j.records.count, j.queues.numbers.count, j.queues.byName.Len())
+	}
+	return errors.Join(checkUses(&j.functions, used["functions"]), checkUses(&j.executors, used["executors"]))
+}
+
+// checkUses compares the counts of shared values with their uses.
+func checkUses[T comparable](s *sharedValues[T], uses map[uint32]uint32) error {
+	if len(s.numbers) != len(uses) || s.values.count != len(uses) {
+		return fmt.Errorf("%d values are used, %d have numbers, the table has %d", len(uses), len(s.numbers), s.values.count)
+	}
+	for value, number := range s.numbers {
+		if got := s.values.get(number); got.value != value || got.uses != uses[number] {
+			return fmt.Errorf("%v is counted %d times, used %d times", got.value, got.uses, uses[number])
+		}
+	}
+	return nil
 }
 
 // TestTable compares a table and its copies with maps, through random changes.

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"sort"
@@ -205,8 +206,8 @@ func (ls *lanes) ingestible() bool {
 	return ls.blocked == "" && slices.ContainsFunc(ls.pending, func(lane *laneState) bool { return !lane.held })
 }
 
-// updateBlocked sets ls.blocked, the reason why nothing is ingested: the outbox is half
-// full, or the reason that Config.BlockedReason returns. It also determines which lanes are
+// updateBlocked sets ls.blocked, the reason why nothing is ingested: the ledger has all jobs
+// that it may have, the outbox is half full, or the reason that Config.BlockedReason returns. It also determines which lanes are
 // held.
 func (ls *lanes) updateBlocked(l *ledger.Ledger) {
 	for _, lane := range ls.all {
@@ -217,7 +218,10 @@ func (ls *lanes) updateBlocked(l *ledger.Ledger) {
 	if ls.loop.cfg.BlockedReason != nil {
 		ls.blocked = ls.loop.cfg.BlockedReason()
 	}
-	if l.OutboxBytes() >= ledger.MaxOutbox/2 {
+	switch {
+	case l.JobsFull():
+		ls.blocked = fmt.Sprintf("the ledger has %d jobs, the maximum, and no more are taken from the lanes until some have ended and are forgotten: add workers, or shorten the retention of finished jobs", ledger.MaxJobs)
+	case l.OutboxBytes() >= ledger.MaxOutbox/2:
 		ls.blocked = "the outbox is half full: history, results or dead letters cannot be published, and no more jobs are taken from the lanes until they are"
 	}
 }

@@ -1,0 +1,107 @@
+package ledger
+
+import (
+	"iter"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// find returns the job with an id, or nil if there is none.
+func (j *jobs) find(id job.ID) *storedJob {
+	stored := new(storedJob)
+	if !j.loadID(stored, &id) {
+		return nil
+	}
+	return stored
+}
+
+// loadID is load for the job with an id. It reports whether there is one. It is not inlined,
+// so that find is: then most callers have the job on their stack.
+//
+//go:noinline
+func (j *jobs) loadID(stored *storedJob, id *job.ID) bool {
+	number, ok := j.byID.find(j, id)
+	if ok {
+		j.load(stored, number)
+	}
+	return ok
+}
+
+// at returns the job whose record has a number.
+func (j *jobs) at(number uint32) *storedJob {
+	stored := new(storedJob)
+	j.load(stored, number)
+	return stored
+}
+
+// loaded returns an iterator over the jobs whose records have the numbers. Each is valid until the
+// next one.
+func (j *jobs) loaded(numbers iter.Seq[uint32]) iter.Seq[*storedJob] {
+	return func(yield func(*storedJob) bool) {
+		stored := new(storedJob)
+		for number := range numbers {
+			*stored = storedJob{}
+			j.load(stored, number)
+			if !yield(stored) {
+				return
+			}
+		}
+	}
+}
+
+// queueOf returns the queue of the job whose record has a number. In a copy of the ledger only
+// its name may be read.
+func (j *jobs) queueOf(number uint32) *queue {
+	return *j.queues.numbers.get(j.records.get(number).queueNumber)
+}
+
+// load sets stored, which must be zero, to the job whose record has a number.
+func (j *jobs) load(stored *storedJob, number uint32) {
+	stored.record, stored.number = *j.records.get(number), number
+	stored.queue = j.queueOf(number)
+	stored.function = j.functions.get(stored.functionNumber)
+	if stored.optionsNumber != 0 {
+		stored.options = *j.options.get(stored.optionsNumber)
+	}
+	if stored.runNumber == 0 {
+		return
+	}
+	run := &stored.run
+	run.runRecord = *j.runs.get(stored.runNumber)
+	run.executor = j.executors.get(run.executorNumber)
+	if run.endNumber != 0 {
+		run.end = *j.ends.get(run.endNumber)
+	}
+}
+
+// save stores next in the place of old, which is zero for a new job, and sets its numbers and
+// shared names.
+func (j *jobs) save(old, next *storedJob) {
+	next.queueNumber = next.queue.number
+	next.functionNumber = j.functions.replace(old.functionNumber, old.function, next.function)
+	next.function = j.functions.get(next.functionNumber)
+	next.optionsNumber = put(&j.options, old.optionsNumber, old.options, next.options)
+	run := &next.run
+	run.executorNumber = j.executors.replace(old.run.executorNumber, old.run.executor, run.executor)
+	run.executor = j.executors.get(run.executorNumber)
+	run.endNumber = put(&j.ends, old.run.endNumber, old.run.end, run.end)
+	next.runNumber = put(&j.runs, old.runNumber, old.run.runRecord, run.runRecord)
+	if next.number = old.number; next.number != 0 {
+		*j.records.change(next.number) = next.record
+		return
+	}
+	next.number = j.records.add(next.record)
+	j.byID.add(j, &next.id, next.number)
+}
+
+// remove removes a job that is in no index except byID.
+func (j *jobs) remove(stored *storedJob) {
+	none := &storedJob{record: record{id: stored.id}, queue: stored.queue}
+	j.save(stored, none) // releases what the record refers to
+	j.byID.remove(j, &stored.id)
+	j.records.remove(stored.number)
+}
+
+// idAt and ids implement [idStore].
+func (j *jobs) idAt(number uint32) *job.ID { return &j.records.get(number).id }
+func (j *jobs) ids() int                   { return j.records.count }
