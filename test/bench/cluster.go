@@ -371,7 +371,7 @@ func (c *natsConn) repeat(after time.Duration) (n int) {
 func (c *natsConn) answered(m *nats.Msg) {
 	token := m.Subject[len(c.prefix):]
 	err := refusal(m)
-	if errors.Is(err, nats.ErrNoResponders) && c.retryLater(token) || isBusy(err) && c.retryBusy(token) {
+	if isUndecided(err) && c.retryLater(token) || isBusy(err) && c.retryBusy(token) {
 		return
 	}
 	if done := c.takePending(token); done != nil {
@@ -379,11 +379,20 @@ func (c *natsConn) answered(m *nats.Msg) {
 	}
 }
 
-// leaderless is the pause before a publish to a lane without a leader is repeated.
-// Meanwhile the node redirects its clients to another lane.
-const leaderless = 250 * time.Millisecond
+// undecidedDelay is the pause before a publish is repeated to which isUndecided applies.
+const undecidedDelay = 250 * time.Millisecond
 
-// retryLater reports whether a call without responders has a key, and if so leaves it
+// isUndecided reports whether err says that a publish has no outcome yet: its stream has no
+// leader, and a node redirects its clients to another lane meanwhile, or the call has been
+// repeated while the stream was still storing the first message with its key.
+func isUndecided(err error) bool {
+	return errors.Is(err, nats.ErrNoResponders) || err != nil && strings.Contains(err.Error(), duplicateInProcess)
+}
+
+// duplicateInProcess is in the refusal that nats-server calls JSStreamDuplicateMessageConflict.
+const duplicateInProcess = "duplicate message id is in process"
+
+// retryLater reports whether a call whose outcome is open has a key, and if so leaves it
 // to repeat.
 func (c *natsConn) retryLater(token string) bool {
 	c.mu.Lock()
@@ -392,7 +401,7 @@ func (c *natsConn) retryLater(token string) bool {
 	if k == nil || k.message.Header == nil {
 		return false
 	}
-	k.sent = time.Now().Add(leaderless - repeatAfter)
+	k.sent = time.Now().Add(undecidedDelay - repeatAfter)
 	return true
 }
 

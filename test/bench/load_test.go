@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // TestLoad_LateOrLost checks that jobs count as lost only once none ends any more.
@@ -40,5 +42,39 @@ func TestLoad_LateOrLost(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAnswered checks which answers end a call, with errors or without, and which leave it
+// to be repeated.
+func TestAnswered(t *testing.T) {
+	keyed := nats.Header{"Nats-Msg-Id": {"k"}}
+	for _, c := range []struct {
+		what   string
+		header nats.Header // of the call
+		answer *nats.Msg
+		want   string // "open", "" for success, or part of the error
+	}{
+		{"stored", keyed, &nats.Msg{Data: []byte(`{"stream":"BENCH","seq":1}`)}, ""},
+		{"duplicate in process", keyed, &nats.Msg{Data: []byte(`{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"}}`)}, "open"},
+		{"duplicate in process, no key", nil, &nats.Msg{Data: []byte(`{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"}}`)}, "in process"},
+		{"no leader", keyed, &nats.Msg{Header: nats.Header{"Status": {"503"}}}, "open"},
+		{"refused", keyed, &nats.Msg{Data: []byte(`{"error":{"code":400,"description":"bad"}}`)}, "bad"},
+	} {
+		got := "open"
+		conn := &natsConn{waiting: map[string]*call{"1": {message: &nats.Msg{Header: c.header}, done: func(_ *nats.Msg, err error) {
+			got = ""
+			if err != nil {
+				got = err.Error()
+			}
+		}}}}
+		c.answer.Subject = "1"
+		conn.answered(c.answer)
+		if got == "" != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+		}
+		if open := len(conn.waiting) > 0; open != (c.want == "open") {
+			t.Errorf("%s: the call still waits: %t", c.what, open)
+		}
 	}
 }

@@ -240,7 +240,7 @@ func (c overhopConn) submit(l *load, i int, due time.Duration, done func(error))
 	c.Go(overhop.TEnqueue, payload, func(_ overhop.Raw, err error) {
 		if l.key != "" && overhop.ErrorCode(err) == overhop.CodeUnavailable {
 			l.repeated.Add(1)
-			time.AfterFunc(leaderless, func() { c.submit(l, i, due, done) })
+			time.AfterFunc(undecidedDelay, func() { c.submit(l, i, due, done) })
 			return
 		}
 		done(err)
