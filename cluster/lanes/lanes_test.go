@@ -314,3 +314,34 @@ func TestPacker_LongQueue(t *testing.T) {
 		t.Errorf("%d bytes of %d jobs still wait", k.size, len(k.waiting))
 	}
 }
+
+// TestPacker_AwaitCallers checks that the next message waits for the callers of the last one,
+// together with the jobs that came before, and not for callers that do not come back.
+func TestPacker_AwaitCallers(t *testing.T) {
+	p := New(startLane(t))
+	k := &p.packers[0]
+	ended := make(chan Ack)
+	publish := func() {
+		k.add(&pendingPublish{p: p, queue: "mail", body: []byte("{}"), packedSize: 100, started: time.Now(), done: func(a Ack, _ error) { ended <- a }})
+	}
+	const callers = minReleased
+	k.awaited = callers + 1
+	for range callers + 1 {
+		publish()
+	}
+	for i := range callers + 1 {
+		if a := <-ended; a.Seq != 1 || int(a.Index) != i {
+			t.Errorf("job %d is at %s, want all in message 1", i, a.Position)
+		}
+	}
+	publish() // while the answer makes the lane wait, or after that
+	if a := <-ended; a.Seq != 2 {
+		t.Errorf("the job of the only caller that came back is at %s, want message 2", a.Position)
+	}
+	k.awaitCallers(minReleased-1, time.Hour)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.awaited != 0 {
+		t.Errorf("%d jobs are awaited after the answer to a small message", k.awaited)
+	}
+}

@@ -16,9 +16,17 @@ import (
 // one of them.
 const maxPackedInFlight = 8
 
+// Parameters of the wait for callers that a message's answer has released.
+const (
+	minReleased  = 4 // jobs in that message
+	awaitShare   = 4 // the wait is this part of the time that the answer took
+	maxAwaitTime = time.Millisecond
+)
+
 // packer sends the jobs of this node to one lane. A job is sent at once if no message is in
 // flight. Those that come meanwhile go together in one message, because most of what a message
-// costs does not depend on its size: it is replicated and synced to disk once.
+// costs does not depend on its size: it is replicated and synced to disk once. After a message
+// with several jobs, the next one waits for a moment for the callers of the last.
 type packer struct {
 	p    *Publisher
 	lane uint8
@@ -27,6 +35,8 @@ type packer struct {
 	waiting  []*pendingPublish
 	size     int // bytes that the waiting ones take in a message, at most
 	inFlight int // messages without an answer
+	awaited  int // how many jobs the next message waits for; 0: it does not wait
+	waits    int // number of such waits, which tells a timer whether its own has ended
 }
 
 // add sends a job, or queues it for the next message.
@@ -35,6 +45,33 @@ func (k *packer) add(d *pendingPublish) {
 	k.waiting = append(k.waiting, d)
 	k.size += d.packedSize
 	failed := k.sendWaiting(d.packedSize == 0)
+	k.mu.Unlock()
+	callAll(failed)
+}
+
+// awaitCallers makes the next message wait for the callers of a message with count jobs, whose
+// answer took some time and now releases them: who publishes one job after the other is back at
+// once. Without the wait such callers split into two groups whose messages take turns.
+func (k *packer) awaitCallers(count int, took time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if count < minReleased || k.inFlight > 1 || k.awaited > 0 {
+		return
+	}
+	k.awaited = min(len(k.waiting)+count, job.MaxPacked)
+	k.waits++
+	wait := k.waits
+	time.AfterFunc(min(took/awaitShare, maxAwaitTime), func() { k.endWait(wait) })
+}
+
+// endWait sends the jobs that wait if those that they wait for have not come.
+func (k *packer) endWait(wait int) {
+	k.mu.Lock()
+	var failed []func()
+	if k.waits == wait && k.awaited > 0 {
+		k.awaited = 0
+		failed = k.sendWaiting(false)
+	}
 	k.mu.Unlock()
 	callAll(failed)
 }
@@ -53,15 +90,17 @@ func (k *packer) answered() {
 }
 
 // sendWaiting sends the jobs that wait and may be sent now: all of them if the last one has a
-// message of its own, which gains nothing by waiting; otherwise a message if none is in flight,
-// or full messages while few are. It returns functions that tell callers that their jobs could
+// message of its own, which gains nothing by waiting; otherwise a message if none is in flight
+// and no further jobs are awaited, or full messages while few are in flight. It returns functions that tell callers that their jobs could
 // not be sent. The caller holds k.mu.
 func (k *packer) sendWaiting(all bool) (failed []func()) {
 	for len(k.waiting) > 0 {
 		full := len(k.waiting) >= job.MaxPacked || k.size >= job.MaxPackedBytes
-		if !all && k.inFlight > 0 && !(full && k.inFlight < maxPackedInFlight) {
+		mayWait := k.inFlight > 0 || len(k.waiting) < k.awaited
+		if !all && mayWait && !(full && k.inFlight < maxPackedInFlight) {
 			break
 		}
+		k.awaited = 0
 		failed = append(failed, k.send(k.fitting())...)
 	}
 	return failed
@@ -212,6 +251,7 @@ func (r *laneReply) Receive(m *nats.Msg) bool {
 		p.state.markHealthy(lane)
 		p.state.noteAnswer(lane, time.Since(r.sent))
 		p.state.raiseLast(lane, ack.Seq)
+		r.packer.awaitCallers(len(r.jobs), time.Since(r.sent))
 		r.stored(job.Position{Lane: lane, Seq: ack.Seq}, ack.Duplicate)
 	}
 	return true
