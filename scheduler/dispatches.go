@@ -72,6 +72,11 @@ const (
 type batcher struct {
 	dispatches *dispatches
 	open       map[*node]*openBatch
+	expected   map[*node]int // how many assignments come for a node, if that is known
+}
+
+func newBatcher(ds *dispatches) batcher {
+	return batcher{ds, make(map[*node]*openBatch), make(map[*node]int)}
 }
 
 // openBatch is a batch that is being filled.
@@ -91,6 +96,9 @@ func (b batcher) add(n *node, a job.Assignment) uint64 {
 	if open == nil {
 		n.lastBatch++
 		open = &openBatch{AssignmentBatch: job.AssignmentBatch{Epoch: b.dispatches.loop.epoch, Number: n.lastBatch, Incarnation: n.incarnation}}
+		size := min(b.expected[n], maxBatchAssignments)
+		b.expected[n] -= size
+		open.Assignments = make([]job.Assignment, 0, max(size, 1))
 		b.open[n] = open
 	}
 	open.Assignments = append(open.Assignments, a)
@@ -110,7 +118,10 @@ func (b batcher) send() {
 // releases the slots of the others. index is the log index of the entry.
 func (ds *dispatches) finishPlacements(placements []*placement, placed []bool, index uint64) {
 	now := time.Now()
-	out := batcher{ds, map[*node]*openBatch{}}
+	out := newBatcher(ds)
+	for _, p := range placements {
+		out.expected[p.slot.node]++
+	}
 	for i, p := range placements {
 		ds.placer.forget(p)
 		if !placed[i] {
@@ -362,7 +373,7 @@ func (ds *dispatches) sweep(now time.Time) {
 		}
 	}
 	slices.SortFunc(overdue, job.DispatchID.Compare) // a fixed order, so that a simulation can be repeated
-	out := batcher{ds, map[*node]*openBatch{}}
+	out := newBatcher(ds)
 	for _, k := range overdue {
 		ds.sweepDispatch(k, ds.running[k], now, out)
 	}

@@ -39,7 +39,9 @@ type placer struct {
 	byQueue  map[string]int                // number of inFlight, by queue
 	next     int                           // index in capacity.runners of the pool that is served first; the workers' pools count as one more
 	cut      bool                          // the last placeOnWorkers did not get to all pools
-	lottery  lottery                       // decides when a job of a lower priority starts first
+	merger   waitlist.Merger
+	unused   []placement
+	lottery  lottery // decides when a job of a lower priority starts first
 }
 
 func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
@@ -108,7 +110,7 @@ func (pl *placer) placeOnWorkers(l *ledger.Ledger) {
 func (pl *placer) placeFor(l *ledger.Ledger, p *pool) {
 	lists := pl.waitlistsFor(l, p.key)
 	overdue := overdueJobs{placer: pl, ledger: l, pool: p, lists: lists}
-	waitlist.Merge(pl.jobsOf(l, lists), func(w *ledger.WaitingJob) waitlist.Step {
+	pl.merger.Merge(pl.jobsOf(l, lists), func(w *ledger.WaitingJob) waitlist.Step {
 		step, ok := pl.check(l, w)
 		if ok && pl.lottery.draw() && overdue.placeBefore(w) {
 			step, ok = pl.check(l, w) // the overdue job may have been the last that fits
@@ -145,13 +147,28 @@ func (pl *placer) reserve(w *ledger.WaitingJob, pool *pool) waitlist.Step {
 	if s == nil {
 		return waitlist.Stop
 	}
-	p := &placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
+	p := pl.newPlacement()
+	*p = placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
 	pl.inFlight[job.DispatchID{Job: w.ID, N: w.N}] = p
 	pl.byQueue[w.Queue]++
 	pl.pending = append(pl.pending, p)
 	pl.loop.entry.size += placementSize
 	pl.loop.markUrgent()
 	return waitlist.Next
+}
+
+// placementChunk is how many placements are allocated together. All of them end with their
+// entries, within moments.
+const placementChunk = 32
+
+// newPlacement returns a placement that is not used yet.
+func (pl *placer) newPlacement() *placement {
+	if len(pl.unused) == 0 {
+		pl.unused = make([]placement, placementChunk)
+	}
+	p := &pl.unused[0]
+	pl.unused = pl.unused[1:]
+	return p
 }
 
 // forget removes a placement, whose entry was applied, from those in flight.

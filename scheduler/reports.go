@@ -36,29 +36,36 @@ func (t *tenure) receiveHeartbeat(b job.Heartbeat, reply func(job.HeartbeatAck))
 }
 
 // receiveReport handles a node's report: its offers, outcomes and worker events. It
-// calls reply once all outcomes and events are committed. Like the functions that wait for
-// the commits, it runs on the event loop, so what they share needs no lock.
+// calls reply once all outcomes and events are committed.
 func (t *tenure) receiveReport(r job.Report, reply func(job.ReportAck)) {
 	n := t.capacity.nodeOf(r.Node, r.Incarnation)
 	ack := job.ReportAck{Epoch: t.loop.epoch, Settled: make([]job.Settled, len(r.Outcomes))}
 	if r.Incarnation == n.incarnation { // offers from before the node's last restart are void
 		ack.WantFull = t.capacity.receiveOffers(n, &r) // the node must send all its offers
 	}
-	uncommitted := len(r.Outcomes) + 1 // all worker events together count as one
-	committed := func() {
-		uncommitted--
-		if uncommitted == 0 {
-			reply(ack)
-		}
+	report := &pendingReport{ack: ack, reply: reply, uncommitted: len(r.Outcomes) + 1} // all worker events together count as one
+	outcomes := make([]pendingOutcome, len(r.Outcomes))
+	for i := range outcomes {
+		outcomes[i] = pendingOutcome{outcome: r.Outcomes[i], node: r.Node, incarnation: r.Incarnation, report: report, index: i}
+		t.dispatches.addOutcome(&outcomes[i])
 	}
-	for i, o := range r.Outcomes {
-		settled := func(s job.Settled) {
-			ack.Settled[i] = s
-			committed()
-		}
-		t.dispatches.addOutcome(&pendingOutcome{outcome: o, node: r.Node, incarnation: r.Incarnation, done: settled})
+	t.recordWorkerEvents(&r, report.committed)
+}
+
+// pendingReport is a report that is answered once all that it contains is committed. It
+// belongs to the loop's goroutine.
+type pendingReport struct {
+	ack         job.ReportAck
+	reply       func(job.ReportAck)
+	uncommitted int // parts of the report
+}
+
+// committed is called for each part of the report once it is committed.
+func (r *pendingReport) committed() {
+	r.uncommitted--
+	if r.uncommitted == 0 {
+		r.reply(r.ack)
 	}
-	t.recordWorkerEvents(&r, committed)
 }
 
 // recordWorkerEvents submits a report's worker events and calls committed afterwards,
@@ -104,7 +111,8 @@ type pendingOutcome struct {
 	outcome     job.Outcome
 	node        string // that reported it, or whose dispatch the authority ends
 	incarnation uint64
-	done        func(job.Settled) // called once it is settled; may be nil
+	report      *pendingReport // that it came in; nil: the authority ends the dispatch
+	index       int            // in the report
 }
 
 // size estimates the size of the outcome in an entry, in bytes.
@@ -172,8 +180,9 @@ func (ds *dispatches) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 			v := r.Settled[i]
 			ds.counters.countSettled(c.Settlements[i].Next, v)
 			ds.forgetEnded(e, v)
-			if e.done != nil {
-				e.done(job.Settled{Stale: v.Stale, Duplicate: v.Duplicate, State: v.State, RunAt: v.RunAt, Index: index})
+			if e.report != nil {
+				e.report.ack.Settled[e.index] = job.Settled{Stale: v.Stale, Duplicate: v.Duplicate, State: v.State, RunAt: v.RunAt, Index: index}
+				e.report.committed()
 			}
 		}
 	})

@@ -19,15 +19,31 @@ const (
 	Stop                 // end the merge
 )
 
+// Merger merges waitlists, one merge at a time. It keeps memory from one merge for the next.
+// Its zero value is ready to use.
+type Merger struct{ cursors []*cursor }
+
+// maxKeptCursors is how many cursors a Merger keeps between merges.
+const maxKeptCursors = 64
+
 // Merge calls visit for the jobs of several waitlists in start order, which is also the
-// order of each list. It reads little more of the lists than it visits.
-func Merge(waitlists []iter.Seq[ledger.WaitingJob], visit func(*ledger.WaitingJob) Step) {
+// order of each list. It reads little more of the lists than it visits. A job that is passed to
+// visit is valid until visit returns.
+func (m *Merger) Merge(waitlists []iter.Seq[ledger.WaitingJob], visit func(*ledger.WaitingJob) Step) {
 	h := make(cursorHeap, 0, len(waitlists))
-	for _, waitlist := range waitlists {
-		if c := (cursor{waitlist: waitlist}); c.next() {
+	for i, waitlist := range waitlists {
+		if i == len(m.cursors) {
+			m.cursors = append(m.cursors, &cursor{})
+		}
+		c := m.cursors[i]
+		*c = cursor{waitlist: waitlist, jobs: c.jobs[:0]}
+		if c.next() {
 			h = append(h, c)
 		}
 	}
+	kept := min(len(m.cursors), maxKeptCursors)
+	clear(m.cursors[kept:]) // releases their memory
+	m.cursors = m.cursors[:kept]
 	heap.Init(&h)
 	for len(h) > 1 {
 		step := visit(h[0].job())
@@ -89,22 +105,33 @@ func (c *cursor) next() bool {
 
 // visitRest calls visit for the current job and all after it.
 func (c *cursor) visitRest(visit func(*ledger.WaitingJob) Step) {
-	skip := c.readCount - len(c.jobs) + c.pos
+	for ; c.pos < len(c.jobs); c.pos++ {
+		if visit(c.job()) != Next {
+			return
+		}
+	}
+	if c.end {
+		return
+	}
+	skip := c.readCount
 	for w := range c.waitlist {
 		if skip > 0 {
 			skip--
-		} else if visit(&w) != Next {
+			continue
+		}
+		c.jobs = append(c.jobs[:0], w) // not &w, which would be allocated for each job
+		if visit(&c.jobs[0]) != Next {
 			return
 		}
 	}
 }
 
-type cursorHeap []cursor
+type cursorHeap []*cursor
 
 func (h cursorHeap) Len() int           { return len(h) }
 func (h cursorHeap) Less(i, j int) bool { return h[i].job().Before(h[j].job()) }
 func (h cursorHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *cursorHeap) Push(x any)        { *h = append(*h, x.(cursor)) }
+func (h *cursorHeap) Push(x any)        { *h = append(*h, x.(*cursor)) }
 func (h *cursorHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

@@ -67,7 +67,7 @@ func TestMerge(t *testing.T) {
 			for _, texts := range test.lines {
 				lines = append(lines, slices.Values(waitingJobs(texts...)))
 			}
-			Merge(lines, func(w *ledger.WaitingJob) Step { got = append(got, jobName(w)); return test.visit(w) })
+			new(Merger).Merge(lines, func(w *ledger.WaitingJob) Step { got = append(got, jobName(w)); return test.visit(w) })
 			if fmt.Sprint(got) != test.want {
 				t.Errorf("visited %v, want %s", got, test.want)
 			}
@@ -78,6 +78,7 @@ func TestMerge(t *testing.T) {
 // TestMerge_Sorts checks that waitlists of any number and length are merged in
 // order.
 func TestMerge_Sorts(t *testing.T) {
+	var m Merger // the same one for all
 	rapid.Check(t, func(t *rapid.T) {
 		var all []ledger.WaitingJob
 		var lines []iter.Seq[ledger.WaitingJob]
@@ -92,7 +93,7 @@ func TestMerge_Sorts(t *testing.T) {
 		}
 		slices.SortFunc(all, compare)
 		var got []ledger.WaitingJob
-		Merge(lines, func(w *ledger.WaitingJob) Step { got = append(got, *w); return Next })
+		m.Merge(lines, func(w *ledger.WaitingJob) Step { got = append(got, *w); return Next })
 		if !slices.EqualFunc(got, all, func(a, b ledger.WaitingJob) bool { return a.Position == b.Position }) {
 			t.Fatalf("visited %d jobs in another order, or not all of %d", len(got), len(all))
 		}
