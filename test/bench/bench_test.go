@@ -51,8 +51,8 @@ func TestFloors(t *testing.T) {
 			t.Errorf("%s: accepted %d, settled %d", f.Name, f.Jobs, f.Settled)
 		}
 	}
-	want := []string{"floor.raft16k.alone", "floor.queue.async", "floor.queue.sync64",
-		"floor.queue.start200", "floor.queue.start500", "floor.queue.start1000", "floor.queue.start2000", "floor.echo.alone", "floor.echo.sync64"}
+	want := []string{"floor.raft16k.alone", "floor.queue.start200", "floor.queue.start1000", "floor.echo.alone", "floor.echo.sync64",
+		"floor.queue.async", "floor.queue.sync64", "floor.queue.start500", "floor.queue.start2000"}
 	if !slices.Equal(names, want) {
 		t.Errorf("measured %v, want %v", names, want)
 	}

@@ -38,7 +38,7 @@ type Figure struct {
 	Micros float64 `json:"cpu_us_per_job,omitempty"`
 
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
-	Ratio float64 `json:"ratio,omitempty"` // Value divided by the floor's
+	Ratio float64 `json:"ratio,omitempty"` // to the floor: the median of the rounds' ratios
 	// Target describes the target, and Reached reports whether it was reached.
 	// Both are absent without a target.
 	Target  string `json:"target,omitempty"`
@@ -117,7 +117,7 @@ func (f *Figure) compare(t target, measured []Figure) {
 	}
 	if i := slices.IndexFunc(measured, func(other Figure) bool { return other.Name == t.floor }); i >= 0 && measured[i].Value > 0 {
 		floor := &measured[i]
-		f.Floor, f.Ratio = floor.Name, f.Value/floor.Value
+		f.Floor, f.Ratio = floor.Name, ratio(f, floor)
 		if t.ratio > 0 {
 			check(f.Ratio >= t.ratio, "≥ %g of %s", t.ratio, t.floor)
 		}
@@ -137,6 +137,19 @@ func (f *Figure) compare(t target, measured []Figure) {
 	if len(words) > 0 {
 		f.Target, f.Reached = strings.Join(words, ", "), &reached
 	}
+}
+
+// ratio returns the ratio of f to its floor: the median of the rounds' ratios if both have as
+// many rounds, which are then made in turn or at least in the same order.
+func ratio(f, floor *Figure) float64 {
+	if len(f.Rounds) == 0 || len(f.Rounds) != len(floor.Rounds) {
+		return f.Value / floor.Value
+	}
+	ratios := make([]float64, len(f.Rounds))
+	for i := range ratios {
+		ratios[i] = f.Rounds[i] / floor.Rounds[i]
+	}
+	return median(ratios)
 }
 
 // WriteReport writes figures as a table for people, after a line that describes the

@@ -65,29 +65,25 @@ type overhopCluster struct {
 	limited int // number of pairs measured
 }
 
-// overhopSuite measures requests and jobs over the Overhop protocol.
+// connectOverhop connects to a cluster.
+func connectOverhop(t *task, cl *benchCluster) *overhopCluster {
+	return &overhopCluster{benchCluster: cl, conns: openOverhopConns(t, cl.Nodes, overhopClients)}
+}
+
+// overhopSuite measures requests over the Overhop protocol.
 func (b *bench) overhopSuite() suite {
-	cl := &overhopCluster{}
-	open := b.openCluster(procs.Options{Nodes: 3}, &cl.benchCluster)
+	var cl *overhopCluster
+	open := b.startCluster(procs.Options{Nodes: 3})
 	trips := func(n int) measurement {
 		return func(t *task) round {
 			dial := func(ctx context.Context) (*wire, error) { return dialWorker(ctx, cl.Nodes[0].Edge) }
 			return pingPong(t, n, b.Round/2, func() time.Duration { return cpuOf(cl.Nodes[0].Process) }, dial)
 		}
 	}
-	start := func(rate int) measurement {
-		return func(t *task) round {
-			return cl.runBy(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), true, b.open(rate))
-		}
-	}
 	backlog := shared(func(t *task) backlogRates { return cl.enqueue(t, b.piped) })
-	pair := shared(func(t *task) limitPair { return cl.limitPair(t, b.piped) })
 	return suite{
 		name: "overhop",
-		open: func(t *task) {
-			open(t)
-			cl.conns = openOverhopConns(t, cl.Nodes, overhopClients)
-		},
+		open: func(t *task) { cl = connectOverhop(t, open(t)) },
 		names: []experiment{
 			{name: "overhop.ping.alone", unit: "trips/s", run: trips(1), target: target{floor: "floor.echo.alone"},
 				note: "one connection, one request at a time"},
@@ -99,14 +95,6 @@ func (b *bench) overhopSuite() suite {
 				run: backlog(func(in backlogRates) round { return in.accepted }), note: "the same with 32 concurrent ENQUEUEs on each"},
 			{name: "overhop.drain", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
 				run: backlog(func(in backlogRates) round { return in.drained }), note: "QUEST to DONE of these jobs, by 64 workers that connect afterwards; the floor publishes at the same time"},
-			{name: "overhop.jobs", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
-				run: pair(func(p limitPair) round { return p.without }), note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
-			{name: "overhop.limit", unit: jobsPerSecond, target: target{floor: "overhop.jobs", ratio: 0.95},
-				run: pair(func(p limitPair) round { return p.with }), note: fmt.Sprintf("measured alternately with it, with a concurrency_limit of %d, the workers' total credits", limitAtCapacity)},
-			{name: "overhop.start500", unit: milliseconds, run: start(500), target: target{floor: "floor.queue.start500"},
-				note: "from the due time of the ENQUEUE to the QUEST at a worker, open loop, at 500 jobs/s"},
-			{name: "overhop.start2000", unit: milliseconds, run: start(2000), target: target{floor: "floor.queue.start2000"},
-				note: "the same at 2000 jobs/s"},
 		},
 	}
 }

@@ -274,7 +274,8 @@ func TestFigures_IncludeFloors(t *testing.T) {
 		}
 	}
 	want := []string{
-		"floor.stream.sync64", "floor.stream.flight2048", "yard1.plain", "yard1.enqueue", "yard1.sync64", "yard1.start500", "yard1.start2000",
+		"floor.stream.sync64", "floor.stream.flight2048", "yard3.plain", "yard3.enqueue", "yard1.plain", "yard1.enqueue",
+		"yard3.sync64", "yard1.sync64", "yard3.start500", "yard1.start500", "yard3.start2000", "yard1.start2000",
 		"overhop.enqueue.sync64", "overhop.enqueue.flight32",
 	}
 	if !slices.Equal(names, want) {

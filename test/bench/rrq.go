@@ -160,7 +160,7 @@ func (b *bench) openRRQ(nodes int, cl *rrqCluster) func(*task) {
 				pools += poolConfig(d.pool(s), cmd, s)
 			}
 		}
-		b.openCluster(procs.Options{Nodes: nodes, Config: pools}, &cl.benchCluster)(t)
+		cl.benchCluster = b.startCluster(procs.Options{Nodes: nodes, Config: pools})(t)
 	}
 }
 
