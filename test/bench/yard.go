@@ -34,7 +34,7 @@ func (b *bench) yardSuite() suite {
 			return cl.runBy(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), true, b.open(rate))
 		}
 	}
-	pair := shared(func(t *task) limitPair { return overhop().limitPair(t, b.piped) })
+	pair := shared(func(t *task) limitPair { return overhop().limitPair(t, b.async) })
 	return suite{
 		name: "yard", interleaved: true,
 		open: func(t *task) {
