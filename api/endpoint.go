@@ -33,8 +33,8 @@ type Endpoint struct {
 	Subject string // over NATS; a "*" is a token of the request, such as a queue or a node
 	Summary string // for people, without a full stop
 
-	// Request is the zero value of the request, a struct whose fields are named by
-	// their JSON keys. nil means that there is none, or that it is not JSON.
+	// Request is the zero value of the request: a struct with JSON tags. nil means that the
+	// request is empty or not JSON.
 	Request any
 	Reply   any // zero value of the reply; nil means any JSON
 

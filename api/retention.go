@@ -156,8 +156,8 @@ func RetentionOf(settings ledger.RetentionSettings) (inForce []RetentionSetting)
 	return inForce
 }
 
-// QueueRetentionOf returns the settings that are in force for a queue: own, and otherwise
-// those of the yard.
+// QueueRetentionOf returns the settings in force for a queue: its own ones, and the yard's
+// for the rest.
 func QueueRetentionOf(settings ledger.RetentionSettings, own job.Retention) []RetentionSetting {
 	inForce := RetentionOf(settings)
 	for _, s := range OwnRetention(own) {

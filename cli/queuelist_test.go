@@ -38,8 +38,8 @@ func TestQueueList_Pages(t *testing.T) {
 	sameJSON(t, f.run(t, "queue", "list", "--json").out, `{"queues":[`+queueJSON+`,`+second+`]}`)
 }
 
-// A queue is shown with the settings that it has itself, and the settings of the yard with
-// those of all queues.
+// TestRetention checks that a queue is shown with its own settings, and that the settings of
+// the yard are shown with those of all queues.
 func TestRetention(t *testing.T) {
 	const own = `{"name":"finished.age","value":2592000000,"unit":"ms","from":"queue"}`
 	queue := strings.Replace(queueJSON, `"counts"`, `"retention":[`+own+`,{"name":"failed.count","value":1000,"unit":"items","from":"queue"}],"counts"`, 1)

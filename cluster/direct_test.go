@@ -10,9 +10,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// TestDirect_Packed checks that jobs published to yard.jobs share messages, that each has the id
-// and the key that its producer gave, or an id of its own, and that the acknowledgements are those
-// of a stream: with the sequence, and with duplicates.
+// TestDirect_Packed checks that jobs published to yard.jobs share messages and keep their ids
+// and keys, and that each is acknowledged as by a stream, with its sequence and as a duplicate if
+// it is one.
 func TestDirect_Packed(t *testing.T) {
 	c := startSingle(t)
 	nc := connectClient(t, c.Server)

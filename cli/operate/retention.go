@@ -48,7 +48,7 @@ for 'queue set --retention', which overrides the yard.`,
 	})
 }
 
-// showRetention requests the settings of the yard and all pages of those of queues, and
+// showRetention requests the yard's settings and all pages of the queues' settings, and
 // prints them as one reply.
 func showRetention(ctx context.Context, env *command.Env) error {
 	type page struct {
