@@ -173,28 +173,31 @@ func ingestEntry(jobs int) *ledger.Proposal {
 }
 
 func BenchmarkEncodeEntry(b *testing.B) {
-	p := ingestEntry(500)
-	b.ReportAllocs()
-	for b.Loop() {
-		raw, err := encodeEntry(p)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.SetBytes(int64(len(raw)))
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
+	benchmarkEntry(b, func(p *ledger.Proposal, _ []byte) error { _, err := encodeEntry(p); return err })
 }
 
 func BenchmarkDecodeEntry(b *testing.B) {
-	raw, err := encodeEntry(ingestEntry(500))
-	if err != nil {
-		b.Fatal(err)
+	benchmarkEntry(b, func(_ *ledger.Proposal, raw []byte) error { _, err := decodeEntry(raw); return err })
+}
+
+// benchmarkEntry calls step with entries of 64 jobs, as under load, and of 1,000, as after a
+// disturbance.
+func benchmarkEntry(b *testing.B, step func(p *ledger.Proposal, raw []byte) error) {
+	for _, jobs := range []int{64, 1000} {
+		b.Run(fmt.Sprint(jobs), func(b *testing.B) {
+			p := ingestEntry(jobs)
+			raw, err := encodeEntry(p)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(raw)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := step(p, raw); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*jobs), "ns/job")
+		})
 	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := decodeEntry(raw); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
 }

@@ -59,12 +59,19 @@ func (d *libraryDecoder) decode(data []byte, v any) error {
 // the other, so that both run under the same load of the machine. The metrics are
 // nanoseconds per job. ADR 37 has the result and what follows from it.
 func BenchmarkLibrary(b *testing.B) {
-	const n = 64
+	batch, report, records := loadMessages(64)
+	b.Run("batch", func(b *testing.B) { compareLibrary(b, 64, batch) })
+	b.Run("report", func(b *testing.B) { compareLibrary(b, 64, report) })
+	b.Run("records", func(b *testing.B) { compareLibrary(b, 64, records) })
+}
+
+// loadMessages returns the messages that this number of jobs causes under high load.
+func loadMessages(jobs int) (job.AssignmentBatch, job.Report, []job.Record) {
 	batch := job.AssignmentBatch{Epoch: 7, Number: 1000, Incarnation: 3}
 	report := job.Report{Node: "n1", Incarnation: 3, Rev: 2000, SeenBatch: 1000, Offers: []job.Offer{{Kind: job.Overhop, Key: "mail", Worker: "worker-7", Free: 64}}}
 	var records []job.Record
 	body := []byte(strings.Repeat("x", 256))
-	for i := range uint64(n) {
+	for i := range uint64(jobs) {
 		id := job.RecordID("lane", job.Position{Seq: i}, moment)
 		at := job.Position{Lane: 1, Seq: 1_000_000 + i}
 		batch.Assignments = append(batch.Assignments, job.Assignment{
@@ -74,11 +81,33 @@ func BenchmarkLibrary(b *testing.B) {
 		report.Outcomes = append(report.Outcomes, job.Outcome{Job: id, N: 1, Status: job.Success, Result: job.Value{Data: body[:32]}, Started: true})
 		records = append(records, job.Record{Position: at, Queue: "mail", Key: id.String(), Stored: moment, Body: body})
 	}
-	b.Run("batch", func(b *testing.B) {
-		compareLibrary(b, n, batch)
+	return batch, report, records
+}
+
+// BenchmarkMessage encodes and decodes the messages that 64 jobs cause.
+func BenchmarkMessage(b *testing.B) {
+	batch, report, records := loadMessages(64)
+	benchmarkMessage(b, "batch", &batch)
+	benchmarkMessage(b, "report", &report)
+	benchmarkMessage(b, "records", &records)
+}
+
+func benchmarkMessage[T Message](b *testing.B, name string, v *T) {
+	data := Encode(v)
+	b.Run(name+"/encode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			Encode(v)
+		}
 	})
-	b.Run("report", func(b *testing.B) { compareLibrary(b, n, report) })
-	b.Run("records", func(b *testing.B) { compareLibrary(b, n, records) })
+	b.Run(name+"/decode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := Decode[T](data); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
 func compareLibrary[T Message](b *testing.B, jobs int, v T) {
