@@ -34,18 +34,15 @@ var errInvalidEntry = errors.New("log entry cannot be read")
 var errOtherRelease = errors.New("log entry of another release")
 
 // encodeEntry returns the log entry of a proposal.
-func encodeEntry(p *ledger.Proposal) ([]byte, error) {
-	return encode(func(e *structpack.Encoder) error {
-		err := errors.Join(e.EncodeArrayLen(3), e.EncodeInt(p.At.UnixNano()), e.EncodeUint(p.Epoch), e.EncodeArrayLen(len(p.Commands)))
-		if err != nil {
-			return err
-		}
+func encodeEntry(p *ledger.Proposal) []byte {
+	return encode(func(e *structpack.Encoder) {
+		e.ArrayLen(3)
+		e.Int(p.At.UnixNano())
+		e.Uint(p.Epoch)
+		e.ArrayLen(len(p.Commands))
 		for _, c := range p.Commands {
-			if err := encodeCommand(e, c); err != nil {
-				return err
-			}
+			encodeCommand(e, c)
 		}
-		return nil
 	})
 }
 
@@ -57,15 +54,15 @@ func decodeEntry(raw []byte) (*ledger.Proposal, error) {
 		if err := d.ExpectArray(3); err != nil {
 			return err
 		}
-		at, err := d.DecodeInt64()
+		at, err := d.Int()
 		if err != nil {
 			return err
 		}
 		p.At = time.Unix(0, at).UTC()
-		if p.Epoch, err = d.DecodeUint64(); err != nil {
+		if p.Epoch, err = d.Uint(); err != nil {
 			return err
 		}
-		n, err := d.DecodeArrayLen()
+		n, err := d.ArrayLen()
 		if err != nil {
 			return err
 		}
@@ -82,8 +79,8 @@ func decodeEntry(raw []byte) (*ledger.Proposal, error) {
 }
 
 // EncodeCommand encodes one command, to send it to the authority's node.
-func EncodeCommand(c ledger.Command) ([]byte, error) {
-	return encode(func(e *structpack.Encoder) error { return encodeCommand(e, c) })
+func EncodeCommand(c ledger.Command) []byte {
+	return encode(func(e *structpack.Encoder) { encodeCommand(e, c) })
 }
 
 // DecodeCommand decodes what EncodeCommand of the same release wrote. Any other
@@ -97,15 +94,17 @@ func DecodeCommand(raw []byte) (c ledger.Command, err error) {
 }
 
 // encode returns what put encodes, after a header with version, length and checksum.
-func encode(put func(*structpack.Encoder) error) ([]byte, error) {
-	raw, err := structpack.Encode(make([]byte, entryHeaderLen), put)
-	if err != nil {
-		return nil, fmt.Errorf("encode log entry: %w", err)
-	}
+func encode(put func(*structpack.Encoder)) []byte {
+	raw := structpack.Encode(make([]byte, entryHeaderLen), put)
+	setHeader(raw)
+	return raw
+}
+
+// setHeader sets version, length and checksum at the beginning of raw.
+func setHeader(raw []byte) {
 	raw[4] = entryVersion
 	binary.BigEndian.PutUint32(raw[5:], uint32(len(raw)-entryHeaderLen))
 	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
-	return raw, nil
 }
 
 // checkEntry returns an error unless raw is a complete entry with a valid
@@ -138,8 +137,10 @@ func decode(raw []byte, get func(*structpack.Decoder) error) error {
 }
 
 // encodeCommand appends a command as an array of its kind and its fields.
-func encodeCommand(e *structpack.Encoder, c ledger.Command) error {
-	return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(uint64(c.Kind())), e.Value(c))
+func encodeCommand(e *structpack.Encoder, c ledger.Command) {
+	e.ArrayLen(2)
+	e.Uint(uint64(c.Kind()))
+	e.Value(c)
 }
 
 // decodeCommand decodes what encodeCommand wrote. A kind that this release does not know
@@ -148,7 +149,7 @@ func decodeCommand(d *structpack.Decoder) (ledger.Command, error) {
 	if err := d.ExpectArray(2); err != nil {
 		return nil, err
 	}
-	kind, err := d.DecodeUint64()
+	kind, err := d.Uint()
 	if err != nil {
 		return nil, err
 	}

@@ -39,10 +39,7 @@ func (d *slowStore) SetUint64(k []byte, v uint64) error {
 
 func command(t *testing.T, index uint64) *raft.Log {
 	t.Helper()
-	raw, err := encodeEntry(&ledger.Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "q"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := encodeEntry(&ledger.Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "q"}}})
 	return &raft.Log{Index: index, Term: 1, Type: raft.LogCommand, Data: raw}
 }
 
@@ -127,21 +124,27 @@ func unknownEntries(t *testing.T) map[string][]byte {
 	later := bytes.Clone(command(t, 1).Data)
 	later[4]++
 	entries := map[string][]byte{"format": later}
-	for name, put := range map[string]func(*structpack.Encoder) error{
-		"kind": func(e *structpack.Encoder) error {
-			return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(250), e.EncodeArrayLen(0))
+	for name, put := range map[string]func(*structpack.Encoder){
+		"kind": func(e *structpack.Encoder) {
+			e.Uint(250)
+			e.ArrayLen(0)
 		},
-		"fields": func(e *structpack.Encoder) error {
-			return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(uint64(ledger.KindRemoveQueue)), e.EncodeArrayLen(2), e.EncodeString("q"), e.EncodeInt(1))
+		"fields": func(e *structpack.Encoder) {
+			e.Uint(uint64(ledger.KindRemoveQueue))
+			e.Value(&struct {
+				Name  string
+				Later int
+			}{"q", 1})
 		},
 	} {
-		raw, err := encode(func(e *structpack.Encoder) error {
-			return errors.Join(e.EncodeArrayLen(3), e.EncodeInt(1), e.EncodeUint(1), e.EncodeArrayLen(1), put(e))
+		entries[name] = encode(func(e *structpack.Encoder) {
+			e.ArrayLen(3)
+			e.Int(1)
+			e.Uint(1)
+			e.ArrayLen(1)
+			e.ArrayLen(2)
+			put(e)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		entries[name] = raw
 	}
 	for _, raw := range entries {
 		binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))

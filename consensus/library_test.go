@@ -91,7 +91,7 @@ func BenchmarkLibrary(b *testing.B) {
 	for b.Loop() {
 		var err error
 		for i, step := range []func() error{
-			func() error { raw, err = encodeEntry(p); return err },
+			func() error { raw = encodeEntry(p); return nil },
 			func() error { libraryRaw, err = l.encode(p); return err },
 			func() error { _, err = decodeEntry(raw); return err },
 			func() error { _, err = l.decode(libraryRaw); return err },

@@ -48,10 +48,7 @@ type pendingProposal struct {
 // The returned function blocks until the proposal is applied on this node or has
 // failed. If its ctx ends or the node closes first, its error is [ErrUnknown].
 func (n *Node) Submit(p ledger.Proposal) (wait func(context.Context) (ledger.Commit, error), err error) {
-	raw, err := encodeEntry(&p)
-	if err != nil {
-		return nil, err
-	}
+	raw := encodeEntry(&p)
 	if len(raw) > maxEntryBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d: %w", len(raw), maxEntryBytes, ErrTooLarge)
 	}

@@ -81,10 +81,7 @@ func TestSingle_OneSnapshotPerLimit(t *testing.T) {
 	}
 	log, logged := testlog.NewRecorder(t)
 	p := ledger.Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "none"}}}
-	entry, err := encodeEntry(&p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entry := encodeEntry(&p)
 	const (
 		entries = 400             // the least that make a snapshot due; the limit is up to half higher
 		round   = entries * 7 / 4 // entries submitted together
@@ -177,10 +174,7 @@ func TestSnapshotTrigger_SetBySnapshots(t *testing.T) {
 	}
 	lead := &ledger.Lead{Owner: "n1", Until: time.Unix(100, 0)}
 	for i, p := range []ledger.Proposal{{At: time.Unix(1, 0), Commands: []ledger.Command{lead}}, {At: time.Unix(1, 0), Epoch: 1, Commands: names}} {
-		raw, err := encodeEntry(&p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := encodeEntry(&p)
 		from.Apply(&raft.Log{Index: uint64(i + 1), Term: 1, Type: raft.LogCommand, Data: raw})
 	}
 	store := raft.NewInmemSnapshotStore()

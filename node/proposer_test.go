@@ -57,10 +57,7 @@ type racingPeer struct{ proposer *authority.Client }
 func (q racingPeer) Request(ctx context.Context, _, _ string, payload []byte) ([]byte, error) {
 	answer, err := q.proposer.Handlers()["propose"](ctx, payload)
 	if err == nil {
-		var remove []byte
-		if remove, err = consensus.EncodeCommand(&ledger.RemoveQueue{Name: "mail"}); err == nil {
-			_, err = q.proposer.Handlers()["propose"](ctx, remove)
-		}
+		_, err = q.proposer.Handlers()["propose"](ctx, consensus.EncodeCommand(&ledger.RemoveQueue{Name: "mail"}))
 	}
 	return answer, err
 }

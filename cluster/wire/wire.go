@@ -36,11 +36,7 @@ type Message interface {
 
 // Encode returns the encoding of v.
 func Encode[T Message](v *T) []byte {
-	b, err := structpack.Encode([]byte{version}, func(e *structpack.Encoder) error { return e.Value(v) })
-	if err != nil {
-		panic(fmt.Sprintf("wire: encode %T: %v", v, err)) // writing to memory does not fail
-	}
-	return b
+	return structpack.Encode([]byte{version}, func(e *structpack.Encoder) { e.Value(v) })
 }
 
 // Decode decodes what [Encode] wrote. Bodies share b's memory.

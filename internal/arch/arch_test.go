@@ -103,7 +103,7 @@ var dependencies = map[string]struct {
 	"github.com/hashicorp/raft":      {[]string{"consensus", "test"}, "consensus wraps Raft; benchmarks measure it directly"},
 	"github.com/hashicorp/go-":       {[]string{"consensus", "test"}, "only raft uses these modules"},
 	"go.etcd.io/bbolt":               {[]string{"consensus", "test"}, "consensus owns the log store; benchmarks measure it directly"},
-	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "internal/structpack"}, "MessagePack is used for the Overhop protocol, and by structpack for the Raft log and messages between nodes; everything else is JSON, which people can read"},
+	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop"}, "MessagePack is used for the Overhop protocol, and by structpack, without the library, for the Raft log and messages between nodes; everything else is JSON, which people can read"},
 	"github.com/spf13/":              {[]string{"cli", "cmd", "test/cmd", "test/benchpeers"}, "only command lines parse flags"},
 	"github.com/KimMachineGun/":      {[]string{"cli/run"}, "only the command line sets the memory limit of a node"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},

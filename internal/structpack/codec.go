@@ -1,21 +1,21 @@
 package structpack
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"reflect"
 	"sync"
 	"time"
-
-	"github.com/vmihailenco/msgpack/v5"
-	"github.com/vmihailenco/msgpack/v5/msgpcode"
+	"unsafe"
 )
 
 // codec encodes and decodes one Go type. Codecs are compiled once per type, because
-// messages are slices of thousands of small structs.
+// messages are slices of thousands of small structs. The functions get the address of a
+// value of that type.
 type codec struct {
-	put func(*msgpack.Encoder, reflect.Value) error
-	get func(*Decoder, reflect.Value) error
+	put    func(*Encoder, unsafe.Pointer)
+	get    func(*Decoder, unsafe.Pointer) error
+	isZero func(unsafe.Pointer) bool
 }
 
 var (
@@ -36,30 +36,42 @@ func codecOf(t reflect.Type) *codec {
 // That is a programming error, which the first test that encodes such a value detects.
 func compile(t reflect.Type) *codec {
 	if t == timeType {
-		return &codec{putTime, getTime}
+		return &codec{putTime, getTime, isZero[time.Time]}
 	}
 	switch t.Kind() {
 	case reflect.Bool:
-		return &codec{putBool, getBool}
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return &codec{putInt, getInt}
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return &codec{putUint, getUint}
+		return &codec{putBool, getBool, isZero[bool]}
+	case reflect.Int8:
+		return compileInt[int8](t)
+	case reflect.Int16:
+		return compileInt[int16](t)
+	case reflect.Int32:
+		return compileInt[int32](t)
+	case reflect.Int64:
+		return compileInt[int64](t)
+	case reflect.Int:
+		return compileInt[int](t)
+	case reflect.Uint8:
+		return compileUint[uint8](t)
+	case reflect.Uint16:
+		return compileUint[uint16](t)
+	case reflect.Uint32:
+		return compileUint[uint32](t)
+	case reflect.Uint64:
+		return compileUint[uint64](t)
+	case reflect.Uint:
+		return compileUint[uint](t)
 	case reflect.String:
-		return &codec{putString, getString}
+		return &codec{putString, getString, isZero[string]}
 	case reflect.Array:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return &codec{putBytes, getByteArray}
+			return compileByteArray(t)
 		}
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return &codec{putBytes, getBytes}
+			return &codec{putBytes, getBytes, isNil}
 		}
 		return compileSlice(t)
-	case reflect.Map:
-		if t.Key().Kind() == reflect.String {
-			return compileMap(t)
-		}
 	case reflect.Pointer:
 		return compilePointer(t)
 	case reflect.Struct:
@@ -68,247 +80,222 @@ func compile(t reflect.Type) *codec {
 	panic(fmt.Sprintf("structpack: a %v cannot be encoded", t))
 }
 
+// isZero reports whether the value at p is the zero value.
+func isZero[T comparable](p unsafe.Pointer) bool {
+	var zero T
+	return *(*T)(p) == zero
+}
+
+// isNil reports whether the pointer or slice at p is nil.
+func isNil(p unsafe.Pointer) bool { return *(*unsafe.Pointer)(p) == nil }
+
+// field is a field of a struct that is encoded.
+type field struct {
+	*codec
+	offset uintptr
+	name   string
+}
+
 // compileStruct returns the codec of a struct type: the array of its fields without
 // zero fields at its end. The decoder sets only the fields that the array has; it
 // refuses an array that is longer than the struct.
 func compileStruct(t reflect.Type) *codec {
-	var indexes []int // of the fields that are encoded
-	var codecs []*codec
+	var fields []field
 	for i := range t.NumField() {
-		field := t.Field(i)
+		f := t.Field(i)
 		switch {
-		case field.Tag.Get("msgpack") == "-":
+		case f.Tag.Get("msgpack") == "-":
 			continue
-		case !field.IsExported():
-			panic(fmt.Sprintf("structpack: field %s of %v is not exported and would be lost", field.Name, t))
+		case !f.IsExported():
+			panic(fmt.Sprintf("structpack: field %s of %v is not exported and would be lost", f.Name, t))
 		}
-		indexes, codecs = append(indexes, i), append(codecs, codecOf(field.Type))
+		fields = append(fields, field{codecOf(f.Type), f.Offset, f.Name})
 	}
 
-	put := func(e *msgpack.Encoder, v reflect.Value) error {
-		n := len(indexes)
-		for n > 0 && v.Field(indexes[n-1]).IsZero() {
+	put := func(e *Encoder, p unsafe.Pointer) {
+		n := len(fields)
+		for n > 0 && fields[n-1].isZero(unsafe.Add(p, fields[n-1].offset)) {
 			n--
 		}
-		if err := e.EncodeArrayLen(n); err != nil {
-			return err
+		e.ArrayLen(n)
+		for i := range fields[:n] {
+			fields[i].put(e, unsafe.Add(p, fields[i].offset))
 		}
-		for i, index := range indexes[:n] {
-			if err := codecs[i].put(e, v.Field(index)); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
-	get := func(d *Decoder, v reflect.Value) error {
-		n, err := d.DecodeArrayLen()
+	get := func(d *Decoder, p unsafe.Pointer) error {
+		n, err := d.ArrayLen()
 		if err != nil {
 			return err
 		}
-		if n < 0 || n > len(indexes) {
-			return fmt.Errorf("%v with %d fields, this release knows %d", t, n, len(indexes))
+		if n < 0 || n > len(fields) {
+			return fmt.Errorf("%v with %d fields, this release knows %d", t, n, len(fields))
 		}
-		for i, index := range indexes[:n] {
-			if err := codecs[i].get(d, v.Field(index)); err != nil {
-				return fmt.Errorf("%v.%s: %w", t, t.Field(index).Name, err)
+		for i := range fields[:n] {
+			if err := fields[i].get(d, unsafe.Add(p, fields[i].offset)); err != nil {
+				return fmt.Errorf("%v.%s: %w", t, fields[i].name, err)
 			}
 		}
 		return nil
 	}
-	return &codec{put, get}
+	return &codec{put, get, func(p unsafe.Pointer) bool { return reflect.NewAt(t, p).Elem().IsZero() }}
 }
 
 // compileSlice returns the codec of a slice type: an array, or nil.
 func compileSlice(t reflect.Type) *codec {
-	elem := codecOf(t.Elem())
-	put := func(e *msgpack.Encoder, v reflect.Value) error {
-		if v.IsNil() {
-			return e.EncodeNil()
+	elem, size := codecOf(t.Elem()), t.Elem().Size()
+	empty := reflect.MakeSlice(t, 0, 0)
+	put := func(e *Encoder, p unsafe.Pointer) {
+		if isNil(p) {
+			e.nil()
+			return
 		}
-		n := v.Len()
-		if err := e.EncodeArrayLen(n); err != nil {
-			return err
+		s := *(*[]byte)(p) // has the same address and length, whatever its elements are
+		e.ArrayLen(len(s))
+		for i := range len(s) {
+			elem.put(e, unsafe.Add(unsafe.Pointer(unsafe.SliceData(s)), uintptr(i)*size))
 		}
-		for i := range n {
-			if err := elem.put(e, v.Index(i)); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
-	get := func(d *Decoder, v reflect.Value) error {
-		n, err := d.DecodeArrayLen()
+	get := func(d *Decoder, p unsafe.Pointer) error {
+		n, err := d.ArrayLen()
 		if err != nil || n < 0 {
 			return err // nil for a nil slice
 		}
 		// Each element takes at least one byte. A length that is wrong all the same
 		// must not decide how much memory is allocated.
-		if n > d.src.Len() {
-			return fmt.Errorf("array of %d in %d bytes", n, d.src.Len())
+		if n > d.rest() {
+			return fmt.Errorf("array of %d in %d bytes", n, d.rest())
 		}
-		v.Set(reflect.MakeSlice(t, 0, min(n, 512)))
+		v := reflect.NewAt(t, p).Elem()
+		v.Set(empty)
+		v.Grow(min(n, 512+maxExpansion*d.rest()/max(1, int(size))))
 		for i := range n {
 			if i == v.Cap() {
 				v.Grow(min(n-i, i)) // at most doubles the capacity
 			}
 			v.SetLen(i + 1)
-			if err := elem.get(d, v.Index(i)); err != nil {
+			if err := elem.get(d, unsafe.Add(v.UnsafePointer(), uintptr(i)*size)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return &codec{put, get}
+	return &codec{put, get, isNil}
 }
 
-// compileMap returns the codec of a map type with string keys: a map, or nil. The
-// order of the keys is random.
-func compileMap(t reflect.Type) *codec {
-	elem := codecOf(t.Elem())
-	put := func(e *msgpack.Encoder, v reflect.Value) error {
-		if v.IsNil() {
-			return e.EncodeNil()
-		}
-		if err := e.EncodeMapLen(v.Len()); err != nil {
-			return err
-		}
-		for entries := v.MapRange(); entries.Next(); {
-			if err := errors.Join(e.EncodeString(entries.Key().String()), elem.put(e, entries.Value())); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	get := func(d *Decoder, v reflect.Value) error {
-		n, err := d.DecodeMapLen()
-		if err != nil || n < 0 {
-			return err
-		}
-		v.Set(reflect.MakeMap(t))
-		for range n {
-			key, value := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
-			if err := getString(d, key); err != nil {
-				return err
-			}
-			if err := elem.get(d, value); err != nil {
-				return err
-			}
-			v.SetMapIndex(key, value)
-		}
-		return nil
-	}
-	return &codec{put, get}
-}
+// maxExpansion is how many bytes of memory are allocated at once for the elements of a slice,
+// in multiples of the encoding's size. The elements of messages take less.
+const maxExpansion = 16
 
 // compilePointer returns the codec of a pointer type. A nil pointer is encoded
 // as nil, so the type that it points to must not have a nil itself.
 func compilePointer(t reflect.Type) *codec {
 	target := t.Elem()
 	switch kind := target.Kind(); {
-	case target == timeType, kind == reflect.Pointer, kind == reflect.Map, kind == reflect.Slice:
+	case target == timeType, kind == reflect.Pointer, kind == reflect.Slice:
 		panic(fmt.Sprintf("structpack: a %v cannot be encoded: its nil would be ambiguous", t))
 	}
 	elem := codecOf(target)
-	put := func(e *msgpack.Encoder, v reflect.Value) error {
-		if v.IsNil() {
-			return e.EncodeNil()
+	put := func(e *Encoder, p unsafe.Pointer) {
+		if isNil(p) {
+			e.nil()
+			return
 		}
-		return elem.put(e, v.Elem())
+		elem.put(e, *(*unsafe.Pointer)(p))
 	}
-	get := func(d *Decoder, v reflect.Value) error {
-		code, err := d.PeekCode()
-		if err != nil {
-			return err
+	get := func(d *Decoder, p unsafe.Pointer) error {
+		if d.isNil() {
+			return nil
 		}
-		if code == msgpcode.Nil {
-			return d.DecodeNil()
-		}
-		v.Set(reflect.New(target))
-		return elem.get(d, v.Elem())
+		v := reflect.New(target).UnsafePointer()
+		*(*unsafe.Pointer)(p) = v
+		return elem.get(d, v)
 	}
-	return &codec{put, get}
+	return &codec{put, get, isNil}
 }
 
 // putTime encodes a time as nanoseconds since 1970, the zero time as nil.
-func putTime(e *msgpack.Encoder, v reflect.Value) error {
-	at := v.Addr().Interface().(*time.Time)
-	if at.IsZero() {
-		return e.EncodeNil()
+func putTime(e *Encoder, p unsafe.Pointer) {
+	if at := (*time.Time)(p); at.IsZero() {
+		e.nil()
+	} else {
+		e.Int(at.UnixNano())
 	}
-	return e.EncodeInt(at.UnixNano())
 }
 
 // getTime decodes what putTime has encoded.
-func getTime(d *Decoder, v reflect.Value) error {
-	code, err := d.PeekCode()
-	if err != nil {
+func getTime(d *Decoder, p unsafe.Pointer) error {
+	at := (*time.Time)(p)
+	if d.isNil() {
+		*at = time.Time{}
+		return nil
+	}
+	nanoseconds, err := d.Int()
+	*at = time.Unix(0, nanoseconds).UTC()
+	return err
+}
+
+func putBool(e *Encoder, p unsafe.Pointer) { e.bool(*(*bool)(p)) }
+
+func getBool(d *Decoder, p unsafe.Pointer) (err error) {
+	*(*bool)(p), err = d.bool()
+	return err
+}
+
+// compileInt returns the codec of a signed type t that is represented as a T.
+func compileInt[T int8 | int16 | int32 | int64 | int](t reflect.Type) *codec {
+	put := func(e *Encoder, p unsafe.Pointer) { e.Int(int64(*(*T)(p))) }
+	get := func(d *Decoder, p unsafe.Pointer) error {
+		n, err := d.Int()
+		if int64(T(n)) != n {
+			return fmt.Errorf("%d does not fit a %v", n, t)
+		}
+		*(*T)(p) = T(n)
 		return err
 	}
-	target := v.Addr().Interface().(*time.Time)
-	if code == msgpcode.Nil {
-		*target = time.Time{}
-		return d.DecodeNil()
-	}
-	nanoseconds, err := d.DecodeInt64()
-	*target = time.Unix(0, nanoseconds).UTC()
-	return err
+	return &codec{put, get, isZero[T]}
 }
 
-func putBool(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBool(v.Bool()) }
-
-func getBool(d *Decoder, v reflect.Value) error {
-	b, err := d.DecodeBool()
-	v.SetBool(b)
-	return err
-}
-
-func putInt(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeInt(v.Int()) }
-
-func getInt(d *Decoder, v reflect.Value) error {
-	n, err := d.DecodeInt64()
-	if err == nil && v.OverflowInt(n) {
-		return fmt.Errorf("%d does not fit a %v", n, v.Type())
-	}
-	v.SetInt(n)
-	return err
-}
-
-func putUint(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeUint(v.Uint()) }
-
-func getUint(d *Decoder, v reflect.Value) error {
-	n, err := d.DecodeUint64()
-	if err == nil && v.OverflowUint(n) {
-		return fmt.Errorf("%d does not fit a %v", n, v.Type())
-	}
-	v.SetUint(n)
-	return err
-}
-
-func putString(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeString(v.String()) }
-
-func getString(d *Decoder, v reflect.Value) error {
-	s, err := d.string()
-	v.SetString(s)
-	return err
-}
-
-// putBytes encodes byte slices and byte arrays.
-func putBytes(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBytes(v.Bytes()) }
-
-func getBytes(d *Decoder, v reflect.Value) error {
-	b, err := d.bytes()
-	v.SetBytes(b)
-	return err
-}
-
-// getByteArray decodes a byte array. It fails if the encoded length is another.
-func getByteArray(d *Decoder, v reflect.Value) error {
-	n, err := d.DecodeBytesLen()
-	if err != nil {
+// compileUint returns the codec of an unsigned type t that is represented as a T.
+func compileUint[T uint8 | uint16 | uint32 | uint64 | uint](t reflect.Type) *codec {
+	put := func(e *Encoder, p unsafe.Pointer) { e.Uint(uint64(*(*T)(p))) }
+	get := func(d *Decoder, p unsafe.Pointer) error {
+		n, err := d.Uint()
+		if uint64(T(n)) != n {
+			return fmt.Errorf("%d does not fit a %v", n, t)
+		}
+		*(*T)(p) = T(n)
 		return err
 	}
-	if n != v.Len() {
-		return fmt.Errorf("%d bytes for a %v", n, v.Type())
+	return &codec{put, get, isZero[T]}
+}
+
+func putString(e *Encoder, p unsafe.Pointer) { e.String(*(*string)(p)) }
+
+func getString(d *Decoder, p unsafe.Pointer) (err error) {
+	*(*string)(p), err = d.string()
+	return err
+}
+
+func putBytes(e *Encoder, p unsafe.Pointer) { e.bytes(*(*[]byte)(p)) }
+
+func getBytes(d *Decoder, p unsafe.Pointer) (err error) {
+	*(*[]byte)(p), err = d.bytes()
+	return err
+}
+
+// compileByteArray returns the codec of an array of bytes, which is encoded like a slice.
+// Decoding fails if the encoded length is another.
+func compileByteArray(t reflect.Type) *codec {
+	zero := make([]byte, t.Len())
+	array := func(p unsafe.Pointer) []byte { return unsafe.Slice((*byte)(p), len(zero)) }
+	put := func(e *Encoder, p unsafe.Pointer) { e.bytes(array(p)) }
+	get := func(d *Decoder, p unsafe.Pointer) error {
+		b, err := d.blob()
+		if err == nil && len(b) != len(zero) {
+			err = fmt.Errorf("%d bytes for a %v", len(b), t)
+		}
+		copy(array(p), b)
+		return err
 	}
-	return d.ReadFull(v.Bytes())
+	return &codec{put, get, func(p unsafe.Pointer) bool { return bytes.Equal(array(p), zero) }}
 }

@@ -3,60 +3,47 @@ package structpack
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"reflect"
 	"sync"
-
-	"github.com/vmihailenco/msgpack/v5"
 )
 
 // Encoder encodes values into a buffer. Encoders are pooled.
-type Encoder struct {
-	*msgpack.Encoder
-	buf bytes.Buffer
-}
+type Encoder struct{ buf []byte }
 
-var encoders = sync.Pool{New: func() any { return &Encoder{Encoder: msgpack.NewEncoder(nil)} }}
+var encoders = sync.Pool{New: func() any { return new(Encoder) }}
 
-// Encode returns prefix and what put encodes after it, in new memory. The error
-// is that of put.
-func Encode(prefix []byte, put func(*Encoder) error) ([]byte, error) {
+// Encode returns prefix and what put encodes after it, in new memory.
+func Encode(prefix []byte, put func(*Encoder)) []byte {
 	e := encoders.Get().(*Encoder)
 	defer encoders.Put(e)
-	e.buf.Reset()
-	e.buf.Write(prefix)
-	e.ResetWriter(&e.buf)
-	if err := put(e); err != nil {
-		return nil, err
-	}
-	return bytes.Clone(e.buf.Bytes()), nil
+	e.buf = append(e.buf[:0], prefix...)
+	put(e)
+	return bytes.Clone(e.buf)
 }
 
-// Value encodes what the pointer p points to. It panics if a field of its type
-// cannot be encoded, which is a programming error.
-func (e *Encoder) Value(p any) error {
+// Value encodes what the pointer p points to. It panics if p is nil or no pointer, or if a
+// field cannot be encoded, which are programming errors.
+func (e *Encoder) Value(p any) {
 	v := reflect.ValueOf(p)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
-		return fmt.Errorf("%T is not a pointer to a value", p)
+		panic(fmt.Sprintf("structpack: %T is not a pointer to a value", p))
 	}
-	return codecOf(v.Type().Elem()).put(e.Encoder, v.Elem())
+	codecOf(v.Type().Elem()).put(e, v.UnsafePointer())
 }
 
 // Decoder decodes a byte slice. It has a small cache of short strings: the names of
 // queues, nodes and workers repeat within a message and from one to the next.
 // Decoders are pooled.
 type Decoder struct {
-	*msgpack.Decoder
-	raw      []byte            // the input
-	shared   bool              // decoded byte slices share raw's memory
-	src      bytes.Reader      // of raw
-	buf      [maxInterned]byte // of string
-	interned [64]string        // the cache, by a hash of the string
+	raw      []byte     // the input
+	pos      int        // in raw, of what is decoded next
+	shared   bool       // decoded byte slices share raw's memory
+	interned [64]string // the cache, by a hash of the string
 }
 
 const maxInterned = 64 // longest string that is cached, in bytes
 
-var decoders = sync.Pool{New: func() any { return &Decoder{Decoder: msgpack.NewDecoder(nil)} }}
+var decoders = sync.Pool{New: func() any { return new(Decoder) }}
 
 // Decode calls get with a decoder of raw, all of which get must consume. The
 // decoder must not be used after get has returned.
@@ -70,30 +57,27 @@ func decode(raw []byte, shared bool, get func(*Decoder) error) error {
 	d := decoders.Get().(*Decoder)
 	defer func() {
 		d.raw = nil
-		d.src.Reset(nil)
 		decoders.Put(d)
 	}()
-	d.raw, d.shared = raw, shared
-	d.src.Reset(raw)
-	d.Reset(&d.src) // reads no further than what it decodes, because src is an io.ByteScanner
+	d.raw, d.pos, d.shared = raw, 0, shared
 	if err := get(d); err != nil {
 		return err
 	}
-	if d.src.Len() > 0 {
-		return fmt.Errorf("%d bytes too many", d.src.Len())
+	if d.rest() > 0 {
+		return fmt.Errorf("%d bytes too many", d.rest())
 	}
 	return nil
 }
 
 // Value decodes into what the pointer p points to.
 func (d *Decoder) Value(p any) error {
-	v := reflect.ValueOf(p).Elem()
-	return codecOf(v.Type()).get(d, v)
+	v := reflect.ValueOf(p)
+	return codecOf(v.Type().Elem()).get(d, v.UnsafePointer())
 }
 
 // ExpectArray decodes the header of an array that must have want elements.
 func (d *Decoder) ExpectArray(want int) error {
-	n, err := d.DecodeArrayLen()
+	n, err := d.ArrayLen()
 	if err == nil && n != want {
 		err = fmt.Errorf("array of %d, not %d", n, want)
 	}
@@ -103,18 +87,10 @@ func (d *Decoder) ExpectArray(want int) error {
 // string decodes a string, "" for nil. A string of at most maxInterned bytes is
 // taken from the cache, or put there in place of one with the same hash.
 func (d *Decoder) string() (string, error) {
-	n, err := d.bytesLen()
-	if err != nil || n <= 0 {
-		return "", err
-	}
-	if n > maxInterned {
-		b := make([]byte, n)
-		err := d.ReadFull(b)
+	b, err := d.blob()
+	n := len(b)
+	if n == 0 || n > maxInterned {
 		return string(b), err
-	}
-	b := d.buf[:n]
-	if err := d.ReadFull(b); err != nil {
-		return "", err
 	}
 	hash := n*31 + int(b[0])*7 + int(b[n-1])
 	cached := &d.interned[hash%len(d.interned)]
@@ -126,27 +102,9 @@ func (d *Decoder) string() (string, error) {
 
 // bytes decodes a byte slice, nil for nil. It copies the bytes unless d.shared is set.
 func (d *Decoder) bytes() ([]byte, error) {
-	n, err := d.bytesLen()
-	if err != nil || n < 0 {
-		return nil, err
-	}
-	begin := len(d.raw) - d.src.Len()
-	b := d.raw[begin : begin+n : begin+n]
-	if _, err := d.src.Seek(int64(n), io.SeekCurrent); err != nil {
-		return nil, err
-	}
+	b, err := d.blob()
 	if !d.shared {
-		b = append(make([]byte, 0, n), b...)
+		b = bytes.Clone(b)
 	}
-	return b, nil
-}
-
-// bytesLen decodes the length of a string or byte slice, -1 for nil. It fails if
-// that many bytes do not follow.
-func (d *Decoder) bytesLen() (int, error) {
-	n, err := d.DecodeBytesLen()
-	if err == nil && n > d.src.Len() {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
+	return b, err
 }

@@ -240,13 +240,9 @@ func (c *Client) tryPropose(ctx context.Context, command ledger.Command) (Result
 	if owner == c.Node {
 		return c.proposeLocal(ctx, command)
 	}
-	raw, err := consensus.EncodeCommand(command)
-	if err != nil {
-		return Result{}, err
-	}
 	reqCtx, stop := untilAuthorityChanges(ctx, changed)
 	defer stop()
-	answer, err := c.Fleet.Request(reqCtx, owner, verbPropose, raw)
+	answer, err := c.Fleet.Request(reqCtx, owner, verbPropose, consensus.EncodeCommand(command))
 	if err != nil && ctx.Err() == nil && reqCtx.Err() != nil {
 		err = fmt.Errorf("%s does not answer, and %w", owner, errSuperseded)
 	}
