@@ -15,7 +15,9 @@ import (
 type Target interface {
 	Kind() job.Kind
 	// Start starts a dispatch and returns at once. It returns false, and starts
-	// nothing, if the assignment's worker is gone or full.
+	// nothing, if the assignment's worker is gone or full. The assignment's body and
+	// the params of spec share the memory of a whole batch: a target that keeps them
+	// copies them.
 	Start(a job.Assignment, spec job.Spec) bool
 	// Stop has a running dispatch stop, which then reports its outcome; an
 	// Overhop worker's dispatch that is superseded is dropped without one. Stop
@@ -268,12 +270,12 @@ func (a *Agent) refuseStart(d *dispatch, asg *job.Assignment) {
 }
 
 // parseBody parses the body in an assignment. needsLoad is true without a body, or
-// if it refers to a blob.
+// if it refers to a blob. The params of spec share the memory of the body.
 func parseBody(body []byte) (spec job.Spec, needsLoad bool, err error) {
 	if body == nil {
 		return spec, true, nil
 	}
-	spec, err = job.ParseSpec(body)
+	spec, err = job.ParseShared(body)
 	return spec, err == nil && spec.Blob != nil, err
 }
 

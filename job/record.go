@@ -62,7 +62,7 @@ func (r *Record) Job(lane string, defaults Defaults) (Job, error) {
 	if r.HeaderErr != nil {
 		return rejected, r.HeaderErr
 	}
-	spec, err := ParseSpec(r.Body)
+	spec, err := ParseShared(r.Body)
 	if err == nil {
 		err = ValidQueue(r.Queue)
 	}

@@ -19,11 +19,13 @@ import (
 func ScanSpec(body []byte) (Spec, bool) {
 	var s Spec
 	ok := s.scan(body, "")
+	s.Params = bytes.Clone(s.Params)
 	return s, ok
 }
 
 // scan parses a body into s, a zero Spec, except for the text under the name ignored, if that
-// is not "". If it returns false, encoding/json has to parse the body and s must be discarded.
+// is not "". The params are those in body, not a copy. If scan returns false, encoding/json has
+// to parse the body and s must be discarded.
 func (s *Spec) scan(body []byte, ignored string) bool {
 	i := skipSpace(body, 0)
 	if i == len(body) || body[i] != '{' {
@@ -72,7 +74,7 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		if end < 0 || s.Params != nil {
 			return -1
 		}
-		s.Params = bytes.Clone(body[i:end])
+		s.Params = body[i:end:end]
 		return end
 	case "priority":
 		return scanInt(&s.Priority, body, i)

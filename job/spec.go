@@ -78,9 +78,26 @@ func invalid(format string, args ...any) error {
 func ParseSpec(body []byte) (Spec, error) {
 	var s Spec
 	if s.scan(body, recordKey) { // much faster than encoding/json, but not for every body
+		s.Params = bytes.Clone(s.Params)
 		return s, s.Validate()
 	}
-	s = Spec{}
+	return decodeSpec(body)
+}
+
+// ParseShared is [ParseSpec] for a spec that is not kept: its params may share the memory
+// of body.
+func ParseShared(body []byte) (Spec, error) {
+	var s Spec
+	if s.scan(body, recordKey) {
+		return s, s.Validate()
+	}
+	return decodeSpec(body)
+}
+
+// decodeSpec is [ParseSpec] by encoding/json. It is a function of its own because its spec is
+// allocated.
+func decodeSpec(body []byte) (Spec, error) {
+	var s Spec
 	if err := json.Unmarshal(body, &s); err != nil {
 		return Spec{}, invalid("job is not valid JSON: %v", describeJSONError(err))
 	}

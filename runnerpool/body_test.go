@@ -15,7 +15,7 @@ func TestDispatch_ReleasesTheBody(t *testing.T) {
 	const body = `{"function":"r#h","params":{"n":1}}`
 	d, message := func() (*dispatch, weak.Pointer[byte]) {
 		message := append(make([]byte, 0, 256<<10), body...)
-		spec, err := job.ParseSpec(message)
+		spec, err := job.ParseShared(message)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package runnerpool
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
@@ -34,10 +35,10 @@ type dispatch struct {
 }
 
 // newDispatch returns the dispatch of a, with defaultTimeout if a has no
-// timeout. It drops the body, which spec holds already: the body refers to the
-// memory of a whole batch of assignments.
+// timeout. It drops the body, which spec holds already, and copies the params: both
+// refer to the memory of a whole batch of assignments.
 func newDispatch(a job.Assignment, spec job.Spec, w *worker, defaultTimeout time.Duration) *dispatch {
-	a.Body = nil
+	a.Body, spec.Params = nil, bytes.Clone(spec.Params)
 	timeout := a.Timeout
 	if timeout <= 0 {
 		timeout = defaultTimeout
