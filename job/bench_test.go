@@ -1,6 +1,7 @@
 package job
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 )
@@ -16,5 +17,26 @@ func BenchmarkRecord_Job(b *testing.B) {
 		if _, err := r.Job("L0", Defaults{}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkSpec_Encode measures how a job is written as a record.
+func BenchmarkSpec_Encode(b *testing.B) {
+	s := Spec{
+		Function: "echo", Params: []byte(`{"to":"ann","n":12345,"pad":"` + string(testBody256()) + `"}`),
+		Priority: new(int64(7)), MaxAttempts: new(int64(3)),
+	}
+	for name, encode := range map[string]func() ([]byte, error){
+		"spec":          s.Encode,
+		"encoding/json": func() ([]byte, error) { return json.Marshal(s) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := encode(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"encoding/json"
 	"regexp"
 	"strings"
 
@@ -32,7 +31,7 @@ func MergeHeaders(body []byte, h Headers) ([]byte, error) {
 	if err != nil || !added {
 		return body, err
 	}
-	full, err := json.Marshal(spec)
+	full, err := spec.Encode()
 	if err != nil {
 		return body, invalid("job cannot be written as JSON: %v", err)
 	}

@@ -95,7 +95,7 @@ func (p *pending) accept() {
 		}
 	}
 	if p.Body == nil {
-		body, err := json.Marshal(p.Spec)
+		body, err := p.Spec.Encode()
 		if err != nil {
 			p.finish(Ack{}, &job.InvalidError{Reason: err.Error()})
 			return
