@@ -53,7 +53,8 @@ type Endpoint struct {
 	Handle func(ctx context.Context, r *Request) ([]byte, error)
 	// HandleAsync accepts a request and returns at once; the reply is sent later,
 	// once, from any goroutine. Requests are passed in order of arrival. Those
-	// without a reply subject are counted like all requests, including errors.
+	// without a reply subject are counted like all requests, including errors. The
+	// requests have no Actor.
 	HandleAsync func(r *Request)
 }
 
@@ -63,17 +64,33 @@ type Request struct {
 	OnRelease func()              // called by [Request.Release]; may be nil
 	Actor     func() ledger.Actor // returns who sends the request; nil: not known
 
-	token   string
-	header  func(name string) string
-	respond func(data []byte, apiErr *api.Error) error
-	index   uint64
+	token     string
+	transport transport
+	index     uint64
 }
+
+// transport is how a request came: its headers, and the way of its reply.
+type transport interface {
+	// header returns the value of a header, "" if it is missing.
+	header(name string) string
+	// respond sends either data or apiErr.
+	respond(data []byte, apiErr *api.Error) error
+}
+
+// callbacks is a transport other than NATS.
+type callbacks struct {
+	headerOf func(name string) string
+	reply    func(data []byte, apiErr *api.Error) error
+}
+
+func (c *callbacks) header(name string) string                    { return c.headerOf(name) }
+func (c *callbacks) respond(data []byte, apiErr *api.Error) error { return c.reply(data, apiErr) }
 
 // NewRequest returns a request received over a transport other than NATS. token is
 // the equivalent of the subject's last token; header returns "" for a missing
 // header; reply sends either data or apiErr.
 func NewRequest(data []byte, token string, header func(name string) string, reply func(data []byte, apiErr *api.Error) error) *Request {
-	return &Request{Data: data, token: token, header: header, respond: reply}
+	return &Request{Data: data, token: token, transport: &callbacks{header, reply}}
 }
 
 // Token returns the last token of the subject, such as the queue of
@@ -81,7 +98,7 @@ func NewRequest(data []byte, token string, header func(name string) string, repl
 func (r *Request) Token() string { return r.token }
 
 // Header returns the value of a header, "" if it is missing.
-func (r *Request) Header(name string) string { return r.header(name) }
+func (r *Request) Header(name string) string { return r.transport.header(name) }
 
 // SetIndex sets the index of the last ledger entry that the reply reflects. The
 // reply carries it in the header [api.HeaderIndex]; 0 means none.
@@ -104,38 +121,47 @@ func (r *Request) Release() {
 
 // Respond sends the reply. A reply that is too large for the transport is replaced
 // by an error.
-func (r *Request) Respond(data []byte) error { return r.respond(data, nil) }
+func (r *Request) Respond(data []byte) error { return r.transport.respond(data, nil) }
 
 // RespondError replies with err, converted by [AsAPIError].
-func (r *Request) RespondError(err error) error { return r.respond(nil, AsAPIError(err)) }
+func (r *Request) RespondError(err error) error { return r.transport.respond(nil, AsAPIError(err)) }
 
-// natsResponder sends the reply to a request that came over NATS.
-type natsResponder struct {
-	request     *Request
-	node, reply string
-	nc          *nats.Conn
-	stats       *activeEndpoint
-	started     time.Time
+// natsRequest is a request that came over NATS, and its transport: one object, because
+// there may be very many. It does not refer to the message, whose data may be released
+// before.
+type natsRequest struct {
+	Request
+	server    *Server
+	endpoint  *activeEndpoint
+	msgHeader nats.Header
+	reply     string
+	started   time.Time
 }
+
+func (r *natsRequest) header(name string) string { return r.msgHeader.Get(name) }
+
+// actor returns who sends the request.
+func (r *natsRequest) actor() ledger.Actor { return r.server.actorOf(r.msgHeader, r.reply) }
 
 // respond sends data, or apiErr if it is not nil, and counts the reply. A reply that is
 // too large for a message is replaced by an error.
-func (r *natsResponder) respond(data []byte, apiErr *api.Error) error {
+func (r *natsRequest) respond(data []byte, apiErr *api.Error) error {
 	if len(data) > maxReply {
 		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), maxReply, job.ErrTooLarge))
 	}
-	r.stats.record(r.started, apiErr)
+	r.endpoint.record(r.started, apiErr)
 	if r.reply == "" {
 		return nil
 	}
+	nc := r.server.local.API.Conn
 	if apiErr != nil {
-		return r.nc.PublishMsg(errorReply(r.reply, r.node, apiErr))
+		return nc.PublishMsg(errorReply(r.reply, r.server.local.Config.Node, apiErr))
 	}
-	m := &nats.Msg{Subject: r.reply, Data: data}
-	if index := r.request.Index(); index > 0 {
-		m.Header = nats.Header{api.HeaderIndex: []string{strconv.FormatUint(index, 10)}}
+	if r.index == 0 {
+		return nc.Publish(r.reply, data)
 	}
-	return r.nc.PublishMsg(m)
+	header := nats.Header{api.HeaderIndex: []string{strconv.FormatUint(r.index, 10)}}
+	return nc.PublishMsg(&nats.Msg{Subject: r.reply, Header: header, Data: data})
 }
 
 // Serve serves a service until ctx has ended and all handlers have returned. It
@@ -221,16 +247,14 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 			return // the reply could not be sent
 		}
 		e.requests.Add(1)
-		responder := &natsResponder{node: node, reply: m.Reply, nc: s.local.API.Conn, stats: e, started: time.Now()}
-		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, responder.respond)
-		responder.request = r
-		header, reply := m.Header, m.Reply // not m, whose data may be released before
-		r.Actor = func() ledger.Actor { return s.actorOf(header, reply) }
+		r := &natsRequest{server: s, endpoint: e, msgHeader: m.Header, reply: m.Reply, started: time.Now()}
+		r.Data, r.token, r.transport = m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], r
 		if e.HandleAsync != nil {
-			e.HandleAsync(r)
+			e.HandleAsync(&r.Request)
 			return
 		}
-		if !group.TryGo(func() error { s.handle(ctx, e.Endpoint, r); return nil }) {
+		r.Actor = r.actor
+		if !group.TryGo(func() error { s.handle(ctx, e.Endpoint, &r.Request); return nil }) {
 			s.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}
 	}

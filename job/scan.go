@@ -14,12 +14,11 @@ import (
 // messages. Whatever this parser accepts, encoding/json accepts with the same result.
 
 // ScanSpec parses a body of the usual form; it does not check the ranges of the
-// fields. False means only that encoding/json has to parse the body, which may
-// still be valid.
+// fields. The params share the memory of body. False means only that encoding/json has to
+// parse the body, which may still be valid.
 func ScanSpec(body []byte) (Spec, bool) {
 	var s Spec
 	ok := s.scan(body, "")
-	s.Params = bytes.Clone(s.Params)
 	return s, ok
 }
 

@@ -39,8 +39,7 @@ func (h *Enqueue) Handlers() map[string]Handler {
 // job's key is the field id of the request or else the header Nats-Msg-Id.
 func (h *Enqueue) HandleAsync(r *cluster.Request) {
 	queue := r.Token()
-	var req api.EnqueueRequest
-	body, err := readJob(r, r.Data, &req, &req)
+	req, body, err := readRequest(r, r.Data)
 	if err != nil {
 		h.respondError(r, err)
 		return
@@ -68,16 +67,40 @@ func (h *Enqueue) logUnsent(err error) {
 	}
 }
 
+// readRequest decodes text, the body of r, and applies the headers of r. body is as of
+// [readJob].
+func readRequest(r *cluster.Request, text []byte) (req api.EnqueueRequest, body []byte, err error) {
+	if spec, ok := scanJob(text); ok { // without a request that is allocated
+		req.Spec = spec
+		body, err = applyHeaders(r, text, &req)
+		return req, body, err
+	}
+	var decoded api.EnqueueRequest
+	body, err = readJob(r, text, &decoded, &decoded)
+	return decoded, body, err
+}
+
 // readJob decodes text, the body of r, into dst: a pointer to a request of which req is
 // the part that holds the job, or req itself. It also applies the headers of r. body is
 // text if it can be stored as the job's record without changes, else nil.
 func readJob(r *cluster.Request, text []byte, req *api.EnqueueRequest, dst any) (body []byte, err error) {
-	spec, isPlain := job.ScanSpec(text) // faster than readSpec, for the usual form
-	if isPlain && utf8.Valid(text) {
+	if spec, ok := scanJob(text); ok {
 		req.Spec, body = spec, text
 	} else if err := readSpec(text, req, dst); err != nil {
 		return nil, err
 	}
+	return applyHeaders(r, body, req)
+}
+
+// scanJob decodes a body of the usual form, faster than [readSpec].
+func scanJob(text []byte) (job.Spec, bool) {
+	spec, ok := job.ScanSpec(text)
+	return spec, ok && utf8.Valid(text)
+}
+
+// applyHeaders applies the headers of r to req. It returns body, the JSON of the job, or
+// nil if that is no longer complete.
+func applyHeaders(r *cluster.Request, body []byte, req *api.EnqueueRequest) ([]byte, error) {
 	added, err := req.ApplyHeaders(r.ProducerHeaders())
 	if added {
 		body = nil
@@ -162,8 +185,7 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 // that contains the job's id.
 func (h *Enqueue) AndWait(timeout time.Duration) Handler {
 	return Raw(func(ctx context.Context, text []byte) ([]byte, error) {
-		var req api.EnqueueRequest
-		body, err := readJob(call(ctx), text, &req, &req)
+		req, body, err := readRequest(call(ctx), text)
 		if err != nil {
 			return nil, err
 		}

@@ -123,8 +123,11 @@ func (p *pending) publishLarge() error {
 // ledger but not for JetStream, where the same key in two queues is one message. The key
 // is in the record's body, to be shown.
 func (p *pending) publish() {
-	p.Body = job.WithKey(p.Body, p.Key)
-	p.in.cfg.Publish(p.Queue, p.id.String(), time.Now(), p.Body, p.receive)
+	id := p.Key // one that was generated is the id
+	if p.named {
+		p.Body, id = job.WithKey(p.Body, p.Key), p.id.String()
+	}
+	p.in.cfg.Publish(p.Queue, id, time.Now(), p.Body, p.receive)
 }
 
 // receive takes the acknowledgement of the lane, or the error of the publish. A job with
