@@ -237,7 +237,15 @@ type token = [overhop.TokenLen]byte
 type tokens struct {
 	secret func() []byte // the cluster's; empty until known
 	found  atomic.Bool
-	macs   sync.Pool // of hash.Hash keyed by the secret
+	macs   sync.Pool // of *tokenMAC
+}
+
+// tokenMAC is a MAC keyed by the secret, with memory for what it is computed of and for the
+// sum.
+type tokenMAC struct {
+	hash.Hash
+	message [len(job.ID{}) + 8]byte
+	sum     [sha256.Size]byte
 }
 
 // known reports whether the secret is known, so that tokens can be created.
@@ -250,18 +258,17 @@ func (t *tokens) known() bool {
 
 // mint returns the lease token of a dispatch. The secret must be known.
 func (t *tokens) mint(id job.DispatchID) (created token) {
-	mac, ok := t.macs.Get().(hash.Hash)
+	mac, ok := t.macs.Get().(*tokenMAC)
 	if !ok {
-		mac = hmac.New(sha256.New, t.secret())
+		mac = &tokenMAC{Hash: hmac.New(sha256.New, t.secret())}
 	}
 	defer t.macs.Put(mac)
 	mac.Reset()
-	number := created[:8]
+	number := mac.message[copy(mac.message[:], id.Job[:]):]
 	binary.BigEndian.PutUint64(number, uint64(id.N))
-	mac.Write(id.Job[:])
-	mac.Write(number)
-	var sum [sha256.Size]byte
-	copy(created[8:], mac.Sum(sum[:0]))
+	mac.Write(mac.message[:])
+	copy(created[:], number)
+	copy(created[8:], mac.Sum(mac.sum[:0]))
 	return created
 }
 

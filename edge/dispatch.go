@@ -102,8 +102,10 @@ func (ds *deliveries) deferLocked(f func()) { ds.deferred = append(ds.deferred, 
 // their order, and sends the offers that have changed. These calls take other locks,
 // which must not be taken while ds.mu is held.
 func (ds *deliveries) unlock() {
-	calls, offersChanged := ds.deferred, len(ds.dirty) > 0
-	ds.deferred = nil
+	var few [4]func() // usually enough, so that ds.deferred can be used again
+	calls, offersChanged := append(few[:0], ds.deferred...), len(ds.dirty) > 0
+	clear(ds.deferred)
+	ds.deferred = ds.deferred[:0]
 	ds.mu.Unlock()
 	for _, call := range calls {
 		call()

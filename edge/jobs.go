@@ -15,7 +15,15 @@ import (
 )
 
 // jid returns a job's id as used in Overhop, "<queue>:<uuid>".
-func jid(queue string, id job.ID) string { return queue + ":" + id.String() }
+func jid(queue string, id job.ID) string {
+	var b [128]byte
+	return string(appendJID(b[:0], queue, id))
+}
+
+// appendJID appends [jid] to b.
+func appendJID(b []byte, queue string, id job.ID) []byte {
+	return id.Append(append(append(b, queue...), ':'))
+}
 
 // errBadJID refuses a text that is not of the form "<queue>:<uuid>".
 var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>", nil}
@@ -80,7 +88,11 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 			if err != nil {
 				return appendError(b, request.RID, err)
 			}
-			return overhop.AppendOK(b, request.RID, textField("jid", jid(message.Queue, id)))
+			var text [128]byte
+			b, mark := overhop.Begin(b)
+			b = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 1), "jid"), appendJID(text[:0], message.Queue, id))
+			b, _ = overhop.End(b, mark, overhop.TOK, request.RID)
+			return b
 		})
 	}
 

@@ -55,8 +55,11 @@ func newOutbox(drained func()) *outbox {
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // maxPooledBuffer is the capacity, in bytes, of the largest buffer that is lent
-// again.
-const maxPooledBuffer = 64 << 10
+// again. A batch of some hundred QUESTs fits into it.
+const maxPooledBuffer = 256 << 10
+
+// answerSize is the capacity, in bytes, of an answer that has to wait: most are smaller.
+const answerSize = 128
 
 // borrowBuffer makes sure that ready has memory to append to.
 func (o *outbox) borrowBuffer() {
@@ -85,7 +88,7 @@ func (o *outbox) reply(write func([]byte) []byte) {
 		o.borrowBuffer()
 		o.ready = write(o.ready)
 	default:
-		o.pending = append(o.pending, &pendingReply{bytes: write(nil)})
+		o.pending = append(o.pending, &pendingReply{bytes: write(make([]byte, 0, answerSize))})
 	}
 }
 
@@ -112,7 +115,7 @@ func (o *outbox) fill(place *pendingReply, write func([]byte) []byte) {
 		o.ready = write(o.ready)
 		o.pending = o.pending[1:]
 	} else {
-		place.bytes = write(nil)
+		place.bytes = write(make([]byte, 0, answerSize))
 	}
 	for len(o.pending) > 0 && o.pending[0].bytes != nil {
 		o.ready = append(o.ready, o.pending[0].bytes...)

@@ -143,7 +143,7 @@ type Progress struct {
 func ParseProgress(p Raw) (Progress, error) {
 	r := newExtensionReader(p, "jid", "tok", "percent", "data", "data_json")
 	g := Progress{
-		LeaseRef: r.leaseRef(), Data: r.raw("data"), DataJSON: r.jsonOf("data"), Percent: r.optCount("percent", 0, 100),
+		LeaseRef: r.leaseRef(), Data: r.raw("data"), DataJSON: r.jsonOf("data" + JSONSuffix), Percent: r.optCount("percent", 0, 100),
 	}
 	return g, r.err
 }
@@ -192,7 +192,7 @@ type Done struct {
 // ParseDone parses a DONE. The error is a [*Violation].
 func ParseDone(p Raw) (Done, error) {
 	r := newExtensionReader(p, "jid", "tok", "result", "result_json", "credits")
-	d := Done{LeaseRef: r.leaseRef(), Result: r.optional("result"), ResultJSON: r.jsonOf("result"), Credits: r.addedCredits()}
+	d := Done{LeaseRef: r.leaseRef(), Result: r.optional("result"), ResultJSON: r.jsonOf("result" + JSONSuffix), Credits: r.addedCredits()}
 	return d, r.err
 }
 
@@ -213,7 +213,7 @@ func ParseFail(payload Raw) (Fail, error) {
 	fail := Fail{LeaseRef: r.leaseRef(), Retry: r.optBool("retry", true), Credits: r.addedCredits()}
 	reason := r.nested(r.container("error", KindMap, "a map"), "error.", "message", "type", "code", "details", "details_json")
 	fail.Message, fail.Type, fail.Code = reason.str("message"), reason.optStr("type"), reason.optStr("code")
-	fail.Details, fail.DetailsJSON = reason.optional("details"), reason.jsonOf("details")
+	fail.Details, fail.DetailsJSON = reason.optional("details"), reason.jsonOf("details"+JSONSuffix)
 	r.err = reason.err
 	if ms := r.optCount("retry_after_ms", 0, maxInt); ms != nil {
 		fail.RetryAfter = new(milliseconds(*ms))

@@ -132,10 +132,10 @@ func (r *fieldReader) uuid(name string) string {
 	return id.String()
 }
 
-// jsonOf returns the JSON that a client sends in place of the field called name, in place:
-// as binary, under the name with [JSONSuffix]. It returns nil if the client sends none.
+// jsonOf returns the JSON that a client sends in place of another field, in place: as
+// binary, under the name of that field with [JSONSuffix]. It returns nil if the client sends
+// none.
 func (r *fieldReader) jsonOf(name string) []byte {
-	name += JSONSuffix
 	if r.isAbsent(name) {
 		return nil
 	}

@@ -231,7 +231,7 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 	}
 	if delivery {
 		r.nilIsAbsent = true
-		e.PayloadJSON = r.jsonOf("job_payload")
+		e.PayloadJSON = r.jsonOf("job_payload" + JSONSuffix)
 		e.Function, e.Key = r.optStr("fn"), r.optStr("key")
 		e.Timeout = r.optInt("timeout_ms", 1, maxInt, 0)
 		if !r.isAbsent("retry_on_timeout") {

@@ -164,7 +164,7 @@ func ParseQuest(payload Raw) (Quest, error) {
 		name, _ := key.Text()
 		q.Omitted = q.Omitted || string(name) == questPayload
 	}
-	if text := r.jsonOf("job_payload"); text != nil && r.err == nil {
+	if text := r.jsonOf("job_payload" + JSONSuffix); text != nil && r.err == nil {
 		q.Payload, _ = FromJSON(text) // jsonOf has returned its error
 	}
 	if token := r.bin("tok"); len(token) == TokenLen {
