@@ -268,19 +268,25 @@ func TestDoc_ListsMessageKeys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			f, ok := call.Fun.(*ast.Ident)
-			if !ok || f.Name != "newFieldReader" && f.Name != "newExtensionReader" {
-				return true
-			}
-			for _, argument := range call.Args {
-				if literal, ok := argument.(*ast.BasicLit); ok {
+		add := func(names []ast.Expr) {
+			for _, name := range names {
+				if literal, ok := name.(*ast.BasicLit); ok {
 					key, _ := strconv.Unquote(literal.Value)
 					keys[key] = true
+				}
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if f, ok := n.Fun.(*ast.Ident); ok && (f.Name == "newFieldReader" || f.Name == "newExtensionReader") {
+					add(n.Args)
+				}
+			case *ast.ValueSpec: // the names that such a call takes from a variable
+				for i, value := range n.Values {
+					if list, ok := value.(*ast.CompositeLit); ok && strings.HasSuffix(n.Names[i].Name, "Fields") {
+						add(list.Elts)
+					}
 				}
 			}
 			return true

@@ -81,17 +81,19 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 	if err != nil {
 		return err
 	}
+	// The functions below keep these, and neither message nor request.
+	rid, queue, notify := request.RID, message.Queue, message.Notify
 	reply, releaseFrame := c.out.reserve(), c.detachFrame()
 	answer := func(id job.ID, err error) {
 		releaseFrame()
 		c.out.fill(reply, func(b []byte) []byte {
 			if err != nil {
-				return appendError(b, request.RID, err)
+				return appendError(b, rid, err)
 			}
 			var text [128]byte
 			b, mark := overhop.Begin(b)
-			b = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 1), "jid"), appendJID(text[:0], message.Queue, id))
-			b, _ = overhop.End(b, mark, overhop.TOK, request.RID)
+			b = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 1), "jid"), appendJID(text[:0], queue, id))
+			b, _ = overhop.End(b, mark, overhop.TOK, rid)
 			return b
 		})
 	}
@@ -100,7 +102,7 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 	if limit := c.server.cfg.Wire.MaxEnvelope - questOverhead; err == nil && len(request.P) > limit {
 		err = tooLarge(overhop.CodeResultTooLarge, "the job would not fit into a QUEST", limit)
 	}
-	if err == nil && message.Notify {
+	if err == nil && notify {
 		err = c.beginAwait()
 	}
 	if err != nil {
@@ -108,16 +110,16 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 		return nil
 	}
 
-	c.cluster.Enqueue(c.ctx, message.Queue, spec, message.Key, func(id job.ID, err error) {
+	c.cluster.Enqueue(c.ctx, queue, spec, message.Key, func(id job.ID, err error) {
 		answer(id, err)
-		if !message.Notify {
+		if !notify {
 			return
 		}
 		if err != nil {
 			c.endAwait()
 			return
 		}
-		go c.pushJobEnd(c.ctx, message.Queue, id)
+		go c.pushJobEnd(c.ctx, queue, id)
 	})
 	return nil
 }
@@ -143,7 +145,7 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 		RetryOnTimeout: request.RetryOnTimeout,
 	}
 	if !request.At.IsZero() {
-		spec.RunAt = &request.At
+		spec.RunAt = new(request.At)
 	}
 	if request.PayloadJSON != nil {
 		spec.Params = slices.Clone(request.PayloadJSON)

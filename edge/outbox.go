@@ -28,14 +28,15 @@ type outbox struct {
 	congested atomic.Bool   // a push was refused and the output is not written yet; set with mu held
 
 	mu         sync.Mutex
-	changed    sync.Cond       // pending or ready became shorter, or finishing or closed was set
-	ready      []byte          // frames to be written next
-	pending    []*pendingReply // answers after the first outstanding one, oldest first
-	pushesHeld bool            // by holdPushes, until the answer is written
-	heldPushes []byte          // pushes since then
-	writing    bool            // run has taken bytes that are not written yet
-	finishing  bool            // run ends when ready is written
-	closed     bool            // nothing is written any more
+	changed    sync.Cond        // pending or ready became shorter, or finishing or closed was set
+	ready      []byte           // frames to be written next
+	pending    []*pendingReply  // answers after the first outstanding one, oldest first
+	few        [4]*pendingReply // memory of pending, while it is short
+	pushesHeld bool             // by holdPushes, until the answer is written
+	heldPushes []byte           // pushes since then
+	writing    bool             // run has taken bytes that are not written yet
+	finishing  bool             // run ends when ready is written
+	closed     bool             // nothing is written any more
 }
 
 // pendingReply is the place of one answer, which is outstanding while bytes is
@@ -122,7 +123,8 @@ func (o *outbox) fill(place *pendingReply, write func([]byte) []byte) {
 		o.pending = o.pending[1:]
 	}
 	if len(o.pending) == 0 {
-		o.pending = nil
+		o.few = [len(o.few)]*pendingReply{}
+		o.pending = o.few[:0]
 	}
 	o.changed.Broadcast()
 	o.wakeWriter()

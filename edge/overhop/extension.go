@@ -79,10 +79,13 @@ func (r *fieldReader) leaseRef() LeaseRef {
 	return LeaseRef{JID: r.text("jid"), Token: r.bin("tok")}
 }
 
+// leaseFields are the fields of a LeaseRef.
+var leaseFields = []string{"jid", "tok"}
+
 // ParseLeaseRef parses an ACK, or one job of a BEAT. The error is a
 // [*Violation].
 func ParseLeaseRef(p Raw) (LeaseRef, error) {
-	r := newExtensionReader(p, "jid", "tok")
+	r := newExtensionReader(p, leaseFields...)
 	h := r.leaseRef()
 	return h, r.err
 }
@@ -189,9 +192,12 @@ type Done struct {
 	Credits    uint32 // added to the queue's subscription
 }
 
+// doneFields are the fields of a DONE.
+var doneFields = []string{"jid", "tok", "result", "result_json", "credits"}
+
 // ParseDone parses a DONE. The error is a [*Violation].
 func ParseDone(p Raw) (Done, error) {
-	r := newExtensionReader(p, "jid", "tok", "result", "result_json", "credits")
+	r := newExtensionReader(p, doneFields...)
 	d := Done{LeaseRef: r.leaseRef(), Result: r.optional("result"), ResultJSON: r.jsonOf("result" + JSONSuffix), Credits: r.addedCredits()}
 	return d, r.err
 }

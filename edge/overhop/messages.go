@@ -216,12 +216,17 @@ type Enqueue struct {
 	Debounce     *int64
 }
 
+// enqueueFields are the fields of an ENQUEUE.
+var enqueueFields = []string{
+	"q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
+	"fn", "key", "timeout_ms", "retry_on_timeout", "priority", "trace", "notify", "unique_key", "unique_ttl_ms", "unique_until",
+	"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms",
+}
+
 // ParseEnqueue parses the payload of an ENQUEUE. The fields of the delivery
 // extension are read only if delivery is set. The error is a [*Violation].
 func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
-	r := newFieldReader(payload, "q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
-		"fn", "key", "timeout_ms", "retry_on_timeout", "priority", "trace", "notify", "unique_key", "unique_ttl_ms", "unique_until",
-		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
+	r := newFieldReader(payload, enqueueFields...)
 	e := Enqueue{
 		Queue:         r.str("q"),
 		Payload:       r.raw("job_payload"),

@@ -144,11 +144,16 @@ func appendCountOrNil(b []byte, n uint32) []byte {
 	return AppendInt(b, int64(n))
 }
 
+// questFields are the fields of a QUEST.
+var questFields = []string{
+	"jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "job_payload_json", "created_at",
+	"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace", "omitted",
+}
+
 // ParseQuest parses the payload of a QUEST into a value that does not refer to
 // the frame. The error is a [*Violation].
 func ParseQuest(payload Raw) (Quest, error) {
-	r := newFieldReader(payload, "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "job_payload_json", "created_at",
-		"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace", "omitted")
+	r := newFieldReader(payload, questFields...)
 	q := Quest{
 		Lease: milliseconds(r.optInt("lease_ms", 1, maxInt, 6000)), Beat: milliseconds(r.optInt("beat_ms", 1, maxInt, 2000)),
 		Redelivered: r.optBool("redelivered", false), Credits: uint32(r.optInt("credits", 0, maxCount, 0)),
