@@ -1,6 +1,7 @@
 package web
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,8 +35,23 @@ type dispatchMetrics struct {
 	started, ended, finished *prometheus.CounterVec
 	waitSeconds, runSeconds  *prometheus.HistogramVec
 
-	mu       sync.Mutex
-	lastUsed map[Dispatch]time.Time // of those with series of their own
+	mu     sync.Mutex
+	own    map[Dispatch]*dispatchSeries // those with series of their own
+	others map[Dispatch]*dispatchSeries // those of [Others], by kind and runner
+}
+
+// dispatchSeries are the series of one [Dispatch], which are found once and not for each
+// dispatch. A series is nil until something is counted in it: it must not appear before.
+type dispatchSeries struct {
+	labels          []string // the values of dispatchLabels
+	started         prometheus.Counter
+	waited, ran     prometheus.Observer
+	ended, finished map[string]prometheus.Counter // by outcome, and by state
+	lastUsed        time.Time
+}
+
+func newDispatchSeries(labels []string) *dispatchSeries {
+	return &dispatchSeries{labels: labels, ended: map[string]prometheus.Counter{}, finished: map[string]prometheus.Counter{}}
 }
 
 // newDispatchMetrics returns metrics without any dispatch. buckets are those of the
@@ -47,7 +63,8 @@ func newDispatchMetrics(buckets []float64) *dispatchMetrics {
 		finished:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_jobs_finished_total", Help: "Jobs whose last dispatch ended at this node's executors, by the state they ended in."}, append(dispatchLabels, "state")),
 		waitSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_wait_seconds", Help: "Time from when a job was due until this node's executor started it.", Buckets: buckets}, dispatchLabels),
 		runSeconds:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_run_seconds", Help: "Time from the start of a dispatch until its outcome.", Buckets: buckets}, dispatchLabels),
-		lastUsed:    map[Dispatch]time.Time{},
+		own:         map[Dispatch]*dispatchSeries{},
+		others:      map[Dispatch]*dispatchSeries{},
 	}
 }
 
@@ -58,35 +75,65 @@ func (m *dispatchMetrics) register(r *prometheus.Registry) {
 // Started counts a dispatch that has started, waited after its job was due. A negative
 // time, because the clocks of two nodes differ, counts as 0.
 func (m *Metrics) Started(d Dispatch, waited time.Duration) {
-	labels := m.dispatches.labels(d, time.Now())
-	m.dispatches.started.WithLabelValues(labels...).Inc()
-	m.dispatches.waitSeconds.WithLabelValues(labels...).Observe(max(waited, 0).Seconds())
+	ds := m.dispatches
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	s := ds.series(d, time.Now())
+	if s.started == nil {
+		s.started, s.waited = ds.started.WithLabelValues(s.labels...), ds.waitSeconds.WithLabelValues(s.labels...)
+	}
+	s.started.Inc()
+	s.waited.Observe(max(waited, 0).Seconds())
 }
 
 // Ended counts a dispatch that has ended, duration after its start.
 func (m *Metrics) Ended(d Dispatch, outcome string, duration time.Duration) {
-	labels := m.dispatches.labels(d, time.Now())
-	m.dispatches.runSeconds.WithLabelValues(labels...).Observe(duration.Seconds())
-	m.dispatches.ended.WithLabelValues(append(labels, outcome)...).Inc()
+	ds := m.dispatches
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	s := ds.series(d, time.Now())
+	if s.ran == nil {
+		s.ran = ds.runSeconds.WithLabelValues(s.labels...)
+	}
+	s.ran.Observe(duration.Seconds())
+	s.count(s.ended, ds.ended, outcome)
 }
 
 // Finished counts a job that has ended in a state with its dispatch.
 func (m *Metrics) Finished(d Dispatch, state string) {
-	m.dispatches.finished.WithLabelValues(append(m.dispatches.labels(d, time.Now()), state)...).Inc()
+	ds := m.dispatches
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	s := ds.series(d, time.Now())
+	s.count(s.finished, ds.finished, state)
 }
 
-// labels returns the values of dispatchLabels that d is counted under at the time now. If
-// maxDispatches others have series of their own, d gets those of the one that was not
-// counted for the longest time, at least dispatchIdle, or else is counted under [Others].
-func (m *dispatchMetrics) labels(d Dispatch, now time.Time) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, known := m.lastUsed[d]
-	if !known && len(m.lastUsed) >= maxDispatches && !m.removeIdle(now) {
-		return []string{d.Kind, d.Runner, Others, Others}
+// count adds 1 to the counter of vec with the labels of s and value. known are the counters
+// found before, by value.
+func (s *dispatchSeries) count(known map[string]prometheus.Counter, vec *prometheus.CounterVec, value string) {
+	counter := known[value]
+	if counter == nil {
+		counter = vec.WithLabelValues(append(slices.Clip(s.labels), value)...)
+		known[value] = counter
 	}
-	m.lastUsed[d] = now
-	return d.labels()
+	counter.Inc()
+}
+
+// series returns the series that d is counted in at the time now. If maxDispatches others
+// have series of their own, d gets those of the one that was not counted for the longest
+// time, at least dispatchIdle, or else is counted under [Others]. m.mu must be held.
+func (m *dispatchMetrics) series(d Dispatch, now time.Time) *dispatchSeries {
+	of := m.own
+	if m.own[d] == nil && len(m.own) >= maxDispatches && !m.removeIdle(now) {
+		of, d.Queue, d.Function = m.others, Others, Others
+	}
+	s := of[d]
+	if s == nil {
+		s = newDispatchSeries(d.labels())
+		of[d] = s
+	}
+	s.lastUsed = now
+	return s
 }
 
 // labels returns the values of dispatchLabels. A label must be valid UTF-8.
@@ -99,17 +146,25 @@ func (d *Dispatch) labels() []string {
 func (m *dispatchMetrics) removeIdle(now time.Time) bool {
 	var idle Dispatch
 	oldest := now
-	for d, at := range m.lastUsed {
-		if at.Before(oldest) {
-			idle, oldest = d, at
+	for d, s := range m.own {
+		if s.lastUsed.Before(oldest) {
+			idle, oldest = d, s.lastUsed
 		}
 	}
 	if now.Sub(oldest) < dispatchIdle {
 		return false
 	}
-	delete(m.lastUsed, idle)
+	labels := m.own[idle].labels
+	delete(m.own, idle)
+	for _, s := range m.own { // two names that are not valid UTF-8 may have the same series
+		if slices.Equal(s.labels, labels) {
+			lastUsed := s.lastUsed
+			*s = *newDispatchSeries(labels)
+			s.lastUsed = lastUsed
+		}
+	}
 	match := prometheus.Labels{}
-	for i, value := range idle.labels() {
+	for i, value := range labels {
 		match[dispatchLabels[i]] = value
 	}
 	for _, vec := range []interface {

@@ -58,17 +58,17 @@ func TestDispatches_Bounded(t *testing.T) {
 
 	later := time.Now().Add(dispatchIdle)
 	for i := 1; i < maxDispatches; i++ {
-		m.dispatches.labels(name(i), later)
+		m.dispatches.series(name(i), later)
 	}
 	want := []string{"worker", "", "new", "g"}
-	if diff := cmp.Diff(want, m.dispatches.labels(Dispatch{Kind: "worker", Queue: "new", Function: "g"}, later)); diff != "" {
+	if diff := cmp.Diff(want, m.dispatches.series(Dispatch{Kind: "worker", Queue: "new", Function: "g"}, later).labels); diff != "" {
 		t.Errorf("a new function after an hour (-want +got):\n%s", diff)
 	}
 	values := counted(t, m, "yard_dispatches_started_total")
 	if _, kept := values["mail f000"]; kept || values["mail f001"] != 1 {
 		t.Errorf("the idle function has series: %t; one in use has counted %v", kept, values["mail f001"])
 	}
-	if got := m.dispatches.labels(Dispatch{Kind: "worker", Queue: "newer"}, later); got[2] != Others {
+	if got := m.dispatches.series(Dispatch{Kind: "worker", Queue: "newer"}, later).labels; got[2] != Others {
 		t.Errorf("no function is idle, and a new one is counted under %q", got)
 	}
 }
@@ -79,5 +79,34 @@ func TestDispatches_InvalidName(t *testing.T) {
 	m.Started(Dispatch{Kind: "worker", Queue: "mail", Function: "a\xff"}, 0)
 	if values := counted(t, m, "yard_dispatches_started_total"); values["mail a\uFFFD"] != 1 {
 		t.Errorf("%v", values)
+	}
+}
+
+// Two names that have the same series, because they are not valid UTF-8, are counted in it
+// also after one of them was idle and the series was removed.
+func TestDispatches_SharedSeries(t *testing.T) {
+	m := NewMetrics()
+	idle, other := Dispatch{Kind: "worker", Queue: "mail", Function: "a\xff"}, Dispatch{Kind: "worker", Queue: "mail", Function: "a\xfe"}
+	m.Started(idle, 0)
+	m.Started(other, 0)
+	later := time.Now().Add(dispatchIdle)
+	m.dispatches.series(other, later)
+	for i := range maxDispatches - 1 {
+		m.dispatches.series(Dispatch{Queue: fmt.Sprint(i)}, later)
+	}
+	m.Started(other, 0)
+	if values := counted(t, m, "yard_dispatches_started_total"); values["mail a\uFFFD"] != 1 {
+		t.Errorf("counted %v after the removal, want 1", values)
+	}
+}
+
+// BenchmarkDispatches measures the counting of one dispatch.
+func BenchmarkDispatches(b *testing.B) {
+	m, d := NewMetrics(), Dispatch{Kind: "worker", Queue: "mail", Function: "send"}
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Started(d, time.Millisecond)
+		m.Ended(d, "success", time.Millisecond)
+		m.Finished(d, "completed")
 	}
 }
