@@ -58,22 +58,26 @@ func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 // settle handles the acknowledgement of a report with the outcomes in batch: it removes
 // their dispatches and then calls their callbacks, without mu.
 func (a *Agent) settle(ack job.ReportAck, batch []*pendingOutcome) {
-	var calls []func()
+	type call struct {
+		callback func(job.Settled)
+		outcome  int // index of its outcome in batch
+	}
+	calls := make([]call, 0, len(batch))
 	now := time.Now()
 	a.mu.Lock()
 	a.observeEpoch(ack.Epoch)
 	for i, pending := range batch {
 		a.table.markSettled(pending.outcome.DispatchID(), now)
 		for _, callback := range pending.callbacks {
-			calls = append(calls, func() { callback(ack.Settled[i]) })
+			calls = append(calls, call{callback, i})
 		}
 	}
 	if len(batch) > 0 {
 		a.signalChanged()
 	}
 	a.mu.Unlock()
-	for _, call := range calls {
-		call()
+	for _, c := range calls {
+		c.callback(ack.Settled[c.outcome])
 	}
 }
 
