@@ -29,7 +29,7 @@ func (s *Spec) encode() (text []byte, ok bool) {
 	b := make([]byte, 0, 128+len(s.Function)+len(s.Params)+base64.StdEncoding.EncodedLen(len(s.Payload)))
 	// Each field begins with a comma; the first one becomes the opening brace.
 	if s.Function != "" {
-		b = appendText(append(b, `,"function":`...), s.Function)
+		b = AppendText(append(b, `,"function":`...), s.Function)
 	}
 	if len(s.Params) > 0 {
 		b = appendCompact(append(b, `,"params":`...), s.Params)
@@ -90,7 +90,7 @@ func appendOptText(b []byte, name string, text *string) []byte {
 	if text == nil {
 		return b
 	}
-	return appendText(append(b, name...), *text)
+	return AppendText(append(b, name...), *text)
 }
 
 // appendTexts appends an object with strings, in the order of their names.
@@ -100,13 +100,13 @@ func appendTexts(b []byte, texts map[string]string) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendText(append(appendText(b, name), ':'), texts[name])
+		b = AppendText(append(AppendText(b, name), ':'), texts[name])
 	}
 	return append(b, '}')
 }
 
-// appendText appends a string in quotes.
-func appendText(b []byte, text string) []byte {
+// AppendText appends a string in quotes, exactly as [json.Marshal] does.
+func AppendText(b []byte, text string) []byte {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || isSpecial[c] && c != ' ' {
 			quoted, _ := json.Marshal(text) // cannot fail

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -50,12 +51,20 @@ func (h *Enqueue) HandleAsync(r *cluster.Request) {
 			h.respondError(r, err)
 			return
 		}
-		text, err := json.Marshal(reply)
-		if err == nil {
-			err = r.Respond(text)
-		}
-		h.logUnsent(err)
+		h.logUnsent(r.Respond(encodeReply(&reply)))
 	})
+}
+
+// encodeReply returns the JSON of a reply, exactly as [json.Marshal] does.
+func encodeReply(reply *api.EnqueueReply) []byte {
+	b := append(make([]byte, 0, 128), `{"id":"`...)
+	b = append(reply.ID.Append(b), `","queue":`...)
+	b = append(job.AppendText(b, reply.Queue), `,"duplicate":`...)
+	b = strconv.AppendBool(b, reply.Duplicate)
+	if reply.Debounced {
+		b = append(b, `,"debounced":true`...)
+	}
+	return append(b, '}')
 }
 
 func (h *Enqueue) respondError(r *cluster.Request, err error) { h.logUnsent(r.RespondError(err)) }
