@@ -53,8 +53,8 @@ type Endpoint struct {
 	Handle func(ctx context.Context, r *Request) ([]byte, error)
 	// HandleAsync accepts a request and returns at once; the reply is sent later,
 	// once, from any goroutine. Requests are passed in order of arrival. Those
-	// without a reply subject are counted like all requests, including errors. The
-	// requests have no Actor.
+	// without a reply subject are counted like all requests, including errors. Those
+	// over NATS have no Actor.
 	HandleAsync func(r *Request)
 }
 
