@@ -8,9 +8,12 @@ import (
 )
 
 // idIndex finds ids that a store has at places. It is a hash table with open addressing and
-// linear probing, in many shards, so that it grows in small steps. A slot is 0 if it is free.
-// Otherwise it consists of a tag, which is a few bits of the id's hash and not 0, and a place.
-// Slots of ids that the store has no more are used for other ids.
+// linear probing, in many shards, so that it grows in small steps. A slot has a place and a
+// part of the id's hash, so that the index moves slots without a look at their ids, and seldom
+// looks at an id that is not the one to be found.
+//
+// The slots of a shard are in the order of their distances from the first slot to examine, as
+// in Robin Hood hashing: a search ends at a slot that is nearer to its first than the id would be.
 //
 // The hash has a random seed, so that producers cannot choose ids that collide.
 // What the index finds does not depend on the seed.
@@ -19,39 +22,43 @@ type idIndex struct {
 	shards [1 << shardBits]idShard
 }
 
-// idStore has the ids of an index. A place has placeBits bits.
+// idStore has the ids of an index. A place has placeBits bits. A store may drop ids without
+// removing them from the index.
 type idStore interface {
 	idAt(place uint32) *job.ID // nil: the store has it no more
 	ids() int                  // number of ids
 }
 
 type idShard struct {
-	slots []uint32
-	used  int // number of slots that are not 0
+	slots []idSlot
+	used  int // number of slots that are not free
 }
+
+// idSlot is 48 bits, the lowest first: a place and a hash that is not 0. It is 0 if it is free.
+type idSlot [3]uint16
 
 const (
 	placeBits = 27
 	shardBits = 10
-	maxTag    = 1<<(32-placeBits) - 1
-
-	removedSlot = 1 // has no tag: the id at its place was removed
+	hashBits  = 48 - placeBits
 )
 
 func newIDIndex() *idIndex { return &idIndex{seed: maphash.MakeSeed()} }
 
-// idHash is the hash of an id.
-type idHash uint64
+// locate returns the shard of an id, and its slot for a place.
+func (x *idIndex) locate(id *job.ID, place uint32) (*idShard, idSlot) {
+	h := maphash.Bytes(x.seed, id[:])
+	bits := (h>>shardBits%(1<<hashBits-1)+1)<<placeBits | uint64(place)
+	return &x.shards[h%(1<<shardBits)], idSlot{uint16(bits), uint16(bits >> 16), uint16(bits >> 32)}
+}
 
-func (x *idIndex) hash(id *job.ID) idHash { return idHash(maphash.Bytes(x.seed, id[:])) }
+func (s idSlot) bits() uint64  { return uint64(s[0]) | uint64(s[1])<<16 | uint64(s[2])<<32 }
+func (s idSlot) place() uint32 { return uint32(s.bits() % (1 << placeBits)) }
+func (s idSlot) hash() uint64  { return s.bits() >> placeBits }
+func (s idSlot) isFree() bool  { return s == idSlot{} }
 
-func (x *idIndex) shard(h idHash) *idShard { return &x.shards[h%(1<<shardBits)] }
-
-// tag returns the tag of slots for an id with the hash.
-func (h idHash) tag() uint32 { return uint32(h>>shardBits)%maxTag + 1 }
-
-// first returns the first of n slots to examine for an id with the hash.
-func (h idHash) first(n int) int { return int(uint64(h>>32) * uint64(n) >> 32) }
+// first returns the first slot to examine for an id with the hash of slot.
+func (s *idShard) first(slot idSlot) int { return int(slot.hash() * uint64(len(s.slots)) >> hashBits) }
 
 // next returns the slot to examine after slot i.
 func (s *idShard) next(i int) int {
@@ -61,70 +68,77 @@ func (s *idShard) next(i int) int {
 	return 0
 }
 
-// find returns the place of an id in its store.
-func (x *idIndex) find(store idStore, id *job.ID) (place uint32, ok bool) {
-	slot := x.slot(store, id)
-	if slot == nil {
-		return 0, false
+// distance returns how many slots before slot i the first one of its id is.
+func (s *idShard) distance(i int) int {
+	d := i - s.first(s.slots[i])
+	if d < 0 {
+		d += len(s.slots)
 	}
-	return *slot % (1 << placeBits), true
+	return d
 }
 
-// slot returns the slot of an id, or nil if the store does not have it.
-func (x *idIndex) slot(store idStore, id *job.ID) *uint32 {
-	h := x.hash(id)
-	shard := x.shard(h)
+// precedes reports whether slot i is to be examined before those whose distance would be d at i.
+func (s *idShard) precedes(i, d int) bool { return !s.slots[i].isFree() && s.distance(i) >= d }
+
+// find returns the place of an id in its store.
+func (x *idIndex) find(store idStore, id *job.ID) (place uint32, ok bool) {
+	shard, wanted := x.locate(id, 0)
 	if shard.used == 0 {
-		return nil
+		return 0, false
 	}
-	for i := h.first(len(shard.slots)); shard.slots[i] != 0; i = shard.next(i) {
-		if slot := &shard.slots[i]; *slot>>placeBits == h.tag() {
-			if stored := store.idAt(*slot % (1 << placeBits)); stored != nil && *stored == *id {
-				return slot
+	for i, d := shard.first(wanted), 0; shard.precedes(i, d); i, d = shard.next(i), d+1 {
+		if slot := shard.slots[i]; slot.hash() == wanted.hash() {
+			if stored := store.idAt(slot.place()); stored != nil && *stored == *id {
+				return slot.place(), true
 			}
 		}
 	}
-	return nil
+	return 0, false
 }
 
 // add adds an id, which the index does not have and the store has at a place.
 func (x *idIndex) add(store idStore, id *job.ID, place uint32) {
-	h := x.hash(id)
-	shard := x.shard(h)
-	full := shard.used*20 >= len(shard.slots)*17
+	shard, slot := x.locate(id, place)
+	full := (shard.used+1)*10 > len(shard.slots)*9
 	sparse := len(shard.slots) > 64 && len(shard.slots)/8 > store.ids()>>shardBits
 	if full || sparse {
-		x.rebuild(store, shard)
+		shard.rebuild(store)
 	}
-	shard.put(store, h, place)
+	shard.put(slot)
 }
 
-// remove removes an id that the store still has.
-func (x *idIndex) remove(store idStore, id *job.ID) { *x.slot(store, id) = removedSlot }
-
-// put stores a place in a slot for an id with the hash.
-func (s *idShard) put(store idStore, h idHash, place uint32) {
-	i := h.first(len(s.slots))
-	for s.slots[i] != 0 && !unused(store, s.slots[i]) {
+// put adds a slot to a shard that has a free one.
+func (s *idShard) put(slot idSlot) {
+	i, d := s.first(slot), 0
+	for s.precedes(i, d) {
+		i, d = s.next(i), d+1
+	}
+	for !slot.isFree() { // moves the slots from i on
+		slot, s.slots[i] = s.slots[i], slot
 		i = s.next(i)
 	}
-	if s.slots[i] == 0 {
-		s.used++
+	s.used++
+}
+
+// remove removes an id, which the index has with a place.
+func (x *idIndex) remove(id *job.ID, place uint32) {
+	shard, removed := x.locate(id, place)
+	i := shard.first(removed)
+	for shard.slots[i] != removed {
+		i = shard.next(i)
 	}
-	s.slots[i] = h.tag()<<placeBits | place
+	for next := shard.next(i); shard.precedes(next, 1); i, next = next, shard.next(next) {
+		shard.slots[i] = shard.slots[next]
+	}
+	shard.slots[i] = idSlot{}
+	shard.used--
 }
 
-// unused reports whether the store has no id any more for a slot.
-func unused(store idStore, slot uint32) bool {
-	return slot>>placeBits == 0 || store.idAt(slot%(1<<placeBits)) == nil
-}
-
-// rebuild drops the slots that are not used from a shard and gives it a new size.
-func (x *idIndex) rebuild(store idStore, shard *idShard) {
-	kept := slices.DeleteFunc(shard.slots, func(slot uint32) bool { return unused(store, slot) })
-	*shard = idShard{slots: make([]uint32, max(8, len(kept)*7/4))}
+// rebuild drops the slots of ids that the store has no more, and gives the shard a new size.
+func (s *idShard) rebuild(store idStore) {
+	kept := slices.DeleteFunc(s.slots, func(slot idSlot) bool { return slot.isFree() || store.idAt(slot.place()) == nil })
+	*s = idShard{slots: make([]idSlot, max(8, len(kept)*4/3))}
 	for _, slot := range kept {
-		place := slot % (1 << placeBits)
-		shard.put(store, x.hash(store.idAt(place)), place)
+		s.put(slot)
 	}
 }

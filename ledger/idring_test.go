@@ -55,6 +55,10 @@ func TestIDRing(t *testing.T) {
 			check()
 		}
 	}
+	for range 100 << shardBits {
+		g.add(benchID(added), now(), added%3 == 0)
+		added++
+	}
 	g.trim(now() + 1)
 	removed = added
 	check()

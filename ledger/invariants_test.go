@@ -431,7 +431,7 @@ func TestEventChecker_Fails(t *testing.T) {
 		"uses":     func(l *Ledger) { l.jobs.functions.replace(0, "", "x") },
 		"replaced": func(l *Ledger) {
 			r := anyJob(l)
-			l.jobs.byID.remove(&l.jobs, &r.id)
+			l.jobs.byID.remove(&r.id, r.number)
 			l.jobs.byID.add(&l.jobs, &r.id, l.jobs.records.add(r.record))
 		},
 	} {

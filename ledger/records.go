@@ -98,7 +98,7 @@ func (j *jobs) save(old, next *storedJob) {
 func (j *jobs) remove(stored *storedJob) {
 	none := &storedJob{record: record{id: stored.id}, queue: stored.queue}
 	j.save(stored, none) // releases what the record refers to
-	j.byID.remove(j, &stored.id)
+	j.byID.remove(&stored.id, stored.number)
 	j.records.remove(stored.number)
 }
 

@@ -61,7 +61,7 @@ func checkTables(l *Ledger) error {
 	slots := 0
 	for i := range j.byID.shards {
 		for _, slot := range j.byID.shards[i].slots {
-			if slot>>placeBits != 0 {
+			if !slot.isFree() {
 				slots++
 			}
 		}
