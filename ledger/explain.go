@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -83,8 +82,8 @@ func (j *jobs) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
 		if !ok {
 			continue
 		}
-		diagnosis.Ahead += wl.rank(stored.order())
-		diagnosis.AheadHigher += wl.rank(first)
+		diagnosis.Ahead += wl.jobs.Rank(stored.order())
+		diagnosis.AheadHigher += wl.jobs.Rank(first)
 		for lower := stored.priority; lower > 0; {
 			head, ok := j.FirstWaitingJob(q.name, class, lower-1)
 			if !ok {
@@ -96,15 +95,6 @@ func (j *jobs) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
 			lower = head.Priority
 		}
 	}
-}
-
-// rank returns how many jobs of the waitlist start before item, by binary
-// search.
-func (wl *waitlist) rank(item orderItem) int {
-	return sort.Search(wl.jobs.Len(), func(i int) bool {
-		other, _ := wl.jobs.GetAt(i)
-		return !orderLess(other, item)
-	})
 }
 
 // ActiveInQueue returns up to limit active jobs of a queue, in the order in

@@ -80,7 +80,7 @@ func (f finishedLimits) with(r job.Retention) finishedLimits {
 }
 
 // finished finds the finished jobs whose records are to be removed next. Each queue has a
-// tree of its finished jobs by the time at which they ended; finished has the queues in
+// list of its finished jobs by the time at which they ended; finished has the queues in
 // the order in which they lose a record. The queues without a setting of their own share
 // the cluster's limits, and the others are counted one by one.
 type finished struct {
@@ -127,7 +127,7 @@ func (f *finished) order(q *queue) (*btree.BTreeG[removal], *int) {
 func (f *finished) add(stored *storedJob) {
 	q := stored.queue
 	if q.ended == nil {
-		q.ended = btree.NewBTreeGOptions(timeLess, treeOptions)
+		q.ended = newSortedList(timeLess)
 	}
 	q.ended.Set(stored.byDue())
 	_, count := f.order(q)

@@ -213,7 +213,7 @@ func checkFinished(l *Ledger) error {
 			continue
 		}
 		ended[r.queue]++
-		if item, ok := r.queue.ended.Get(r.byDue()); !ok || item.number != number {
+		if at, ok := r.queue.ended.find(r.byDue()); !ok || r.queue.ended.chunks[at.chunk].items[at.i].number != number {
 			return fmt.Errorf("finished job %s is not indexed", r.id)
 		}
 	}

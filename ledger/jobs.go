@@ -190,7 +190,7 @@ type jobs struct {
 	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
 	lines     int                           // number of runner waitlists of all queues
 	forgotten *idRing                       // ids of forgotten jobs, for the dedupe horizon
-	active    *btree.BTreeG[fenceItem]      // active jobs by fence; there are few, so no queue has an index of its own
+	active    *sortedList[fenceItem]        // active jobs by fence; there are few, so no queue has an index of its own
 	names     map[string]string             // shared names, see intern; nil in a copy
 	bodies    map[job.ID]int                // how many unfinished jobs need the blobs of an owner; nil in a copy
 	failed    map[job.ID]int                // how many failed jobs would need them if they were retried; nil in a copy
@@ -208,7 +208,7 @@ func newJobs() jobs {
 		finished:  newFinished(),
 		waitlists: new(btree.Map[string, *waitlist]),
 		forgotten: newIDRing(),
-		active:    btree.NewBTreeGOptions(fenceLess, treeOptions),
+		active:    newSortedList(fenceLess),
 	}
 }
 

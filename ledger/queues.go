@@ -25,7 +25,7 @@ type queue struct {
 	waitlists btree.Map[string, *waitlist]        // one per class that has unfinished jobs
 	runners   int                                 // number of waitlists of runners
 	lists     [job.States]*btree.BTreeG[timeItem] // delayed and ended jobs by time of acceptance
-	ended     *btree.BTreeG[timeItem]             // ended jobs by the time they ended; nil in a copy, and before the first one
+	ended     *sortedList[timeItem]               // ended jobs by the time they ended; nil in a copy, and before the first one
 	removal   int64                               // of its place in the order of [finished]; 0: it is in none
 }
 

@@ -375,7 +375,8 @@ func (j *jobs) byAcceptance(q *queue) iter.Seq[*storedJob] {
 
 // orderIter iterates over the jobs of one priority in a waitlist.
 type orderIter struct {
-	btree.IterG[orderItem]
+	items    *sortedList[orderItem]
+	place    place
 	priority uint8
 	jobs     *jobs
 	job      *storedJob // the present one
@@ -384,20 +385,24 @@ type orderIter struct {
 // newOrderIter returns an iterator at the first job of a priority, or nil if the
 // waitlist has no such job.
 func (j *jobs) newOrderIter(wl *waitlist, priority uint8) *orderIter {
-	it := &orderIter{IterG: wl.jobs.Iter(), priority: priority, jobs: j, job: new(storedJob)}
-	if !it.Seek(orderItem{key: orderKey(priority, 0)}) || !it.load() {
+	first := wl.jobs.seek(orderItem{key: orderKey(priority, 0)})
+	it := &orderIter{items: wl.jobs, place: first, priority: priority, jobs: j, job: new(storedJob)}
+	if !it.load() {
 		return nil
 	}
 	return it
 }
 
 // next moves to the next job of the priority and reports whether there is one.
-func (it *orderIter) next() bool { return it.Next() && it.load() }
+func (it *orderIter) next() bool {
+	it.place = it.items.after(it.place)
+	return it.load()
+}
 
-// load loads the present job and reports whether it has the priority.
+// load loads the present job and reports whether there is one and it has the priority.
 func (it *orderIter) load() bool {
-	item := it.Item()
-	if item.priority() != it.priority {
+	item, ok := it.items.at(it.place)
+	if !ok || item.priority() != it.priority {
 		return false
 	}
 	*it.job = storedJob{}

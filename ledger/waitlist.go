@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tidwall/btree"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -17,7 +15,7 @@ import (
 type waitlist struct {
 	queue      *queue
 	class      string
-	jobs       *btree.BTreeG[orderItem]
+	jobs       *sortedList[orderItem]
 	unfinished int // number of waiting, delayed and active jobs of the class; 0 in a copy
 }
 
@@ -84,7 +82,7 @@ func (j *jobs) joinWaitlist(stored *storedJob) *waitlist {
 	q, class := stored.queue, Class(stored.function)
 	wl, ok := q.waitlists.Get(class)
 	if !ok {
-		wl = &waitlist{queue: q, class: class, jobs: btree.NewBTreeGOptions(orderLess, treeOptions)}
+		wl = &waitlist{queue: q, class: class, jobs: newSortedList(orderLess)}
 		q.waitlists.Set(class, wl)
 		j.countRunner(wl, 1)
 	}
