@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidwall/btree"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -328,10 +326,10 @@ func (m *jobMerge) sort(jobs []*storedJob) {
 	})
 }
 
-// byTime returns the list of the jobs in a tree by time of acceptance, which may be nil.
-func (m *jobMerge) byTime(jobs *jobs, tree *btree.BTreeG[timeItem]) func(JobPlace, int) []*storedJob {
+// byTime returns the list of the jobs in a list by time of acceptance, which may be nil.
+func (m *jobMerge) byTime(jobs *jobs, list *sortedList[timeItem]) func(JobPlace, int) []*storedJob {
 	return func(after JobPlace, n int) (read []*storedJob) {
-		if tree == nil {
+		if list == nil {
 			return nil
 		}
 		collect := func(item timeItem) bool {
@@ -342,9 +340,9 @@ func (m *jobMerge) byTime(jobs *jobs, tree *btree.BTreeG[timeItem]) func(JobPlac
 		}
 		pivot := timeItem{at: after.Accepted, id: after.ID}
 		if m.oldest {
-			tree.Ascend(pivot, collect)
+			list.Ascend(pivot, collect)
 		} else {
-			tree.Descend(pivot, collect)
+			list.Descend(pivot, collect)
 		}
 		return read
 	}

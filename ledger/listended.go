@@ -3,8 +3,6 @@ package ledger
 import (
 	"sort"
 
-	"github.com/tidwall/btree"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -17,42 +15,39 @@ func (j *jobs) ListEnded(queue string, states []job.State, skip, limit int) []jo
 	}
 	var views []job.View
 	a, b := itemsOf(q.lists[states[0]]), itemsOf(q.lists[states[1]])
-	for next := skippedOf(a, b, skip); len(views) < limit; {
-		fromA, fromB := a.at(next), b.at(skip-next)
-		first := fromA
+	skipped := skippedOf(a, b, skip)
+	inA, inB := a.index(skipped), b.index(skip-skipped)
+	for len(views) < limit {
+		first, ok := a.at(inA)
+		fromB, okB := b.at(inB)
 		switch {
-		case fromA == nil && fromB == nil:
+		case !ok && !okB:
 			return views
-		case fromA == nil || fromB != nil && timeLess(*fromB, *fromA):
+		case !ok || okB && timeLess(fromB, first):
 			first = fromB
+			inB = b.after(inB)
 		default:
-			next++
+			inA = a.after(inA)
 		}
-		skip++
 		view, _ := j.at(first.number).view()
 		views = append(views, view)
 	}
 	return views
 }
 
-// items is a list of jobs by time, which may be nil.
-type items struct{ *btree.BTreeG[timeItem] }
-
-func itemsOf(list *btree.BTreeG[timeItem]) items { return items{list} }
-
-// at returns the item at index i, or nil beyond the end.
-func (s items) at(i int) *timeItem {
-	if s.BTreeG == nil || i >= s.Len() {
-		return nil
+// itemsOf returns a queue's list, which may be nil.
+func itemsOf(list *sortedList[timeItem]) *sortedList[timeItem] {
+	if list == nil {
+		return newSortedList(timeLess)
 	}
-	item, _ := s.GetAt(i)
-	return &item
+	return list
 }
 
 // skippedOf returns how many of the first skip items of a and b together are in a.
-func skippedOf(a, b items, skip int) int {
+func skippedOf(a, b *sortedList[timeItem], skip int) int {
 	return sort.Search(skip, func(n int) bool {
-		inA, inB := a.at(n), b.at(skip-1-n)
-		return inA == nil || inB != nil && timeLess(*inB, *inA) // so a[n] is not among the first
+		fromA, inA := a.at(a.index(n))
+		fromB, inB := b.at(b.index(skip - 1 - n))
+		return !inA || inB && timeLess(fromB, fromA) // so a[n] is not among the first
 	})
 }

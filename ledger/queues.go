@@ -21,12 +21,12 @@ type queue struct {
 	pausedAt int64 // when it was paused, in Unix nanoseconds; 0: it is not
 	changed  bool  // it is in queues.changed
 
-	counts    [job.States]int                     // by job.State
-	waitlists btree.Map[string, *waitlist]        // one per class that has unfinished jobs
-	runners   int                                 // number of waitlists of runners
-	lists     [job.States]*btree.BTreeG[timeItem] // delayed and ended jobs by time of acceptance
-	ended     *sortedList[timeItem]               // ended jobs by the time they ended; nil in a copy, and before the first one
-	removal   int64                               // of its place in the order of [finished]; 0: it is in none
+	counts    [job.States]int                   // by job.State
+	waitlists btree.Map[string, *waitlist]      // one per class that has unfinished jobs
+	runners   int                               // number of waitlists of runners
+	lists     [job.States]*sortedList[timeItem] // delayed and ended jobs by time of acceptance
+	ended     *sortedList[timeItem]             // ended jobs by the time they ended; nil in a copy, and before the first one
+	removal   int64                             // of its place in the order of [finished]; 0: it is in none
 }
 
 // errTooManyQueues is returned for a queue beyond MaxQueues.
@@ -132,9 +132,9 @@ func (wl *waitlist) key() string { return wl.class + "\x00" + wl.queue.name }
 
 // list returns the queue's list for a state other than waiting and active, and
 // creates it if needed.
-func (q *queue) list(s job.State) *btree.BTreeG[timeItem] {
+func (q *queue) list(s job.State) *sortedList[timeItem] {
 	if q.lists[s] == nil {
-		q.lists[s] = btree.NewBTreeGOptions(timeLess, treeOptions)
+		q.lists[s] = newSortedList(timeLess)
 	}
 	return q.lists[s]
 }

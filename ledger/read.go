@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tidwall/btree"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -296,7 +294,7 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 	case job.Active:
 		inOrder = slices.Values(j.activeInQueue(queue))
 	default:
-		inOrder = j.loaded(numbersFrom(q.lists[state], skip))
+		inOrder = j.loaded(numbersFrom(itemsOf(q.lists[state]), skip))
 		skip = 0
 	}
 	views := make([]job.View, 0, min(limit, 64))
@@ -315,15 +313,11 @@ func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
 }
 
 // numbersFrom returns an iterator over the numbers of the jobs of list after the first skip
-// ones. The list may be nil.
-func numbersFrom(list *btree.BTreeG[timeItem], skip int) iter.Seq[uint32] {
+// ones.
+func numbersFrom(list *sortedList[timeItem], skip int) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		if list == nil {
-			return
-		}
-		for i := skip; i < list.Len(); i++ {
-			item, _ := list.GetAt(i)
-			if !yield(item.number) {
+		for p := list.index(skip); ; p = list.after(p) {
+			if item, ok := list.at(p); !ok || !yield(item.number) {
 				return
 			}
 		}

@@ -38,6 +38,16 @@ func (s *sortedList[T]) Copy() *sortedList[T] {
 // Len returns the number of items.
 func (s *sortedList[T]) Len() int { return s.count }
 
+// index returns the place of the item with an index. Its time grows with the number of chunks.
+func (s *sortedList[T]) index(index int) place {
+	p := place{i: index}
+	for p.chunk < len(s.chunks) && p.i >= len(s.chunks[p.chunk].items) {
+		p.i -= len(s.chunks[p.chunk].items)
+		p.chunk++
+	}
+	return p
+}
+
 // seek returns the place of the first item that is not before item.
 func (s *sortedList[T]) seek(item T) place {
 	p, last := place{}, len(s.chunks)-1

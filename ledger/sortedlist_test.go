@@ -77,17 +77,18 @@ func TestSortedList(t *testing.T) {
 				if first, ok := s.Min(); ok != (len(model) > 0) || ok && first != model[0] {
 					t.Fatalf("the first item is %v, %t", first, ok)
 				}
-				small := 0 // chunks that could be joined
-				for i, c := range s.chunks {
-					if len(c.items) == 0 || len(c.items) > chunkSize {
-						t.Fatalf("a chunk has %d items", len(c.items))
+				previous := chunkSize
+				for _, c := range s.chunks {
+					n := len(c.items)
+					if n == 0 || n > chunkSize || n+previous <= chunkSize/2 {
+						t.Fatalf("a chunk of %d items after one of %d", n, previous)
 					}
-					if i > 0 && len(c.items)+len(s.chunks[i-1].items) <= chunkSize/2 {
-						small++
-					}
+					previous = n
 				}
-				if small > 0 {
-					t.Fatalf("%d of %d chunks are small", small, len(s.chunks))
+				for index := range len(model) + 1 {
+					if item, ok := s.at(s.index(index)); ok != (index < len(model)) || ok && item != model[index] {
+						t.Fatalf("item %d is %v, %t", index, item, ok)
+					}
 				}
 				from := pair{key: rapid.IntRange(-1, 6000).Draw(t, "from")}
 				i, found := slices.BinarySearchFunc(model, from, comparePairs)
