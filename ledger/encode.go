@@ -64,7 +64,7 @@ func (c *codec) ledger(l *Ledger) {
 	}
 	c.jobs(&l.dispatches)
 	c.external(l)
-	c.forgottenIDs(l.forgotten)
+	c.forgottenIDs(&l.jobs)
 	c.outbox(&l.outbox)
 	c.stalls(&l.stalls)
 	c.guards(&l.dispatches)

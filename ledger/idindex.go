@@ -22,8 +22,8 @@ type idIndex struct {
 	shards [1 << shardBits]idShard
 }
 
-// idStore has the ids of an index. A place has placeBits bits. A store may drop ids without
-// removing them from the index.
+// idStore has the ids of an index. A place has placeBits bits. A store drops ids without telling
+// the index.
 type idStore interface {
 	idAt(place uint32) *job.ID // nil: the store has it no more
 	ids() int                  // number of ids
@@ -38,7 +38,7 @@ type idShard struct {
 type idSlot [3]uint16
 
 const (
-	placeBits = 27
+	placeBits = 28
 	shardBits = 10
 	hashBits  = 48 - placeBits
 )
@@ -120,18 +120,14 @@ func (s *idShard) put(slot idSlot) {
 	s.used++
 }
 
-// remove removes an id, which the index has with a place.
-func (x *idIndex) remove(id *job.ID, place uint32) {
-	shard, removed := x.locate(id, place)
-	i := shard.first(removed)
-	for shard.slots[i] != removed {
+// move changes the place of an id, which the index has with the place from.
+func (x *idIndex) move(id *job.ID, from, to uint32) {
+	shard, slot := x.locate(id, from)
+	i := shard.first(slot)
+	for shard.slots[i] != slot {
 		i = shard.next(i)
 	}
-	for next := shard.next(i); shard.precedes(next, 1); i, next = next, shard.next(next) {
-		shard.slots[i] = shard.slots[next]
-	}
-	shard.slots[i] = idSlot{}
-	shard.used--
+	_, shard.slots[i] = x.locate(id, to)
 }
 
 // rebuild drops the slots of ids that the store has no more, and gives the shard a new size.

@@ -11,9 +11,8 @@ import (
 // forgotten, so that a late copy of a record does not create a second job.
 type idRing struct {
 	slabs []idSlab
-	size  int      // number of ids
-	first uint32   // number of slabs[0]; slabs are numbered as they are created
-	index *idIndex // nil in a copy
+	size  int    // number of ids
+	first uint32 // number of slabs[0]; slabs are numbered as they are created
 }
 
 // idSlab is a run of ids that were added one after the other. Slabs only grow at
@@ -28,7 +27,7 @@ type idSlab struct {
 const (
 	offsetBits = 12
 	slabSize   = 1 << offsetBits // ids
-	slabBits   = placeBits - offsetBits
+	slabBits   = 27 - offsetBits
 	maxSlabs   = 1 << slabBits // a ring of more ids, 130 million, loses the oldest
 
 	// Few ids are forgotten in time, too: a slab takes ids for at most slabSpan,
@@ -37,13 +36,15 @@ const (
 	maxShortSlabs = 1024
 )
 
-func newIDRing() *idRing { return &idRing{index: newIDIndex()} }
+// forgottenPlace is set in the places that ids of a ring have in an index, and not in those that
+// are numbers of records.
+const forgottenPlace = maxSlabs * slabSize
 
 func (g *idRing) copy() *idRing { return &idRing{slabs: slices.Clone(g.slabs), size: g.size} }
 
-// add adds an id at the time now, in Unix nanoseconds. The ring must not have it. removed
-// is whether a caller has removed the job.
-func (g *idRing) add(id job.ID, now int64, removed bool) {
+// add adds an id at the time now, in Unix nanoseconds, and returns its place in an index. The
+// ring must not have it. removed is whether a caller has removed the job.
+func (g *idRing) add(id job.ID, now int64, removed bool) (place uint32) {
 	last := len(g.slabs) - 1
 	if last < 0 || len(g.slabs[last].ids) == slabSize || now-g.slabs[last].from >= slabSpan && last < maxShortSlabs {
 		if len(g.slabs) == maxSlabs {
@@ -63,7 +64,7 @@ func (g *idRing) add(id job.ID, now int64, removed bool) {
 	}
 	slab.ids, slab.at = append(slab.ids, id), now
 	g.size++
-	g.addToIndex(last)
+	return g.lastPlace()
 }
 
 // trim removes the slabs whose ids were all added before the given time, in Unix
@@ -81,19 +82,8 @@ func (g *idRing) removeOldest() {
 	g.first++
 }
 
-// has reports whether the ring has an id. It must not be called on a copy.
-func (g *idRing) has(id job.ID) bool {
-	_, ok := g.index.find(g, &id)
-	return ok
-}
-
-// wasRemoved reports whether the ring has the id of a job that a caller has removed. It
-// must not be called on a copy.
-func (g *idRing) wasRemoved(id job.ID) bool {
-	place, ok := g.index.find(g, &id)
-	if !ok {
-		return false
-	}
+// wasRemoved reports whether the id at a place is that of a job that a caller has removed.
+func (g *idRing) wasRemoved(place uint32) bool {
 	slab, offset := g.split(place)
 	_, removed := slices.BinarySearch(g.slabs[slab].removed, uint16(offset))
 	return removed
@@ -104,7 +94,7 @@ func (g *idRing) split(place uint32) (slab, offset int) {
 	return int((place>>offsetBits - g.first) % maxSlabs), int(place % slabSize)
 }
 
-// idAt and ids implement [idStore].
+// idAt returns the id at a place, nil if the ring has it no more.
 func (g *idRing) idAt(place uint32) *job.ID {
 	slab, offset := g.split(place)
 	if slab < len(g.slabs) && offset < len(g.slabs[slab].ids) {
@@ -113,18 +103,17 @@ func (g *idRing) idAt(place uint32) *job.ID {
 	return nil
 }
 
-func (g *idRing) ids() int { return g.size }
-
-// addToIndex adds the last id of a slab to the index.
-func (g *idRing) addToIndex(slab int) {
-	ids := g.slabs[slab].ids
-	number := (g.first + uint32(slab)) % maxSlabs
-	g.index.add(g, &ids[len(ids)-1], number<<offsetBits|uint32(len(ids)-1))
+// lastPlace returns the place of the last id.
+func (g *idRing) lastPlace() uint32 {
+	last := len(g.slabs) - 1
+	number := (g.first + uint32(last)) % maxSlabs
+	return forgottenPlace | number<<offsetBits | uint32(len(g.slabs[last].ids)-1)
 }
 
 // forgottenIDs encodes or decodes the ids of forgotten jobs. Slabs that no ring can
 // have fail with errCorrupt.
-func (c *codec) forgottenIDs(ring *idRing) {
+func (c *codec) forgottenIDs(j *jobs) {
+	ring := j.forgotten
 	list(c, &ring.slabs, func(slab *idSlab) {
 		length := uint64(len(slab.ids))
 		c.fields(&slab.from, &slab.at, &length)
@@ -151,9 +140,10 @@ func (c *codec) forgottenIDs(ring *idRing) {
 		}
 		for range length {
 			slab.ids = append(slab.ids, job.ID{})
-			c.raw(slab.ids[len(slab.ids)-1][:])
+			id := &slab.ids[len(slab.ids)-1]
+			c.raw(id[:])
 			ring.size++
-			ring.addToIndex(len(ring.slabs) - 1)
+			j.byID.add(j, id, ring.lastPlace())
 		}
 	})
 }

@@ -11,11 +11,35 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
+// indexedRing is a ring whose ids are the only ones of an index.
+type indexedRing struct {
+	*idRing
+	index *idIndex
+}
+
+func newIndexedRing() indexedRing { return indexedRing{new(idRing), newIDIndex()} }
+
+func (g indexedRing) ids() int { return g.size }
+
+func (g indexedRing) add(id job.ID, now int64, removed bool) {
+	g.index.add(g, &id, g.idRing.add(id, now, removed))
+}
+
+func (g indexedRing) has(id job.ID) bool {
+	_, ok := g.index.find(g, &id)
+	return ok
+}
+
+func (g indexedRing) wasRemoved(id job.ID) bool {
+	place, ok := g.index.find(g, &id)
+	return ok && g.idRing.wasRemoved(place)
+}
+
 // TestIDRing compares a ring, through growth, trims and an encoding, with the ids that
 // it must have.
 func TestIDRing(t *testing.T) {
 	const perSecond = 997
-	g, random := newIDRing(), rand.New(rand.NewPCG(1, 2))
+	g, random := newIndexedRing(), rand.New(rand.NewPCG(1, 2))
 	added, removed, trimmed := 0, 0, int64(0)
 	now := func() int64 { return int64(added/perSecond) * int64(time.Second) }
 	check := func() {
@@ -49,9 +73,9 @@ func TestIDRing(t *testing.T) {
 		check()
 		if round == 6 {
 			decoded := New()
-			decoded.jobs.forgotten = g
+			decoded.jobs.forgotten = g.idRing
 			decoded = decodedCopy(t, decoded)
-			g = decoded.jobs.forgotten
+			g = indexedRing{decoded.jobs.forgotten, decoded.jobs.byID}
 			check()
 		}
 	}
@@ -74,7 +98,7 @@ func TestIDRing(t *testing.T) {
 }
 
 // largeShards returns how many shards have more slots than are kept when few ids are left.
-func largeShards(g *idRing) (n int) {
+func largeShards(g indexedRing) (n int) {
 	for i := range g.index.shards {
 		if len(g.index.shards[i].slots) > 64 {
 			n++
@@ -86,7 +110,7 @@ func largeShards(g *idRing) (n int) {
 // TestIDRing_FewIDs checks that few ids are forgotten as early as many, and that a ring
 // that must not forget any does not fill up with short slabs.
 func TestIDRing_FewIDs(t *testing.T) {
-	g, minute := newIDRing(), int64(time.Minute)
+	g, minute := newIndexedRing(), int64(time.Minute)
 	for i := range 20 {
 		g.add(benchID(i), int64(i)*minute, false)
 	}
@@ -109,7 +133,7 @@ func TestIDRing_FewIDs(t *testing.T) {
 // TestIDRing_SlabNumbersWrap checks that slots of removed ids are not taken for others
 // when the numbers of slabs begin again.
 func TestIDRing_SlabNumbersWrap(t *testing.T) {
-	g := newIDRing()
+	g := newIndexedRing()
 	g.first = ^uint32(0) - 2
 	for i := range 3 * maxSlabs {
 		g.add(benchID(i), int64(i)*slabSpan, false) // one slab each
@@ -154,7 +178,7 @@ func BenchmarkIDRing(b *testing.B) {
 	var add, has, turn, longest, copied, decode time.Duration
 	var perID float64
 	for range b.N {
-		g := newIDRing()
+		g := newIndexedRing()
 		before, count := heapInUse(), 0
 		at := func() int64 { return int64(count) * int64(time.Second) / perSecond }
 		fill := func(total int, trim bool) (spent time.Duration) {
@@ -195,7 +219,7 @@ func BenchmarkIDRing(b *testing.B) {
 		copied += time.Since(start)
 		runtime.KeepAlive(c)
 		l := New()
-		l.jobs.forgotten = g
+		l.jobs.forgotten = g.idRing
 		var buf bytes.Buffer
 		if err := l.Encode(&buf); err != nil {
 			b.Fatal(err)

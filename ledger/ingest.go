@@ -127,7 +127,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 		}
 		return IngestedKnown, ""
 	}
-	if in.jobs.forgotten.has(j.ID) {
+	if in.jobs.hasForgotten(&j.ID) {
 		return IngestedKnown, ""
 	}
 

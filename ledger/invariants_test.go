@@ -156,8 +156,6 @@ func checkInvariants(l *Ledger) error {
 		switch {
 		case !isStored(l, r) || l.queues.get(r.queue.name) != r.queue:
 			return fmt.Errorf("job %s is not indexed, or its queue %s", id, r.queue.name)
-		case l.jobs.forgotten.has(id):
-			return fmt.Errorf("job %s is both present and forgotten", id)
 		case r.state == job.Waiting && (r.n == 0 || r.due > l.now):
 			return fmt.Errorf("waiting job %s has dispatch %d and is due in %s", id, r.n, time.Duration(r.due-l.now))
 		case r.state == job.Active && (r.run == run{} || r.attempt == 0 || r.attempt > r.n):
@@ -431,8 +429,7 @@ func TestEventChecker_Fails(t *testing.T) {
 		"uses":     func(l *Ledger) { l.jobs.functions.replace(0, "", "x") },
 		"replaced": func(l *Ledger) {
 			r := anyJob(l)
-			l.jobs.byID.remove(&r.id, r.number)
-			l.jobs.byID.add(&l.jobs, &r.id, l.jobs.records.add(r.record))
+			l.jobs.byID.move(&r.id, r.number, l.jobs.records.add(r.record))
 		},
 	} {
 		l := fresh()

@@ -183,7 +183,7 @@ type jobs struct {
 	ends      table[end]
 	functions sharedValues[string]
 	executors sharedValues[executor]
-	byID      *idIndex                // numbers of records; nil in a copy
+	byID      *idIndex                // of records and forgotten; nil in a copy
 	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
 	finished  finished                // ended jobs; only its counts in a copy
 	retention RetentionSettings
@@ -207,7 +207,7 @@ func newJobs() jobs {
 		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
 		finished:  newFinished(),
 		waitlists: new(btree.Map[string, *waitlist]),
-		forgotten: newIDRing(),
+		forgotten: new(idRing),
 		active:    newSortedList(fenceLess),
 	}
 }

@@ -167,14 +167,14 @@ func (j *jobs) Known(id job.ID) (queue string, known bool) {
 	if stored := j.find(id); stored != nil {
 		return stored.queue.name, true
 	}
-	return "", j.forgotten.has(id)
+	return "", j.hasForgotten(&id)
 }
 
 // Removed reports whether a caller has removed a job within the dedupe horizon. It must not
 // be called on a copy.
 func (j *jobs) Removed(id job.ID) bool {
-	_, exists := j.byID.find(j, &id)
-	return !exists && j.forgotten.wasRemoved(id)
+	place, ok := j.byID.find(j, &id)
+	return ok && place&forgottenPlace != 0 && j.forgotten.wasRemoved(place)
 }
 
 // JobsFull reports whether there are [MaxJobs].
@@ -182,7 +182,7 @@ func (j *jobs) JobsFull() bool { return j.records.count >= MaxJobs }
 
 // State returns a job's state; ok is false if the ledger has no such job.
 func (j *jobs) State(id job.ID) (state job.State, ok bool) {
-	if number, ok := j.byID.find(j, &id); ok {
+	if number, ok := j.number(&id); ok {
 		return j.records.get(number).state, true
 	}
 	return job.New, false

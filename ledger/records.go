@@ -20,11 +20,23 @@ func (j *jobs) find(id job.ID) *storedJob {
 //
 //go:noinline
 func (j *jobs) loadID(stored *storedJob, id *job.ID) bool {
-	number, ok := j.byID.find(j, id)
+	number, ok := j.number(id)
 	if ok {
 		j.load(stored, number)
 	}
 	return ok
+}
+
+// number returns the number of the record of the job with an id; ok is false if there is none.
+func (j *jobs) number(id *job.ID) (number uint32, ok bool) {
+	place, ok := j.byID.find(j, id)
+	return place, ok && place&forgottenPlace == 0
+}
+
+// hasForgotten reports whether the id is that of a forgotten job. It must not be called on a copy.
+func (j *jobs) hasForgotten(id *job.ID) bool {
+	place, ok := j.byID.find(j, id)
+	return ok && place&forgottenPlace != 0
 }
 
 // at returns the job whose record has a number.
@@ -94,14 +106,22 @@ func (j *jobs) save(old, next *storedJob) {
 	j.byID.add(j, &next.id, next.number)
 }
 
-// remove removes a job that is in no index except byID.
-func (j *jobs) remove(stored *storedJob) {
+// forget removes the record of a job that is in no index except byID, and adds the id to those of
+// forgotten jobs at the time now, in Unix nanoseconds. removed is whether a caller has removed the
+// job.
+func (j *jobs) forget(stored *storedJob, now int64, removed bool) {
 	none := &storedJob{record: record{id: stored.id}, queue: stored.queue}
 	j.save(stored, none) // releases what the record refers to
-	j.byID.remove(&stored.id, stored.number)
 	j.records.remove(stored.number)
+	j.byID.move(&stored.id, stored.number, j.forgotten.add(stored.id, now, removed))
 }
 
 // idAt and ids implement [idStore].
-func (j *jobs) idAt(number uint32) *job.ID { return &j.records.get(number).id }
-func (j *jobs) ids() int                   { return j.records.count }
+func (j *jobs) idAt(place uint32) *job.ID {
+	if place&forgottenPlace != 0 {
+		return j.forgotten.idAt(place)
+	}
+	return &j.records.get(place).id
+}
+
+func (j *jobs) ids() int { return j.records.count + j.forgotten.size }

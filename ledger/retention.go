@@ -31,8 +31,7 @@ func (d *dispatches) remove(stored *storedJob) {
 // that. Keys that the job holds for a time stay held.
 func (d *dispatches) drop(stored *storedJob, asked bool) {
 	d.unindex(stored)
-	d.jobs.remove(stored)
-	d.jobs.forgotten.add(stored.id, d.now, asked)
+	d.jobs.forget(stored, d.now, asked)
 }
 
 // UnendedJobs yields the jobs that are waiting, delayed or active, with the

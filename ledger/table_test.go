@@ -61,13 +61,20 @@ func checkTables(l *Ledger) error {
 	slots := 0
 	for i := range j.byID.shards {
 		for _, slot := range j.byID.shards[i].slots {
-			if !slot.isFree() {
+			if !slot.isFree() && slot.place()&forgottenPlace == 0 {
 				slots++
 			}
 		}
 	}
 	if slots != j.records.count || j.queues.numbers.count != j.queues.byName.Len() {
 		return fmt.Errorf("%d ids for %d records, %d numbers for %d queues", slots, j.records.count, j.queues.numbers.count, j.queues.byName.Len())
+	}
+	for _, slab := range j.forgotten.slabs {
+		for i := range slab.ids {
+			if place, ok := j.byID.find(j, &slab.ids[i]); !ok || j.idAt(place) != &slab.ids[i] {
+				return fmt.Errorf("the id %s of a forgotten job is not indexed", slab.ids[i])
+			}
+		}
 	}
 	return errors.Join(checkUses(&j.functions, used["functions"]), checkUses(&j.executors, used["executors"]))
 }
