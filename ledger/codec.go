@@ -245,11 +245,16 @@ func optional[T any](c *codec, p **T) bool {
 // each encodes the count values of stored, or decodes as many as were encoded:
 // it calls code with each value, or with new values to decode into.
 func each[T any](c *codec, count int, stored iter.Seq[*T], code func(*T)) {
+	eachIn(c, count, stored, func() *T { return new(T) }, code)
+}
+
+// eachIn is like each, and decodes into the values that space returns.
+func eachIn[T any](c *codec, count int, stored iter.Seq[*T], space func() *T, code func(*T)) {
 	n := uint64(count)
 	c.uint(&n)
 	if c.decoding() {
 		for ; n > 0 && c.err == nil; n-- {
-			code(new(T))
+			code(space())
 		}
 		return
 	}

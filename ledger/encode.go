@@ -82,6 +82,7 @@ func (c *codec) jobs(d *dispatches) {
 		name := d.jobs.queueOf(item.number).name
 		active[name] = append(active[name], item.number)
 	}
+	decoded := new(storedJob)
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
 		c.retention(&q.config.Retention)
@@ -92,7 +93,12 @@ func (c *codec) jobs(d *dispatches) {
 		for _, inState := range q.counts {
 			count += inState
 		}
-		each(c, count, d.jobs.loaded(q.numbers(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled)), func(stored *storedJob) {
+		stored := d.jobs.loaded(q.numbers(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled))
+		space := func() *storedJob {
+			*decoded = storedJob{}
+			return decoded
+		}
+		eachIn(c, count, stored, space, func(stored *storedJob) {
 			c.record(stored, &d.jobs)
 			if c.decoding() {
 				stored.queue = q
