@@ -27,6 +27,7 @@ type idIndex struct {
 type idStore interface {
 	idAt(place uint32) *job.ID // nil: the store has it no more
 	ids() int                  // number of ids
+	has(place uint32) bool     // whether idAt returns an id
 }
 
 type idShard struct {
@@ -132,7 +133,7 @@ func (x *idIndex) move(id *job.ID, from, to uint32) {
 
 // rebuild drops the slots of ids that the store has no more, and gives the shard a new size.
 func (s *idShard) rebuild(store idStore) {
-	kept := slices.DeleteFunc(s.slots, func(slot idSlot) bool { return slot.isFree() || store.idAt(slot.place()) == nil })
+	kept := slices.DeleteFunc(s.slots, func(slot idSlot) bool { return slot.isFree() || !store.has(slot.place()) })
 	*s = idShard{slots: make([]idSlot, max(8, len(kept)*4/3))}
 	for _, slot := range kept {
 		s.put(slot)

@@ -19,13 +19,14 @@ type indexedRing struct {
 
 func newIndexedRing() indexedRing { return indexedRing{new(idRing), newIDIndex()} }
 
-func (g indexedRing) ids() int { return g.size }
+func (g indexedRing) ids() int              { return g.size }
+func (g indexedRing) has(place uint32) bool { return g.idAt(place) != nil }
 
 func (g indexedRing) add(id job.ID, now int64, removed bool) {
 	g.index.add(g, &id, g.idRing.add(id, now, removed))
 }
 
-func (g indexedRing) has(id job.ID) bool {
+func (g indexedRing) hasID(id job.ID) bool {
 	_, ok := g.index.find(g, &id)
 	return ok
 }
@@ -48,7 +49,7 @@ func TestIDRing(t *testing.T) {
 			t.Fatalf("%d ids, want %d", g.size, added-removed)
 		}
 		for i := max(0, removed-5000); i < added+1000; i++ {
-			if want := i >= removed && i < added; g.has(benchID(i)) != want {
+			if want := i >= removed && i < added; g.hasID(benchID(i)) != want {
 				t.Fatalf("has(%d) is %t with ids %d to %d", i, !want, removed, added)
 			}
 			if want := i >= removed && i < added && i%3 == 0; g.wasRemoved(benchID(i)) != want {
@@ -115,7 +116,7 @@ func TestIDRing_FewIDs(t *testing.T) {
 		g.add(benchID(i), int64(i)*minute, false)
 	}
 	g.trim(10 * minute)
-	if g.has(benchID(9)) || !g.has(benchID(10)) || g.size != 10 {
+	if g.hasID(benchID(9)) || !g.hasID(benchID(10)) || g.size != 10 {
 		t.Errorf("%d ids", g.size)
 	}
 	const n = 3 * maxShortSlabs
@@ -125,7 +126,7 @@ func TestIDRing_FewIDs(t *testing.T) {
 	if len(g.slabs) > maxShortSlabs+n/slabSize+1 {
 		t.Errorf("%d slabs for %d ids", len(g.slabs), g.size)
 	}
-	if !g.has(benchID(10)) || !g.has(benchID(20+n-1)) {
+	if !g.hasID(benchID(10)) || !g.hasID(benchID(20+n-1)) {
 		t.Error("an id is missing")
 	}
 }
@@ -138,7 +139,7 @@ func TestIDRing_SlabNumbersWrap(t *testing.T) {
 	for i := range 3 * maxSlabs {
 		g.add(benchID(i), int64(i)*slabSpan, false) // one slab each
 		g.trim(int64(i-10) * slabSpan)
-		if !g.has(benchID(max(0, i-10))) || g.has(benchID(i-11)) || g.has(benchID(i+1)) {
+		if !g.hasID(benchID(max(0, i-10))) || g.hasID(benchID(i-11)) || g.hasID(benchID(i+1)) {
 			t.Fatalf("at %d: %d ids", i, g.size)
 		}
 	}
@@ -205,7 +206,7 @@ func BenchmarkIDRing(b *testing.B) {
 		refill()
 		start := time.Now()
 		for i := range ids {
-			if g.has(ids[i]) {
+			if g.hasID(ids[i]) {
 				b.Fatal("an unknown id was found")
 			}
 		}

@@ -116,12 +116,17 @@ func (j *jobs) forget(stored *storedJob, now int64, removed bool) {
 	j.byID.move(&stored.id, stored.number, j.forgotten.add(stored.id, now, removed))
 }
 
-// idAt and ids implement [idStore].
+// idAt, has and ids implement [idStore].
 func (j *jobs) idAt(place uint32) *job.ID {
 	if place&forgottenPlace != 0 {
 		return j.forgotten.idAt(place)
 	}
 	return &j.records.get(place).id
+}
+
+// has looks at no record: each that is removed is removed from the index, too.
+func (j *jobs) has(place uint32) bool {
+	return place&forgottenPlace == 0 || j.forgotten.idAt(place) != nil
 }
 
 func (j *jobs) ids() int { return j.records.count + j.forgotten.size }
