@@ -49,7 +49,7 @@
 //
 // Memory: the parts of a job are in tables (table.go) and indexes, which refer to them by
 // number and have no pointers; names are shared. A command loads a job into a
-// storedJob, and stores it changed. Tables and trees are copy-on-write, so
+// storedJob, and stores it changed. Tables, lists and trees are copy-on-write, so
 // [Ledger.Copy] takes microseconds and reading the copy does not block the
 // ledger.
 package ledger

@@ -12,8 +12,9 @@ import (
 // part of the id's hash, so that the index moves slots without a look at their ids, and seldom
 // looks at an id that is not the one to be found.
 //
-// The slots of a shard are in the order of their distances from the first slot to examine, as
-// in Robin Hood hashing: a search ends at a slot that is nearer to its first than the id would be.
+// The slots of a shard are in the order of the first slots to examine for their ids, as in Robin
+// Hood hashing: a search for an id ends at a slot that is nearer to its first one than the id's
+// slot would be.
 //
 // The hash has a random seed, so that producers cannot choose ids that collide.
 // What the index finds does not depend on the seed.

@@ -153,9 +153,9 @@ func (l *Ledger) StreamsCreated() bool { return l.streams > 0 }
 func (l *Ledger) Streams() uint8 { return l.streams }
 
 // Copy returns a copy of the ledger that may be read while the original
-// changes. It shares trees and pages of tables with the original; its cost grows with the
-// number of queues that changed since the last copy, and of their waitlists, and by 8 bytes
-// for each page of 256 jobs.
+// changes. It shares trees, and pages of tables and chunks of lists, with the original; its cost
+// grows with the number of queues that changed since the last copy, and of their waitlists, by 8
+// bytes for each page of 256 jobs, and for each chunk of the lists of those queues.
 // A copy is for encoding, listing, counting and publishing. It must not be
 // applied to or copied, and it has no indexes by id:
 // methods that look up a single job ([Ledger.Find], [Ledger.Known],

@@ -93,7 +93,7 @@ func (q *queues) get(name string) *queue {
 	return found
 }
 
-// copy returns a copy that shares the trees. Its cost grows with the number of
+// copy returns a copy that shares the chunks of lists. Its cost grows with the number of
 // queues that were changed since the last copy, and of their waitlists.
 func (q *queues) copy() queues {
 	copies := make([]queue, len(q.changed)) // one allocation, because there may be many queues
@@ -108,7 +108,7 @@ func (q *queues) copy() queues {
 	return queues{byName: *q.copies.Copy(), numbers: q.numbers.copy()}
 }
 
-// copyTo sets c to a copy of the queue that shares the trees and leaves out empty
+// copyTo sets c to a copy of the queue that shares the chunks of lists and leaves out empty
 // waitlists and lists.
 func (q *queue) copyTo(c *queue) {
 	*c = *q
