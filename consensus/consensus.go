@@ -240,6 +240,8 @@ type Status struct {
 	Last    uint64        `json:"last"`    // index of the last entry on this node's disk
 	Contact time.Duration `json:"contact"` // time since the last message from the leader; 0 on the leader, -1: never
 	Members []MemberInfo  `json:"members"`
+	// CopyTime is how long the last copy of the ledger took. No entry was applied meanwhile.
+	CopyTime time.Duration `json:"-"`
 }
 
 // MemberInfo is one server of the group's configuration.
@@ -266,6 +268,7 @@ func (n *Node) Status() Status {
 	s := Status{
 		State: strings.ToLower(n.raft.State().String()), Leader: n.leader(), Term: n.raft.CurrentTerm(),
 		Applied: n.index.Load(), Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(), Members: n.members(),
+		CopyTime: time.Duration(n.copyTime.Load()),
 	}
 	if s.State != "leader" {
 		s.Contact = -1

@@ -41,7 +41,7 @@ func (f *fsm) Apply(entry *raft.Log) any {
 	results := f.ledger.Apply(ledger.Stamp{Index: entry.Index, Term: entry.Term, At: p.At, Epoch: p.Epoch}, p.Commands)
 	f.advance(entry.Index)
 	if slices.ContainsFunc(p.Commands, func(c ledger.Command) bool { return c.Kind() == ledger.KindCheckConsistency }) {
-		f.offerCheck(f.ledger.Copy())
+		f.offerCheck(f.copyLedger())
 	}
 	f.snapshots.applied(len(entry.Data))
 	return &ledger.Commit{Index: entry.Index, Results: results}
@@ -53,7 +53,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.snapshots.reset()
-	return snapshot{f, f.ledger.Copy()}, nil
+	return snapshot{f, f.copyLedger()}, nil
 }
 
 // setSnapshotSize sets the size of the newest snapshot, on which depends when the next

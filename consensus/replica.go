@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -16,6 +17,8 @@ type Replica struct {
 
 	mu     sync.RWMutex // held for reading by View, and while an entry is applied
 	ledger *ledger.Ledger
+
+	copyTime atomic.Int64 // nanoseconds that the last copy took
 
 	index  atomic.Uint64 // of the last applied entry
 	nextMu sync.Mutex
@@ -38,6 +41,14 @@ func (r *Replica) View(fn func(*ledger.Ledger)) {
 func (r *Replica) Copy() *ledger.Ledger {
 	r.mu.Lock() // copying marks the original's trees
 	defer r.mu.Unlock()
+	return r.copyLedger()
+}
+
+// copyLedger copies the ledger and notes how long that took: meanwhile no entry is applied
+// and nobody reads. The caller must hold mu.
+func (r *Replica) copyLedger() *ledger.Ledger {
+	began := time.Now()
+	defer func() { r.copyTime.Store(int64(time.Since(began))) }()
 	return r.ledger.Copy()
 }
 

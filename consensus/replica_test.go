@@ -34,3 +34,17 @@ func TestReplica_IndexWhileApplying(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReplica_CopyTime checks that a snapshot notes how long the copy of the ledger took.
+func TestReplica_CopyTime(t *testing.T) {
+	f := newFSM(1<<20, nil)
+	if f.copyTime.Load() != 0 {
+		t.Error("there is a time before the first copy")
+	}
+	if _, err := f.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	if f.copyTime.Load() <= 0 {
+		t.Error("the snapshot noted no time")
+	}
+}

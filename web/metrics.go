@@ -67,6 +67,7 @@ var families = []family{
 	{"yard_raft_committed_index", "Last index that is known to be committed.", false, nil},
 	{"yard_raft_applied_index", "Last index in this node's ledger.", false, nil},
 	{"yard_raft_contact_seconds", "Time since the last contact with the leader; 0 on the leader, -1 if never.", false, nil},
+	{"yard_snapshot_pause_seconds", "Time for which the last copy of the ledger, for a snapshot, a check or a list of jobs, has stopped this node's ledger; 0 before the first.", false, nil},
 	{"yard_jetstream_messages", "Messages in this node's streams.", false, nil},
 	{"yard_jetstream_bytes", "Bytes in this node's streams.", false, nil},
 	{"yard_jetstream_used_bytes", "Bytes of the store that this node's streams use.", false, nil},

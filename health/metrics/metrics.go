@@ -140,6 +140,7 @@ func (c *Collector) collectRaft(emit web.Emit) {
 	emit("yard_raft_applied_index", float64(raft.Applied))
 	emit("yard_raft_contact_seconds", contactSeconds(raft.Contact))
 	emit("yard_raft_voters", float64(len(raft.Voters())))
+	emit("yard_snapshot_pause_seconds", raft.CopyTime.Seconds())
 }
 
 // contactSeconds returns the seconds since the last contact with the leader, or -1 if
