@@ -90,7 +90,7 @@ func TestWriteSVG(t *testing.T) {
 	if panels, lines := strings.Count(text, `class="panel"`), strings.Count(text, "<path"); panels != 2 || lines != 3 {
 		t.Errorf("%d panels, %d lines", panels, lines)
 	}
-	if !strings.Contains(text, `class="bound"`) || !strings.Contains(text, `class="kill"`) {
+	if !strings.Contains(text, `class="bound"`) || !strings.Contains(text, `class="mark"`) {
 		t.Error("the picture lacks the bound or the kill")
 	}
 	n2 := text[strings.Index(text, ">n2</text>"):]
