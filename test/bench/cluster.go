@@ -40,6 +40,7 @@ type benchCluster struct {
 	*procs.Cluster
 	callers []*natsConn
 	runs    int // number of loads, for their keys
+	parked  int // jobs of a queue without workers
 }
 
 // startCluster starts nodes and creates the queues.
@@ -49,15 +50,23 @@ func startCluster(t *task, o procs.Options) *benchCluster {
 	cl := &benchCluster{Cluster: must.Get(procs.Start(t, o))}
 	t.cleanup(cl.Stop)
 	cl.awaitLanes(t)
-	var urls []string
-	for _, n := range cl.Nodes {
-		urls = append(urls, n.URL())
-	}
-	cl.callers = dialAllNATS(t, urls)
+	cl.dial(t)
 	for queue, limit := range map[string]int{queuePlain: 0, queueLimited: strictLimit, queueAtCapacity: limitAtCapacity, queueRRQ: 0, queueIdle: 0} {
 		must.Do(cl.AddQueue(t, queue, limit))
 	}
 	return cl
+}
+
+// dial connects to all nodes, and closes the connections that there were.
+func (c *benchCluster) dial(t *task) {
+	var urls []string
+	for _, n := range c.Nodes {
+		urls = append(urls, n.URL())
+	}
+	for _, caller := range c.callers {
+		caller.nc.Close()
+	}
+	c.callers = dialAllNATS(t, urls)
 }
 
 // cpu returns the processor time used by all nodes.
@@ -135,7 +144,7 @@ func (c *benchCluster) newKey() string {
 
 // sampleSize returns a plan with workers of a queue enough for a full pipeline.
 func (c *benchCluster) sampleSize(queue string) workerPlan {
-	return workerPlan{queue, connections * len(c.Nodes), credits}
+	return workerPlan{queue: queue, workers: connections * len(c.Nodes), credits: credits}
 }
 
 // overhop measures jobs that a few Overhop workers run.
@@ -262,7 +271,7 @@ func (c *benchCluster) verify(t *task, before int64, l *load) {
 	for _, n := range c.Nodes {
 		c.await(t, n, n.Name+" shows every job's end", func(s *api.Status) error {
 			ended := int64(s.Backlog.Delivered) - before
-			if left := s.Backlog.Pending + s.Backlog.Notified; left > 0 || s.Backlog.Failed > 0 || ended != l.accepted.Load() {
+			if left := int(s.Backlog.Pending+s.Backlog.Notified) - c.parked; left > 0 || s.Backlog.Failed > 0 || ended != l.accepted.Load() {
 				return fmt.Errorf("accepted %d, delivered %d, left %d, failed %d", l.accepted.Load(), ended, left, s.Backlog.Failed)
 			}
 			return nil

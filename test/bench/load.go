@@ -57,9 +57,10 @@ func asTransports[T transport](conns []T) (transports []transport) {
 // load is the load of one round and its progress.
 type load struct {
 	transports []transport
-	subject    string // NATS subject, or name of the queue over Overhop
-	function   string // of every job; "" means none
-	key        string // prefix of every job's key; "" means no keys
+	subject    string   // NATS subject, or name of the queue over Overhop
+	subjects   []string // if not empty, these instead of subject, in turn; NATS only
+	function   string   // of every job; "" means none
+	key        string   // prefix of every job's key; "" means no keys
 	began      time.Time
 
 	accepted atomic.Int64
@@ -101,7 +102,11 @@ func (l *load) run(t *task, generate generator) {
 }
 
 func (l *load) message(i int, due time.Duration) *nats.Msg {
-	m := &nats.Msg{Subject: l.subject, Data: jobBody(l.function, int64(due))}
+	subject := l.subject
+	if len(l.subjects) > 0 {
+		subject = l.subjects[i%len(l.subjects)]
+	}
+	m := &nats.Msg{Subject: subject, Data: jobBody(l.function, int64(due))}
 	if l.key != "" {
 		m.Header = nats.Header{"Nats-Msg-Id": []string{l.key + strconv.Itoa(i)}}
 	}

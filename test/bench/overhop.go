@@ -19,7 +19,9 @@ const (
 )
 
 // manyWorkers returns the plan of the workers of a queue.
-func manyWorkers(queue string) workerPlan { return workerPlan{queue, overhopClients, creditsEach} }
+func manyWorkers(queue string) workerPlan {
+	return workerPlan{queue: queue, workers: overhopClients, credits: creditsEach}
+}
 
 // part returns the experiment of one figure of a shared measurement.
 type part[T any] func(pick func(T) round) measurement

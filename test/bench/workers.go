@@ -27,9 +27,27 @@ import (
 type workerPlan struct {
 	queue            string
 	workers, credits int
+	queues           []string // if not empty, these instead of queue; each worker has a part of them
 }
 
-func (p workerPlan) capacity() int { return p.workers * p.credits }
+// capacity returns the credits of all workers.
+func (p workerPlan) capacity() int {
+	if len(p.queues) > 0 {
+		return len(p.queues) * p.credits
+	}
+	return p.workers * p.credits
+}
+
+// queuesOf returns the queues to which a worker subscribes.
+func (p workerPlan) queuesOf(worker int) (queues []string) {
+	if len(p.queues) == 0 {
+		return []string{p.queue}
+	}
+	for i := worker; i < len(p.queues); i += p.workers {
+		queues = append(queues, p.queues[i])
+	}
+	return queues
+}
 
 // The capacity of the no-op workers: enough for a full pipeline, with no more
 // connections than a node with a few busy workers has.
@@ -53,7 +71,9 @@ func startWorkers(t *task, nodes []*procs.Node, plan workerPlan, l *load) *worke
 	t.cleanup(h.close)
 	for i := range plan.workers {
 		w := must.Get(dialWorker(t, nodes[i%len(nodes)].Edge))
-		w.out, _ = overhop.AppendFields(w.out, overhop.TSubscribe, ridSubscribe, overhop.Fields{"q": plan.queue, "credits": plan.credits})
+		for _, queue := range plan.queuesOf(i) {
+			w.out, _ = overhop.AppendFields(w.out, overhop.TSubscribe, ridSubscribe, overhop.Fields{"q": queue, "credits": plan.credits})
+		}
 		h.running.Go(func() {
 			h.work(running, &worker{wire: w, load: l, active: make(map[string]activeJob)})
 		})

@@ -56,7 +56,7 @@ docs/reference/performance.md explains the figures.`,
 			return run(c.Context(), o, asJSON)
 		})
 	}
-	c.AddCommand(command.Hidden(bench.PeerVerb+" <options>", bench.Peer))
+	c.AddCommand(newScaleCommand(), command.Hidden(bench.PeerVerb+" <options>", bench.Peer))
 	return c
 }
 
