@@ -168,9 +168,9 @@ func (w *worker) done(jid string, o *activeJob) {
 	w.out, _ = overhop.End(b, mark, overhop.TDone, jid)
 }
 
-// handleDone handles the answer to a DONE. If jobs may run more than once, an outcome
-// that could not be committed is sent again, and a lost lease is ignored, because
-// another worker reports the outcome.
+// handleDone handles the answer to a DONE. An outcome that has not been committed in time is
+// sent again. If jobs may run more than once, a lost lease is ignored, because another worker
+// reports the outcome.
 func (w *worker) handleDone(e overhop.Envelope) error {
 	o, found := w.active[e.RID]
 	if !found {
@@ -183,7 +183,8 @@ func (w *worker) handleDone(e overhop.Envelope) error {
 	}
 	err := remoteError(e.P)
 	switch code := overhop.ErrorCode(err); {
-	case code == overhop.CodeUnavailable && w.load.mayRerun():
+	case code == overhop.CodeUnavailable:
+		w.load.repeated.Add(1)
 		w.done(e.RID, &o)
 	case code == overhop.CodeLeaseLost && w.load.mayRerun():
 		delete(w.active, e.RID)
