@@ -15,13 +15,14 @@ REPORT     ?= drills
 DURATION   ?= 30m
 RATE       ?= 1500
 PEERS      ?=
+SCALE      ?=
 
 # The same settings for all commands, so that each package is compiled once.
 export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants year bench bench-peers check-peers demo drill drill-tests image \
+.PHONY: help build test python race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
@@ -94,6 +95,9 @@ year: ## run a yard through a year of YEAR_JOBS (1000000) jobs in memory; its si
 
 bench: build ## benchmark three nodes against baselines on this machine
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench
+
+bench-scale: build ## measure how a yard scales and draw it, in half an hour (SCALE=<flags>)
+	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench scale --svg docs/reference/scale $(SCALE)
 
 # Its clients are in a module of their own, whose dependencies are downloaded at the first
 # run. `make check` does not compile it; check-peers does.

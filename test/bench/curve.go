@@ -86,15 +86,13 @@ func (c *Curve) add(size int, p *Point) {
 	c.Points = append(c.Points, *p)
 }
 
-// lines returns one value for each line, in the order in which they first occur.
+// lines returns the last value of each line, in the order of the last point, which has all
+// lines and their targets.
 func (c *Curve) lines() (lines []Value) {
-	for i := range c.Points {
+	for i := range slices.Backward(c.Points) {
 		for _, v := range c.Points[i].Values {
-			same := func(l Value) bool { return l.Chart == v.Chart && l.Name == v.Name }
-			if at := slices.IndexFunc(lines, same); at < 0 {
+			if !slices.ContainsFunc(lines, func(l Value) bool { return l.Chart == v.Chart && l.Name == v.Name }) {
 				lines = append(lines, v)
-			} else {
-				lines[at] = v // the last one has a target
 			}
 		}
 	}
@@ -115,6 +113,8 @@ func (c *Curve) picture() *chart.Picture {
 		target := c.targets[l.Chart]
 		if target.atMost > 0 {
 			title += " (target ≤ " + chart.Count(int(target.atMost)) + ")"
+		} else if target.ofFirst > 0 {
+			title += " (target: as with " + chart.Count(sizes[0]) + ")"
 		}
 		i := slices.IndexFunc(p.Panels, func(p chart.Panel) bool { return p.Title == title })
 		if i < 0 {

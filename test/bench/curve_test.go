@@ -79,7 +79,7 @@ func TestWritePictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for part, want := range map[string]int{
-		`class="panel"`: 2, "<path": 3, "<circle": 8, "Heap, bytes (target ≤ 150)": 1, "Start, ms<": 1, ">p99<": 1, ">100k<": 2, ">waiting jobs<": 2, "NaN": 0,
+		`class="panel"`: 2, "<path": 3, "<circle": 8, "Heap, bytes (target ≤ 150)": 1, "Start, ms (target: as with 0)": 1, ">p99<": 1, ">100k<": 2, ">waiting jobs<": 2, "NaN": 0,
 	} {
 		if got := strings.Count(string(picture), part); got != want {
 			t.Errorf("%s occurs %d times, want %d", part, got, want)

@@ -54,45 +54,56 @@ func (b *bench) measureWaiting(t *task, sizes []int, add func(int, *Point)) {
 	var loaded []footprint                // of a node that has just started, at each size
 	grown := make([]int64, len(cl.Nodes)) // bytes by which the jobs have made each heap grow
 	for _, size := range sizes {
-		p := &Point{}
+		p, accepted := &Point{}, 0.0
 		if size > cl.parked {
 			before := cl.footprints(t)
 			b.logf("  filling from %d to %d waiting jobs", cl.parked, size)
-			p.set(chartFill, "", jobsPerSecond, cl.fill(t, size))
+			accepted = cl.fill(t, size)
 			b.logf("  measuring with %d waiting jobs", size)
 			must.Do(backoff.Sleep(t, settleTime))
 			for i, f := range cl.footprints(t) {
 				grown[i] += f.inUse - before[i].inUse
 			}
 		}
-		for i, f := range cl.footprints(t) {
-			name := cl.Nodes[i].Name
+		full := cl.footprints(t)
+		for i := range full {
 			if size >= minForHeap {
-				p.set(chartHeap, name, "bytes", float64(grown[i])/float64(size))
+				p.set(chartHeap, cl.Nodes[i].Name, "bytes", float64(grown[i])/float64(size))
 			}
-			p.set(chartResident, name, "MB", float64(f.resident)/1e6)
 		}
 		n, ready, whole := cl.restart(t)
 		loaded = append(loaded, footprintOf(t, n))
-		if first := loaded[0].inUse; size >= minForLoaded && sizes[0] == 0 {
-			p.set(chartLoaded, "", "bytes", float64(loaded[len(loaded)-1].inUse-first)/float64(size))
+		if size >= minForLoaded && sizes[0] == 0 {
+			p.set(chartLoaded, "", "bytes", float64(loaded[len(loaded)-1].inUse-loaded[0].inUse)/float64(size))
 		}
+		b.setStarts(t, cl, p)
 		p.set(chartRestart, "in all", "s", whole.Seconds())
 		p.set(chartRestart, "the start", "s", ready.Seconds())
-		f := b.rounds(t, func(t *task) round {
-			return cl.overhop(t, queuePlain, enqueued(queuePlain), true, b.open(scaleRate))
-		})
-		p.setLatency(chartStart, &f)
-		longest := time.Duration(0)
-		f = b.rounds(t, func(t *task) (r round) {
-			r, pause := b.whileCopied(t, cl)
-			longest = max(longest, pause)
-			return r
-		})
-		p.setLatency(chartCopied, &f)
-		p.set(chartCopy, "", milliseconds, ms(longest))
+		for i, f := range full {
+			p.set(chartResident, cl.Nodes[i].Name, "MB", float64(f.resident)/1e6)
+		}
+		if accepted > 0 {
+			p.set(chartFill, "", jobsPerSecond, accepted)
+		}
 		add(size, p)
 	}
+}
+
+// setStarts measures the latency of jobs of another queue, and adds it to a point: without and
+// with copies of the ledger, and the longest time that a copy took.
+func (b *bench) setStarts(t *task, cl *benchCluster, p *Point) {
+	f := b.rounds(t, func(t *task) round {
+		return cl.overhop(t, queuePlain, enqueued(queuePlain), true, b.open(scaleRate))
+	})
+	p.setLatency(chartStart, &f)
+	longest := time.Duration(0)
+	f = b.rounds(t, func(t *task) round {
+		r, pause := b.whileCopied(t, cl)
+		longest = max(longest, pause)
+		return r
+	})
+	p.setLatency(chartCopied, &f)
+	p.set(chartCopy, "", milliseconds, ms(longest))
 }
 
 // footprints returns the footprint of each node.

@@ -50,7 +50,7 @@ type Point struct{ X, Y float64 }
 // The geometry of the picture, in pixels.
 const (
 	marginLeft   = 58
-	marginRight  = 12
+	marginRight  = 20
 	marginTop    = 36
 	marginBottom = 22
 	xTitleHeight = 16
