@@ -24,7 +24,7 @@ const (
 
 // minForMemory is the number of workers from which their memory is measured: with fewer, that
 // of the node varies by more.
-const minForMemory = 100
+const minForMemory = 1000
 
 // measureWorkers measures a node with more and more idle workers.
 func (b *bench) measureWorkers(t *task, sizes []int, add func(int, *Point)) {

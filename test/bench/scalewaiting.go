@@ -51,30 +51,34 @@ const waitingSeries = `yard_queue_jobs{queue="` + queueWaiting + `",state="waiti
 func (b *bench) measureWaiting(t *task, sizes []int, add func(int, *Point)) {
 	cl := b.newClusterForRound(t, procs.Options{Nodes: 3, Profile: true})
 	must.Do(cl.AddQueue(t, queueWaiting, 0))
-	var loaded []footprint                // of a node that has just started, at each size
-	grown := make([]int64, len(cl.Nodes)) // bytes by which the jobs have made each heap grow
-	for _, size := range sizes {
+	var empty []footprint // of all nodes at the first size, to which the others are compared
+	var emptyLoaded footprint
+	for i, size := range sizes {
 		p, accepted := &Point{}, 0.0
 		if size > cl.parked {
-			before := cl.footprints(t)
 			b.logf("  filling from %d to %d waiting jobs", cl.parked, size)
 			accepted = cl.fill(t, size)
 			b.logf("  measuring with %d waiting jobs", size)
+		}
+		if size >= minForHeap {
 			must.Do(backoff.Sleep(t, settleTime))
-			for i, f := range cl.footprints(t) {
-				grown[i] += f.inUse - before[i].inUse
-			}
 		}
 		full := cl.footprints(t)
-		for i := range full {
-			if size >= minForHeap {
-				p.set(chartHeap, cl.Nodes[i].Name, "bytes", float64(grown[i])/float64(size))
+		if i == 0 {
+			empty = full
+		}
+		for i, n := range cl.Nodes {
+			if size >= minForHeap && sizes[0] == 0 {
+				p.set(chartHeap, n.Name, "bytes", float64(full[i].inUse-empty[i].inUse)/float64(size))
 			}
 		}
 		n, ready, whole := cl.restart(t)
-		loaded = append(loaded, footprintOf(t, n))
+		loaded := footprintOf(t, n)
+		if i == 0 {
+			emptyLoaded = loaded
+		}
 		if size >= minForLoaded && sizes[0] == 0 {
-			p.set(chartLoaded, "", "bytes", float64(loaded[len(loaded)-1].inUse-loaded[0].inUse)/float64(size))
+			p.set(chartLoaded, "", "bytes", float64(loaded.inUse-emptyLoaded.inUse)/float64(size))
 		}
 		b.setStarts(t, cl, p)
 		p.set(chartRestart, "in all", "s", whole.Seconds())
