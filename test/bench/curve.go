@@ -101,7 +101,7 @@ func (c *Curve) lines() (lines []Value) {
 
 // picture returns the picture of the curve, with a chart for each quantity.
 func (c *Curve) picture() *chart.Picture {
-	p := &chart.Picture{Title: c.Title, Columns: 2, Width: 440, Height: 240,
+	p := &chart.Picture{Title: c.Title, Columns: 2, Width: 480, Height: 240,
 		Note: fmt.Sprintf("Logarithmic x axis: %s. Dashed: the target. %d processors, %s/%s.", c.Axis, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)}
 	var sizes []int
 	for i := range c.Points {

@@ -23,7 +23,7 @@ const (
 	chartLoaded   = "Heap per waiting job after a restart"
 	chartResident = "Resident memory of a node"
 	chartFill     = "Jobs accepted while they are filled in"
-	chartStart    = "Start of a job of another queue"
+	chartStart    = "Start in another queue"
 	chartCopied   = "The same while the ledger is copied"
 	chartCopy     = "Longest pause by a copy of the ledger"
 	chartRestart  = "Restart of a follower"
