@@ -153,8 +153,10 @@ func (h *Queues) selectJobs(q *api.QueueJobsRequest, states []job.State, leftOut
 					if len(selected) == limit || q.Function != "" && v.Function != q.Function || leftOut != nil && leftOut(v) {
 						continue
 					}
-					if d, ok := l.Diagnose(v.ID); state == job.Active && ok && d.Recalled != "" {
-						continue
+					if state == job.Active { // may be recalled already
+						if d, ok := l.Diagnose(v.ID); ok && d.Recalled != "" {
+							continue
+						}
 					}
 					selected = append(selected, api.QueueJob{ID: v.ID, State: state.String()})
 				}
