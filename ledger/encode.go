@@ -127,6 +127,10 @@ func (c *codec) addJob(d *dispatches, decoded *storedJob) {
 	case state == job.Active:
 		d.counts.Notified++
 	}
+	if _, known := d.jobs.byID.find(&d.jobs, &decoded.id); known {
+		c.fail(errCorrupt) // the index would find one of the two
+		return
+	}
 	d.store(nil, decoded)
 }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"hash/maphash"
 	"slices"
 
@@ -126,10 +127,14 @@ func (s *idShard) put(slot idSlot) {
 func (x *idIndex) move(id *job.ID, from, to uint32) {
 	shard, slot := x.locate(id, from)
 	i := shard.first(slot)
-	for shard.slots[i] != slot {
+	for range shard.slots {
+		if shard.slots[i] == slot {
+			_, shard.slots[i] = x.locate(id, to)
+			return
+		}
 		i = shard.next(i)
 	}
-	_, shard.slots[i] = x.locate(id, to)
+	panic(fmt.Sprintf("ledger: id %s is not in the index", id))
 }
 
 // rebuild drops the slots of ids that the store has no more, and gives the shard a new size.

@@ -142,6 +142,10 @@ func (c *codec) forgottenIDs(j *jobs) {
 			slab.ids = append(slab.ids, job.ID{})
 			id := &slab.ids[len(slab.ids)-1]
 			c.raw(id[:])
+			if _, known := j.byID.find(j, id); known {
+				c.fail(errCorrupt)
+				return
+			}
 			ring.size++
 			j.byID.add(j, id, ring.lastPlace())
 		}

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -246,5 +247,28 @@ func TestReplay_MoreDamage(t *testing.T) {
 	r := replay{moreDamage: 3}
 	if got := strings.Join(r.reasons(), ""); got != "the replay found damage in 3 more places; the authority's log names them" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestDecode_IDTwice checks that a snapshot in which an id is that of a job and forgotten, or
+// forgotten twice, is refused: the index by id would find one of the two.
+func TestDecode_IDTwice(t *testing.T) {
+	for _, what := range []string{"once", "forgotten and a job", "forgotten twice"} {
+		l, stamp := filledLedger(t, 1000)
+		now, forgotten := stamp.At.UnixNano(), job.ID{15: 1}
+		l.dispatches.jobs.forgotten.add(forgotten, now, false)
+		switch what {
+		case "forgotten and a job":
+			l.dispatches.jobs.forgotten.add(benchJob(7).ID, now, false)
+		case "forgotten twice":
+			l.dispatches.jobs.forgotten.add(forgotten, now, false)
+		}
+		var snapshot bytes.Buffer
+		if err := l.Encode(&snapshot); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Decode(&snapshot); errors.Is(err, errCorrupt) != (what != "once") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
