@@ -23,8 +23,11 @@ const (
 // Its zero value is ready to use.
 type Merger struct{ cursors []*cursor }
 
-// maxKeptCursors is how many cursors a Merger keeps between merges.
-const maxKeptCursors = 64
+// Limits of what a Merger keeps between merges.
+const (
+	maxKeptCursors = 64
+	maxKeptJobs    = 256 // of each cursor
+)
 
 // Merge calls visit for the jobs of several waitlists in start order, which is also the
 // order of each list. It reads little more of the lists than it visits. A job that is passed to
@@ -41,9 +44,7 @@ func (m *Merger) Merge(waitlists []iter.Seq[ledger.WaitingJob], visit func(*ledg
 			h = append(h, c)
 		}
 	}
-	kept := min(len(m.cursors), maxKeptCursors)
-	clear(m.cursors[kept:]) // releases their memory
-	m.cursors = m.cursors[:kept]
+	defer m.release()
 	heap.Init(&h)
 	for len(h) > 1 {
 		step := visit(h[0].job())
@@ -58,6 +59,19 @@ func (m *Merger) Merge(waitlists []iter.Seq[ledger.WaitingJob], visit func(*ledg
 	}
 	if len(h) == 1 {
 		h[0].visitRest(visit)
+	}
+}
+
+// release releases what is not kept for the next merge.
+func (m *Merger) release() {
+	kept := min(len(m.cursors), maxKeptCursors)
+	clear(m.cursors[kept:])
+	m.cursors = m.cursors[:kept]
+	for _, c := range m.cursors {
+		c.waitlist = nil
+		if cap(c.jobs) > maxKeptJobs {
+			c.jobs = nil
+		}
 	}
 }
 
