@@ -174,7 +174,9 @@ func (b *bench) measure(t *task, experiments []experiment) {
 		}
 	}
 	for i := range figures {
-		b.record(&experiments[i], &figures[i])
+		e := &experiments[i]
+		e.target.paired = slices.ContainsFunc(experiments, func(other experiment) bool { return other.name == e.target.floor })
+		b.record(e, &figures[i])
 	}
 }
 

@@ -38,7 +38,7 @@ type Figure struct {
 	Micros float64 `json:"cpu_us_per_job,omitempty"`
 
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
-	Ratio float64 `json:"ratio,omitempty"` // to the floor: the median of the rounds' ratios
+	Ratio float64 `json:"ratio,omitempty"` // to the floor; the median of the rounds' ratios if rounds take turns
 	// Target describes the target, and Reached reports whether it was reached.
 	// Both are absent without a target.
 	Target  string `json:"target,omitempty"`
@@ -105,6 +105,7 @@ type target struct {
 	atLeast         float64 // minimum; 0 means none
 	atMost, p99     float64 // maximum of value and P99; 0 means none
 	ratio, maxRatio float64 // minimum and maximum ratio to the floor; 0 means none
+	paired          bool    // a figure's rounds and the floor's take turns
 }
 
 // compare compares the figure with its target and with its floor, if that is among
@@ -117,7 +118,10 @@ func (f *Figure) compare(t target, measured []Figure) {
 	}
 	if i := slices.IndexFunc(measured, func(other Figure) bool { return other.Name == t.floor }); i >= 0 && measured[i].Value > 0 {
 		floor := &measured[i]
-		f.Floor, f.Ratio = floor.Name, ratio(f, floor)
+		f.Floor, f.Ratio = floor.Name, f.Value/floor.Value
+		if t.paired && len(f.Rounds) == len(floor.Rounds) && !slices.Contains(floor.Rounds, 0) {
+			f.Ratio = ratioOfRounds(f, floor)
+		}
 		if t.ratio > 0 {
 			check(f.Ratio >= t.ratio, "≥ %g of %s", t.ratio, t.floor)
 		}
@@ -139,12 +143,9 @@ func (f *Figure) compare(t target, measured []Figure) {
 	}
 }
 
-// ratio returns the ratio of f to its floor: the median of the rounds' ratios if both have as
-// many rounds, which are then made in turn or at least in the same order.
-func ratio(f, floor *Figure) float64 {
-	if len(f.Rounds) == 0 || len(f.Rounds) != len(floor.Rounds) {
-		return f.Value / floor.Value
-	}
+// ratioOfRounds returns the median of the ratios of the rounds of f to those of its floor, which
+// has as many.
+func ratioOfRounds(f, floor *Figure) float64 {
 	ratios := make([]float64, len(f.Rounds))
 	for i := range ratios {
 		ratios[i] = f.Rounds[i] / floor.Rounds[i]

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
@@ -193,20 +194,23 @@ func (c *benchCluster) restart(t *task) (n *procs.Node, ready, whole time.Durati
 }
 
 // whileCopied measures the latency of jobs while each node copies its ledger again and again,
-// and returns the longest time that a copy took.
+// and returns the longest time that a copy took. Jobs are added to those that wait, because the
+// copy of a queue that has not changed is the last one.
 func (b *bench) whileCopied(t *task, cl *benchCluster) (r round, longest time.Duration) {
 	var copying sync.WaitGroup
 	longests, faults := make([]time.Duration, len(cl.Nodes)), make([]error, len(cl.Nodes))
+	var added atomic.Int64
 	r = cl.overhop(t, queuePlain, enqueued(queuePlain), true, func(t *task, l *load) {
 		ctx, stop := context.WithCancel(t)
 		defer copying.Wait()
 		defer stop()
 		for i, n := range cl.Nodes {
-			copying.Go(func() { longests[i], faults[i] = copyAgain(ctx, n) })
+			copying.Go(func() { longests[i], faults[i] = copyAgain(ctx, n, &added) })
 		}
 		b.open(scaleRate)(t, l)
 	})
 	must.Do(errors.Join(faults...))
+	cl.parked += int(added.Load())
 	for _, d := range longests {
 		longest = max(longest, d)
 	}
@@ -215,8 +219,9 @@ func (b *bench) whileCopied(t *task, cl *benchCluster) (r round, longest time.Du
 
 // copyAgain makes a node copy its ledger every copyInterval until ctx ends, and returns the
 // longest time that a copy took, according to the node. A list of a queue's jobs reads from a
-// copy that is made like that of a snapshot.
-func copyAgain(ctx context.Context, n *procs.Node) (longest time.Duration, err error) {
+// copy that is made like that of a snapshot. Before each copy, copyAgain adds a waiting job, which
+// it counts in added.
+func copyAgain(ctx context.Context, n *procs.Node, added *atomic.Int64) (longest time.Duration, err error) {
 	w, err := dialWorker(ctx, n.Edge)
 	if err != nil {
 		return 0, err
@@ -224,6 +229,10 @@ func copyAgain(ctx context.Context, n *procs.Node) (longest time.Duration, err e
 	defer w.nc.Close()
 	list := overhop.AppendValue(nil, overhop.Fields{"q": queueIdle, "status": "waiting"})
 	for backoff.Sleep(ctx, copyInterval) == nil {
+		if err := w.ask(overhop.TEnqueue, appendEnqueue(nil, queueWaiting, "", 0, 0), overhop.TOK); err != nil {
+			return longest, err
+		}
+		added.Add(1)
 		if err := w.ask(overhop.TLsJob, list, overhop.TOK); err != nil {
 			return longest, err
 		}

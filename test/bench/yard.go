@@ -4,88 +4,127 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
+// yards are the systems that [bench.yardSuite] compares. Each is started once, by its function.
+type yards struct {
+	*bench
+	queue   func() *peers // the work queue on JetStream
+	three   func() *benchCluster
+	overhop func() *overhopCluster // the same three nodes
+	single  func() *benchCluster
+}
+
 // yardSuite measures jobs in a cluster of three nodes and in a standalone node, in turn with a
-// work queue on JetStream. Processes are started by the first figure that needs them.
+// work queue on JetStream.
 func (b *bench) yardSuite() suite {
-	var (
-		queue   func() *peers
-		three   func() *benchCluster
-		overhop func() *overhopCluster
-		single  func() *benchCluster
-	)
-	floor := func(latency bool, generate generator) measurement {
-		return func(t *task) round { return queue().workQueue(t, latency, generate) }
-	}
-	jobs := func(queue string, w way, latency bool, generate generator) measurement {
-		return func(t *task) round { return three().overhop(t, queue, w, latency, generate) }
-	}
-	alone := func(w way, latency bool, generate generator) measurement {
-		return func(t *task) round { return single().overhop(t, queuePlain, w, latency, generate) }
-	}
-	start := func(rate int) measurement {
-		return func(t *task) round {
-			cl := overhop()
-			return cl.runBy(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), true, b.open(rate))
+	y := &yards{bench: b}
+	s := suite{name: "yard", interleaved: true, names: slices.Concat(y.rates(), y.latencies(), y.others())}
+	s.open = func(t *task) {
+		y.queue = startOnce(t, "queue", func(t *task) *peers { return startPeers(t, b.self) })
+		y.three = startOnce(t, "three", b.startCluster(procs.Options{Nodes: 3}))
+		y.overhop = startOnce(t, "overhop", func(t *task) *overhopCluster { return connectOverhop(t, y.three()) })
+		y.single = startOnce(t, "single", b.startCluster(procs.Options{Nodes: 1}))
+		for _, e := range b.wanted(s) { // so that no round has fewer processes beside it than another
+			switch system, _, _ := strings.Cut(e.name, "."); system {
+			case "floor":
+				y.queue()
+			case "yard3":
+				y.three()
+			case "overhop":
+				y.overhop()
+			case "yard1":
+				y.single()
+			}
 		}
 	}
-	pair := shared(func(t *task) limitPair { return overhop().limitPair(t, b.async) })
-	return suite{
-		name: "yard", interleaved: true,
-		open: func(t *task) {
-			queue = startOnce(t, "queue", func(t *task) *peers { return startPeers(t, b.self) })
-			three = startOnce(t, "three", b.startCluster(procs.Options{Nodes: 3}))
-			overhop = startOnce(t, "overhop", func(t *task) *overhopCluster { return connectOverhop(t, three()) })
-			single = startOnce(t, "single", b.startCluster(procs.Options{Nodes: 1}))
-		},
-		names: []experiment{
-			{name: "floor.queue.async", unit: jobsPerSecond, run: floor(false, b.async)},
-			{name: "yard3.plain", unit: jobsPerSecond, run: jobs(queuePlain, plain(queuePlain), false, b.async),
-				target: target{floor: "floor.queue.async", ratio: 1.3}},
-			{name: "yard3.limit", unit: jobsPerSecond, run: jobs(queueLimited, plain(queueLimited), false, b.async),
-				target: target{floor: "yard3.plain", ratio: 0.95}, note: fmt.Sprintf("concurrency_limit %d", strictLimit)},
-			{name: "yard3.enqueue", unit: jobsPerSecond, run: jobs(queuePlain, enqueued(queuePlain), false, b.async),
-				target: target{floor: "floor.queue.async", ratio: 1.3}},
-			{name: "overhop.jobs", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.without }),
-				target: target{floor: "floor.queue.async", ratio: 1.3}, note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
-			{name: "overhop.limit", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.with }),
-				target: target{floor: "overhop.jobs", ratio: 0.95}, note: fmt.Sprintf("measured alternately with it, with a concurrency_limit of %d, the workers' total credits", limitAtCapacity)},
-			{name: "yard1.plain", unit: jobsPerSecond, run: alone(plain(queuePlain), false, b.async), target: target{floor: "yard3.plain", ratio: 1.3}},
-			{name: "yard1.enqueue", unit: jobsPerSecond, run: alone(enqueued(queuePlain), false, b.async), target: target{floor: "yard3.enqueue", ratio: 1.3}},
+	return s
+}
 
-			{name: "floor.queue.sync64", unit: jobsPerSecond, run: floor(false, b.sync)},
-			{name: "yard3.sync64", unit: jobsPerSecond, run: jobs(queuePlain, enqueued(queuePlain), false, b.sync),
-				target: target{floor: "floor.queue.sync64", ratio: 1.2}},
-			{name: "yard1.sync64", unit: jobsPerSecond, run: alone(enqueued(queuePlain), false, b.sync), target: target{floor: "yard3.sync64", ratio: 1.3}},
+// floor measures the work queue.
+func (y *yards) floor(latency bool, generate generator) measurement {
+	return func(t *task) round { return y.queue().workQueue(t, latency, generate) }
+}
 
-			{name: "floor.queue.start500", unit: milliseconds, run: floor(true, b.open(500))},
-			{name: "yard3.start500", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(500)),
-				target: target{floor: "floor.queue.start500", maxRatio: 1}},
-			{name: "overhop.start500", unit: milliseconds, run: start(500), target: target{floor: "floor.queue.start500", maxRatio: 1},
-				note: "from the due time of the ENQUEUE to the QUEST at a worker, open loop, at 500 jobs/s"},
-			{name: "yard1.start500", unit: milliseconds, run: alone(enqueued(queuePlain), true, b.open(500)), target: target{floor: "yard3.start500", maxRatio: 1}},
+// jobs measures three nodes.
+func (y *yards) jobs(queue string, w way, latency bool, generate generator) measurement {
+	return func(t *task) round { return y.three().overhop(t, queue, w, latency, generate) }
+}
 
-			{name: "floor.queue.start2000", unit: milliseconds, run: floor(true, b.open(2000))},
-			{name: "yard3.start2000", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(2000)),
-				target: target{floor: "floor.queue.start2000", maxRatio: 1}},
-			{name: "overhop.start2000", unit: milliseconds, run: start(2000), target: target{floor: "floor.queue.start2000", maxRatio: 1},
-				note: "the same at 2000 jobs/s"},
-			{name: "yard1.start2000", unit: milliseconds, run: alone(enqueued(queuePlain), true, b.open(2000)), target: target{floor: "yard3.start2000", maxRatio: 1}},
+// alone measures a standalone node.
+func (y *yards) alone(w way, latency bool, generate generator) measurement {
+	return func(t *task) round { return y.single().overhop(t, queuePlain, w, latency, generate) }
+}
 
-			{name: "yard3.rrq", unit: jobsPerSecond, note: "a pool of one process with 32 slots on each node",
-				run: func(t *task) round { return three().rrq(t, plain(queueRRQ), functionRRQ, b.asyncJobs()/3) }},
-			{name: "yard3.history", unit: "bytes/job", rounds: 1, target: target{atMost: 100},
-				run: func(t *task) round { return three().history(t, b.sync) }},
-			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
-				run: func(t *task) round { return three().roundTrip(t, queuePlain, "") }},
-			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same with a runner",
-				run: func(t *task) round { return three().roundTrip(t, queueRRQ, functionRRQ) }},
-		},
+// start measures the start latency of jobs that are enqueued over Overhop.
+func (y *yards) start(rate int) measurement {
+	return func(t *task) round {
+		cl := y.overhop()
+		return cl.runBy(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), true, y.open(rate))
+	}
+}
+
+// rates returns the experiments that measure rates.
+func (y *yards) rates() []experiment {
+	pair := shared(func(t *task) limitPair { return y.overhop().limitPair(t, y.async) })
+	return []experiment{
+		{name: "floor.queue.async", unit: jobsPerSecond, run: y.floor(false, y.async)},
+		{name: "yard3.plain", unit: jobsPerSecond, run: y.jobs(queuePlain, plain(queuePlain), false, y.async),
+			target: target{floor: "floor.queue.async", ratio: 1.3}},
+		{name: "yard3.limit", unit: jobsPerSecond, run: y.jobs(queueLimited, plain(queueLimited), false, y.async),
+			target: target{floor: "yard3.plain", ratio: 0.95}, note: fmt.Sprintf("concurrency_limit %d", strictLimit)},
+		{name: "yard3.enqueue", unit: jobsPerSecond, run: y.jobs(queuePlain, enqueued(queuePlain), false, y.async),
+			target: target{floor: "floor.queue.async", ratio: 1.3}},
+		{name: "overhop.jobs", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.without }),
+			target: target{floor: "floor.queue.async", ratio: 1.3}, note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
+		{name: "overhop.limit", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.with }),
+			target: target{floor: "overhop.jobs", ratio: 0.95}, note: fmt.Sprintf("measured alternately with it, with a concurrency_limit of %d, the workers' total credits", limitAtCapacity)},
+		{name: "yard1.plain", unit: jobsPerSecond, run: y.alone(plain(queuePlain), false, y.async), target: target{floor: "yard3.plain", ratio: 1.3}},
+		{name: "yard1.enqueue", unit: jobsPerSecond, run: y.alone(enqueued(queuePlain), false, y.async), target: target{floor: "yard3.enqueue", ratio: 1.3}},
+
+		{name: "floor.queue.sync64", unit: jobsPerSecond, run: y.floor(false, y.sync)},
+		{name: "yard3.sync64", unit: jobsPerSecond, run: y.jobs(queuePlain, enqueued(queuePlain), false, y.sync),
+			target: target{floor: "floor.queue.sync64", ratio: 1.2}},
+		{name: "yard1.sync64", unit: jobsPerSecond, run: y.alone(enqueued(queuePlain), false, y.sync), target: target{floor: "yard3.sync64", ratio: 1.3}},
+	}
+}
+
+// latencies returns the experiments that measure start latencies.
+func (y *yards) latencies() []experiment {
+	return []experiment{
+		{name: "floor.queue.start500", unit: milliseconds, run: y.floor(true, y.open(500))},
+		{name: "yard3.start500", unit: milliseconds, run: y.jobs(queuePlain, enqueued(queuePlain), true, y.open(500)),
+			target: target{floor: "floor.queue.start500", maxRatio: 1}},
+		{name: "overhop.start500", unit: milliseconds, run: y.start(500), target: target{floor: "floor.queue.start500", maxRatio: 1},
+			note: "from the due time of the ENQUEUE to the QUEST at a worker, open loop, at 500 jobs/s"},
+		{name: "yard1.start500", unit: milliseconds, run: y.alone(enqueued(queuePlain), true, y.open(500)), target: target{floor: "yard3.start500", maxRatio: 1}},
+
+		{name: "floor.queue.start2000", unit: milliseconds, run: y.floor(true, y.open(2000))},
+		{name: "yard3.start2000", unit: milliseconds, run: y.jobs(queuePlain, enqueued(queuePlain), true, y.open(2000)),
+			target: target{floor: "floor.queue.start2000", maxRatio: 1}},
+		{name: "overhop.start2000", unit: milliseconds, run: y.start(2000), target: target{floor: "floor.queue.start2000", maxRatio: 1},
+			note: "the same at 2000 jobs/s"},
+		{name: "yard1.start2000", unit: milliseconds, run: y.alone(enqueued(queuePlain), true, y.open(2000)), target: target{floor: "yard3.start2000", maxRatio: 1}},
+	}
+}
+
+// others returns the experiments that are not compared with the work queue.
+func (y *yards) others() []experiment {
+	return []experiment{
+		{name: "yard3.rrq", unit: jobsPerSecond, note: "a pool of one process with 32 slots on each node",
+			run: func(t *task) round { return y.three().rrq(t, plain(queueRRQ), functionRRQ, y.asyncJobs()/3) }},
+		{name: "yard3.history", unit: "bytes/job", rounds: 1, target: target{atMost: 100},
+			run: func(t *task) round { return y.three().history(t, y.sync) }},
+		{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
+			run: func(t *task) round { return y.three().roundTrip(t, queuePlain, "") }},
+		{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same with a runner",
+			run: func(t *task) round { return y.three().roundTrip(t, queueRRQ, functionRRQ) }},
 	}
 }
 
