@@ -136,7 +136,7 @@ func (c *Curve) picture() *chart.Picture {
 
 // axisText formats a value of a y axis.
 func axisText(v float64) string {
-	if v >= 10_000 {
+	if v >= 1000 {
 		return chart.Count(int(v))
 	}
 	return fmt.Sprintf("%.3g", v)
