@@ -27,7 +27,7 @@ func newScaleCommand() *cobra.Command {
 		Long: `Starts nodes as separate processes in a temporary directory and measures them at
 several sizes: with jobs that wait, idle workers, queues with jobs, and members.
 Writes one line of JSON per size, then tables, and a picture of each curve. The full
-run takes about half an hour and fills some 20 GB of the temporary directory (TMPDIR).
+run takes about twenty minutes and fills some 20 GB of the temporary directory (TMPDIR).
 
 The nodes run the program that YARD_BIN names, by default one built from source.
 docs/reference/performance.md explains the curves.`,
