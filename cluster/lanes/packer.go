@@ -89,10 +89,10 @@ func (k *packer) answered() {
 	callAll(failed)
 }
 
-// sendWaiting sends the jobs that wait and may be sent now: all of them if the last one has a
-// message of its own, which gains nothing by waiting; otherwise a message if none is in flight
-// and no further jobs are awaited, or full messages while few are in flight. It returns functions that tell callers that their jobs could
-// not be sent. The caller holds k.mu.
+// sendWaiting sends the waiting jobs that may be sent now. With all, it sends all of them: a job
+// that has a message of its own gains nothing by waiting. Otherwise it sends a message if none is
+// in flight and no further jobs are awaited, and full messages while few are in flight. It returns
+// functions that report to the callers of jobs that could not be sent. The caller holds k.mu.
 func (k *packer) sendWaiting(all bool) (failed []func()) {
 	for len(k.waiting) > 0 {
 		full := len(k.waiting) >= job.MaxPacked || k.size >= job.MaxPackedBytes
