@@ -96,22 +96,19 @@ func (y *yards) rates() []experiment {
 }
 
 // latencies returns the experiments that measure start latencies.
-func (y *yards) latencies() []experiment {
-	return []experiment{
-		{name: "floor.queue.start500", unit: milliseconds, run: y.floor(true, y.open(500))},
-		{name: "yard3.start500", unit: milliseconds, run: y.jobs(queuePlain, enqueued(queuePlain), true, y.open(500)),
-			target: target{floor: "floor.queue.start500", maxRatio: 1}},
-		{name: "overhop.start500", unit: milliseconds, run: y.start(500), target: target{floor: "floor.queue.start500", maxRatio: 1},
-			note: "from the due time of the ENQUEUE to the QUEST at a worker, open loop, at 500 jobs/s"},
-		{name: "yard1.start500", unit: milliseconds, run: y.alone(enqueued(queuePlain), true, y.open(500)), target: target{floor: "yard3.start500", maxRatio: 1}},
-
-		{name: "floor.queue.start2000", unit: milliseconds, run: y.floor(true, y.open(2000))},
-		{name: "yard3.start2000", unit: milliseconds, run: y.jobs(queuePlain, enqueued(queuePlain), true, y.open(2000)),
-			target: target{floor: "floor.queue.start2000", maxRatio: 1}},
-		{name: "overhop.start2000", unit: milliseconds, run: y.start(2000), target: target{floor: "floor.queue.start2000", maxRatio: 1},
-			note: "the same at 2000 jobs/s"},
-		{name: "yard1.start2000", unit: milliseconds, run: y.alone(enqueued(queuePlain), true, y.open(2000)), target: target{floor: "yard3.start2000", maxRatio: 1}},
+func (y *yards) latencies() (all []experiment) {
+	for _, rate := range []int{500, 2000} {
+		load, start := y.open(rate), fmt.Sprintf(".start%d", rate)
+		asFast := func(floor string) target { return target{floor: floor + start, maxRatio: 1} }
+		all = append(all,
+			experiment{name: "floor.queue" + start, unit: milliseconds, run: y.floor(true, load)},
+			experiment{name: "yard3" + start, unit: milliseconds, run: y.jobs(queuePlain, enqueued(queuePlain), true, load), target: asFast("floor.queue")},
+			experiment{name: "overhop" + start, unit: milliseconds, run: y.start(rate), target: asFast("floor.queue"),
+				note: fmt.Sprintf("from the due time of the ENQUEUE to the QUEST at a worker, open loop, at %d jobs/s", rate)},
+			experiment{name: "yard1" + start, unit: milliseconds, run: y.alone(enqueued(queuePlain), true, load), target: asFast("yard3")},
+		)
 	}
+	return all
 }
 
 // others returns the experiments that are not compared with the work queue.
