@@ -175,8 +175,8 @@ func (b *bench) measure(t *task, experiments []experiment) {
 	}
 	for i := range figures {
 		e := &experiments[i]
-		e.target.paired = slices.ContainsFunc(experiments, func(other experiment) bool { return other.name == e.target.floor })
-		b.record(e, &figures[i])
+		inTurn := slices.ContainsFunc(experiments, func(other experiment) bool { return other.name == e.target.floor })
+		b.record(e, &figures[i], inTurn)
 	}
 }
 
@@ -195,13 +195,13 @@ func (b *bench) measureRound(t *task, e *experiment, f *Figure) {
 }
 
 // record completes a figure from its rounds and writes it.
-func (b *bench) record(e *experiment, f *Figure) {
+func (b *bench) record(e *experiment, f *Figure, inTurn bool) {
 	f.Name, f.Unit, f.Note = e.name, e.unit, e.note
 	if e.check != nil && f.Skipped == "" {
 		must.Do(e.check())
 	}
 	f.finish()
-	f.compare(e.target, b.figures)
+	f.compare(e.target, b.figures, inTurn)
 	b.figures = append(b.figures, *f)
 	b.logf("  %-22s %s", f.Name, f.value())
 	if b.Out != nil {

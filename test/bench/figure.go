@@ -105,12 +105,11 @@ type target struct {
 	atLeast         float64 // minimum; 0 means none
 	atMost, p99     float64 // maximum of value and P99; 0 means none
 	ratio, maxRatio float64 // minimum and maximum ratio to the floor; 0 means none
-	paired          bool    // a figure's rounds and the floor's take turns
 }
 
 // compare compares the figure with its target and with its floor, if that is among
-// measured.
-func (f *Figure) compare(t target, measured []Figure) {
+// measured. inTurn is whether the rounds of both were measured in turn.
+func (f *Figure) compare(t target, measured []Figure, inTurn bool) {
 	reached, words := true, []string{}
 	check := func(ok bool, format string, v ...any) {
 		reached = reached && ok
@@ -119,7 +118,7 @@ func (f *Figure) compare(t target, measured []Figure) {
 	if i := slices.IndexFunc(measured, func(other Figure) bool { return other.Name == t.floor }); i >= 0 && measured[i].Value > 0 {
 		floor := &measured[i]
 		f.Floor, f.Ratio = floor.Name, f.Value/floor.Value
-		if t.paired && len(f.Rounds) == len(floor.Rounds) && !slices.Contains(floor.Rounds, 0) {
+		if inTurn && len(f.Rounds) == len(floor.Rounds) && !slices.Contains(floor.Rounds, 0) {
 			f.Ratio = ratioOfRounds(f, floor)
 		}
 		if t.ratio > 0 {

@@ -49,7 +49,7 @@ func TestCompare(t *testing.T) {
 		{"no floor measured", Figure{Value: 4}, target{floor: "other", ratio: 1}, "", false, 0},
 	} {
 		f := c.figure
-		f.compare(c.target, floors)
+		f.compare(c.target, floors, false)
 		if f.Target != c.words || f.Ratio != c.ratio || (f.Reached != nil) != (c.words != "") {
 			t.Errorf("%s: %+v, want %q and ratio %v", c.name, f, c.words, c.ratio)
 		}
