@@ -41,8 +41,7 @@ type Load struct {
 	InFlightLimit int64 // of publishes, because lanes answer slowly; 0: they do not
 }
 
-// Fill is how much of a bound is used. A Max of 0 means that there is none, or that it is
-// not known.
+// Fill is how much of a bound is used. A Max of 0 means unlimited or unknown.
 type Fill struct{ Used, Max uint64 }
 
 // share returns the used share of the bound, from 0 to 1.
@@ -129,8 +128,8 @@ type lagSample struct {
 	at  time.Time
 }
 
-// observe records the last stored and the last ingested sequence at the time now, and
-// returns the age of the oldest record that is not ingested, 0 if there is none.
+// observe records the last stored and the last ingested sequence at the time now. It returns the
+// age of the oldest record that is not ingested, 0 if all are.
 func (l *ingestLag) observe(now time.Time, last, ingested uint64) time.Duration {
 	n := len(l.samples)
 	if n > 0 && last < l.samples[n-1].seq { // the lane was reset
