@@ -156,6 +156,15 @@ func (l *load) started(due int64) {
 	l.latencies = append(l.latencies, float64(took)/1e6)
 }
 
+// takeLatencies returns the latencies since it was last called, and forgets them.
+func (l *load) takeLatencies() []float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	took := l.latencies
+	l.latencies = nil
+	return took
+}
+
 // ended records that the job with this due time is settled.
 func (l *load) ended(due int64) {
 	now := time.Now()

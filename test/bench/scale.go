@@ -33,6 +33,7 @@ func ScaleSizes() map[string][]int {
 		"workers": {10, 100, 1000, 10_000},
 		"queues":  {10, 100, 1000, 10_000},
 		"members": {1, 3, 5},
+		"time":    {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
 	}
 }
 
@@ -52,6 +53,9 @@ func (b *bench) scaleCurves() []scaleCurve {
 		{Curve{Name: "workers", Title: "Idle workers: one node", Axis: "idle workers"}, b.measureWorkers},
 		{Curve{Name: "queues", Title: "Queues with jobs: three nodes", Axis: "queues"}, b.measureQueues},
 		{Curve{Name: "members", Title: "Members", Axis: "members"}, b.measureMembers},
+		{Curve{Name: "time", Title: "A steady load: three nodes at four fifths of their highest rate", Axis: "minutes", targets: map[string]scaleTarget{
+			chartResident: {ofFirst: 1.1}, chartDisk: {ofFirst: 1.1}, chartSteadyStart: {ofFirst: 1.25},
+		}}, b.measureTime},
 	}
 }
 
@@ -61,7 +65,7 @@ func RunScale(ctx context.Context, o ScaleOptions) (curves []*Curve, err error) 
 	all := b.scaleCurves()
 	for _, name := range o.Only {
 		if !slices.ContainsFunc(all, func(c scaleCurve) bool { return c.Name == name }) {
-			return nil, fmt.Errorf("%s: no curve has that name; there are waiting, workers, queues and members", name)
+			return nil, fmt.Errorf("%s: no curve has that name; there are waiting, workers, queues, members and time", name)
 		}
 	}
 	for i := range all {

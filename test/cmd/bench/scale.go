@@ -23,11 +23,12 @@ func newScaleCommand() *cobra.Command {
 	seconds := 10
 	c := &cobra.Command{
 		Use:   "scale",
-		Short: "Measure how a yard scales with waiting jobs, workers, queues and members",
+		Short: "Measure how a yard scales with waiting jobs, workers, queues, members and time",
 		Long: `Starts nodes as separate processes in a temporary directory and measures them at
-several sizes: with jobs that wait, idle workers, queues with jobs, and members.
+several sizes: with jobs that wait, idle workers, queues with jobs, and members, and
+a load that lasts, minute by minute.
 Writes one line of JSON per size, then tables, and a picture of each curve. The full
-run takes about twenty minutes and fills some 20 GB of the temporary directory (TMPDIR).
+run takes about three quarters of an hour and fills some 20 GB of the temporary directory (TMPDIR).
 
 The nodes run the program that YARD_BIN names, by default one built from source.
 docs/reference/performance.md explains the curves.`,
@@ -41,9 +42,10 @@ docs/reference/performance.md explains the curves.`,
 	all := bench.ScaleSizes()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		sizes[name] = flags.IntSlice(name, all[name], "`sizes` of the curve of "+map[string]string{
-			"waiting": "waiting jobs", "workers": "idle workers", "queues": "queues with jobs", "members": "members"}[name]+", in increasing order")
+			"waiting": "waiting jobs", "workers": "idle workers", "queues": "queues with jobs", "members": "members",
+			"time": "minutes, after a warm-up of eleven, under a steady load"}[name]+", in increasing order")
 	}
-	flags.StringSliceVar(&o.Only, "only", nil, "`names` of curves, separated by commas: waiting, workers, queues, members")
+	flags.StringSliceVar(&o.Only, "only", nil, "`names` of curves, separated by commas: waiting, workers, queues, members, time")
 	flags.IntVar(&seconds, "seconds", seconds, "length of each load in `seconds`")
 	flags.IntVar(&o.Rounds, "rounds", 3, "`number` of loads of which the median counts")
 	flags.StringVar(&svg, "svg", "", "`directory` for the pictures; empty: none")
