@@ -185,10 +185,12 @@ func (s *sortedList[T]) Set(item T) {
 	c.items = slices.Insert(c.items, p.i, item)
 }
 
-// withSpace returns a copy of the items of a chunk, with space for more unless they are chunkSize.
+// withSpace returns a copy of the items of a chunk, with space for some more unless they are
+// chunkSize. Jobs of several lanes arrive by turns, so that chunks are split that are not filled
+// again: space for chunkSize would remain a quarter empty.
 func withSpace[T any](items []T) []T {
-	space := chunkSize
-	if len(items) < chunkSize/4 {
+	space := min(len(items)+chunkSize/8, chunkSize)
+	if len(items) < chunkSize/8 {
 		space = 2*len(items) + 1
 	}
 	return append(make([]T, 0, space), items...)
