@@ -60,6 +60,21 @@ type Endpoint struct {
 	Content   bool             // the response is the content of which Reply holds a part, as it is; a client may request a range of its bytes
 }
 
+// overhopNouns are the nouns of the operations that are also served over Overhop: what a
+// client that enqueues and runs jobs may do. Members and backups belong to operators, and
+// Overhop has messages of its own to enqueue.
+var overhopNouns = []string{"job", "queue", "cron", "dlq", "retention", "worker", "status"}
+
+// OverhopOp returns the name of the operation in Overhop's message API, such as "job.list", or
+// "" if it is not served over Overhop.
+func (e *Endpoint) OverhopOp() string {
+	name := strings.TrimPrefix(strings.TrimPrefix(e.Subject, SubjectAPI+"."), "yard.")
+	if noun, _, _ := strings.Cut(name, "."); slices.Contains(overhopNouns, noun) {
+		return name
+	}
+	return ""
+}
+
 // Shape describes the type of a key of a request that is raw JSON in its struct.
 type Shape struct {
 	Of      any    // zero value of the type, or of an item if List is set

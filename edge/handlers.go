@@ -40,7 +40,7 @@ type respondFunc func(c *conn, ctx context.Context, payload overhop.Raw) (overho
 
 // handlers holds the handlers of a registered client's messages, by message
 // type.
-var handlers = [overhop.TContent + 1]handler{
+var handlers = [overhop.TAPI + 1]handler{
 	overhop.TPing:        {start: (*conn).startPing},
 	overhop.TQueue:       {respond: parsed(queriesOf, overhop.ParseQueueName, queries.handleQueue), clusterWide: true},
 	overhop.TLsQueue:     {respond: parsed(queriesOf, unparsed, queries.handleLsQueue), clusterWide: true, anySize: true},
@@ -73,6 +73,7 @@ var handlers = [overhop.TContent + 1]handler{
 	overhop.TSetQueue:    {respond: parsed(queriesOf, overhop.ParseSetQueue, queries.handleSetQueue), clusterWide: true},
 	overhop.TSetJob:      {respond: parsed(queriesOf, overhop.ParseSetJob, queries.handleSetJob), clusterWide: true},
 	overhop.TContent:     {respond: parsed(queriesOf, overhop.ParseContent, queries.handleContent), clusterWide: true},
+	overhop.TAPI:         {respond: parsed(queriesOf, overhop.ParseAPI, queries.handleAPI), clusterWide: true},
 }
 
 // parsed returns a respond function that parses the payload and passes the

@@ -78,6 +78,9 @@ type Session interface {
 	// result is false, of its body's params or payload. It returns job.ErrNoContent or
 	// job.ErrContentGone if there is none.
 	Content(ctx context.Context, id job.ID, result bool, offset, size int64) (job.ValuePart, error)
+	// Operate carries out an operation of the API, with a request and a reply in JSON. The
+	// error is an *api.Error.
+	Operate(ctx context.Context, op string, request []byte) (reply []byte, err error)
 }
 
 // Executor is the node's agent as the edge sees it: it receives offers,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -325,6 +326,23 @@ func (c *memCluster) Content(_ context.Context, id job.ID, result bool, offset, 
 	rest := value.Data[min(offset, int64(len(value.Data))):]
 	part = job.ValuePart{Data: rest[:min(size, int64(len(rest)))], Size: int64(len(value.Data)), Msgpack: value.Msgpack, Version: "v"}
 	return part, c.readErr
+}
+
+// Operate carries out "status", and "queue.show" as if there were no queues.
+func (c *memCluster) Operate(_ context.Context, op string, request []byte) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var named struct{ Name string }
+	err := job.UnmarshalStrict("request", request, &named)
+	switch {
+	case c.readErr != nil:
+		return nil, &api.Error{Code: api.CodeUnavailable, Text: c.readErr.Error(), RetryAfter: 2 * time.Second}
+	case op == "status":
+		return []byte("{}"), nil
+	case op == "queue.show" && err != nil:
+		return nil, &api.Error{Code: api.CodeInvalid, Text: err.Error()}
+	}
+	return nil, &api.Error{Code: api.CodeNotFound, Text: "unknown operation or queue"}
 }
 
 func (c *memCluster) Peek(_ context.Context, id job.ID) (job.View, bool, error) {

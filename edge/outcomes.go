@@ -103,6 +103,9 @@ func (c *conn) startFail(request overhop.Envelope) error {
 			outcome.Fault = fault
 			return outcome
 		}
+		if fail.Snooze != nil {
+			return job.Outcome{Status: job.Declined, Started: true, Fault: fault, RetryAfter: fail.Snooze}
+		}
 		if fail.Type == job.FaultTimeout && !fail.Retry { // the worker noticed the deadline before the node
 			return job.Outcome{Status: job.TimedOut, Started: true, Fault: fault}
 		}

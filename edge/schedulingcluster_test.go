@@ -351,7 +351,7 @@ func (c *schedulingCluster) settle(o job.Outcome) (settled job.Settled) {
 			again = v.RetryInterval
 		}
 		v.Fault = o.Fault
-		if (o.Started || o.Status == job.Success) && o.Status != job.Lost && o.Status != job.Interrupted {
+		if (o.Started || o.Status == job.Success) && o.Status != job.Lost && o.Status != job.Interrupted && o.Status != job.Declined {
 			v.Attempts++
 		}
 		noHandler := o.Fault != nil && o.Fault.Type == job.HandlerNotFound

@@ -211,6 +211,7 @@ var readers = map[int64]reader{
 	overhop.TSetQueue: only(overhop.ParseSetQueue),
 	overhop.TSetJob:   only(overhop.ParseSetJob),
 	overhop.TContent:  only(overhop.ParseContent),
+	overhop.TAPI:      only(overhop.ParseAPI),
 }
 
 func readBeat(p overhop.Raw, _ bool) error {

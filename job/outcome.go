@@ -13,7 +13,7 @@ const (
 	Retry               // the handler asked to be run again
 	TimedOut            // the deadline passed, or the handler reported a timeout; final unless the job retries timeouts
 	Error               // see Fault
-	Declined            // a worker's NACK, or no capacity: it never started
+	Declined            // a worker's NACK, or no capacity: it never started; or the handler snoozes: it did
 	Lost                // the worker, runner or node was lost, before or during the run
 	Interrupted         // stopped because the node shuts down
 	RunCancelled        // stopped because a caller cancelled the job; final

@@ -62,7 +62,11 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 	case RunCancelled:
 		return Verdict{Next: NextDead, Reason: o.reason(ReasonCancelled)}
 	case Declined, Interrupted:
-		return Verdict{Next: NextGiveBack, Delay: p.retryAfter(o), Reason: o.reason(o.Status.String())}
+		delay := p.retryAfter(o)
+		if o.Snoozes() {
+			delay = min(max(*o.RetryAfter, 0), MaxDuration)
+		}
+		return Verdict{Next: NextGiveBack, Delay: delay, Reason: o.reason(o.Status.String())}
 	case Lost:
 		if a.Losses+1 >= MaxLosses {
 			return Verdict{Next: NextDead, Reason: o.lossReason()}
@@ -137,6 +141,12 @@ func (p Policy) retryAfter(o Outcome) time.Duration {
 		return 0
 	}
 	return min(max(*o.RetryAfter, 0), p.MaxDelay)
+}
+
+// Snoozes reports whether a handler gave its attempt back for a time of its choice, which
+// the policy does not limit.
+func (o *Outcome) Snoozes() bool {
+	return o.Status == Declined && o.Started && o.RetryAfter != nil
 }
 
 // Permanent reports whether the fault cannot be cured by another attempt: the

@@ -23,27 +23,43 @@ import (
 // in their subject, so that clients reach it from wherever they are connected. Those for
 // backup and restore are not served over HTTP, which has one route for a backup.
 func (n *Node) serveEndpoints(g *loopGroup) {
-	binding := server.Binding{Node: n.cfg.Node.Name, Enqueue: n.enqueue.HandleAsync, Index: func() (index uint64) {
-		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
-		return index
-	}}
-	service := func(name, description string, table []api.Endpoint, handlers map[string]server.Handler) cluster.Service {
+	binding := n.binding()
+	service := func(name, description string, endpoints []cluster.Endpoint) cluster.Service {
 		return cluster.Service{
 			Name: name, Version: semver(n.version), Description: "Yardmaster: " + description,
-			Metadata: n.serviceMetadata, Endpoints: binding.Bind(table, handlers),
+			Metadata: n.serviceMetadata, Endpoints: endpoints,
 		}
 	}
 	overHTTP := &httproutes.Handlers{Enqueue: n.enqueue, Jobs: n.jobHandlers(), Backup: n.backups.OpenBackup}
-	shared := service("yard-api", "jobs, queues and the state of the yard", api.Endpoints, n.apiHandlers())
+	shared := service("yard-api", "jobs, queues and the state of the yard", n.endpoints())
 	for _, s := range []cluster.Service{
 		overHTTP.WithOpenAPI(shared, n.version, n.web.RequiresToken()),
-		service("yard-node", "one node of the yard, by its name", api.NodeEndpoints, n.nodeHandlers()),
-		service("yard-backup", "backup and restore of the whole yard", api.BackupEndpoints, backupHandlers(n.backups)),
+		service("yard-node", "one node of the yard, by its name", binding.Bind(api.NodeEndpoints, n.nodeHandlers())),
+		service("yard-backup", "backup and restore of the whole yard", binding.Bind(api.BackupEndpoints, backupHandlers(n.backups))),
 	} {
 		g.Go(func(ctx context.Context) error { return n.cluster.Serve(ctx, s) })
 	}
 	routes := overHTTP.Routes(shared.Endpoints)
 	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, routes) })
+}
+
+// binding returns what the API needs besides its handlers.
+func (n *Node) binding() server.Binding {
+	return server.Binding{Node: n.cfg.Node.Name, Enqueue: n.enqueue.HandleAsync, Index: func() (index uint64) {
+		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
+		return index
+	}}
+}
+
+// overhopOperations returns the endpoints of the API that are served over Overhop, by name.
+func (n *Node) overhopOperations() map[string]cluster.Endpoint {
+	operations := make(map[string]cluster.Endpoint)
+	for _, e := range n.endpoints() {
+		if op := e.OverhopOp(); op != "" {
+			operations[op] = e
+		}
+	}
+	return operations
 }
 
 // serviceMetadata returns the metadata of this node's NATS services.

@@ -9,12 +9,14 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
 	"github.com/yardmaster-dev/yardmaster/agent/observe"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
@@ -65,6 +67,7 @@ type Node struct {
 	runners     *runnerpool.Pools
 	agent       *agent.Agent
 	workers     *worker.Cluster
+	endpoints   func() []cluster.Endpoint // of [api.Endpoints]
 	scheduler   *scheduler.Scheduler
 	intake      *intake.Intake
 	queuesFull  atomic.Bool // the ledger has as many queues as it may have
@@ -281,10 +284,12 @@ func (n *Node) wire() (err error) {
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
 	}, agentAdapter{n.fleet, n.cluster.Writer, n.authority, n.viewer.LoadBody}, n.log)
 	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Writer.AppendLog, n.log)
+	n.endpoints = sync.OnceValue(func() []cluster.Endpoint { return n.binding().Bind(api.Endpoints, n.apiHandlers()) })
 	n.workers = &worker.Cluster{
 		Node: cfg.Node.Name, ClusterName: cfg.Cluster.Name, DataDir: cfg.Node.DataDir, Incarnation: n.id.Incarnation, DefaultTimeout: cfg.Scheduler.DefaultTimeout,
 		Ledger: n.raft, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer, Retrier: n.retrier,
 		RaftLeader: func() string { return n.raft.Status().Leader }, OtherEdges: n.agent.Edges,
+		Operations: sync.OnceValue(n.overhopOperations),
 	}
 	edgeConfig := cfg.Config
 	edgeConfig.Version, edgeConfig.Built = n.version, buildTime()

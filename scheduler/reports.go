@@ -230,7 +230,7 @@ func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time
 		s.At = now.Add(verdict.Delay)
 	}
 	given := o.Status == job.Lost || o.Status == job.Declined || o.Status == job.Interrupted
-	if given || o.ByNode {
+	if given && !o.Snoozes() || o.ByNode {
 		// Counts only if the dispatch is still on that node: it may have moved.
 		s.Node, s.Incarnation = e.node, e.incarnation
 		if d := ds.running[o.DispatchID()]; d != nil && d.predates(o) {

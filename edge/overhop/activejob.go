@@ -151,8 +151,9 @@ func (j *activeJob) run(ctx context.Context, handler Handler) {
 	var err error = &FailError{Message: "handler ended its goroutine", Type: "panic"} // unless the handler returns
 	defer func() {
 		if reason := recover(); reason != nil {
-			j.worker.Log.Error("handler panicked", "job", j.quest.JID, "panic", reason, "stack", string(debug.Stack()))
-			err = &FailError{Message: fmt.Sprint("handler panicked: ", reason), Type: "panic"}
+			stack := string(debug.Stack())
+			j.worker.Log.Error("handler panicked", "job", j.quest.JID, "panic", reason, "stack", stack)
+			err = &FailError{Message: fmt.Sprint("handler panicked: ", reason), Type: "panic", Details: stackDetails(stack)}
 		}
 		if interruptedByStop(ctx, err) {
 			j.worker.keepForRelease(j)
@@ -167,6 +168,14 @@ func (j *activeJob) run(ctx context.Context, handler Handler) {
 		}
 	}
 	result, err = handler(ctx, &quest)
+}
+
+// maxStack is how many bytes of the stack of a panic are reported: its error has at most 4 KiB.
+const maxStack = 3 << 10
+
+// stackDetails returns the details of a failure with the stack of a panic.
+func stackDetails(stack string) Raw {
+	return Fields{"stack": strings.ToValidUTF8(stack[:min(len(stack), maxStack)], "")}.Raw()
 }
 
 // readPayload reads the job's payload, which did not fit into its QUEST. It blocks until a
@@ -276,7 +285,7 @@ func newFail(err error) *Fail {
 	fail := Fail{Message: strings.ToValidUTF8(err.Error(), "\uFFFD"), Retry: true}
 	if detailed, ok := errors.AsType[*FailError](err); ok {
 		fail.Type, fail.Code, fail.Details = detailed.Type, detailed.Code, detailed.Details
-		fail.Retry, fail.RetryAfter = !detailed.Final, detailed.RetryAfter
+		fail.Retry, fail.RetryAfter, fail.Snooze = !detailed.Final || detailed.Snooze != nil, detailed.RetryAfter, detailed.Snooze
 	}
 	return &fail
 }
@@ -401,11 +410,16 @@ func (q *Quest) Progress(ctx context.Context, percent int, data any) error {
 
 // Log adds lines to the job's log. ctx must be the handler's context. Log
 // returns the same errors as [Quest.Progress].
-func (q *Quest) Log(ctx context.Context, lines ...string) error {
+func (q *Quest) Log(ctx context.Context, lines ...string) error { return q.LogAt(ctx, "", lines...) }
+
+// LogAt is like [Quest.Log] for lines of a level, such as "warn"; "" means none.
+func (q *Quest) LogAt(ctx context.Context, level string, lines ...string) error {
 	entries := make([]any, len(lines))
-	now := time.Now()
+	now := time.Now().UTC().Format(time.RFC3339Nano)
 	for i, line := range lines {
-		entries[i] = Fields{"at": now.UTC().Format(time.RFC3339Nano), "msg": strings.ToValidUTF8(line, "\uFFFD")}
+		entry := Fields{"at": now, "msg": strings.ToValidUTF8(line, "\uFFFD")}
+		setUnlessZero(entry, "level", level)
+		entries[i] = entry
 	}
 	return q.send(ctx, TLog, func(*Client) Fields { return Fields{"lines": entries} })
 }

@@ -168,7 +168,12 @@ func (c *Client) Fail(q *Quest, f Fail, done func(Raw, error)) {
 		c.setUserValue(reason, "details", f.Details)
 	}
 	p := Fields{"jid": q.JID, "tok": q.Token[:], "error": reason, "retry": f.Retry}
-	if f.RetryAfter != nil {
+	switch {
+	case f.Snooze != nil && c.takesSnooze:
+		p["snooze_ms"] = wireDelay(*f.Snooze)
+	case f.Snooze != nil:
+		p["retry_after_ms"] = wireDelay(*f.Snooze)
+	case f.RetryAfter != nil:
 		p["retry_after_ms"] = wireDelay(*f.RetryAfter)
 	}
 	setUnlessZero(p, "credits", f.Credits)

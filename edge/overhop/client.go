@@ -53,6 +53,8 @@ type Client struct {
 
 	takesJSON    bool // the node has [CapJSON]
 	givesContent bool // the node has [CapContent]
+	servesAPI    bool // the node has [CapAPI]
+	takesSnooze  bool // the node has [CapSnooze]
 
 	requests pipeline
 	running  atomic.Bool // Run is active and will end the pending requests
@@ -86,7 +88,7 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 // handshake sends HELLO and REGISTER, and waits for both answers. It stores the
 // node's name, the worker's id and the frame limit.
 func (c *Client) handshake() error {
-	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON, CapContent}}
+	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON, CapContent, CapAPI, CapSnooze}}
 	if c.opts.Plain {
 		delete(hello, "caps")
 	}
@@ -101,6 +103,8 @@ func (c *Client) handshake() error {
 		name, _ := capability.Str()
 		c.takesJSON = c.takesJSON || name == CapJSON
 		c.givesContent = c.givesContent || name == CapContent
+		c.servesAPI = c.servesAPI || name == CapAPI
+		c.takesSnooze = c.takesSnooze || name == CapSnooze
 	}
 	c.requests.maxFrame = frameLimit(hi)
 	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)

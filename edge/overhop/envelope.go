@@ -123,15 +123,14 @@ func AppendHi(b []byte, rid string, hello Hello, node string, limit int) []byte 
 		return AppendMessage(b, THi, rid, EmptyMap)
 	}
 	hi := Fields{"ext": []string{Delivery}, "max_envelope_size_bytes": limit, "node": node}
-	var capabilities []string
-	if hello.JSON {
-		capabilities = append(capabilities, CapJSON)
+	var shared []string
+	for _, c := range capabilities {
+		if *c.of(&hello) {
+			shared = append(shared, c.name)
+		}
 	}
-	if hello.Content {
-		capabilities = append(capabilities, CapContent)
-	}
-	if len(capabilities) > 0 {
-		hi["caps"] = capabilities
+	if len(shared) > 0 {
+		hi["caps"] = shared
 	}
 	b, _ = AppendFields(b, THi, rid, hi)
 	return b

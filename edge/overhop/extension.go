@@ -5,6 +5,10 @@ import "time"
 // Delivery is the name of the delivery extension in HELLO and HI.
 const Delivery = "delivery/1"
 
+// CapSnooze is the capability, in HELLO and HI, of giving a running attempt back by a FAIL
+// with snooze_ms.
+const CapSnooze = "snooze"
+
 // CapJSON is the capability, in HELLO and HI, of taking values of users as JSON: a value
 // that the yard has as JSON comes as binary under its key with [JSONSuffix] in place of
 // the key itself. So fractions and integers of any size arrive as they were sent.
@@ -31,6 +35,7 @@ const (
 	TSetQueue   = 53
 	TSetJob     = 54
 	TContent    = 55
+	TAPI        = 56
 )
 
 // Messages that a server pushes to clients that offered the extension.
@@ -59,6 +64,7 @@ const (
 	CodeJobNotPending    Code = "JOB_NOT_PENDING"
 	CodeContentNotFound  Code = "CONTENT_NOT_FOUND"
 	CodeContentGone      Code = "CONTENT_GONE"
+	CodeAPIError         Code = "API_ERROR"
 )
 
 // Reasons of a CREDITS push.
@@ -210,12 +216,13 @@ type Fail struct {
 	DetailsJSON         []byte         // in place of Details; nil: none
 	Retry               bool           // another attempt may follow; default true
 	RetryAfter          *time.Duration // nil: the server decides
+	Snooze              *time.Duration // the attempt is given back for this time instead; nil: it has failed
 	Credits             uint32         // added to the queue's subscription
 }
 
 // ParseFail parses the payload of a FAIL. The error is a [*Violation].
 func ParseFail(payload Raw) (Fail, error) {
-	r := newExtensionReader(payload, "jid", "tok", "error", "retry", "retry_after_ms", "credits")
+	r := newExtensionReader(payload, "jid", "tok", "error", "retry", "retry_after_ms", "snooze_ms", "credits")
 	fail := Fail{LeaseRef: r.leaseRef(), Retry: r.optBool("retry", true), Credits: r.addedCredits()}
 	reason := r.nested(r.container("error", KindMap, "a map"), "error.", "message", "type", "code", "details", "details_json")
 	fail.Message, fail.Type, fail.Code = reason.str("message"), reason.optStr("type"), reason.optStr("code")
@@ -223,6 +230,12 @@ func ParseFail(payload Raw) (Fail, error) {
 	r.err = reason.err
 	if ms := r.optCount("retry_after_ms", 0, maxInt); ms != nil {
 		fail.RetryAfter = new(milliseconds(*ms))
+	}
+	if ms := r.optCount("snooze_ms", 0, maxInt); ms != nil {
+		fail.Snooze = new(milliseconds(*ms))
+		if fail.RetryAfter != nil || !fail.Retry {
+			r.fail("snooze_ms excludes retry_after_ms and retry false")
+		}
 	}
 	return fail, r.err
 }

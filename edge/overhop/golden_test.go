@@ -164,7 +164,7 @@ func TestGoldenFrames(t *testing.T) {
 			t.Errorf("the other library refuses %s: %v", v.name, err)
 		}
 	}
-	for _, block := range [][2]int64{{THello, TQStats}, {TAck, TContent}, {TOK, TPong}, {TQuest, TJobEnd}} {
+	for _, block := range [][2]int64{{THello, TQStats}, {TAck, TAPI}, {TOK, TPong}, {TQuest, TJobEnd}} {
 		for n := block[0]; n <= block[1]; n++ {
 			if !seen[n] {
 				t.Errorf("no file under testdata/frames has t=%d", n)
@@ -195,6 +195,8 @@ func parseRequest(e Envelope) error {
 		return second(ParseSetQueue(p))
 	case TContent:
 		return second(ParseContent(p))
+	case TAPI:
+		return second(ParseAPI(p))
 	case TEnqueue:
 		return second(ParseEnqueue(p, true))
 	case TJob, TRmJob, TRetryJob:

@@ -72,10 +72,25 @@ const (
 // Hello describes a client, from its HELLO.
 type Hello struct {
 	Delivery bool   // the client offered the delivery extension
-	JSON     bool   // the client named [CapJSON], and offered the extension
-	Content  bool   // the client named [CapContent], and offered the extension
 	Name     string // name of the client, for display; may be empty
 	Client   string // the client's software; may be empty
+
+	// The capabilities that the client named, if it offered the extension.
+	JSON, Content, API, Snooze bool
+}
+
+// capability is a capability of this release.
+type capability struct {
+	name string // in HELLO and HI
+	of   func(*Hello) *bool
+}
+
+// capabilities lists all, in the order in which HI names them.
+var capabilities = []capability{
+	{CapJSON, func(h *Hello) *bool { return &h.JSON }},
+	{CapContent, func(h *Hello) *bool { return &h.Content }},
+	{CapAPI, func(h *Hello) *bool { return &h.API }},
+	{CapSnooze, func(h *Hello) *bool { return &h.Snooze }},
 }
 
 // parseHello parses a HELLO. It ignores fields of another type than expected,
@@ -88,12 +103,12 @@ func parseHello(p Raw) Hello {
 			h.Delivery = true
 		}
 	}
-	for capability := range r.raw("caps").Items() {
-		switch name, _ := capability.Text(); string(name) {
-		case CapJSON:
-			h.JSON = h.Delivery
-		case CapContent:
-			h.Content = h.Delivery
+	for named := range r.raw("caps").Items() {
+		name, _ := named.Text()
+		for _, c := range capabilities {
+			if h.Delivery && string(name) == c.name {
+				*c.of(&h) = true
+			}
 		}
 	}
 	return h

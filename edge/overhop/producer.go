@@ -129,6 +129,30 @@ func (p *Producer) Content(ctx context.Context, jid, value string) (Raw, error) 
 	})
 }
 
+// ErrNoAPI is returned if the node, of an older release, does not have [CapAPI].
+var ErrNoAPI = errors.New("the node does not serve the API to Overhop clients; update it, or use NATS or HTTP")
+
+// API carries out an operation of the yard's API and returns the reply, which is JSON. It
+// tries other nodes until one has answered or ctx ends; op must therefore be safe to repeat.
+// The error is a [*RemoteError] if a node refuses the request.
+func (p *Producer) API(ctx context.Context, op string, request []byte) ([]byte, error) {
+	ok, err := p.callRetrying(ctx, TAPI, func(c *Client) (Raw, error) {
+		if !c.servesAPI {
+			return nil, ErrNoAPI
+		}
+		message := Fields{"op": op}
+		if len(request) > 0 {
+			message["request"+JSONSuffix] = request
+		}
+		return message.Raw(), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	reply, _ := ok.Get("reply" + JSONSuffix).Bin()
+	return reply, nil
+}
+
 // Client returns the current connection, for requests that Producer has no
 // method for. It blocks until there is one. It returns an error if ctx ends,
 // the producer is closed, or a node refuses the producer permanently.

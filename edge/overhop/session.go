@@ -140,7 +140,7 @@ func (s *Session) register(e Envelope, now time.Time) Step {
 // extension are allowed only to clients that offered it, unless AllowExtension
 // is set.
 func (s *Session) request(e Envelope) Step {
-	isExtension := e.T >= TAck && e.T <= TContent
+	isExtension := e.T >= TAck && e.T <= TAPI
 	switch {
 	case e.T == THello || e.T == TRegister:
 		return refuse(CodeProtocolViolation, "t=%d is not allowed after REGISTER", e.T)

@@ -41,7 +41,7 @@ func TestSessionOrder(t *testing.T) {
 		{"a server's t", []Envelope{hello, register, testEnvelope(TOK, nil)}, ActionRefuse, CodeProtocolViolation},
 		{"ACK not offered", []Envelope{hello, register, testEnvelope(TAck, nil)}, ActionRefuse, CodeProtocolViolation},
 		{"ACK offered", []Envelope{offered, register, testEnvelope(TAck, nil)}, ActionHandle, ""},
-		{"t=56 offered", []Envelope{offered, register, testEnvelope(56, nil)}, ActionRefuse, CodeProtocolViolation},
+		{"t=57 offered", []Envelope{offered, register, testEnvelope(57, nil)}, ActionRefuse, CodeProtocolViolation},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := NewSession(lifetimes, startTime)

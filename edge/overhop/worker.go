@@ -34,6 +34,10 @@ type FailError struct {
 	Details             Raw            // encoded by [Marshal]; empty: none
 	Final               bool           // no further attempt
 	RetryAfter          *time.Duration // nil: the yard decides
+	// Snooze gives the attempt back, which does not count, and starts another one after
+	// this time; nil: the attempt has failed. Final and RetryAfter are ignored. At a node of an
+	// older release it is a failed attempt that is retried after this time.
+	Snooze *time.Duration
 }
 
 func (e *FailError) Error() string { return e.Message }

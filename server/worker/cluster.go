@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -29,6 +30,8 @@ type Cluster struct {
 	Retrier    *jobview.Retrier
 	RaftLeader func() string
 	OtherEdges func() []string // returns the addresses of other nodes' edges
+	// Operations returns the endpoints of the API, by name, that are served over Overhop.
+	Operations func() map[string]cluster.Endpoint
 
 	dataSize dirSizeCache
 }

@@ -241,7 +241,7 @@ var typeByName = map[string]int64{
 
 	"ACK": overhop.TAck, "NACK": overhop.TNack, "BEAT": overhop.TBeat, "PROGRESS": overhop.TProgress, "LOG": overhop.TLog,
 	"DONE": overhop.TDone, "FAIL": overhop.TFail, "AWAIT": overhop.TAwait, "GOODBYE": overhop.TGoodbye,
-	"CANCEL": overhop.TCancel, "RETRYJOB": overhop.TRetryJob, "CLRQUEUE": overhop.TClrQueue, "OBLITERATE": overhop.TObliterate, "SETQUEUE": overhop.TSetQueue, "SETJOB": overhop.TSetJob, "CONTENT": overhop.TContent,
+	"CANCEL": overhop.TCancel, "RETRYJOB": overhop.TRetryJob, "CLRQUEUE": overhop.TClrQueue, "OBLITERATE": overhop.TObliterate, "SETQUEUE": overhop.TSetQueue, "SETJOB": overhop.TSetJob, "CONTENT": overhop.TContent, "API": overhop.TAPI,
 
 	"OK": overhop.TOK, "ERR": overhop.TErr, "HI": overhop.THi, "IDENT": overhop.TIdent, "PONG": overhop.TPong,
 	"QUEST": overhop.TQuest, "RECALL": overhop.TRecall, "CREDITS": overhop.TCredits, "DRAIN": overhop.TDrain,
