@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"archive/zip"
+	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -11,30 +13,125 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/procs"
 )
 
-// outsideProgram is a program in another module.
+// outsideProgram is a program in another module: it enqueues jobs and runs them, over the
+// nodes of its arguments, and prints when a third and when all have ended.
 const outsideProgram = `package main
 
 import (
 	"context"
 	"fmt"
+	"log"
+	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"%s/client"
 )
 
+type Greet struct {
+	Number int ` + "`json:\"number\"`" + `
+}
+
+func (Greet) Kind() string { return "greet" }
+
+const jobs = 300
+
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	_, err := client.Connect(ctx, client.Options{Nodes: []string{"127.0.0.1:1"}})
-	fmt.Println("outside:", err != nil)
+	c, err := client.Connect(ctx, os.Args[1:]...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	w := c.Worker()
+	w.Concurrency = 4
+	client.Handle(w, func(ctx context.Context, job *client.Job[Greet]) (string, error) {
+		time.Sleep(20 * time.Millisecond)
+		return fmt.Sprint("hello ", job.Args.Number), nil
+	})
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			log.Fatal(err)
+		}
+	})
+	var ended atomic.Int64
+	var waiting sync.WaitGroup
+	for i := range jobs {
+		waiting.Go(func() {
+			got, err := client.Call[string](ctx, c, Greet{i}, client.Key(fmt.Sprint("greet ", i)))
+			if err != nil || got != fmt.Sprint("hello ", i) {
+				log.Fatalf("job %%d: %%q, %%v", i, got, err)
+			}
+			if ended.Add(1) == jobs/3 {
+				fmt.Println("a third")
+			}
+		})
+	}
+	waiting.Wait()
+	fmt.Println("all", ended.Load())
+	if err := w.Stop(ctx); err != nil {
+		log.Fatal(err)
+	}
+	running.Wait()
 }
 `
 
 // TestModule_OutsideTheTree builds a program in another module, which gets this
-// module as users do: by version, from a module proxy, here one in a directory.
+// module as users do: by version, from a module proxy, here one in a directory. The program
+// runs against three nodes, the authority of which is killed.
 func TestModule_OutsideTheTree(t *testing.T) {
+	binary := os.Getenv("YARD_BIN")
+	if binary == "" {
+		t.Skip("needs the program at YARD_BIN")
+	}
+	program := buildOutside(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cl, err := procs.Start(ctx, procs.Options{Nodes: 3, Dir: t.TempDir(), Binary: binary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Stop()
+	var nodes []string
+	for _, n := range cl.Nodes {
+		nodes = append(nodes, n.Edge)
+	}
+	run := exec.CommandContext(ctx, program, nodes...)
+	var faults strings.Builder
+	run.Stderr = &faults
+	out, err := run.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if last = lines.Text(); last == "a third" {
+			victim, err := cl.Authority(ctx)
+			if err != nil {
+				t.Error(err)
+				victim = cl.Nodes[0]
+			}
+			victim.Kill()
+		}
+	}
+	if err := run.Wait(); err != nil || last != "all 300" {
+		t.Errorf("the program printed %q last, %v\n%s", last, err, &faults)
+	}
+}
+
+// buildOutside builds outsideProgram and returns its path.
+func buildOutside(t *testing.T) string {
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -59,15 +156,16 @@ func TestModule_OutsideTheTree(t *testing.T) {
 	write(t, filepath.Join(outside, "main.go"), fmt.Sprintf(outsideProgram, path))
 	write(t, filepath.Join(outside, "go.mod"), fmt.Sprintf("module example.com/outside\n\ngo 1.26\n\nrequire %s %s\n", path, version))
 	env := goEnv(t, "GOMODCACHE", "GOPROXY")
-	run := exec.Command("go", "run", "-mod=mod", "-modcacherw", ".")
-	run.Dir = outside
-	run.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOSUMDB=off", "GONOSUMDB=*", "GONOPROXY=none", "GOPRIVATE=",
+	program := filepath.Join(outside, "program")
+	build := exec.Command("go", "build", "-mod=mod", "-modcacherw", "-o", program, ".")
+	build.Dir = outside
+	build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOSUMDB=off", "GONOSUMDB=*", "GONOPROXY=none", "GOPRIVATE=",
 		"GOMODCACHE="+t.TempDir(), // so that no earlier run's copy is taken for this one
 		"GOPROXY=file://"+proxy+",file://"+filepath.Join(env[0], "cache", "download")+","+env[1])
-	out, err := run.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "outside: true") {
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return program
 }
 
 func write(t *testing.T, name, text string) {

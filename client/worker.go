@@ -8,17 +8,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// Attempt is one attempt at a job, as its handler sees it.
-type Attempt struct {
-	ID          string // of the job
+// JobInfo describes one attempt at a job, as its handler sees it.
+type JobInfo struct {
+	ID          string
 	Queue       string
 	Function    string
-	Number      int               // 1 for the first attempt
+	Attempt     int               // 1 for the first
 	MaxAttempts int               // 0: the cluster's default
 	Fence       int64             // grows with every attempt of every job
 	Redelivered bool              // an earlier attempt may have had side effects
@@ -31,81 +32,90 @@ type Attempt struct {
 
 // Decode stores the job's params in v, a non-nil pointer; json tags name the
 // fields.
-func (a *Attempt) Decode(v any) error { return decode(a.quest.Payload, v) }
+func (j *JobInfo) Decode(v any) error { return decode(j.quest.Payload, v) }
 
 // Progress reports the progress of the attempt in percent, with optional data. It
 // also renews the attempt's lease. An error means that the attempt must stop.
-func (a *Attempt) Progress(ctx context.Context, percent int, data any) error {
-	return a.quest.Progress(ctx, percent, data)
+func (j *JobInfo) Progress(ctx context.Context, percent int, data any) error {
+	return j.quest.Progress(ctx, percent, data)
 }
 
-// Log adds lines to the job's log. An error means that the attempt must stop.
-func (a *Attempt) Log(ctx context.Context, lines ...string) error {
-	return a.quest.Log(ctx, lines...)
+// Log adds lines to the job's log. An error means that the attempt must stop. See also
+// [JobInfo.Logger].
+func (j *JobInfo) Log(ctx context.Context, lines ...string) error {
+	return j.quest.Log(ctx, lines...)
 }
 
-// Handler runs one attempt. Its result is encoded as [Job.Params] are. An error
-// fails the attempt, and the job is tried again according to its retry policy,
-// unless the error is [Permanent]. The context ends when the job is cancelled or
-// times out, its lease is lost, or the worker stops.
-type Handler func(ctx context.Context, a *Attempt) (result any, err error)
-
-// Permanent wraps an error so that the job fails without another attempt.
-func Permanent(err error) error { return &failure{err: err, final: true} }
-
-// RetryAfter wraps an error so that the next attempt starts after d.
-func RetryAfter(err error, d time.Duration) error { return &failure{err: err, retryAfter: &d} }
-
-// Coded wraps an error so that the job's error has a code and details for programs. The
-// details are encoded like a result; nil means none. It may be combined with [Permanent]
-// or [RetryAfter].
-func Coded(err error, code string, details any) error {
-	return &failure{err: err, code: code, details: details}
+// Job is one attempt at a job whose params have the type A.
+type Job[A any] struct {
+	*JobInfo
+	Args A
 }
 
-// failure is a handler's error, what is to happen to the job, and what describes the error
-// to programs.
-type failure struct {
-	err        error
-	final      bool           // no further attempt
-	retryAfter *time.Duration // nil: the retry policy decides
-	code       string
-	details    any
-}
+// HandlerFunc runs one attempt of a job with any params. [Handle] registers handlers of
+// jobs whose params have a type of their own.
+//
+// The result is encoded as [Spec.Params] are. An error fails the attempt, and the job is
+// tried again according to its retry policy, unless the error is or wraps one of
+// [Permanent], [RetryAfter] and [Snooze]. So does a panic. The context ends when the job is
+// cancelled or times out, its lease is lost, or the worker stops: [StopReason] returns why.
+// The handler should return soon after.
+type HandlerFunc func(ctx context.Context, job *JobInfo) (result any, err error)
 
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+// Middleware returns a handler that does something before and after next.
+type Middleware func(next HandlerFunc) HandlerFunc
 
 // Worker runs the jobs of the queues whose handlers it has. Create one with
-// [Client.Worker], register handlers, then call Run.
+// [Client.Worker], register handlers with [Handle], then call Run. The fields must not be
+// changed after that.
 type Worker struct {
 	// Concurrency is how many jobs of each queue run at once; 0 means 10.
 	Concurrency int
+	// Queues overrides Concurrency for some queues.
+	Queues map[string]int
 	// ShutdownGrace is how long running jobs may take to finish after the context
 	// of Run has ended; 0 means 10 s.
 	ShutdownGrace time.Duration
-	// CreateQueues makes Run create queues that do not exist, instead of failing.
-	CreateQueues bool
 
-	opts   Options
-	queues map[string]map[string]Handler // by queue and function
+	client     *Client
+	handlers   map[string]map[string]HandlerFunc // by queue and function
+	middleware []Middleware
+
+	mu      sync.Mutex
+	stop    context.CancelFunc // of Run; nil before it
+	stopped chan struct{}      // closed when Run has returned
 }
 
 // Worker returns a worker that connects to the client's nodes over connections of
-// its own.
+// its own. It may run longer than the client.
 func (c *Client) Worker() *Worker {
-	return &Worker{opts: c.opts, queues: map[string]map[string]Handler{}}
+	return &Worker{client: c, handlers: make(map[string]map[string]HandlerFunc), stopped: make(chan struct{})}
+}
+
+// Handle registers the handler of the jobs that [Enqueue] makes of an A: those with its
+// function in its queue. Of the options, only [Queue] counts. A job whose params are no A
+// fails without another attempt. Handle panics if the function has a handler already.
+func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (R, error), options ...Option) {
+	var zero A
+	s := specOf(zero, options)
+	w.Handle(s.Queue, s.Function, func(ctx context.Context, info *JobInfo) (any, error) {
+		j := &Job[A]{JobInfo: info}
+		if err := info.Decode(&j.Args); err != nil {
+			return nil, &overhop.FailError{Type: "invalid", Final: true, Message: fmt.Sprintf("the params are no %T: %v", j.Args, err)}
+		}
+		return h(ctx, j)
+	})
 }
 
 // Handle registers the handler of a queue's function. The function "" is for jobs
 // that name none. A worker receives every job of its queues, so register all
 // functions that are enqueued there: a job with another function fails, and the
 // error names the known ones. Handle panics if the function has a handler already.
-func (w *Worker) Handle(queue, function string, h Handler) {
-	functions := w.queues[queue]
+func (w *Worker) Handle(queue, function string, h HandlerFunc) {
+	functions := w.handlers[queue]
 	if functions == nil {
-		functions = map[string]Handler{}
-		w.queues[queue] = functions
+		functions = make(map[string]HandlerFunc)
+		w.handlers[queue] = functions
 	}
 	if functions[function] != nil {
 		panic(fmt.Sprintf("client: function %q of queue %q has a handler already", function, queue))
@@ -113,40 +123,83 @@ func (w *Worker) Handle(queue, function string, h Handler) {
 	functions[function] = h
 }
 
-// Run runs jobs until ctx ends, then waits for the running ones, at most for
-// ShutdownGrace. Jobs that have not ended by then go back to the cluster and start
-// elsewhere without losing an attempt. Run reconnects by itself. It returns nil
-// after ctx has ended, and an error if no handlers are registered, a queue does not
-// exist, or a node refuses the worker permanently.
+// Use adds middleware around all handlers. The first one added is the outermost.
+func (w *Worker) Use(m ...Middleware) { w.middleware = append(w.middleware, m...) }
+
+// Run runs jobs until ctx ends or Stop is called, then waits for the running ones, at most
+// for ShutdownGrace. Jobs that have not ended by then go back to the cluster and start
+// elsewhere without losing an attempt. Run reconnects by itself. It returns nil when it was
+// stopped, and an error if no handlers are registered, a queue does not exist and is not
+// created, or a node refuses the worker permanently. A worker runs once.
 func (w *Worker) Run(ctx context.Context) error {
-	if len(w.queues) == 0 {
+	if len(w.handlers) == 0 {
 		return errors.New("worker has no handlers: call Handle before Run")
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w.mu.Lock()
+	if w.stop != nil {
+		w.mu.Unlock()
+		return errors.New("worker has run already: create another one with Client.Worker")
+	}
+	w.stop = cancel
+	w.mu.Unlock()
+	defer close(w.stopped)
+	nodes, err := w.client.workerNodes(ctx)
+	if err != nil {
+		return fmt.Errorf("find the worker ports of the nodes: %w", refusalOf(err))
+	}
+	opts := w.client.opts
 	worker := overhop.Worker{
-		Nodes: w.opts.Nodes, Name: w.opts.Name, Token: w.opts.Token, TLS: w.opts.TLS, Log: w.opts.Log, Dial: w.opts.Dial,
-		ShutdownGrace: w.ShutdownGrace, CreateQueues: w.CreateQueues,
+		Nodes: nodes, Name: opts.Name, Token: opts.Token, TLS: opts.TLS, Log: opts.Log, Dial: opts.Dial,
+		ShutdownGrace: w.ShutdownGrace, CreateQueues: !opts.RequireQueues,
 	}
-	concurrency := w.Concurrency
-	if concurrency <= 0 {
-		concurrency = 10
+	for queue, functions := range w.handlers {
+		concurrency := cmp.Or(max(w.Queues[queue], 0), max(w.Concurrency, 0), 10)
+		worker.Handle(queue, uint32(concurrency), w.handlerOf(queue, functions))
 	}
-	for queue, functions := range w.queues {
-		worker.Handle(queue, uint32(concurrency), queueHandler(queue, functions))
+	if err := worker.Run(ctx); err != nil {
+		return fmt.Errorf("run a worker: %w", refusalOf(err))
 	}
-	return worker.Run(ctx)
+	return nil
 }
 
-// queueHandler returns the handler of a queue. It calls the one of functions that a
+// Stop makes Run return as if its context had ended, and waits until it has, or until ctx
+// ends. It does nothing if Run was not called.
+func (w *Worker) Stop(ctx context.Context) error {
+	w.mu.Lock()
+	stop := w.stop
+	w.mu.Unlock()
+	if stop == nil {
+		return nil
+	}
+	stop()
+	select {
+	case <-w.stopped:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the worker has not stopped: %w", ctx.Err())
+	}
+}
+
+// handlerOf returns the handler of a queue. It calls the one of functions that a
 // job names and encodes its result. A job whose function has no handler, or whose
 // result cannot be encoded, fails without another attempt.
-func queueHandler(queue string, functions map[string]Handler) overhop.Handler {
+func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overhop.Handler {
+	wrapped := make(map[string]HandlerFunc, len(functions))
+	for function, handler := range functions {
+		for _, m := range slices.Backward(w.middleware) {
+			handler = m(handler)
+		}
+		wrapped[function] = handler
+	}
 	return func(ctx context.Context, quest *overhop.Quest) (overhop.Raw, error) {
-		handler := functions[quest.Function]
+		handler := wrapped[quest.Function]
 		if handler == nil {
 			return nil, &overhop.FailError{Type: "handler_not_found", Final: true, Message: fmt.Sprintf(
 				"this worker has no handler for function %q of queue %q; it has %s", quest.Function, queue, quotedNames(functions))}
 		}
-		result, err := handler(ctx, newAttempt(quest))
+		result, err := handler(ctx, infoOf(quest))
 		if err != nil {
 			return nil, protocolError(err)
 		}
@@ -162,7 +215,7 @@ func queueHandler(queue string, functions map[string]Handler) overhop.Handler {
 }
 
 // quotedNames returns the names of functions, sorted, for a message.
-func quotedNames(functions map[string]Handler) string {
+func quotedNames(functions map[string]HandlerFunc) string {
 	names := slices.Sorted(maps.Keys(functions))
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%q", name)
@@ -170,36 +223,9 @@ func quotedNames(functions map[string]Handler) string {
 	return strings.Join(names, ", ")
 }
 
-func newAttempt(q *overhop.Quest) *Attempt {
-	return &Attempt{
-		ID: q.JID, Queue: q.Queue, Function: q.Function, Number: int(q.Attempt), MaxAttempts: int(q.MaxAttempts), Fence: q.Fence,
+func infoOf(q *overhop.Quest) *JobInfo {
+	return &JobInfo{
+		ID: q.JID, Queue: q.Queue, Function: q.Function, Attempt: int(q.Attempt), MaxAttempts: int(q.MaxAttempts), Fence: q.Fence,
 		Redelivered: q.Redelivered, Accepted: q.Created, Deadline: q.Deadline, Trace: q.Trace, quest: q,
 	}
-}
-
-// protocolError converts an error from [Permanent], [RetryAfter] and [Coded], of which the
-// outermost counts, to the protocol's, and returns any other error unchanged. Details that
-// cannot be encoded are replaced by the reason.
-func protocolError(err error) error {
-	f, ok := errors.AsType[*failure](err)
-	if !ok {
-		return err
-	}
-	sent := &overhop.FailError{Message: err.Error()}
-	for ; ok; f, ok = errors.AsType[*failure](f.err) {
-		sent.Final = sent.Final || f.final
-		sent.Code = cmp.Or(sent.Code, f.code)
-		if sent.RetryAfter == nil {
-			sent.RetryAfter = f.retryAfter
-		}
-		if f.details == nil || sent.Details != nil {
-			continue
-		}
-		details, err := overhop.Marshal(f.details)
-		if err != nil {
-			details, _ = overhop.Marshal("details cannot be encoded: " + err.Error())
-		}
-		sent.Details = details
-	}
-	return sent
 }

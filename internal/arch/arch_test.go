@@ -43,7 +43,7 @@ var layers = map[string]struct {
 	"runnerpool":          {[]string{"job", "api", "internal"}, "subsystems do not import each other, and a pool does not read the ledger; its status has the API's types"},
 	"runnerpool/rrq":      {[]string{"internal"}, "a protocol package defines wire types only"},
 	"tracing":             {[]string{"job", "internal"}, "subsystems do not import each other: node passes dispatches to tracing"},
-	"client":              {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "programs of users must not link a node"},
+	"client":              {[]string{"job", "api", "edge/overhop", "runnerpool/rrq", "internal"}, "programs of users must not link a node"},
 	"examples":            {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example uses only what users have: the protocols and the client"},
 	"diagnose":            {[]string{"job", "ledger", "api", "cluster", "scheduler"}, "a diagnosis asks the scheduler, and reads records and history, in their types; node passes everything else"},
 	"health":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "health reports the state of the other parts of a node in their types; node passes the parts"},

@@ -182,7 +182,7 @@ func (n *nodeServer) Unfinished(ctx context.Context) (int, error) {
 
 // dial opens a client of the node with this index, modulo their number.
 func (n *nodeServer) dial(ctx context.Context, i int) (*client.Client, error) {
-	return client.Connect(ctx, client.Options{Nodes: []string{n.Nodes[i%len(n.Nodes)].Edge}, Name: "bench", Log: slog.New(slog.DiscardHandler)})
+	return client.Open(ctx, client.Options{Nodes: []string{n.Nodes[i%len(n.Nodes)].Edge}, Name: "bench", Log: slog.New(slog.DiscardHandler)})
 }
 
 func (n *nodeServer) Connect(ctx context.Context, connections int) (Producer, error) {
@@ -213,9 +213,9 @@ func (n *nodeServer) Work(ctx context.Context, slots int, run func(Job)) (func()
 		}
 		w := c.Worker()
 		w.Concurrency = max(1, slots/WorkerConns)
-		w.Handle(queuePlain, "", func(_ context.Context, a *client.Attempt) (any, error) {
+		w.Handle(queuePlain, "", func(_ context.Context, info *client.JobInfo) (any, error) {
 			var j Job
-			if err := a.Decode(&j); err != nil {
+			if err := info.Decode(&j); err != nil {
 				return nil, client.Permanent(err)
 			}
 			run(j)
@@ -238,7 +238,7 @@ type nodeProducer struct {
 func (p *nodeProducer) Enqueue(ctx context.Context, j Job) error {
 	c := p.clients[p.next.Add(1)%uint64(len(p.clients))]
 	for {
-		_, err := c.Enqueue(ctx, client.Job{Queue: queuePlain, Params: j})
+		_, err := c.Enqueue(ctx, client.Spec{Queue: queuePlain, Params: j})
 		refused, ok := errors.AsType[*client.Error](err)
 		if !ok || refused.RetryAfter == 0 {
 			return err

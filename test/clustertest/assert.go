@@ -268,7 +268,7 @@ func uncountCluster(t testing.TB) {
 func isOwn(stack string) bool {
 	contained := func(word string) bool { return strings.Contains(stack, word) }
 	return slices.ContainsFunc(ownStackMarkers, contained) && !slices.ContainsFunc(leakedByNATS, contained) &&
-		!contained("testing.tRunner") && !contained("testing.(*M).Run") // a test, or TestMain
+		!contained("testing.tRunner") && !contained("testing.(*M).Run") && !contained("main.main()") // a test, or TestMain
 }
 
 // stacks returns the stacks of all goroutines.

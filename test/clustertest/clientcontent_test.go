@@ -15,7 +15,7 @@ import (
 // frame, at any node.
 func clientContent(t *testing.T, cl *clustertest.Cluster) {
 	a, b := cl.Members[0].Node().Addresses(), cl.Members[1].Node().Addresses()
-	c, err := client.Connect(shortContext(t), client.Options{Nodes: []string{b.Overhop}, Name: t.Name()})
+	c, err := client.Open(shortContext(t), client.Options{Nodes: []string{b.Overhop}, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func clientContent(t *testing.T, cl *clustertest.Cluster) {
 	cl.Members[0].AddQueue(t, "content", 0)
 
 	for _, size := range []int{100, 9 << 20, 12 << 20} {
-		id, err := c.Enqueue(shortContext(t), client.Job{Queue: "content", Function: "demo#big", Params: map[string]int{"bytes": size}})
+		id, err := c.Enqueue(shortContext(t), client.Spec{Queue: "content", Function: "demo#big", Params: map[string]int{"bytes": size}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,8 +56,8 @@ func clientContent(t *testing.T, cl *clustertest.Cluster) {
 		t.Errorf("params: %d bytes of %d, %v", len(params.Text), len(large), err)
 	}
 	work := c.Worker()
-	work.Handle("content", "measure", func(_ context.Context, a *client.Attempt) (any, error) {
-		err := a.Decode(&params)
+	work.Handle("content", "measure", func(_ context.Context, info *client.JobInfo) (any, error) {
+		err := info.Decode(&params)
 		return len(params.Text), err
 	})
 	ctx, stop := context.WithCancel(t.Context())
@@ -70,7 +70,7 @@ func clientContent(t *testing.T, cl *clustertest.Cluster) {
 		}
 	}()
 	params.Text = ""
-	if _, err := c.SetJob(shortContext(t), "content:"+id, client.JobSettings{Now: true}); err != nil {
+	if _, err := c.Jobs().Set(shortContext(t), "content:"+id, client.JobSettings{Now: true}); err != nil {
 		t.Fatal(err)
 	}
 	var length int

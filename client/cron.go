@@ -1,0 +1,85 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"iter"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+)
+
+// Cron shows and changes cron entries.
+type Cron struct{ c *Client }
+
+// Cron returns the operations on cron entries.
+func (c *Client) Cron() Cron { return Cron{c} }
+
+// AddCron adds a cron entry whose ticks enqueue a job with these args and options. Queue and
+// Job of the request are set from them. A start or a key is no option of a cron entry.
+func AddCron[A Args](ctx context.Context, c *Client, request api.CronRequest, args A, options ...Option) (api.Cron, error) {
+	s := specOf(args, options)
+	if err := s.validate(); err != nil {
+		return api.Cron{}, err
+	}
+	if s.Key != "" || !s.RunAt.IsZero() {
+		return api.Cron{}, invalidJob("the job of a cron entry has neither a key nor a start")
+	}
+	r, err := s.apiRequest()
+	if err != nil {
+		return api.Cron{}, err
+	}
+	request.Queue = s.Queue
+	if request.Job, err = json.Marshal(r.Spec); err != nil {
+		return api.Cron{}, invalidJob("%w", err)
+	}
+	return c.Cron().Add(ctx, request)
+}
+
+// Add adds a cron entry. The error is [ErrConflict] if there is a different one of this
+// name, unless the request replaces it.
+func (cr Cron) Add(ctx context.Context, request api.CronRequest) (api.Cron, error) {
+	return operate[api.Cron](ctx, cr.c, "cron.add", request)
+}
+
+// Get returns a cron entry and the state of its last job.
+func (cr Cron) Get(ctx context.Context, name string) (api.CronDetail, error) {
+	return operate[api.CronDetail](ctx, cr.c, "cron.show", api.CronRequest{Name: name})
+}
+
+// List returns all cron entries by name. It reads one page after the other.
+func (cr Cron) List(ctx context.Context) iter.Seq2[api.Cron, error] {
+	return pages(func(after string) ([]api.Cron, string, error) {
+		page, err := operate[api.CronPage](ctx, cr.c, "cron.list", api.CronRequest{After: after})
+		if !page.More || len(page.Entries) == 0 {
+			return page.Entries, "", err
+		}
+		return page.Entries, page.Entries[len(page.Entries)-1].Name, err
+	})
+}
+
+// Pause stops the ticks of a cron entry.
+func (cr Cron) Pause(ctx context.Context, name string) (api.Cron, error) {
+	return operate[api.Cron](ctx, cr.c, "cron.pause", api.CronRequest{Name: name})
+}
+
+// Resume starts the ticks of a cron entry again.
+func (cr Cron) Resume(ctx context.Context, name string) (api.Cron, error) {
+	return operate[api.Cron](ctx, cr.c, "cron.resume", api.CronRequest{Name: name})
+}
+
+// Run enqueues the job of a cron entry now, and returns the job's id.
+func (cr Cron) Run(ctx context.Context, name string) (id string, err error) {
+	request := api.CronRequest{Name: name, NewID: "auto-" + rand.Text()} // a repeated request makes one job
+	reply, err := operate[api.EnqueueReply](ctx, cr.c, "cron.run", request)
+	if err != nil {
+		return "", err
+	}
+	return reply.Queue + ":" + reply.ID.String(), nil
+}
+
+// Remove removes a cron entry.
+func (cr Cron) Remove(ctx context.Context, name string) error {
+	_, err := operate[api.Removed](ctx, cr.c, "cron.remove", api.CronRequest{Name: name})
+	return err
+}

@@ -1,0 +1,105 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Permanent wraps an error so that the job fails without another attempt.
+func Permanent(err error) error { return &failure{err: err, final: true} }
+
+// RetryAfter returns an error that fails the attempt and starts the next one after d. Wrap
+// it to say why:
+//
+//	return nil, fmt.Errorf("the server is busy: %w", client.RetryAfter(time.Minute))
+func RetryAfter(d time.Duration) error {
+	return &failure{err: fmt.Errorf("retry after %s", d), retryAfter: &d}
+}
+
+// Snooze returns an error that gives the attempt back, which does not count, and starts
+// another one after d, at most ten years. Wrap it to say why. Nodes of older releases count
+// the attempt as failed.
+func Snooze(d time.Duration) error {
+	return &failure{err: fmt.Errorf("snooze for %s", d), snooze: &d}
+}
+
+// Coded wraps an error so that the job's error has a code and details for programs. The
+// details are encoded like a result; nil means none. It may be combined with the others.
+func Coded(err error, code string, details any) error {
+	return &failure{err: err, code: code, details: details}
+}
+
+// failure is a handler's error, what is to happen to the job, and what describes the error
+// to programs.
+type failure struct {
+	err        error
+	final      bool           // no further attempt
+	retryAfter *time.Duration // nil: the retry policy decides
+	snooze     *time.Duration // nil: the attempt has failed
+	code       string
+	details    any
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// protocolError converts an error that is or wraps what [Permanent] and the other functions
+// return to the protocol's; of two that contradict each other, the outermost counts. It
+// returns any other error unchanged. Details that cannot be encoded are replaced by the
+// reason.
+func protocolError(err error) error {
+	f, ok := errors.AsType[*failure](err)
+	if !ok {
+		return err
+	}
+	sent := &overhop.FailError{Message: err.Error()}
+	for ; ok; f, ok = errors.AsType[*failure](f.err) {
+		if sent.RetryAfter == nil && sent.Snooze == nil && !sent.Final {
+			sent.RetryAfter, sent.Snooze, sent.Final = f.retryAfter, f.snooze, f.final
+		}
+		sent.Code = cmp.Or(sent.Code, f.code)
+		if f.details == nil || sent.Details != nil {
+			continue
+		}
+		details, err := overhop.Marshal(f.details)
+		if err != nil {
+			details, _ = overhop.Marshal("details cannot be encoded: " + err.Error())
+		}
+		sent.Details = details
+	}
+	return sent
+}
+
+// Reasons why a handler must stop, for errors.Is with the cause of its context.
+var (
+	ErrCancelled = errors.New("the job was cancelled")
+	ErrDeadline  = errors.New("the deadline of the attempt has passed")
+	ErrLeaseLost = errors.New("the lease is lost: the job may run elsewhere, and the outcome no longer counts")
+	ErrStopping  = errors.New("the worker stops")
+)
+
+// StopReason returns why the context of a handler has ended: [ErrCancelled], [ErrDeadline],
+// [ErrLeaseLost] or [ErrStopping]. It returns nil while the handler may go on, and the
+// cause of ctx if that is another one.
+func StopReason(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	stop, ok := errors.AsType[*overhop.StopError](cause)
+	if !ok {
+		return cause
+	}
+	switch stop.Reason {
+	case overhop.StopDeadline:
+		return ErrDeadline
+	case overhop.StopWorker, string(job.RecallShutdown):
+		return ErrStopping
+	case string(job.RecallCancelled), string(job.RecallQueueGone):
+		return ErrCancelled
+	}
+	return ErrLeaseLost
+}

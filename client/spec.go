@@ -1,0 +1,196 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+)
+
+// Spec is a job to enqueue. Queue is required; every other field may be left zero. Use
+// [Enqueue] for jobs whose params have a type of their own.
+type Spec struct {
+	// Queue is the queue that workers subscribe to.
+	Queue string
+	// Function selects the handler: a name of the worker's choice, or
+	// "runner#handler" for a handler of an RRQ runner.
+	Function string
+	// Params are the handler's input. Structs travel as maps, with the names of
+	// their json tags; integers are exact and []byte is binary. Params with a fraction,
+	// or an integer beyond int64, must be a struct or map and have no []byte.
+	Params any
+	// Key makes the enqueue idempotent: up to 128 bytes, unique in the queue. For some
+	// minutes, that of a job which was removed is refused: DUPLICATE_OF_REMOVED.
+	Key string
+	// RunAt is the earliest start; the zero time means now.
+	RunAt time.Time
+	// Priority is 0 to 9, 9 starts first; nil means 5.
+	Priority *int
+	// MaxAttempts is how often the job may be tried; 0 means the cluster's default.
+	MaxAttempts int
+	// Timeout ends an attempt that takes longer; 0 means the cluster's default.
+	Timeout time.Duration
+	// RetryOnTimeout is whether an attempt that exceeds its timeout is retried like one
+	// that fails; nil means as the queue has it, which by default is false.
+	RetryOnTimeout *bool
+	// RetryInterval is the delay after each failed attempt; 0 means one that increases.
+	RetryInterval time.Duration
+
+	// UniqueKey makes no job while another one holds this key: [ErrConflict], and
+	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL, 0 for six
+	// hours, or until UniqueUntil, its "start" or "end".
+	UniqueKey   string
+	UniqueTTL   time.Duration
+	UniqueUntil string
+	// ExistingOnConflict returns the id of the job that holds UniqueKey, without an error.
+	ExistingOnConflict bool
+	// RateLimitKey makes no job while another one holds this key: [ErrRateLimited]. The
+	// job holds it for the time RateLimit.
+	RateLimitKey string
+	RateLimit    time.Duration
+	// DebounceKey replaces a job with this key that has not started, under that job's id.
+	// The job starts after the time Debounce, unless it is replaced.
+	DebounceKey string
+	Debounce    time.Duration
+
+	// Trace carries a trace context, for example traceparent, to the handler.
+	Trace map[string]string
+}
+
+// ErrInvalidJob is wrapped by the errors of jobs that cannot be sent.
+var ErrInvalidJob = errors.New("invalid job")
+
+func invalidJob(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalidJob}, args...)...)
+}
+
+// validate returns an error that wraps [ErrInvalidJob] if a field is invalid.
+func (s *Spec) validate() error {
+	switch {
+	case s.Queue == "":
+		return invalidJob("Queue is empty")
+	case s.MaxAttempts < 0:
+		return invalidJob("MaxAttempts is %d", s.MaxAttempts)
+	case s.Priority != nil && (*s.Priority < 0 || *s.Priority > 9):
+		return invalidJob("Priority is %d; it is 0 to 9", *s.Priority)
+	case s.UniqueKey == "" && (s.UniqueTTL != 0 || s.UniqueUntil != ""):
+		return invalidJob("UniqueTTL and UniqueUntil need UniqueKey")
+	case (s.RateLimitKey == "") != (s.RateLimit == 0):
+		return invalidJob("RateLimitKey and RateLimit need each other")
+	case (s.DebounceKey == "") != (s.Debounce == 0):
+		return invalidJob("DebounceKey and Debounce need each other")
+	}
+	for _, d := range [...]struct {
+		name  string
+		value time.Duration
+	}{
+		{"Timeout", s.Timeout}, {"RetryInterval", s.RetryInterval}, {"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce},
+	} {
+		if d.value != 0 && d.value < time.Millisecond {
+			return invalidJob("%s is %s; it is at least 1ms if it is set", d.name, d.value)
+		}
+	}
+	return nil
+}
+
+// message returns the job, which is valid, as a request of the protocol. The error wraps
+// [ErrInvalidJob].
+func (s *Spec) message() (overhop.Enqueue, error) {
+	request := overhop.Enqueue{
+		Queue: s.Queue, Function: s.Function, Key: s.Key, At: s.RunAt, MaxAttempts: int64(s.MaxAttempts),
+		Timeout: s.Timeout.Milliseconds(), RetryOnTimeout: s.RetryOnTimeout, RetryInterval: s.RetryInterval.Milliseconds(), Trace: s.Trace,
+		UniqueKey: unlessZero(s.UniqueKey), UniqueTTL: unlessZero(s.UniqueTTL.Milliseconds()), UniqueUntil: unlessZero(s.UniqueUntil),
+		RateLimitKey: unlessZero(s.RateLimitKey), RateLimit: unlessZero(s.RateLimit.Milliseconds()),
+		DebounceKey: unlessZero(s.DebounceKey), Debounce: unlessZero(s.Debounce.Milliseconds()),
+	}
+	if s.Priority != nil {
+		request.Priority = new(int64(*s.Priority))
+	}
+	if s.Params != nil {
+		payload, err := overhop.Marshal(s.Params)
+		if err != nil {
+			return overhop.Enqueue{}, invalidJob("Params: %w", err)
+		}
+		if payload.HasNumber() && payload.Kind() != overhop.KindMap {
+			return overhop.Enqueue{}, invalidJob("Params have fractions, or integers beyond int64, outside a struct or map")
+		}
+		request.Payload = payload
+	}
+	return request, nil
+}
+
+// unlessZero returns a pointer to v, or nil if v is the zero value.
+func unlessZero[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// Option changes the [Spec] of a job that [Enqueue] and its like send.
+type Option func(*Spec)
+
+// Queue names the queue of a job; see [Args] for the default.
+func Queue(name string) Option { return func(s *Spec) { s.Queue = name } }
+
+// Key makes the enqueue idempotent: see [Spec.Key].
+func Key(key string) Option { return func(s *Spec) { s.Key = key } }
+
+// Delay lets a job start no earlier than after d, by the clock of this program.
+func Delay(d time.Duration) Option { return RunAt(time.Now().Add(d)) }
+
+// RunAt lets a job start no earlier than at t.
+func RunAt(t time.Time) Option { return func(s *Spec) { s.RunAt = t } }
+
+// Priority sets the priority of a job, 0 to 9: 9 starts first. The default is 5.
+func Priority(n int) Option { return func(s *Spec) { s.Priority = &n } }
+
+// MaxAttempts sets how often a job may be tried.
+func MaxAttempts(n int) Option { return func(s *Spec) { s.MaxAttempts = n } }
+
+// Timeout ends an attempt that takes longer than d.
+func Timeout(d time.Duration) Option { return func(s *Spec) { s.Timeout = d } }
+
+// RetryOnTimeout sets whether an attempt that exceeds its timeout is retried.
+func RetryOnTimeout(retry bool) Option { return func(s *Spec) { s.RetryOnTimeout = &retry } }
+
+// RetryEvery sets a fixed delay after each failed attempt, in place of one that increases.
+func RetryEvery(d time.Duration) Option { return func(s *Spec) { s.RetryInterval = d } }
+
+// Unique makes no job while another one holds this key, for ttl: see [Spec.UniqueKey].
+func Unique(key string, ttl time.Duration) Option {
+	return func(s *Spec) { s.UniqueKey, s.UniqueTTL = key, ttl }
+}
+
+// UniqueUntil is like [Unique] for a job that holds the key until its "start" or its "end".
+func UniqueUntil(key, event string) Option {
+	return func(s *Spec) { s.UniqueKey, s.UniqueUntil = key, event }
+}
+
+// A ConflictPolicy decides what happens to a job whose unique key another one holds.
+type ConflictPolicy bool
+
+const (
+	Refuse      ConflictPolicy = false // the error is [ErrConflict]; the default
+	UseExisting ConflictPolicy = true  // the id is that of the other job
+)
+
+// OnConflict sets what happens if another job holds the job's unique key.
+func OnConflict(p ConflictPolicy) Option { return func(s *Spec) { s.ExistingOnConflict = bool(p) } }
+
+// RateLimit makes no job while another one holds this key, which it does for d: see
+// [Spec.RateLimitKey].
+func RateLimit(key string, d time.Duration) Option {
+	return func(s *Spec) { s.RateLimitKey, s.RateLimit = key, d }
+}
+
+// Debounce replaces a job with this key that has not started, and starts d later: see
+// [Spec.DebounceKey].
+func Debounce(key string, d time.Duration) Option {
+	return func(s *Spec) { s.DebounceKey, s.Debounce = key, d }
+}
+
+// Trace carries a trace context to the handler.
+func Trace(context map[string]string) Option { return func(s *Spec) { s.Trace = context } }

@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+	"sync"
+)
+
+// Args are the params of a job, of a type of their own. Kind returns the function that the
+// job names, such as "send_mail"; it must not depend on the value. A type with a method
+//
+//	Queue() string
+//
+// names the queue of its jobs; that of other types is "default", unless the job has the
+// option [Queue].
+type Args interface{ Kind() string }
+
+// DefaultQueue is the queue of jobs whose args name none.
+const DefaultQueue = "default"
+
+// specOf returns the job with these args and options.
+func specOf(args Args, options []Option) Spec {
+	s := Spec{Queue: queueOf(args), Function: args.Kind(), Params: args}
+	for _, set := range options {
+		set(&s)
+	}
+	return s
+}
+
+// queueOf returns the queue of jobs with these args.
+func queueOf(args Args) string {
+	if named, ok := args.(interface{ Queue() string }); ok {
+		return named.Queue()
+	}
+	return DefaultQueue
+}
+
+// Enqueue enqueues a job and returns its id once it is accepted, as [Client.Enqueue] does.
+func Enqueue[A Args](ctx context.Context, c *Client, args A, options ...Option) (id string, err error) {
+	return c.Enqueue(ctx, specOf(args, options))
+}
+
+// Enqueued is the answer to one job of [EnqueueMany].
+type Enqueued struct {
+	ID  string
+	Err error // as of [Client.Enqueue]; nil means that the job is accepted
+}
+
+// concurrentEnqueues is how many jobs of one call of EnqueueMany are sent before the first
+// is answered. A node reads no further after 1024 requests of a connection.
+const concurrentEnqueues = 512
+
+// EnqueueMany enqueues any number of jobs with the same options, over one connection and
+// without waiting for one before the next. It returns one answer for each, in order. Jobs
+// need keys of their own if the call may be repeated: see [Client.EnqueueMany].
+func EnqueueMany[A Args](ctx context.Context, c *Client, args []A, options ...Option) []Enqueued {
+	specs := make([]Spec, len(args))
+	for i, a := range args {
+		specs[i] = specOf(a, options)
+	}
+	return c.EnqueueMany(ctx, specs)
+}
+
+// EnqueueMany enqueues jobs, and returns one answer for each, in order. They need not be of
+// one queue. With a [Spec.Key] each, the call may be repeated until all are accepted.
+func (c *Client) EnqueueMany(ctx context.Context, specs []Spec) []Enqueued {
+	answers := make([]Enqueued, len(specs))
+	next := make(chan int)
+	var senders sync.WaitGroup
+	for range min(concurrentEnqueues, len(specs)) {
+		senders.Go(func() {
+			for i := range next {
+				answers[i].ID, answers[i].Err = c.Enqueue(ctx, specs[i])
+			}
+		})
+	}
+	for i := range specs {
+		next <- i
+	}
+	close(next)
+	senders.Wait()
+	return answers
+}
+
+// Await blocks until a job has ended, and returns its result as an R. The errors are those
+// of [Client.Wait] and [Result.Decode].
+func Await[R any](ctx context.Context, c *Client, id string) (R, error) {
+	var decoded R
+	result, err := c.Wait(ctx, id)
+	if err == nil {
+		err = result.Decode(&decoded)
+	}
+	return decoded, err
+}
+
+// Call enqueues a job and waits for its result: [Enqueue], then [Await]. If ctx ends first,
+// the job keeps running.
+func Call[R any, A Args](ctx context.Context, c *Client, args A, options ...Option) (R, error) {
+	id, err := Enqueue(ctx, c, args, options...)
+	if err != nil {
+		var none R
+		return none, err
+	}
+	return Await[R](ctx, c, id)
+}
