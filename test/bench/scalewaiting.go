@@ -202,15 +202,17 @@ func (b *bench) whileCopied(t *task, cl *benchCluster) (r round, longest time.Du
 	var added atomic.Int64
 	r = cl.overhop(t, queuePlain, enqueued(queuePlain), true, func(t *task, l *load) {
 		ctx, stop := context.WithCancel(t)
-		defer copying.Wait()
-		defer stop()
+		defer func() {
+			stop()
+			copying.Wait()
+			cl.parked += int(added.Load())
+		}()
 		for i, n := range cl.Nodes {
 			copying.Go(func() { longests[i], faults[i] = copyAgain(ctx, n, &added) })
 		}
 		b.open(scaleRate)(t, l)
 	})
 	must.Do(errors.Join(faults...))
-	cl.parked += int(added.Load())
 	for _, d := range longests {
 		longest = max(longest, d)
 	}

@@ -1,16 +1,11 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +14,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/must"
-	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
 // workerPlan is the number of workers of a queue, spread over the nodes, and the credits
@@ -236,56 +230,6 @@ func closeWires(wires []*wire) {
 			w.nc.Close()
 		}
 	}
-}
-
-// footprint is the resource usage of a node's process.
-type footprint struct {
-	resident int64 // resident memory in bytes
-	inUse    int64 // bytes of Go's heap and stacks in use after a collection
-	files    int   // open descriptors
-}
-
-// perWorker returns the growth since before, divided by n workers.
-func (f footprint) perWorker(before footprint, n int) (residentKiB, inUseKiB, files float64) {
-	per := func(grown int64) float64 { return float64(grown) / float64(n) }
-	return per(f.resident-before.resident) / 1024, per(f.inUse-before.inUse) / 1024, per(int64(f.files - before.files))
-}
-
-// footprintOf triggers a garbage collection in a node and reads its footprint.
-func footprintOf(t *task, n *procs.Node) (f footprint) {
-	request := must.Get(http.NewRequestWithContext(t, http.MethodGet, "http://"+n.Profile+"/debug/pprof/heap?gc=1&debug=1", nil))
-	answer := must.Get(http.DefaultClient.Do(request))
-	defer answer.Body.Close()
-	f.inUse = must.Get(readInUse(answer.Body))
-	http.DefaultClient.CloseIdleConnections()
-	p := procstat.PID(n.PID())
-	f.resident, f.files = p.Memory(), p.Descriptors()
-	return f
-}
-
-// readInUse adds up heap and stacks from the text form of Go's heap profile, which
-// ends with lines such as "# HeapInuse = 123" and "# Stack = 45 / 67".
-func readInUse(profile io.Reader) (sum int64, err error) {
-	found := 0
-	lines := bufio.NewScanner(profile)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		name, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "# "), " = ")
-		if !ok || name != "HeapInuse" && name != "Stack" {
-			continue
-		}
-		value, _, _ = strings.Cut(value, " ")
-		bytes, err := strconv.ParseInt(value, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += bytes
-		found++
-	}
-	if found != 2 && lines.Err() == nil {
-		return 0, errors.New("the profile has no HeapInuse or no Stack")
-	}
-	return sum, lines.Err()
 }
 
 // idleCost is the cost of one idle worker for its node.
