@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -277,6 +278,7 @@ func (c *Client) writeLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		runtime.Gosched() // other goroutines may add requests, such as the outcome of a job that was just acknowledged
 		batch = c.requests.take(batch)
 		for part := range slices.Chunk(batch, maxWrite) {
 			c.nc.SetWriteDeadline(time.Now().Add(writeTimeout))

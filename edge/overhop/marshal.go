@@ -1,7 +1,6 @@
 package overhop
 
 import (
-	"cmp"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -279,96 +278,23 @@ func keyText(key reflect.Value) (string, error) {
 // structValue appends a struct as a map, without the fields that its tags omit
 // and those of nil embedded pointers.
 func (m *marshaler) structValue(v reflect.Value, levels int) error {
-	fields := slices.DeleteFunc(fieldsOf(v.Type()), func(f field) bool {
-		value, err := v.FieldByIndexErr(f.index)
-		isInNilPointer := err != nil
-		return isInNilPointer || f.omits(value)
-	})
-	m.out = AppendMap(m.out, len(fields))
-	for _, f := range fields {
-		if err := m.namedElement(f.name, v.FieldByIndex(f.index), levels); err != nil {
+	type member struct {
+		name  string
+		value reflect.Value
+	}
+	all := fieldsOf(v.Type())
+	members := make([]member, 0, len(all))
+	for i := range all {
+		value, err := v.FieldByIndexErr(all[i].index) // an error: it is in a nil embedded pointer
+		if err == nil && !all[i].omits(value) {
+			members = append(members, member{all[i].name, value})
+		}
+	}
+	m.out = AppendMap(m.out, len(members))
+	for _, f := range members {
+		if err := m.namedElement(f.name, f.value, levels); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// field is a field of a struct as encoded.
-type field struct {
-	name      string
-	index     []int
-	omitEmpty bool
-	omitZero  bool
-}
-
-// fieldsOf returns the encoded fields of a struct type, sorted by name. Of two
-// fields with the same name the less nested one is kept; of two at the same
-// level, neither.
-func fieldsOf(t reflect.Type) []field {
-	var fields []field
-	for _, f := range reflect.VisibleFields(t) {
-		tag := f.Tag.Get("json")
-		name, options, _ := strings.Cut(tag, ",")
-		isMerged := name == "" && f.Anonymous && isEmbedded(f.Type)
-		if tag == "-" || !f.IsExported() || isMerged || inNamedEmbed(t, f.Index) {
-			continue
-		}
-		optionList := strings.Split(options, ",")
-		fields = append(fields, field{
-			name: cmp.Or(name, f.Name), index: f.Index,
-			omitEmpty: slices.Contains(optionList, "omitempty"), omitZero: slices.Contains(optionList, "omitzero"),
-		})
-	}
-
-	slices.SortStableFunc(fields, func(a, b field) int {
-		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(len(a.index), len(b.index)))
-	})
-	var kept []field
-	for i, f := range fields {
-		isHidden := i > 0 && fields[i-1].name == f.name
-		isAmbiguous := i+1 < len(fields) && fields[i+1].name == f.name && len(fields[i+1].index) == len(f.index)
-		if !isHidden && !isAmbiguous {
-			kept = append(kept, f)
-		}
-	}
-	return kept
-}
-
-// isEmbedded reports whether the fields of an embedded type are merged into the
-// outer struct.
-func isEmbedded(t reflect.Type) bool {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return t.Kind() == reflect.Struct && t != timeType
-}
-
-// inNamedEmbed reports whether the field of t with the given index belongs to an
-// embedded struct that is encoded as a field itself.
-func inNamedEmbed(t reflect.Type, index []int) bool {
-	for n := 1; n < len(index); n++ {
-		outer := t.FieldByIndex(index[:n])
-		name, _, _ := strings.Cut(outer.Tag.Get("json"), ",")
-		if name != "" || !isEmbedded(outer.Type) {
-			return true
-		}
-	}
-	return false
-}
-
-// omits reports whether the field is left out of the encoding if v is its value.
-func (f *field) omits(v reflect.Value) bool {
-	if f.omitZero && v.IsZero() {
-		return true
-	}
-	if !f.omitEmpty {
-		return false
-	}
-	switch v.Kind() {
-	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
-		return v.Len() == 0
-	case reflect.Struct:
-		return false
-	}
-	return v.IsZero()
 }
