@@ -222,7 +222,9 @@ func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
 // FromJSON returns one JSON value for [Unmarshal]. Unlike with [AppendFromJSON], numbers
 // that are not integers in the range of int64 remain numbers, so it may not be sent in a
 // frame as it is.
-func FromJSON(text []byte) (Raw, error) { return appendFromJSON(nil, text, payloadDepth, true) }
+func FromJSON(text []byte) (Raw, error) {
+	return appendFromJSON(make([]byte, 0, len(text)), text, payloadDepth, true)
+}
 
 // appendFromJSON is AppendFromJSON. With keepNumbers, numbers that are not integers in the
 // range of int64 do not become text.

@@ -44,7 +44,7 @@ func (e *ValueError) Error() string {
 // value that contains one as JSON, which cannot contain binary. Every other type, and
 // floats that are not finite, are errors. The error is a [*ValueError].
 func Marshal(v any) (Raw, error) {
-	m := marshaler{}
+	m := marshaler{out: make([]byte, 0, 128)}
 	if err := m.value(reflect.ValueOf(v), payloadDepth); err != nil {
 		return nil, err
 	}

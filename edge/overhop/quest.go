@@ -169,8 +169,12 @@ func ParseQuest(payload Raw) (Quest, error) {
 		name, _ := key.Text()
 		q.Omitted = q.Omitted || string(name) == questPayload
 	}
-	if text := r.jsonOf("job_payload" + JSONSuffix); text != nil && r.err == nil {
-		q.Payload, _ = FromJSON(text) // jsonOf has returned its error
+	if name := questPayload + JSONSuffix; !r.isAbsent(name) {
+		payload, err := FromJSON(r.bin(name))
+		if err != nil {
+			r.fail("%s: %v", name, err)
+		}
+		q.Payload = payload
 	}
 	if token := r.bin("tok"); len(token) == TokenLen {
 		q.Token = [TokenLen]byte(token)
