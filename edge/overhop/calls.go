@@ -32,19 +32,6 @@ func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err erro
 	return c.callForText(ctx, TAddQueue, Fields{"name": q.Name, "config": config}.Raw(), "qid")
 }
 
-// SetQueue changes settings of a queue.
-func (c *Client) SetQueue(ctx context.Context, s SetQueue) error {
-	config := Fields{}
-	if s.Limit != nil {
-		config["concurrency_limit"] = nil
-		setUnlessZero(config, "concurrency_limit", *s.Limit)
-	}
-	setIfGiven(config, "allow_job_overrides", s.AllowOverrides)
-	setIfGiven(config, "retry_on_timeout", s.RetryOnTimeout)
-	_, err := c.Call(ctx, TSetQueue, Fields{"q": s.Queue, "config": config}.Raw())
-	return err
-}
-
 // Enqueue submits a job and returns its id once the job is accepted.
 func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
 	return c.callForText(ctx, TEnqueue, e.append(nil, c), "jid")
@@ -101,20 +88,6 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	setIfGiven(p, "debounce_key", e.DebounceKey)
 	setIfGiven(p, "debounce_ms", e.Debounce)
 	return p.append(b)
-}
-
-// SetJob changes a waiting or delayed job and returns its state.
-func (c *Client) SetJob(ctx context.Context, s SetJob) (state string, err error) {
-	p := Fields{"jid": s.JID}
-	setIfGiven(p, "priority", s.Priority)
-	if s.At != nil {
-		p["scheduled_at"] = *s.At
-	}
-	if s.Delay != nil {
-		p["delay_ms"] = wireDelay(*s.Delay)
-	}
-	answer, err := c.Call(ctx, TSetJob, p.Raw())
-	return answer.getText("status"), err
 }
 
 // Job returns a job's record, or an empty map if the job is unknown.
