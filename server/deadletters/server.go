@@ -29,7 +29,7 @@ type Server struct {
 
 // Config is what a [Server] uses. All fields are required.
 type Config struct {
-	Reader      *streams.Reader
+	Reader      Reader
 	Remove      func(ctx context.Context, number uint64) error // removes a dead letter from the stream
 	View        func(func(*ledger.Ledger))                     // reads the local ledger
 	Authority   *authority.Client
@@ -37,6 +37,14 @@ type Config struct {
 	Retrier     *jobview.Retrier
 	Intake      *intake.Intake
 	MaxAttempts uint32 // of a job that sets none
+}
+
+// Reader reads the stream of dead letters, as [streams.Reader].
+type Reader interface {
+	LastDeadLetter(ctx context.Context) (uint64, error)
+	DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(streams.Batch) bool) error
+	DeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
+	LoadRecordBody(ctx context.Context, record []byte) ([]byte, error)
 }
 
 // New returns a server.

@@ -23,7 +23,7 @@ import (
 type Viewer struct {
 	Ledger      Ledger
 	Waiters     *ledgerwait.Waiters
-	Reader      *streams.Reader
+	Reader      Reader
 	Lanes       func() int                                                  // returns the number of lanes
 	Record      func(context.Context, job.Position, job.ID) ([]byte, error) // reads the record of a job at a position; it contains the body or refers to it
 	ReadBarrier func(context.Context) error                                 // waits until the local ledger is current
@@ -38,6 +38,17 @@ type Viewer struct {
 type Ledger interface {
 	View(func(*ledger.Ledger))
 	Copy() *ledger.Ledger
+}
+
+// Reader reads what the ledger does not have, as [streams.Reader].
+type Reader interface {
+	LastSeq(ctx context.Context, lane uint8) (uint64, error)
+	LoadRecordBody(ctx context.Context, record []byte) ([]byte, error)
+	LoadBlob(ctx context.Context, store streams.BlobStore, blob job.Blob) ([]byte, error)
+	LoadBlobRange(ctx context.Context, store streams.BlobStore, blob job.Blob, offset, size int64) ([]byte, error)
+	ReadBatch(ctx context.Context, stream string, seq uint64) (streams.Batch, error)
+	FindBatch(ctx context.Context, stream string, number uint64) (streams.Batch, error)
+	NumberedDeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
 }
 
 // Locate returns the id of the job that a text names, see [find]. Before it returns that
