@@ -1,242 +1,161 @@
-package lean
+package memyard
 
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"sync"
-	"time"
+	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
-	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-var errNoMember = errors.New("no such member")
-
-// start starts the member's agent and workers, which run until ctx ends.
-func (m *member) start(ctx context.Context) {
-	m.incarnation++
-	m.agent = agent.New(agent.Config{
-		Node: m.name, Incarnation: m.incarnation, Runners: []string{Runner}, DrainTimeout: time.Millisecond, StopTimeout: time.Millisecond,
-	}, transport{m}, slog.New(slog.DiscardHandler))
-	m.assigned = make(chan func(), 4096)
-	m.targets = nil
-	group := &m.yard.group
-	for _, k := range []job.Kind{job.Overhop, job.RRQ} {
-		t := &target{member: m, kind: k, free: map[[2]string]int{}, wake: make(chan struct{}, 1)}
-		m.targets = append(m.targets, t)
-		m.agent.AddTarget(t)
-		group.Go(func() { t.run(ctx) })
+// peer returns the running member with a name, as m reaches it; nil if either does not run.
+func (m *Member) peer(name string) *Member {
+	if !m.Running() {
+		return nil
 	}
-	for _, o := range m.yard.Offers(m.name) {
-		m.targets[o.Kind-1].release(o.Key, o.Worker, o.Free)
+	return m.yard.member(name)
+}
+
+// post has the member call do after what was posted before. A member that stops may drop
+// do, or what was posted before.
+func (m *Member) post(do func()) {
+	select {
+	case m.inbox <- do:
+	case <-m.ctx.Done():
 	}
-	a := m.agent
-	group.Go(func() { _ = a.Run(ctx) })
-	assigned := m.assigned
-	group.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case do := <-assigned:
-				do()
-			}
-		}
-	})
-}
-
-// stop ends the part that a replaced member has in the session: it drains.
-func (m *member) stop() { m.agent.Drain() }
-
-// Runner is the name of the RRQ runner of all members.
-const Runner = "rr"
-
-// target runs the jobs of one kind, each for a millisecond. It implements agent.Target.
-type target struct {
-	*member
-	kind job.Kind
-	wake chan struct{} // buffer of one: started is not empty
-
-	mu      sync.Mutex
-	free    map[[2]string]int // by key and worker
-	started []finished
-}
-
-// finished is an attempt that has run.
-type finished struct {
-	key, worker string
-	outcome     job.Outcome
-}
-
-// Kind implements agent.Target.
-func (t *target) Kind() job.Kind { return t.kind }
-
-// Start implements agent.Target.
-func (t *target) Start(a job.Assignment, spec job.Spec) bool {
-	if !t.take(a.Key, a.Worker) {
-		return false
-	}
-	o := t.yard.Work(&a, &spec)
-	o.Job, o.N, o.Started = a.Job, a.N, true
-	t.mu.Lock()
-	t.started = append(t.started, finished{a.Key, a.Worker, o})
-	t.mu.Unlock()
-	wakeup.Send(t.wake)
-	return true
-}
-
-// Stop implements agent.Target. The work ends by itself.
-func (t *target) Stop(job.Recall) {}
-
-// run reports the attempts that have run until ctx ends.
-func (t *target) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.wake:
-			time.Sleep(time.Millisecond)
-			t.mu.Lock()
-			started := t.started
-			t.started = nil
-			t.mu.Unlock()
-			for i := range started {
-				f := &started[i]
-				t.agent.Report(f.outcome, nil)
-				t.release(f.key, f.worker, 1)
-			}
-		}
-	}
-}
-
-func (t *target) take(key, worker string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	slot := [2]string{key, worker}
-	if t.free[slot] == 0 {
-		return false
-	}
-	t.free[slot]--
-	t.agent.Offer(job.Offer{Kind: t.kind, Key: key, Worker: worker, Free: t.free[slot]})
-	return true
-}
-
-func (t *target) release(key, worker string, n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	slot := [2]string{key, worker}
-	t.free[slot] += n
-	t.agent.Offer(job.Offer{Kind: t.kind, Key: key, Worker: worker, Free: t.free[slot]})
-}
-
-// member returns the member with a name, or nil.
-func (y *Yard) member(name string) *member {
-	y.raft.mu.Lock()
-	defer y.raft.mu.Unlock()
-	for _, m := range y.members {
-		if m.name == name {
-			return m
-		}
-	}
-	return nil
 }
 
 // fleetView implements scheduler.Fleet.
-type fleetView struct{ *member }
+type fleetView struct{ *Member }
 
 // Assign implements scheduler.Fleet.
 func (v fleetView) Assign(to string, b job.AssignmentBatch, done func([]job.Answer, error)) {
-	dst := v.yard.member(to)
+	dst := v.peer(to)
 	if dst == nil {
-		v.yard.group.Go(func() { done(nil, errNoMember) })
+		v.loops.Go(func() { done(nil, unreachableError(to)) })
 		return
 	}
-	dst.post(func() { done(dst.agent.Assign(b), nil) })
+	dst.post(func() { done(dst.Agent.Assign(b), nil) })
 }
 
 // Recall implements scheduler.Fleet.
 func (v fleetView) Recall(to string, r job.Recall) {
-	if dst := v.yard.member(to); dst != nil {
-		dst.post(func() { dst.agent.Recall(r) })
+	if dst := v.peer(to); dst != nil {
+		dst.post(func() { dst.Agent.Recall(r) })
 	}
 }
 
-// post has the member call do after what was posted before. At the end of a session, do
-// may be dropped.
-func (m *member) post(do func()) {
+func unreachableError(node string) error {
+	return fmt.Errorf("%s does not run: %w", node, cluster.ErrNodeUnreachable)
+}
+
+// errCutOff means that a member stopped while it handled a request.
+var errCutOff = errors.New("the member was stopped before it answered")
+
+// Request sends a request to another member and returns its answer. It must be called from
+// a goroutine of the member.
+func (m *Member) Request(ctx context.Context, to, verb string, payload []byte) ([]byte, error) {
+	dst := m.peer(to)
+	if dst == nil {
+		return nil, unreachableError(to)
+	}
+	handle := dst.Handlers[verb]
+	if handle == nil {
+		return nil, fmt.Errorf("%s has no handler of %s", to, verb)
+	}
+	type answer struct {
+		data []byte
+		err  error
+	}
+	answered := make(chan answer, 1)
+	handleCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m.loops.Go(func() {
+		data, err := handle(handleCtx, payload)
+		answered <- answer{data, err}
+	})
 	select {
-	case m.assigned <- do:
-	case <-m.yard.ctx.Done():
+	case a := <-answered:
+		return a.data, a.err
+	case <-dst.ctx.Done():
+		return nil, fmt.Errorf("%s: %w", to, errCutOff)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Notify sends records that were just stored to the authority, so that it need not read
+// them.
+func (m *Member) Notify(records []job.Record) {
+	if owner, known := m.Watch.Known(); known {
+		if dst := m.peer(owner); dst != nil {
+			dst.Scheduler.ReceiveRecords(records)
+		}
 	}
 }
 
 // transport implements agent.Transport.
-type transport struct{ *member }
+type transport struct{ *Member }
 
 // Authority implements agent.Transport.
-func (t transport) Authority() (string, uint64, bool) {
-	w := &t.authority
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.owner, w.epoch, w.owner != ""
-}
+func (t transport) Authority() (string, uint64, bool) { return t.Watch.Current() }
 
 // AuthorityChanged implements agent.Transport.
-func (t transport) AuthorityChanged() <-chan struct{} {
-	t.authority.mu.Lock()
-	defer t.authority.mu.Unlock()
-	return t.authority.next
-}
+func (t transport) AuthorityChanged() <-chan struct{} { return t.Watch.Changed() }
 
 // Report implements agent.Transport.
 func (t transport) Report(ctx context.Context, to string, r job.Report) (job.ReportAck, error) {
-	return request(ctx, t.yard.member(to), func(s *scheduler.Scheduler, reply func(job.ReportAck)) error { return s.Report(r, reply) })
+	return ask(ctx, t.Member, to, func(s *scheduler.Scheduler, reply func(job.ReportAck)) error { return s.Report(r, reply) })
 }
 
 // Heartbeat implements agent.Transport.
 func (t transport) Heartbeat(ctx context.Context, to string, b job.Heartbeat) (job.HeartbeatAck, error) {
-	return request(ctx, t.yard.member(to), func(s *scheduler.Scheduler, reply func(job.HeartbeatAck)) error { return s.Heartbeat(b, reply) })
+	return ask(ctx, t.Member, to, func(s *scheduler.Scheduler, reply func(job.HeartbeatAck)) error { return s.Heartbeat(b, reply) })
 }
 
-// request calls serve with a member's scheduler and waits for the answer.
-func request[T any](ctx context.Context, to *member, serve func(*scheduler.Scheduler, func(T)) error) (none T, err error) {
-	if to == nil {
-		return none, errNoMember
+// ask calls serve with another member's scheduler and waits for the answer.
+func ask[T any](ctx context.Context, from *Member, to string, serve func(*scheduler.Scheduler, func(T)) error) (none T, err error) {
+	dst := from.peer(to)
+	if dst == nil {
+		return none, unreachableError(to)
 	}
 	answered := make(chan T, 1)
-	if err := serve(to.sched, func(answer T) { answered <- answer }); err != nil {
+	if err := serve(dst.Scheduler, func(answer T) { answered <- answer }); err != nil {
 		return none, err
 	}
 	select {
 	case answer := <-answered:
 		return answer, nil
+	case <-dst.ctx.Done():
+		return none, fmt.Errorf("%s: %w", to, errCutOff)
 	case <-ctx.Done():
 		return none, ctx.Err()
 	}
 }
 
 // LoadBody implements agent.Transport.
-func (t transport) LoadBody(_ context.Context, pos job.Position, id job.ID) ([]byte, error) {
-	r, err := t.yard.Streams.load(pos, id)
-	if err != nil {
-		// The record was relocated after the assignment was made.
-		t.View(func(l *ledger.Ledger) {
-			if view, _, ok := l.Find(id); ok {
-				pos = view.Position
-			}
-		})
-		if r, err = t.yard.Streams.load(pos, id); err != nil {
-			return nil, agent.ErrBodyLost
-		}
+func (t transport) LoadBody(ctx context.Context, pos job.Position, id job.ID) ([]byte, error) {
+	body, err := t.yard.Streams.loadBody(pos, id)
+	if err == nil {
+		return body, nil
 	}
-	return t.yard.Streams.body(&r)
+	// The record was relocated after the assignment was made.
+	t.View(func(l *ledger.Ledger) {
+		if view, _, ok := l.Find(id); ok {
+			pos = view.Position
+		}
+	})
+	if body, err = t.yard.Streams.loadBody(pos, id); err != nil {
+		return nil, fmt.Errorf("%w: %w", agent.ErrBodyLost, err)
+	}
+	return body, nil
 }
 
-// StoreResult implements agent.Transport. It keeps nothing.
+// StoreResult implements agent.Transport.
 func (t transport) StoreResult(_ context.Context, name string, data []byte) (job.Blob, error) {
-	return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil
+	return t.yard.Streams.storeResult(name, data), nil
 }

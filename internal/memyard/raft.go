@@ -1,29 +1,19 @@
-package lean
+package memyard
 
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// commitTime is how long an entry takes to commit.
-const commitTime = 2 * time.Millisecond
+var errTermOver = errors.New("the term is over")
 
-var errSessionOver = errors.New("the session is over")
-
-// raft applies entries to the ledgers of all members, in order.
-type raft struct {
-	submitted chan *entry
-	term      uint64
-
-	mu       sync.Mutex // held while an entry is applied
-	index    uint64
-	Ingested [16]int // results of all ingested jobs, by ledger.Ingested
-}
+// maxSubmitted is more than a tenure has in flight.
+const maxSubmitted = 1024
 
 // entry is a submitted entry. done is closed once commit or err is set.
 type entry struct {
@@ -33,60 +23,100 @@ type entry struct {
 	err    error
 }
 
-// run commits what the leader submits until ctx ends.
-func (r *raft) run(ctx context.Context, leader *member) {
+// Lead makes a member the leader for one term: it runs the member's scheduler, and commits
+// its entries on all running members. Lead returns the scheduler's error when the tenure
+// has ended, which it does with ctx. It must be called from a goroutine of the member, and
+// no other member may lead meanwhile.
+func (y *Yard) Lead(ctx context.Context, m *Member) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	submitted := make(chan *entry, maxSubmitted)
+	y.mu.Lock()
+	y.term++
+	term := y.term
+	y.leader = m
+	m.setSubmitted(submitted)
+	y.mu.Unlock()
+	committed := make(chan struct{})
+	go func() {
+		defer close(committed)
+		y.commit(ctx, m, term, submitted)
+	}()
+	err := m.Scheduler.Run(ctx, term)
+	cancel()
+	<-committed
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.leader = nil
+	m.setSubmitted(nil)
+	return err
+}
+
+// commit commits what the leader submits until ctx ends.
+func (y *Yard) commit(ctx context.Context, leader *Member, term uint64, submitted chan *entry) {
 	for {
 		select {
 		case <-ctx.Done():
-			for { // nobody submits any more once the tenure has ended
+			for { // the tenure has ended or ends: nobody waits for what comes later
 				select {
-				case e := <-r.submitted:
-					e.err = errSessionOver
+				case e := <-submitted:
+					e.err = errTermOver
 					close(e.done)
 				default:
 					return
 				}
 			}
-		case e := <-r.submitted:
-			time.Sleep(commitTime)
-			r.apply(leader, e)
+		case e := <-submitted:
+			if y.cfg.CommitTime > 0 {
+				time.Sleep(y.cfg.CommitTime)
+			}
+			y.apply(leader, term, e)
 		}
 	}
 }
 
-// apply applies an entry to the leader's ledger, answers, and applies it to the others.
-func (r *raft) apply(leader *member, e *entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.index++
-	at := ledger.Stamp{Index: r.index, Term: r.term, At: e.At, Epoch: e.Epoch}
-	e.commit = scheduler.Commit{Index: r.index, Results: leader.apply(at, e.Commands)}
-	for _, result := range e.commit.Results {
-		for _, ingested := range result.Ingested {
-			r.Ingested[ingested]++
-		}
+// apply applies an entry to the leader's ledger, answers, and applies it to those of the
+// others. A leader that was killed commits nothing.
+func (y *Yard) apply(leader *Member, term uint64, e *entry) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	defer close(e.done)
+	if !leader.Running() {
+		e.err = errTermOver
+		return
 	}
-	close(e.done)
-	for _, m := range leader.yard.members {
-		if m != leader {
-			m.apply(at, e.Commands)
+	y.index++
+	at := ledger.Stamp{Index: y.index, Term: term, At: e.At, Epoch: e.Epoch}
+	e.commit = scheduler.Commit{Index: y.index, Results: leader.applyEntry(at, e.Commands)}
+	for _, m := range y.members {
+		if m != leader && m.Running() {
+			m.applyEntry(at, e.Commands)
 		}
 	}
 }
 
-func (m *member) apply(at ledger.Stamp, commands []ledger.Command) []ledger.Result {
-	m.mu.Lock()
-	results := m.ledger.Apply(at, commands)
-	authority := m.ledger.Authority()
-	m.mu.Unlock()
-	m.authority.set(authority)
+// applyEntry applies the commands of an entry to the member's ledger.
+func (m *Member) applyEntry(at ledger.Stamp, commands []ledger.Command) []ledger.Result {
+	results := m.replica.apply(at, commands)
+	m.follow()
 	return results
 }
 
+// follow updates the holder of the authority from the ledger.
+func (m *Member) follow() {
+	var a ledger.Authority
+	m.View(func(l *ledger.Ledger) { a = l.Authority() })
+	m.Watch.Set(a.Owner, a.Epoch)
+}
+
 // Submit implements scheduler.Ledger.
-func (m *member) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
+func (m *Member) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
+	submitted := m.getSubmitted()
+	if submitted == nil {
+		return nil, &consensus.NotLeaderError{}
+	}
 	e := &entry{Proposal: p, done: make(chan struct{})}
-	m.yard.raft.submitted <- e
+	submitted <- e
 	return func(ctx context.Context) (scheduler.Commit, error) {
 		select {
 		case <-e.done:
@@ -95,36 +125,4 @@ func (m *member) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.
 			return scheduler.Commit{}, ctx.Err()
 		}
 	}, nil
-}
-
-// View implements scheduler.Ledger.
-func (m *member) View(fn func(*ledger.Ledger)) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	fn(m.ledger)
-}
-
-// Copy implements scheduler.Ledger.
-func (m *member) Copy() *ledger.Ledger {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ledger.Copy()
-}
-
-// authorityWatch holds the current authority and signals changes.
-type authorityWatch struct {
-	mu    sync.Mutex
-	owner string
-	epoch uint64
-	next  chan struct{}
-}
-
-func (w *authorityWatch) set(a ledger.Authority) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if a.Epoch != w.epoch {
-		w.owner, w.epoch = a.Owner, a.Epoch
-		close(w.next)
-		w.next = make(chan struct{})
-	}
 }

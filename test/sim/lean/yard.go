@@ -1,7 +1,6 @@
 package lean
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/internal/memyard"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -17,90 +17,86 @@ import (
 // Size is the number of members.
 const Size = 3
 
-// Yard is a yard. Its methods must be called from one goroutine.
+// commitTime is how long an entry takes to commit.
+const commitTime = 2 * time.Millisecond
+
+// Yard is a yard that works in sessions. Its methods must be called from one goroutine.
 type Yard struct {
-	Streams *Streams
-	Work    func(a *job.Assignment, spec *job.Spec) job.Outcome // runs an attempt; Job and N are set by the yard
-	Offers  func(node string) []job.Offer                       // the capacity of a member
+	*memyard.Yard
+	Work   func(a *job.Assignment, spec *job.Spec) job.Outcome // runs an attempt; Job and N are set by the yard
+	Offers func(node string) []job.Offer                       // the capacity of a member
 
-	members []*member
-	leader  *member // nil outside a session
-	raft    raft
-	group   sync.WaitGroup // the goroutines of a session
-	end     context.CancelFunc
-	ctx     context.Context
-	failed  chan error // buffer of one: why a tenure ended early
-}
-
-// member is a member of the yard. It implements [scheduler.Ledger].
-type member struct {
-	yard        *Yard
-	name        string
-	sched       *scheduler.Scheduler
-	agent       *agent.Agent // of the session
-	targets     []*target
-	incarnation uint64
-	assigned    chan func() // batches of assignments and recalls, in order
-
-	mu        sync.RWMutex // guards ledger
-	ledger    *ledger.Ledger
-	authority authorityWatch
+	leader   *memyard.Member // of the session; nil outside one
+	sessions int
+	group    sync.WaitGroup // the workers of a session
+	end      context.CancelFunc
+	ctx      context.Context
+	failed   chan error // buffer of one: why a tenure ended early
 }
 
 // New returns a yard whose lanes have at most so many bytes each.
 func New(laneBytes uint64) *Yard {
-	y := &Yard{Streams: newStreams(laneBytes), failed: make(chan error, 1)}
-	y.raft.submitted = make(chan *entry, 1024)
-	var names []string
-	for i := range Size {
-		names = append(names, fmt.Sprintf("n%d", i+1))
-	}
-	for _, name := range names {
-		y.members = append(y.members, y.newMember(name, ledger.New()))
-	}
-	return y
-}
-
-func (y *Yard) newMember(name string, l *ledger.Ledger) *member {
-	m := &member{yard: y, name: name, ledger: l}
-	m.authority.next = make(chan struct{})
-	cfg := scheduler.Config{
-		Node: name, Policy: job.Policy{MaxAttempts: 3, BaseDelay: 100 * time.Millisecond, MaxDelay: time.Second},
-		DefaultTimeout: time.Minute, CreateQueues: true,
+	cfg := memyard.Config{
+		LaneBytes: laneBytes, CommitTime: commitTime, Log: slog.New(slog.DiscardHandler),
+		Scheduler: scheduler.Config{
+			Policy:         job.Policy{MaxAttempts: 3, BaseDelay: 100 * time.Millisecond, MaxDelay: time.Second},
+			DefaultTimeout: time.Minute, CreateQueues: true,
+		},
 	}
 	for i := range Size {
-		cfg.Members = append(cfg.Members, fmt.Sprintf("n%d", i+1)) // until the ledger has the membership
+		cfg.Members = append(cfg.Members, fmt.Sprintf("n%d", i+1))
 	}
-	m.sched = scheduler.New(cfg, m, lanesView{m}, fleetView{m}, historyView{m}, slog.New(slog.DiscardHandler))
-	return m
+	return &Yard{Yard: memyard.New(cfg), failed: make(chan error, 1)}
 }
 
 // Begin begins a session: all members start, and one of them, another each time, becomes
 // the authority.
 func (y *Yard) Begin() error {
 	y.ctx, y.end = context.WithCancel(context.Background())
-	y.raft.term++
-	leader, term := y.members[y.raft.term%Size], y.raft.term
-	for _, m := range y.members {
-		m.start(y.ctx)
+	y.sessions++
+	for _, m := range y.Members() {
+		if y.sessions > 1 {
+			m = y.Restart(m)
+		}
+		if err := y.start(m); err != nil {
+			return err
+		}
 	}
-	y.group.Go(func() { y.raft.run(y.ctx, leader) })
+	leader := y.Members()[y.sessions%Size]
 	y.leader = leader
-	ctx := y.ctx
-	y.group.Go(func() {
-		if err := leader.sched.Run(ctx, term); err != nil && ctx.Err() == nil {
-			y.failed <- fmt.Errorf("tenure of %s: %w", leader.name, err)
+	leader.Go(func(ctx context.Context) {
+		if err := y.Lead(ctx, leader); err != nil && ctx.Err() == nil {
+			y.failed <- fmt.Errorf("tenure of %s: %w", leader.Name, err)
 		}
 	})
 	return y.Await("the authority", time.Minute, func() bool {
-		status, err := leader.sched.Status(ctx)
+		status, err := leader.Scheduler.Status(y.ctx)
 		return err == nil && status.Dispatching && len(status.Reasons) == 0
 	})
+}
+
+// start starts a member with its workers, which run until the session ends.
+func (y *Yard) start(m *memyard.Member) error {
+	m.Open(agent.Config{Runners: []string{Runner}, DrainTimeout: time.Millisecond, StopTimeout: time.Millisecond})
+	targets := map[job.Kind]*target{}
+	for _, k := range []job.Kind{job.Overhop, job.RRQ} {
+		t := &target{yard: y, agent: m.Agent, kind: k, free: map[[2]string]int{}, wake: make(chan struct{}, 1)}
+		targets[k] = t
+		m.Agent.AddTarget(t)
+		y.group.Go(func() { t.run(y.ctx) })
+	}
+	for _, o := range y.Offers(m.Name) {
+		targets[o.Kind].release(o.Key, o.Worker, o.Free)
+	}
+	return m.Run(y.ctx)
 }
 
 // End ends the session.
 func (y *Yard) End() {
 	y.end()
+	for _, m := range y.Members() {
+		m.Wait()
+	}
 	y.group.Wait()
 	y.leader = nil
 }
@@ -123,7 +119,7 @@ func (y *Yard) Await(what string, most time.Duration, holds func() bool) error {
 
 // Propose commits a command and returns its result.
 func (y *Yard) Propose(c ledger.Command) (ledger.Result, error) {
-	result, _, err := y.leader.sched.Propose(y.ctx, c)
+	result, _, err := y.leader.Scheduler.Propose(y.ctx, c)
 	if err == nil {
 		err = result.Err
 	}
@@ -134,7 +130,7 @@ func (y *Yard) Propose(c ledger.Command) (ledger.Result, error) {
 func (y *Yard) View(fn func(*ledger.Ledger)) {
 	m := y.leader
 	if m == nil {
-		m = y.members[0]
+		m = y.Members()[0]
 	}
 	m.View(fn)
 }
@@ -142,11 +138,11 @@ func (y *Yard) View(fn func(*ledger.Ledger)) {
 // Enqueue stores records and sends most of them to the authority, as nodes do. The
 // authority reads the others.
 func (y *Yard) Enqueue(records []job.Record) error {
-	if err := y.Streams.store(records); err != nil {
+	if err := y.Streams.Store(records); err != nil {
 		return err
 	}
 	if records[0].Seq%10 > 0 {
-		y.leader.sched.ReceiveRecords(records)
+		y.leader.Scheduler.ReceiveRecords(records)
 	}
 	return nil
 }
@@ -155,7 +151,7 @@ func (y *Yard) Enqueue(records []job.Record) error {
 // is active, none waits outside of the queues for which waits returns true, and all of
 // the outbox is published.
 func (y *Yard) Idle(waits func(queue string) bool) (idle bool) {
-	ends := y.Streams.laneEnds()
+	ends := y.Streams.LaneEnds()
 	y.View(func(l *ledger.Ledger) {
 		for i, c := range l.Lanes() {
 			if c.Cursor < ends[i] {
@@ -175,8 +171,8 @@ func (y *Yard) Idle(waits func(queue string) bool) (idle bool) {
 // SetMembers records the members in the ledger, from which they can be replaced.
 func (y *Yard) SetMembers() error {
 	c := &ledger.SetMembers{}
-	for _, m := range y.members {
-		c.Members = append(c.Members, present(m.name))
+	for _, m := range y.Members() {
+		c.Members = append(c.Members, present(m.Name))
 	}
 	_, err := y.Propose(c)
 	return err
@@ -189,11 +185,12 @@ func present(name string) ledger.Member {
 // ReplaceMember replaces a member that is not the authority by a new one, which starts
 // with a snapshot of the authority's ledger.
 func (y *Yard) ReplaceMember(name string) error {
+	members := y.Members()
 	i := 0
-	for y.members[i] == y.leader {
+	for members[i] == y.leader {
 		i++
 	}
-	old, next := present(y.members[i].name), present(name)
+	old, next := present(members[i].Name), present(name)
 	for _, c := range []ledger.Command{
 		&ledger.ChangeMembers{Join: &next, Leave: old.ServerID()},
 		&ledger.AdvanceMember{ServerID: next.ServerID(), From: ledger.MemberJoining, To: ledger.MemberPresent},
@@ -203,47 +200,19 @@ func (y *Yard) ReplaceMember(name string) error {
 			return fmt.Errorf("%T: %w", c, err)
 		}
 	}
-	y.raft.mu.Lock() // no entry is applied meanwhile
-	defer y.raft.mu.Unlock()
-	var snapshot bytes.Buffer
-	if err := y.leader.Copy().Encode(&snapshot); err != nil {
-		return err
-	}
-	restored, err := ledger.Decode(&snapshot)
+	joined, err := y.Replace(members[i], name)
 	if err != nil {
 		return err
 	}
-	joined := y.newMember(name, restored)
-	joined.authority.set(restored.Authority())
-	joined.start(y.ctx)
-	y.members[i].stop()
-	y.members[i] = joined
-	return nil
-}
-
-// CompareLedgers returns an error unless the members' ledgers are equal.
-func (y *Yard) CompareLedgers() error {
-	y.raft.mu.Lock() // no entry is applied meanwhile
-	defer y.raft.mu.Unlock()
-	var first string
-	for _, m := range y.members {
-		hash, err := m.Copy().Hash()
-		if err != nil {
-			return err
-		}
-		if text := fmt.Sprintf("%x", hash); first == "" {
-			first = text
-		} else if text != first {
-			return fmt.Errorf("the ledgers of %s and %s differ", y.members[0].name, m.name)
-		}
-	}
-	return nil
+	defer members[i].Wait()
+	members[i].Kill()
+	return y.start(joined)
 }
 
 // SnapshotSize returns the size of a snapshot of the ledger, in bytes.
 func (y *Yard) SnapshotSize() (int64, error) {
 	var size counter
-	err := y.members[0].Copy().Encode(&size)
+	err := y.Members()[0].Copy().Encode(&size)
 	return int64(size), err
 }
 

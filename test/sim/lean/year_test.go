@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +37,7 @@ const (
 // year is one run of TestYear.
 type year struct {
 	*testing.T
+	mu       sync.Mutex // guards ran and doubled
 	yard     *Yard
 	started  time.Time
 	month    int            // days; a twelfth of the run
@@ -225,13 +227,13 @@ func (y *year) work(a *job.Assignment, spec *job.Spec) job.Outcome {
 	}
 	text := bytes.TrimSuffix(bytes.TrimPrefix(spec.Params, []byte(`{"n":`)), []byte("}"))
 	if number, err := strconv.Atoi(string(text)); err == nil { // else a job of a tick
-		y.yard.Streams.mu.Lock()
+		y.mu.Lock()
 		bit := byte(1) << (number % 8)
 		if y.ran[number/8]&bit != 0 {
 			y.doubled++
 		}
 		y.ran[number/8] |= bit
-		y.yard.Streams.mu.Unlock()
+		y.mu.Unlock()
 	}
 	if spec.Function == "large" {
 		return job.Outcome{Status: job.Success, Result: job.Value{Data: largeResult}}
@@ -319,5 +321,5 @@ func (y *year) checkEnded() {
 		y.Errorf("%d jobs ran and %d wait, of %d; %d ran twice; %d dispatches are delivered, and %d jobs of ticks", runs, open, y.succeed, y.doubled, delivered, ticks)
 	}
 	y.Logf("%d jobs, %v; %d jobs of ticks; %d members replaced; %d records purged, %d relocated; %d entries",
-		y.jobs, y.kinds, ticks, y.replaced, y.yard.Streams.Purged, y.yard.Streams.Relocated, y.yard.raft.index)
+		y.jobs, y.kinds, ticks, y.replaced, y.yard.Streams.Purged, y.yard.Streams.Relocated, y.yard.Index())
 }
