@@ -41,8 +41,8 @@ test: build python ## run all tests; those with real processes use the binary
 	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && \
 	$(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
 
-# The tests of the Python client are skipped where Python is missing, the check of its
-# types where mypy is.
+# The tests of the Python client, a package in clients/python, are skipped where Python is
+# missing, the check of its types where mypy is. They are checked for Python 3.9, the oldest.
 MYPY_WORKS   := mypy --version >/dev/null 2>&1
 PYTHON_WORKS := python3 -c 'import ssl, sys, threading, unittest; assert sys.version_info >= (3, 9)' >/dev/null 2>&1
 python:
@@ -51,7 +51,7 @@ python:
 	  echo 'could not: its tests are skipped; to run them install python3 (Debian: apt-get install python3)'
 	@$(MYPY_WORKS) || { echo 'mypy checks the types of the Python client; trying to install it'; \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq mypy; } >/dev/null 2>&1; }; \
-	if $(MYPY_WORKS); then cd clients/python && mypy --strict --no-error-summary --cache-dir $(CURDIR)/bin/mypy .; \
+	if $(MYPY_WORKS); then cd clients/python && mypy --strict --python-version 3.9 --no-error-summary --cache-dir $(CURDIR)/bin/mypy .; \
 	else echo 'could not: its types are not checked; to check them install mypy (Debian: apt-get install mypy)'; fi
 
 # Under the detector, two clusters at once are too slow on two processors: no authority

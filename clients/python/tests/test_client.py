@@ -7,9 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Dict, List, Tuple
 
-from fakenode import PATIENCE, FakeNode, NodeConnection
-from yardmaster import (AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB, SETQUEUE, STATUS, Client,
-                        CodecError, ConnectionLost, JobFailed, OverhopError, encode)
+from .fakenode import PATIENCE, FakeNode, NodeConnection
+from yardmaster import Client, CodecError, ConnectionLost, JobFailed, MessageTooLarge, OverhopError, encode
+from yardmaster.protocol import (AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB,
+                                 SETQUEUE, STATUS)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
 
@@ -91,9 +92,9 @@ class Jobs(ClientCase):
             self.client.enqueue("q", at=datetime(2030, 1, 1))
 
     def test_floats_and_large_ints(self) -> None:
-        future = self.submit(self.client.enqueue, "q", {"price": 19.99, "big": 2**64, "b": (True, None, "ä")}, wait=True)
+        future = self.submit(self.client.call, "q", {"price": 19.99, "big": 2**64, "b": (True, None, "ä")})
         connection = self.node.accept()
-        self.assertEqual(connection.hello["caps"], ["json", "content"])
+        self.assertEqual(connection.hello["caps"], ["json", "content", "api", "snooze"])
         request = connection.answer(ENQUEUE, {"jid": JID})
         self.assertNotIn("job_payload", request)
         self.assertEqual(request["job_payload_json"].decode(), '{"b":[true,null,"ä"],"big":18446744073709551616,"price":19.99}')
@@ -118,7 +119,7 @@ class Jobs(ClientCase):
             connection = self.node.accept()
             connection.expect(ENQUEUE)
             connection.close()
-        with self.assertRaisesRegex(ConnectionLost, "too large"):
+        with self.assertRaisesRegex(MessageTooLarge, "too large"):
             future.result(PATIENCE)
 
     def test_result_after_reconnect(self) -> None:
@@ -130,7 +131,7 @@ class Jobs(ClientCase):
         self.assertEqual(connection.answer(AWAIT, {"pending": True})["jid"], JID)
         connection.push(JOBEND, {"jid": JID, "status": "completed", "attempts": 1, "result": {"a": b"b"}, "error": None})
         self.assertEqual(future.result(PATIENCE), {"a": b"b"})
-        self.assertEqual(self.client._end_queues, {})
+        self.assertEqual(self.client._calls._ends, {})
 
     def test_jobend_before_await_answer(self) -> None:
         future = self.submit(self.client.result, JID)
@@ -352,7 +353,7 @@ class Connections(ClientCase):
 
     def test_large_frames_both_ways(self) -> None:
         big = b"\x00" * (6 << 20)
-        future = self.submit(self.client.jobs, "q", "x" * (1 << 20))
+        future = self.submit(self.client.jobs_page, "q", "x" * (1 << 20))
         p = self.node.accept().answer(LSJOB, {"jobs": [{"payload": big}]})
         self.assertEqual(len(p["status"]), 1 << 20)
         self.assertEqual(future.result(PATIENCE), [{"payload": big}])

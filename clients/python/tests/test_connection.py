@@ -1,17 +1,16 @@
 """Tests of TLS, with a certificate generated for the test, and of nodes that stop answering."""
 
-import os
 import shutil
 import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 import unittest
 import unittest.mock
 
-from fakenode import PATIENCE, FakeNode
-from yardmaster import LSJOB, PING, PONG, STATUS, Client, ConnectionLost
+from .fakenode import PATIENCE, FakeNode, make_certificate
+from yardmaster import Client, ConnectionLost, Worker
+from yardmaster.protocol import ACK, BEAT, DONE, LSJOB, PING, PONG, STATUS, SUBSCRIBE
 
 
 @unittest.skipUnless(shutil.which("openssl"), "openssl is needed to generate a certificate")
@@ -23,10 +22,7 @@ class TLS(unittest.TestCase):
     def setUpClass(cls) -> None:
         directory = tempfile.TemporaryDirectory()
         cls.addClassCleanup(directory.cleanup)
-        cls.cert, key = os.path.join(directory.name, "cert.pem"), os.path.join(directory.name, "key.pem")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-                        "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cls.cert],
-                       check=True, capture_output=True)
+        cls.cert, key = make_certificate(directory.name)
         cls.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         cls.server.load_cert_chain(cls.cert, key)
 
@@ -41,7 +37,7 @@ class TLS(unittest.TestCase):
         received = []
 
         def call(i: int) -> None:
-            received.append(client.jobs(sent[i], "completed")[0]["jid"])
+            received.append(client.jobs_page(sent[i], "completed")[0]["jid"])
         threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
         for t in threads:
             t.start()
@@ -65,7 +61,7 @@ class TLS(unittest.TestCase):
 
 class SilentNode(unittest.TestCase):
     def test_switch_from_silent_node(self) -> None:
-        with unittest.mock.patch("yardmaster._PING_AFTER", 0.2), unittest.mock.patch("yardmaster._BUSY_TIMEOUT", 1.5):
+        with unittest.mock.patch("yardmaster.connection._PING_AFTER", 0.2), unittest.mock.patch("yardmaster.connection._BUSY_TIMEOUT", 1.5):
             node = FakeNode()
             self.addCleanup(node.close)
             client = Client(node.address, timeout=PATIENCE)
@@ -82,8 +78,32 @@ class SilentNode(unittest.TestCase):
             thread.join(PATIENCE)
             self.assertEqual(answers, [{"here": True}])
 
+    def test_worker_moves_its_job_from_a_half_open_connection(self) -> None:
+        """The node takes what the worker sends and answers nothing more, as if a firewall had dropped the connection."""
+        finish = threading.Event()
+        with unittest.mock.patch("yardmaster.connection._PING_AFTER", 0.2), unittest.mock.patch("yardmaster.connection._BUSY_TIMEOUT", 0.5), \
+                unittest.mock.patch("yardmaster.connection._IDLE_TIMEOUT", 0.5), \
+                unittest.mock.patch("yardmaster.dispatcher._GOODBYE_TIMEOUT", 0.2):
+            node = FakeNode()
+            self.addCleanup(node.close)
+            worker = Worker(node.address)
+            worker.job("q")(lambda job: finish.wait(PATIENCE))
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            for cleanup in (lambda: thread.join(PATIENCE), node.close, worker.stop, finish.set):  # in reverse order
+                self.addCleanup(cleanup)
+            connection = node.accept()
+            connection.answer(SUBSCRIBE, {"sid": "s"})
+            token = connection.push_quest("s")
+            connection.answer(ACK)
+            second = node.accept()
+            self.assertEqual([job["tok"] for job in second.answer(BEAT, {"jobs": [{"ok": True}]})["jobs"]], [token])
+            second.answer(SUBSCRIBE, {"sid": "s2"})
+            finish.set()
+            self.assertEqual(second.answer(DONE)["tok"], token)
+
     def test_wait_for_slow_answer(self) -> None:
-        with unittest.mock.patch("yardmaster._PING_AFTER", 0.1), unittest.mock.patch("yardmaster._IDLE_TIMEOUT", 0.3):
+        with unittest.mock.patch("yardmaster.connection._PING_AFTER", 0.1), unittest.mock.patch("yardmaster.connection._IDLE_TIMEOUT", 0.3):
             node = FakeNode()
             self.addCleanup(node.close)
             client = Client(node.address, timeout=PATIENCE)

@@ -5,10 +5,10 @@ import unittest
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, List
 
-import yardmaster
+from yardmaster import nodes, protocol
 from yardmaster import CodecError, decode, encode
 
-FRAMES = os.path.join(os.path.dirname(__file__), "..", "..", "edge", "overhop", "testdata", "frames")
+FRAMES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "edge", "overhop", "testdata", "frames")
 
 # Golden frames with sorted keys and the shortest lengths, which frame() reproduces byte for byte.
 CANONICAL = set("""ack done enqueue err err-unavailable fail hello hello-delivery hi hi-delivery ident ping pong quest
@@ -25,9 +25,9 @@ class GoldenFrames(unittest.TestCase):
                 with open(os.path.join(FRAMES, name), encoding="ascii") as file:
                     golden = bytes.fromhex(file.read())
                 self.assertEqual(int.from_bytes(golden[:4], "big"), len(golden) - 4)
-                t, rid, p = yardmaster.parse_envelope(golden[4:])
-                encoded = yardmaster.frame(t, rid, p)
-                self.assertEqual(yardmaster.parse_envelope(encoded[4:]), (t, rid, p))
+                t, rid, p = protocol.parse_envelope(golden[4:])
+                encoded = protocol.frame(t, rid, p)
+                self.assertEqual(protocol.parse_envelope(encoded[4:]), (t, rid, p))
                 if name[:-len(".hex")] in CANONICAL:
                     self.assertEqual(encoded, golden)
                 count += 1
@@ -35,8 +35,8 @@ class GoldenFrames(unittest.TestCase):
 
     def test_quest(self) -> None:
         with open(os.path.join(FRAMES, "quest.hex"), encoding="ascii") as file:
-            t, rid, p = yardmaster.parse_envelope(bytes.fromhex(file.read())[4:])
-        self.assertEqual((t, rid), (yardmaster.QUEST, "0"))
+            t, rid, p = protocol.parse_envelope(bytes.fromhex(file.read())[4:])
+        self.assertEqual((t, rid), (protocol.QUEST, "0"))
         self.assertEqual(p["job_payload"], {"n": 1})
         self.assertEqual(p["tok"], bytes.fromhex("00000000000000010000000000000009"))
         self.assertEqual((p["fence"], p["attempt"], p["max_attempts"], p["deadline"]), (42, 1, 5, None))
@@ -109,35 +109,35 @@ class Values(unittest.TestCase):
             {"v": 2, "t": True, "rid": "a", "p": {}}, {"v": 2, "t": 1, "rid": 1, "p": {}}, {"v": 2, "t": 1, "rid": "a", "p": []},
         ):
             with self.assertRaisesRegex(CodecError, "envelope"):
-                yardmaster.parse_envelope(encode(value))
+                protocol.parse_envelope(encode(value))
         extended = encode({"v": 2, "t": 1, "rid": "a", "p": {"k": 1}, "more": None})
-        self.assertEqual(yardmaster.parse_envelope(extended), (1, "a", {"k": 1}))
+        self.assertEqual(protocol.parse_envelope(extended), (1, "a", {"k": 1}))
 
 
 class TimesAndAddresses(unittest.TestCase):
     def test_times(self) -> None:
         at = datetime(2026, 2, 23, 10, 18, 33, 123456, timezone.utc)
         for text in ("2026-02-23T10:18:33.123456Z", "2026-02-23T10:18:33.123456789+00:00", "2026-02-23T12:18:33.123456+02:00"):
-            self.assertEqual(yardmaster.parse_time(text), at)
-        self.assertEqual(yardmaster.parse_time("2026-02-23T10:18:33Z"), at.replace(microsecond=0))
-        self.assertIsNone(yardmaster.parse_time(None))
+            self.assertEqual(protocol.parse_time(text), at)
+        self.assertEqual(protocol.parse_time("2026-02-23T10:18:33Z"), at.replace(microsecond=0))
+        self.assertIsNone(protocol.parse_optional_time(None))
         with self.assertRaisesRegex(ValueError, "RFC 3339"):
-            yardmaster.parse_time("tomorrow")
+            protocol.parse_time("tomorrow")
         with self.assertRaisesRegex(ValueError, "zone"):
-            yardmaster._format_time(datetime(2026, 1, 1))
+            protocol.format_time(datetime(2026, 1, 1))
         east = at.astimezone(timezone(timedelta(hours=9)))
-        self.assertEqual(yardmaster.parse_time(yardmaster._format_time(east)), at)
+        self.assertEqual(protocol.parse_time(protocol.format_time(east)), at)
 
     def test_addresses(self) -> None:
         for text, expected in (
             ("n1:1", ("n1", 1)), ("n1", ("n1", 9876)), ("[::1]:7", ("::1", 7)), ("[::1]", ("::1", 9876)), ("::1", ("::1", 9876)),
             (":5", ("127.0.0.1", 5)),
         ):
-            self.assertEqual(yardmaster._parse_address(text), expected)
-        self.assertEqual(yardmaster._parse_nodes("a:1, b:2,"), ["a:1", "b:2"])
+            self.assertEqual(nodes.parse_address(text), expected)
+        self.assertEqual(nodes.parse_nodes("a:1, b:2,"), ["a:1", "b:2"])
         for bad in ("n1:0", "n1:99999", "n1:x", ","):
             with self.assertRaises(ValueError):
-                yardmaster._parse_nodes(bad)
+                nodes.parse_nodes(bad)
 
 
 if __name__ == "__main__":

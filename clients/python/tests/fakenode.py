@@ -1,14 +1,16 @@
 """A node for tests, which answers as the test scripts it, over a real socket."""
 
+import os
 import queue
 import socket
 import ssl
+import subprocess
 import threading
 import uuid
 from typing import Any, Dict, List, Optional, Tuple
 
-import yardmaster
-from yardmaster import HELLO, HI, OK, REGISTER
+from yardmaster import protocol
+from yardmaster.protocol import HELLO, HI, OK, REGISTER
 
 Payload = Dict[str, Any]
 PATIENCE = 10.0  # seconds; timeout of every wait, far more than any should take
@@ -86,7 +88,7 @@ class NodeConnection:
             self._received += data
         size = int.from_bytes(self._received[:4], "big")
         body, self._received = self._received[4:4 + size], self._received[4 + size:]
-        return yardmaster.parse_envelope(body)
+        return protocol.parse_envelope(body)
 
     def expect(self, message_type: int) -> Tuple[str, Payload]:
         """Return the request id and payload of the next request, which must have the given type.
@@ -95,11 +97,11 @@ class NodeConnection:
         depends on a handler, because the handler may take its time.
         """
         received, rid, p = self.read()
-        if received == yardmaster.BEAT and message_type in (yardmaster.LOG, yardmaster.PROGRESS, yardmaster.DONE, yardmaster.FAIL):
+        if received == protocol.BEAT and message_type in (protocol.LOG, protocol.PROGRESS, protocol.DONE, protocol.FAIL):
             self.send_ok(rid, {"jobs": [{"ok": True}] * len(p["jobs"])})
             return self.expect(message_type)
-        if received == yardmaster.PING:
-            self.send(yardmaster.PONG, rid, {"server_time": "2026-01-01T00:00:00Z"})
+        if received == protocol.PING:
+            self.send(protocol.PONG, rid, {"server_time": "2026-01-01T00:00:00Z"})
             return self.expect(message_type)
         assert received == message_type, f"received t={received} {p}, expected t={message_type}"
         return rid, p
@@ -119,13 +121,13 @@ class NodeConnection:
             pass
 
     def send(self, message_type: int, rid: str, payload: Payload) -> None:
-        self.sock.sendall(yardmaster.frame(message_type, rid, payload))
+        self.sock.sendall(protocol.frame(message_type, rid, payload))
 
     def send_ok(self, rid: str, payload: Payload) -> None:
         self.send(OK, rid, payload)
 
     def refuse(self, rid: str, code: str, **details: Any) -> None:
-        self.send(yardmaster.ERR, rid, {"code": code, "msg": "no", "details": details})
+        self.send(protocol.ERR, rid, {"code": code, "msg": "no", "details": details})
 
     def push(self, message_type: int, payload: Payload) -> None:
         self.send(message_type, "0", payload)
@@ -137,8 +139,17 @@ class NodeConnection:
             "fence": n, "attempt": 1, "max_attempts": None, "job_payload": n, "beat_ms": 200, "lease_ms": 6000,
             "deadline": None, "redelivered": False, "credits": 0, **fields,
         }
-        self.push(yardmaster.QUEST, p)
+        self.push(protocol.QUEST, p)
         return n.to_bytes(16, "big")
 
     def close(self) -> None:
         self.sock.close()
+
+
+def make_certificate(directory: str) -> Tuple[str, str]:
+    """Generate a certificate for 127.0.0.1, which signs itself; return the paths of it and its key."""
+    cert, key = os.path.join(directory, "cert.pem"), os.path.join(directory, "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+    return cert, key

@@ -1,0 +1,166 @@
+"""Handlers of jobs: how they are registered, and how their results and exceptions are reported."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+import typing
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
+
+from .codec import MAX_DEPTH, Encoded, encode, user_value
+from .errors import CancelledError, CodecError, Fail, PayloadError, Retry, Snooze
+from .job import Job, valid_utf8
+from .protocol import DONE, FAIL, Duration, Fields, milliseconds
+from .typed import check_type, from_plain, name_of, resolve, to_plain
+
+log = logging.getLogger("yardmaster")
+
+Handler = Callable[[Job[Any]], Any]
+#: Receives a job and the next middleware or the handler; returns what that returns.
+Middleware = Callable[[Job[Any], Callable[[Job[Any]], Any]], Any]
+AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
+Outcome = Tuple[int, Fields]  # DONE or FAIL, and its payload
+
+_MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
+
+
+class Registered:
+    """A handler, with the type of its jobs' payloads."""
+
+    def __init__(self, handler: Handler, names: Mapping[str, Any]) -> None:
+        self.handler = handler
+        self.name = getattr(handler, "__name__", repr(handler))
+        self.is_async = is_coroutine_function(handler)
+        self.payload_type = _payload_type(handler, self.name, names)
+
+    def with_middleware(self, middleware: List[Middleware]) -> Handler:
+        """Return the handler within the middleware of its kind, the first one outermost."""
+        call = self.handler
+        for around in reversed([m for m in middleware if is_coroutine_function(m) == self.is_async]):
+            call = _within(around, call)
+        return call
+
+
+def _within(around: Middleware, inner: Handler) -> Handler:
+    return lambda job: around(job, inner)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+def _payload_type(handler: Handler, name: str, names: Mapping[str, Any]) -> Any:
+    """Return the P of a handler's parameter that is annotated as Job[P], or Any.
+
+    Annotations as text are resolved in the handler's module and in ``names``.
+    Raises TypeError if P cannot be decoded.
+    """
+    try:
+        parameters = [p for p in inspect.signature(handler).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    except (TypeError, ValueError):  # a builtin
+        return Any
+    annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
+    if annotation is inspect.Parameter.empty:
+        return Any
+    function = inspect.unwrap(handler if inspect.isroutine(handler) else getattr(handler, "__call__"))
+    annotation = resolve(annotation, f"handler {name}", getattr(function, "__globals__", {}), names)
+    if typing.get_origin(annotation) is not Job:
+        if annotation in (Any, Job, object) or isinstance(annotation, TypeVar):
+            return Any
+        raise TypeError(f"handler {name} takes a {name_of(annotation)}: a handler takes a Job, such as Job[{name_of(annotation)}]")
+    payload_type = typing.get_args(annotation)[0]
+    try:
+        check_type(payload_type)
+    except TypeError as e:
+        raise TypeError(f"payloads of handler {name}: {e}") from None
+    return payload_type
+
+
+def read_payload(job: Job[Any], handler: Registered) -> None:
+    """Replace the payload of a job by the type that its handler takes."""
+    job.payload = from_plain(handler.payload_type, job.payload)
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+def outcome_of_result(result: object) -> Outcome:
+    """Return DONE with a handler's result, or a final FAIL if it cannot be sent."""
+    try:
+        return DONE, user_value("result", to_plain(result), MAX_DEPTH - 2)
+    except (CodecError, PayloadError, RecursionError) as e:
+        return fail_message(f"result: {e}", "bad_result", final=True)
+
+
+def outcome_of_exception(job: Job[Any], error: BaseException) -> Outcome:
+    """Return the FAIL for what a handler has raised."""
+    job._error = error
+    if isinstance(error, CancelledError):
+        return fail_message(str(error), "cancelled")
+    if isinstance(error, Retry):
+        return fail_message(str(error), "retry", error.code, error.details, after=error.after)
+    if isinstance(error, Snooze):
+        message_type, payload = fail_message(str(error), "snooze")
+        del payload["retry"]
+        return message_type, {**payload, "snooze_ms": milliseconds(error.seconds)}
+    if isinstance(error, Fail):
+        return fail_message(str(error), "fail", error.code, error.details, final=True)
+    log.warning("attempt %d of job %s failed", job.attempt, job.id, exc_info=error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return fail_message(str(error), type(error).__name__, details={"traceback": trace[-1500:]})
+
+
+def outcome_of_payload(job: Job[Any], handler: Registered, error: PayloadError) -> Outcome:
+    """Return the final FAIL for a payload that is not of the type that its handler takes."""
+    job._error = error
+    log.warning("job %s fails without another attempt: its payload is no %s: %s", job.id, name_of(handler.payload_type), error)
+    return fail_message(f"payload is no {name_of(handler.payload_type)}: {error}", "invalid", "INVALID_JOB_PAYLOAD",
+                        {"path": error.path}, final=True)
+
+
+def outcome_without_handler(job: Job[Any]) -> Outcome:
+    """Return the final FAIL for a job that names a function without a handler."""
+    log.warning("job %s fails without another attempt: it names the function %r, for which this worker has no handler; "
+                "add one to every worker of queue %r, or use a separate queue for the function", job.id, job.fn, job.queue)
+    return fail_message(f"no handler for function {job.fn!r} of queue {job.queue!r}", "handler_not_found", final=True)
+
+
+def outcome_of(job: Job[Any], end: Callable[[], Outcome]) -> Outcome:
+    """Return what ``end`` returns.
+
+    It reads the handler's own result or exception, which may raise anything;
+    that becomes a FAIL, too.
+    """
+    try:
+        return end()
+    except BaseException:
+        log.warning("cannot encode the outcome of attempt %d of job %s", job.attempt, job.id, exc_info=True)
+        return fail_message("the handler's result or exception cannot be read", "bad_end")
+
+
+def fail_message(message: str, error_type: str, code: Optional[str] = None, details: Any = None, *, final: bool = False,
+                 after: Optional[Duration] = None) -> Outcome:
+    """Return FAIL and a payload that every node accepts: text and details are cut to size.
+
+    ``final`` rules out another attempt; ``after`` is the delay before it in
+    seconds, or None for the yard's retry policy. It is called where the handler
+    runs and encodes the error there, because the details are the handler's
+    own objects.
+    """
+    error: Fields = {"message": valid_utf8(message or error_type)[:1000], "type": valid_utf8(error_type)[:200]}
+    if code is not None:
+        error["code"] = valid_utf8(str(code))[:200]
+    if details is not None:
+        field: Dict[str, Union[str, bytes]]
+        try:
+            field = {**user_value("details", to_plain(details), MAX_DEPTH - 3)}
+        except (CodecError, PayloadError, RecursionError):
+            field = {"details": valid_utf8(repr(details))[:1500]}
+        size = len(next(iter(field.values())))
+        error.update(field if size <= _MAX_DETAILS_SIZE else {
+            "details": f"omitted: {size} bytes, more than the limit of {_MAX_DETAILS_SIZE}"})
+    payload: Fields = {"error": Encoded(encode(error, MAX_DEPTH - 2)), "retry": not final}
+    if after is not None:
+        payload["retry_after_ms"] = milliseconds(after)
+    return FAIL, payload
