@@ -85,7 +85,7 @@ class Build(unittest.TestCase):
                 if b"no such option: --python" in installed.stderr:
                     self.skipTest("the pip of this Python is older than 22.3")
                 self.assertEqual(installed.returncode, 0, installed.stderr.decode())
-                code = "import yardmaster; print(yardmaster.__version__, yardmaster.__file__)"
+                code = "import yardmaster, yardmaster.testing; print(yardmaster.__version__, yardmaster.__file__)"
                 output = subprocess.run([python, "-I", "-c", code], check=True, stdout=subprocess.PIPE, timeout=60).stdout.decode()
                 version, file = output.split(" ", 1)
                 self.assertEqual((version, file.startswith(environment)), (yardmaster.__version__, True))
