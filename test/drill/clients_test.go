@@ -66,11 +66,14 @@ func endWell(t *testing.T, ctx context.Context, p *procs.Process) {
 	}
 }
 
-// TestPython_Units runs the tests of the Python client.
+// TestPython_Units runs the tests of the Python client, also those with real nodes.
 func TestPython_Units(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), python(t), "-m", "unittest")
 	cmd.Dir = pythonClient
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	if program, err := binary(); err == nil && !testing.Short() {
+		cmd.Env = append(cmd.Env, "YARD_BIN="+program)
+	}
 	if output, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(output), "\nOK") {
 		t.Errorf("%v\n%s", err, tail(string(output), 40))
 	}
