@@ -1,0 +1,201 @@
+/** Jobs as a producer describes them, and the requests that enqueue them. */
+
+import { randomBytes } from "node:crypto";
+import { isPlainObject, MAX_DEPTH } from "./codec.js";
+import { CodecError } from "./errors.js";
+import { Fields, userField } from "./protocol.js";
+
+/**
+ * What a producer may choose for a job. Times are in milliseconds; for what is left out, the
+ * defaults of the queue and the yard apply.
+ */
+export interface JobOptions {
+  /**
+   * Jobs with the same key in the same queue are the same job; a UUID becomes its id. Without
+   * one, a key is generated, so that a lost answer never makes two jobs.
+   */
+  key?: string;
+  /** The earliest start, from now; excludes `runAt`. */
+  delay?: number;
+  /** The earliest start: a date, or an RFC 3339 text. */
+  runAt?: Date | string;
+  /** 0 to 9: 9 starts first in its queue. Default 5. */
+  priority?: number;
+  /** Attempts in all. */
+  maxAttempts?: number;
+  /** The limit of one attempt. */
+  timeout?: number;
+  /** The delay between attempts; default: growing ones. */
+  retryInterval?: number;
+  /** Whether an attempt that exceeds its `timeout` is retried; default: what the queue has, or not at all. */
+  retryOnTimeout?: boolean;
+  /** Another job with this key is refused (DuplicateJob) for `uniqueTtl`, or until this one has reached `uniqueUntil`. */
+  uniqueKey?: string;
+  uniqueTtl?: number;
+  uniqueUntil?: "start" | "end";
+  /** Another job with this key is refused (RateLimited) for `rateLimit`. */
+  rateLimitKey?: string;
+  rateLimit?: number;
+  /** The job replaces one with this key that has not started, and starts `debounce` from now. */
+  debounceKey?: string;
+  debounce?: number;
+  /** Passed to the worker, such as a traceparent. */
+  trace?: Readonly<Record<string, string>>;
+}
+
+/** A job for a queue. */
+export interface JobRequest<Payload = unknown> extends JobOptions {
+  queue: string;
+  /** The function that a worker calls; default: the one for all jobs of the queue. */
+  fn?: string;
+  payload?: Payload;
+}
+
+declare const resultType: unique symbol;
+
+/** The id of a job, "<queue>:<uuid>", with the type of its result for the compiler. */
+export type JobId<Result = unknown> = string & { readonly [resultType]: Result };
+
+/** What a kind of job is made of, for {@link defineJob}. */
+export interface JobConfig<Payload> extends Omit<JobOptions, "key" | "uniqueKey" | "rateLimitKey" | "debounceKey"> {
+  queue: string;
+  /**
+   * Checks the payload of a job at its worker, and may convert it: what it throws fails the
+   * job without another attempt. Use the `parse` of a schema library, for example.
+   */
+  parse?: (payload: unknown) => Payload;
+}
+
+/** A kind of job, that producers and workers share: see {@link defineJob}. */
+export class JobDefinition<Payload, Result> {
+  readonly queue: string;
+  readonly parse: ((payload: unknown) => Payload) | undefined;
+  readonly #options: JobOptions;
+
+  /** Only for the compiler. */
+  declare readonly _result?: Result;
+
+  constructor(readonly fn: string, config: JobConfig<Payload>) {
+    const { queue, parse, ...options } = config;
+    this.queue = queue;
+    this.parse = parse;
+    this.#options = options;
+  }
+
+  /** Returns a job of this kind, for `enqueueMany`. */
+  with(payload: Payload, options?: JobOptions): JobRequest<Payload> {
+    return { ...this.#options, ...options, queue: this.queue, fn: this.fn, payload };
+  }
+}
+
+/**
+ * Defines a kind of job: the function by which workers know it, its queue, and its defaults.
+ *
+ * ```ts
+ * const sendMail = defineJob<{ to: string }, { sent: boolean }>("send_mail", { queue: "mail" });
+ * const jid = await client.enqueue(sendMail, { to: "ann" });
+ * worker.handle(sendMail, async (job) => ({ sent: await send(job.payload.to) }));
+ * ```
+ */
+export function defineJob<Payload, Result = unknown>(fn: string, config: JobConfig<Payload>): JobDefinition<Payload, Result> {
+  return new JobDefinition(fn, config);
+}
+
+/** An ENQUEUE. */
+export interface EnqueueRequest {
+  readonly key: string;
+  readonly fields: Fields;
+  /** The bytes of the payload. */
+  readonly size: number;
+}
+
+/** Returns a key for a job without one: not a UUID, which would become the job's id. */
+export function generatedKey(): string {
+  return `auto-${randomBytes(16).toString("hex")}`;
+}
+
+/**
+ * Returns the ENQUEUE for a job, whose start counts from now. Throws a CodecError if the
+ * payload cannot be sent, and a RangeError or TypeError for options that are out of range or
+ * exclude each other.
+ */
+export function enqueueRequest(job: JobRequest): EnqueueRequest {
+  const key = job.key ?? generatedKey();
+  if (key === "") {
+    throw new TypeError("key is empty: leave it out to have one generated");
+  }
+  if (job.debounceKey !== undefined && (job.delay ?? job.runAt ?? job.rateLimitKey) !== undefined) {
+    throw new TypeError("a debounced job starts when its window ends: debounceKey does not go with delay, runAt or rateLimitKey");
+  }
+  const payload = userField("job_payload", job.payload, MAX_DEPTH - 2);
+  if ("job_payload_json" in payload && !isPlainObject(job.payload)) {
+    throw new CodecError("a payload with fractions or integers beyond 64 bits must be an object");
+  }
+  const [body] = Object.values(payload) as [{ bytes: Uint8Array } | Uint8Array];
+  const fields: Fields = {
+    ...payload, key, q: job.queue, fn: job.fn, trace: job.trace,
+    scheduled_at: startOf(job),
+    priority: integer("priority", job.priority, 0, 9),
+    max_attempts: integer("maxAttempts", job.maxAttempts, 1, 2 ** 32 - 1),
+    timeout_ms: duration("timeout", job.timeout, 1),
+    retry_interval_ms: duration("retryInterval", job.retryInterval, 1),
+    retry_on_timeout: job.retryOnTimeout,
+    unique_key: job.uniqueKey, unique_ttl_ms: duration("uniqueTtl", job.uniqueTtl, 1), unique_until: job.uniqueUntil,
+    rate_limit_key: job.rateLimitKey, rate_limit_ms: window("rateLimit", job.rateLimitKey, job.rateLimit),
+    debounce_key: job.debounceKey, debounce_ms: window("debounce", job.debounceKey, job.debounce),
+  };
+  return { key, fields, size: "bytes" in body ? body.bytes.length : body.length };
+}
+
+/** Returns the time of a job's start as text; undefined means now. */
+export function startOf({ delay, runAt }: Pick<JobOptions, "delay" | "runAt">): string | undefined {
+  if (delay === undefined) {
+    return runAt === undefined ? undefined : timeText("runAt", runAt);
+  }
+  if (runAt !== undefined) {
+    throw new TypeError("give delay or runAt, not both");
+  }
+  return timeText("delay", new Date(Date.now() + (duration("delay", delay, 0) as number)));
+}
+
+/** Returns a date as RFC 3339 text; text is checked and returned unchanged. */
+export function timeText(name: string, time: Date | string): string {
+  if (typeof time === "string") {
+    if (!/^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$/.test(time)) {
+      throw new RangeError(`${name} is ${JSON.stringify(time)}, must be a date or RFC 3339 text with its zone`);
+    }
+    return time;
+  }
+  if (Number.isNaN(time.getTime())) {
+    throw new RangeError(`${name} is not a valid date`);
+  }
+  return time.toISOString();
+}
+
+/** Checks an integer option. */
+export function integer(name: string, value: number | undefined, least: number, most: number): number | undefined {
+  if (value !== undefined && !(Number.isInteger(value) && value >= least && value <= most)) {
+    throw new RangeError(`${name} is ${value}, must be an integer from ${least} to ${most}`);
+  }
+  return value;
+}
+
+/** Checks an option in milliseconds and returns it as an integer. */
+export function duration(name: string, value: number | undefined, least: number): number | undefined {
+  if (value === undefined) {
+    return undefined;
+  }
+  const rounded = Math.round(value);
+  if (!(rounded >= least && Number.isSafeInteger(rounded))) {
+    throw new RangeError(`${name} is ${value}, must be ${least} milliseconds or more`);
+  }
+  return rounded;
+}
+
+/** Checks the window of a rate limit or debounce key. */
+function window(name: string, key: string | undefined, value: number | undefined): number | undefined {
+  if ((key === undefined) !== (value === undefined)) {
+    throw new TypeError(`${name}Key and ${name} (milliseconds) go together: give both or neither`);
+  }
+  return duration(name, value, 1);
+}

@@ -1,0 +1,84 @@
+/** Handlers by queue and function, and how one is run. */
+
+import { Assignment } from "./assignment.js";
+import { JobDefinition } from "./enqueue.js";
+import { Job } from "./job.js";
+import { Logger } from "./log.js";
+import { failure, Outcome, success, thrown } from "./outcome.js";
+
+/** Runs a job and returns its result. What it throws fails the attempt. */
+export type Handler<Payload = unknown, Result = unknown> = (job: Job<Payload>) => Promise<Result> | Result;
+
+/**
+ * Runs around the handlers of all jobs: `next` calls the following middleware and at last the
+ * handler, and returns the result, which the middleware may replace.
+ */
+export type Middleware = (job: Job, next: () => Promise<unknown>) => Promise<unknown> | unknown;
+
+interface Registered {
+  readonly handler: Handler;
+  readonly parse: ((payload: unknown) => unknown) | undefined;
+}
+
+export class Handlers {
+  readonly #byQueue = new Map<string, Map<string | undefined, Registered>>();
+  readonly middleware: Middleware[] = [];
+
+  constructor(private readonly log: Required<Logger>) {}
+
+  /** Adds the handler of a kind of job, or of a queue's jobs: those of a function, or all without a handler of their own. */
+  add(target: string | JobDefinition<unknown, unknown>, fn: string | undefined, handler: Handler): void {
+    const [queue, name, parse] = typeof target === "string" ? [target, fn, undefined] : [target.queue, target.fn, target.parse];
+    const functions = this.#byQueue.get(queue) ?? new Map<string | undefined, Registered>();
+    if (functions.has(name)) {
+      throw new TypeError(`queue ${JSON.stringify(queue)} has a handler for ${name ?? "any function"} already`);
+    }
+    this.#byQueue.set(queue, functions.set(name, { handler, parse }));
+  }
+
+  /** Runs an assigned job and returns how it has ended. It never throws. `read` returns a payload that did not fit into the QUEST. */
+  async run(assignment: Assignment, read: () => Promise<unknown>): Promise<Outcome> {
+    const { quest } = assignment;
+    const functions = this.#byQueue.get(quest.queue);
+    const registered = functions?.get(quest.fn) ?? functions?.get(undefined);
+    if (registered === undefined) {
+      this.log.warn("job fails without another attempt: this worker has no handler for its function; add it to every worker of the queue, or use another queue for it", {
+        job: quest.jid, function: quest.fn,
+      });
+      return failure(`no handler for function ${JSON.stringify(quest.fn)} of queue ${JSON.stringify(quest.queue)}`, "handler_not_found", { retry: false });
+    }
+    try {
+      const payload = quest.omitted ? await read() : quest.payload();
+      assignment.signal.throwIfAborted();
+      const parsed = parsePayload(registered, payload);
+      if ("outcome" in parsed) {
+        return parsed.outcome;
+      }
+      const job = new Job(quest, parsed.payload, assignment.signal, assignment);
+      return success(await this.#call(job, registered.handler, 0));
+    } catch (err) {
+      if (assignment.stopped === undefined) {
+        this.log.info("attempt failed", { job: quest.jid, attempt: quest.attempt, err });
+      }
+      return thrown(err, assignment.stopped);
+    }
+  }
+
+  /** Calls the middleware from an index on, and then the handler. */
+  async #call(job: Job, handler: Handler, index: number): Promise<unknown> {
+    const middleware = this.middleware[index];
+    return middleware === undefined ? handler(job) : middleware(job, () => this.#call(job, handler, index + 1));
+  }
+}
+
+/** Checks a payload with the `parse` of its kind of job; one that it refuses is never tried again. */
+function parsePayload({ parse }: Registered, payload: unknown): { payload: unknown } | { outcome: Outcome } {
+  if (parse === undefined) {
+    return { payload };
+  }
+  try {
+    return { payload: parse(payload) };
+  } catch (err) {
+    return { outcome: failure(`payload: ${err instanceof Error ? err.message : String(err)}`, "invalid", { retry: false }) };
+  }
+}
