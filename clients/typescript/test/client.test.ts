@@ -350,23 +350,22 @@ test("queues are added, changed, shown and removed", async (t) => {
 });
 
 test("a repeated request that was carried out before has succeeded", async (t) => {
-  const [node, client] = await pair(t);
-  const calls: Array<[number, (name: string) => Promise<unknown>, string, unknown]> = [
-    [T.PAUSE, (q) => client.queues.pause(q), "QUEUE_ALREADY_PAUSED", undefined], [T.RMQUEUE, (q) => client.queues.remove(q), "QUEUE_NOT_FOUND", undefined],
-    [T.CANCEL, (id) => client.cancel(id), "JOB_ALREADY_TERMINAL", "failed"], [T.RETRYJOB, (id) => client.retry(id), "JOB_NOT_ACTIVE", "waiting"],
+  const calls: Array<[number, (client: Client, name: string) => Promise<unknown>, string, unknown]> = [
+    [T.PAUSE, (client, q) => client.queues.pause(q), "QUEUE_ALREADY_PAUSED", undefined], [T.RMQUEUE, (client, q) => client.queues.remove(q), "QUEUE_NOT_FOUND", undefined],
+    [T.CANCEL, (client, id) => client.cancel(id), "JOB_ALREADY_TERMINAL", "failed"], [T.RETRYJOB, (client, id) => client.retry(id), "JOB_NOT_ACTIVE", "waiting"],
   ];
   for (const [type, call, code, value] of calls) {
-    const called = call("q");
+    const [node, client] = await pair(t);
+    const called = call(client, "q");
     let connection = await node.accept();
     await connection.expect(type);
     connection.close();
     connection = await node.accept();
     await connection.refuseNext(type, code);
     assert.equal(await soon(called), value);
-    const refused = failed(call("q"), errors.OverhopError); // a first try throws the same code
+    const refused = failed(call(client, "q"), errors.OverhopError); // a first try throws the same code
     await connection.refuseNext(type, code);
     assert.equal((await refused).code, code);
-    connection.close();
   }
 });
 
@@ -475,8 +474,8 @@ test("operations of the API", async (t) => {
 });
 
 test("invalid bytes end the connection, and the call is repeated", async (t) => {
-  const [node, client] = await pair(t);
   for (const hex of ["00000000", "ffffffff", "00000001c1", Buffer.from("HTTP/1.1 400 Bad Request\r\n\r\n").toString("hex")]) {
+    const [node, client] = await pair(t);
     const status = client.status();
     let connection = await node.accept();
     await connection.expect(T.STATUS);
@@ -485,6 +484,5 @@ test("invalid bytes end the connection, and the call is repeated", async (t) => 
     connection = await node.accept();
     await connection.answer(T.STATUS, { ok: true });
     assert.deepEqual(await soon(status), { ok: true });
-    connection.close();
   }
 });

@@ -112,7 +112,7 @@ export class NodeConnection {
         this.#messages.put(parseEnvelope(body));
       }
     });
-    socket.on("error", () => undefined);
+    socket.setNoDelay(true).on("error", () => undefined);
     socket.on("end", () => socket.destroy());
     socket.on("close", () => {
       this.#closed.open();
@@ -146,13 +146,13 @@ export class NodeConnection {
     return this.#messages.take("a message from the client") as Promise<Message>;
   }
 
-  /** Returns the next request, which must have the type; PINGs and, before the end of a job, BEATs are answered and skipped. */
+  /** Returns the next request, which must have the type; PINGs and, unless it is about queues, BEATs are answered and skipped. */
   async expect(type: number): Promise<Message> {
     for (;;) {
       const message = await this.read();
       if (message.type === T.PING) {
         this.send(T.PONG, message.rid, { server_time: "2026-01-01T00:00:00Z" });
-      } else if (message.type === T.BEAT && [T.LOG, T.PROGRESS, T.DONE, T.FAIL, T.CREDIT].includes(type as 44)) {
+      } else if (message.type === T.BEAT && [T.ACK, T.LOG, T.PROGRESS, T.DONE, T.FAIL, T.CREDIT].includes(type as 44)) {
         this.send(T.OK, message.rid, allConfirmed(message.fields));
       } else {
         assert.equal(names.get(message.type) ?? message.type, names.get(type), `received ${JSON.stringify(message.fields, jsonable)}`);
