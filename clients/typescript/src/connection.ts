@@ -385,6 +385,9 @@ function notAnswered(): Error {
 /** Adds what an error of a socket does not say. */
 function explain(error: Error & { code?: string; errors?: Error[] }, settings: ConnectionSettings): Error {
   const message = error.message || (error.errors ?? []).map((each) => each.message).join(", ") || error.code || "socket error";
+  if (settings.tls && error.code === "ECONNRESET") {
+    return new Error(`${message}; its port may not speak TLS`, { cause: error });
+  }
   const isPlain = settings.tls && (error.code === "EPROTO" || error.code === "ERR_SSL_WRONG_VERSION_NUMBER" || error.code === "ERR_SSL_PACKET_LENGTH_TOO_LONG");
   return new Error(isPlain ? `its port does not speak TLS: ${message}` : message, { cause: error });
 }

@@ -108,8 +108,12 @@ export class NodeConnection {
     const reader = new FrameReader();
     socket.on("data", (data) => {
       reader.push(data);
-      for (let body = reader.next(); body !== undefined; body = reader.next()) {
-        this.#messages.put(parseEnvelope(body));
+      try {
+        for (let body = reader.next(); body !== undefined; body = reader.next()) {
+          this.#messages.put(parseEnvelope(body));
+        }
+      } catch {
+        socket.destroy(); // as a node does, without an answer
       }
     });
     socket.setNoDelay(true).on("error", () => undefined);

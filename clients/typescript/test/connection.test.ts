@@ -1,0 +1,144 @@
+/** TLS, and nodes that stop answering. */
+
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { Client } from "../src/client.js";
+import { Connection, DEFAULT_TIMING, Timing } from "../src/connection.js";
+import { ConnectionLost, DeadlineExceeded } from "../src/errors.js";
+import { T } from "../src/protocol.js";
+import { sleep } from "../src/wait.js";
+import { FakeNode, Gate, PATIENCE, soon } from "./fakenode.js";
+import { Proxy } from "./proxy.js";
+
+const log = {};
+const directory = mkdtempSync(join(tmpdir(), "yardmaster-"));
+after(() => rmSync(directory, { recursive: true }));
+const [certFile, keyFile] = [join(directory, "cert.pem"), join(directory, "key.pem")];
+const made = spawnSync("openssl", [
+  "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=node",
+  "-addext", "subjectAltName=IP:127.0.0.1,DNS:node.example", "-keyout", keyFile, "-out", certFile,
+]);
+const skip = made.status === 0 ? false : "openssl is needed to make a certificate";
+const [cert, key] = skip ? ["", ""] : [readFileSync(certFile, "utf8"), readFileSync(keyFile, "utf8")];
+
+test("large requests and answers over TLS", { skip }, async (t) => {
+  const node = await FakeNode.start(t, { tls: { cert, key } });
+  const client = new Client({ nodes: node.address, tls: { ca: cert }, timeout: PATIENCE, log });
+  t.after(() => client.close());
+  const texts = [0, 1, 2, 3].map((i) => "x".repeat(3 << 20) + i);
+  const calls = texts.map((text) => client.get(text));
+  const connection = await node.accept();
+  for (const _ of texts) { // each answer is as large as its request, and is written while that for the next is read
+    const message = await connection.expect(T.JOB);
+    connection.ok(message, { jid: message.fields["jid"] });
+  }
+  assert.deepEqual((await soon(Promise.all(calls))).map((job) => job?.jid), texts);
+});
+
+test("a certificate is verified, and its name too", { skip }, async (t) => {
+  const node = await FakeNode.start(t, { tls: { cert, key } });
+  const refusal = async (tls: object | true) => {
+    const err = await new Client({ nodes: node.address, tls, timeout: 500, log }).ping().catch((reason: unknown) => reason);
+    assert(err instanceof DeadlineExceeded);
+    return err.message;
+  };
+  assert.match(await refusal(true), /self-signed certificate/);
+  assert.match(await refusal({ ca: cert, servername: "other.example" }), /altnames/);
+  const client = new Client({ nodes: node.address, tls: { ca: cert, servername: "node.example" }, timeout: PATIENCE, log });
+  t.after(() => client.close());
+  const status = client.status();
+  await (await node.accept()).answer(T.STATUS);
+  await soon(status);
+});
+
+test("an error says which side lacks TLS", { skip }, async (t) => {
+  const secured = await FakeNode.start(t, { tls: { cert, key } });
+  await assert.rejects(new Client({ nodes: secured.address, timeout: 500, log }).ping(), /if its port requires TLS, set tls/);
+  const plain = await FakeNode.start(t);
+  await assert.rejects(new Client({ nodes: plain.address, tls: true, timeout: 500, log }).ping(), /its port (does|may) not speak TLS/);
+});
+
+function patient(timing: Partial<Timing>): Timing {
+  return { ...DEFAULT_TIMING, ...timing };
+}
+
+test("a node that has vanished from the network is left", async (t) => {
+  const [node, other] = [await FakeNode.start(t), await FakeNode.start(t)];
+  const proxy = await Proxy.start(t, node.address);
+  const client = new Client({ nodes: proxy.address, timeout: PATIENCE, log }, patient({ connect: 300, probeAfter: 200, probe: 200, ping: 100 }));
+  t.after(() => client.close());
+  const first = client.status();
+  const connection = await node.accept();
+  await connection.answer(T.STATUS);
+  await first;
+  proxy.freeze();
+  const status = client.status();
+  await connection.socket.resume();
+  await soon(new Promise<void>((resolve) => proxy.onNextConnection(resolve))); // the probe
+  await sleep(300);
+  proxy.thaw(other.address);
+  const second = await other.accept();
+  await second.answer(T.STATUS, { here: true });
+  assert.deepEqual(await soon(status), { here: true });
+});
+
+test("an idle connection to a node that has vanished is closed", async (t) => {
+  const node = await FakeNode.start(t);
+  const proxy = await Proxy.start(t, node.address);
+  const closed = new Gate<Error>();
+  const settings = { name: "idle", timing: patient({ probeAfter: 100, probe: 100, ping: 100 }) };
+  const connection = await Connection.connect(proxy.address, settings, { onPush: () => undefined, onClose: (_, error) => closed.open(error) });
+  proxy.freeze();
+  const error = await soon(closed.opened);
+  assert(error instanceof ConnectionLost);
+  assert.match(error.message, /has sent nothing for \d+ ms and does not answer/);
+  assert.equal(connection.error, error);
+});
+
+test("a slow answer of a living node is awaited, but not for ever", async (t) => {
+  const node = await FakeNode.start(t);
+  const client = new Client({ nodes: node.address, timeout: PATIENCE, log }, patient({ probeAfter: 100, probe: 1000, silence: 1500 }));
+  t.after(() => client.close());
+  const status = client.status();
+  const connection = await node.accept();
+  const message = await connection.expect(T.STATUS);
+  await sleep(800); // probes find it alive
+  connection.send(T.PONG, "no request", {}); // is ignored
+  connection.ok(message, { slow: true });
+  assert.deepEqual(await soon(status), { slow: true });
+  const again = client.status();
+  await connection.expect(T.STATUS);
+  await (await node.accept()).answer(T.STATUS, { another: true });
+  assert.deepEqual(await soon(again), { another: true });
+});
+
+test("a blocked program does not take its node for dead", async (t) => {
+  const node = await FakeNode.start(t);
+  const settings = { name: "blocked", timing: patient({ probeAfter: 300, probe: 1000, silence: 900 }) };
+  const connection = await Connection.connect(node.address, settings, { onPush: () => undefined, onClose: () => undefined });
+  t.after(() => connection.close());
+  const answer = connection.request(T.STATUS, {});
+  const peer = await node.accept();
+  const message = await peer.expect(T.STATUS);
+  for (const end = Date.now() + 1500; Date.now() < end; ) {
+    // a handler that computes
+  }
+  await sleep(1); // timers are first
+  peer.ok(message, { ok: true });
+  assert.deepEqual(await soon(answer), { ok: true });
+});
+
+test("an answer of the wrong type ends the connection", async (t) => {
+  const node = await FakeNode.start(t);
+  const connection = await Connection.connect(node.address, { name: "wrong", timing: DEFAULT_TIMING }, { onPush: () => undefined, onClose: () => undefined });
+  const answer = connection.request(T.STATUS, {});
+  const peer = await node.accept();
+  peer.send(T.PONG, (await peer.expect(T.STATUS)).rid, {});
+  await assert.rejects(answer, /answered t=105 to t=10/);
+  await peer.closed;
+  await assert.rejects(connection.request(T.STATUS, {}), ConnectionLost);
+});
