@@ -13,7 +13,7 @@ import { CallOptions } from "./wait.js";
 const MAX_JSON_LEVELS = 1000;
 
 /** Operations that make a job: with a key, repeating them makes no second one. */
-const NEEDS_KEY: readonly string[] = ["cron-run", "job-replay"];
+const NEEDS_KEY: readonly string[] = ["cron.run", "job.replay"];
 
 /** Calls an operation of the API and returns its reply. */
 export async function callAPI(requester: Requester, op: string, request: object, options: CallOptions): Promise<unknown> {
@@ -123,20 +123,20 @@ export class DeadLetters {
 
   /** Iterates over the dead letters that match, oldest first, page by page. */
   async *list(filter: DeadLetterFilter = {}, options: CallOptions = {}): AsyncGenerator<DeadLetter, void, undefined> {
-    for await (const page of this.#parts<Part & { letters: DeadLetter[] }>("dlq-list", filter, options)) {
+    for await (const page of this.#parts<Part & { letters: DeadLetter[] }>("dlq.list", filter, options)) {
       yield* page.letters;
     }
   }
 
   /** Returns one dead letter with its job. */
   async get(letter: number, options: CallOptions = {}): Promise<DeadLetter> {
-    return (await callAPI(this.#requester, "dlq-show", { letters: [letter] }, options)) as DeadLetter;
+    return (await callAPI(this.#requester, "dlq.show", { letters: [letter] }, options)) as DeadLetter;
   }
 
   /** Counts the dead letters that match. */
   async stats(filter: DeadLetterFilter = {}, options: CallOptions = {}): Promise<DeadLetterStats> {
     const total: DeadLetterStats = { count: 0, queues: {}, functions: {}, errors: {} };
-    for await (const part of this.#parts<Part & DeadLetterStats>("dlq-stats", filter, options)) {
+    for await (const part of this.#parts<Part & DeadLetterStats>("dlq.stats", filter, options)) {
       total.count += part.count;
       total.oldest ??= part.oldest;
       total.newest = part.newest ?? total.newest;
@@ -151,12 +151,12 @@ export class DeadLetters {
 
   /** Runs the jobs of dead letters again, in another queue with `to`, and returns what happened to each. */
   requeue(change: DeadLetterChange & { to?: string; keep_attempts?: boolean }, options: CallOptions = {}): Promise<DeadLetterResult[]> {
-    return this.#change("dlq-requeue", change, options);
+    return this.#change("dlq.requeue", change, options);
   }
 
   /** Removes dead letters and returns what happened to each. */
   remove(change: DeadLetterChange, options: CallOptions = {}): Promise<DeadLetterResult[]> {
-    return this.#change("dlq-remove", change, options);
+    return this.#change("dlq.remove", change, options);
   }
 
   async #change(op: string, change: object, options: CallOptions): Promise<DeadLetterResult[]> {
@@ -228,7 +228,7 @@ export class CronEntries {
   async *list(options: CallOptions = {}): AsyncGenerator<Cron, void, undefined> {
     let after = "";
     for (;;) {
-      const page = (await this.#call("cron-list", { after }, options)) as { entries: Cron[]; more: boolean };
+      const page = (await this.#call("cron.list", { after }, options)) as { entries: Cron[]; more: boolean };
       yield* page.entries;
       const last = page.entries.at(-1);
       if (!page.more || last === undefined) {
@@ -240,28 +240,28 @@ export class CronEntries {
 
   /** Returns an entry. */
   async get(name: string, options: CallOptions = {}): Promise<Cron> {
-    return (await this.#call("cron-show", { name }, options)) as Cron;
+    return (await this.#call("cron.show", { name }, options)) as Cron;
   }
 
   /** Adds an entry. With `replace`, it replaces a different one of this name, which is else a conflict. */
   async add(name: string, entry: CronEntry & { replace?: boolean }, options: CallOptions = {}): Promise<Cron> {
-    return (await this.#call("cron-add", { name, ...entry }, options)) as Cron;
+    return (await this.#call("cron.add", { name, ...entry }, options)) as Cron;
   }
 
   async remove(name: string, options: CallOptions = {}): Promise<void> {
-    await this.#call("cron-remove", { name }, options);
+    await this.#call("cron.remove", { name }, options);
   }
 
   async pause(name: string, options: CallOptions = {}): Promise<Cron> {
-    return (await this.#call("cron-pause", { name }, options)) as Cron;
+    return (await this.#call("cron.pause", { name }, options)) as Cron;
   }
 
   async resume(name: string, options: CallOptions = {}): Promise<Cron> {
-    return (await this.#call("cron-resume", { name }, options)) as Cron;
+    return (await this.#call("cron.resume", { name }, options)) as Cron;
   }
 
   /** Enqueues an entry's job now and returns the job's id, a UUID. */
   async run(name: string, options: CallOptions = {}): Promise<string> {
-    return ((await this.#call("cron-run", { name }, options)) as { id: string }).id;
+    return ((await this.#call("cron.run", { name }, options)) as { id: string }).id;
   }
 }

@@ -230,7 +230,7 @@ export class Client {
   }
 
   /**
-   * Calls an operation of the API, such as "job-explain", and returns its reply: see
+   * Calls an operation of the API, such as "job.explain", and returns its reply: see
    * docs/reference/api.md. Throws ApiError if it is refused, and NotSupported if the node is
    * of an older release. It is repeated like every call; an operation that makes a job is
    * given a key for that, as `new_id`.

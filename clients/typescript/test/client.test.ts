@@ -424,14 +424,14 @@ test("operations of the API", async (t) => {
   const [node, client] = await pair(t);
   const json = (value: unknown) => ({ reply_json: Buffer.from(JSON.stringify(value)) });
   const request = (fields: Fields) => [fields["op"], JSON.parse(Buffer.from(fields["request_json"] as Uint8Array).toString())];
-  const explained = client.api<{ verdict: string }>("job-explain", { id: JID });
+  const explained = client.api<{ verdict: string }>("job.explain", { id: JID });
   const connection = await node.accept();
-  assert.deepEqual(request(await connection.answer(T.API, json({ verdict: "It waits" }))), ["job-explain", { id: JID }]);
+  assert.deepEqual(request(await connection.answer(T.API, json({ verdict: "It waits" }))), ["job.explain", { id: JID }]);
   assert.equal((await soon(explained)).verdict, "It waits");
-  const refused = failed(client.api("job-show", { id: "x" }), errors.ApiError);
+  const refused = failed(client.api("job.show", { id: "x" }), errors.ApiError);
   await connection.refuseNext(T.API, "API_ERROR", { status: 404, data_json: Buffer.from('{"id":"x"}') });
   const error = await refused;
-  assert.deepEqual([error.status, error.data, error.message], [404, { id: "x" }, "API_ERROR: job-show: no"]);
+  assert.deepEqual([error.status, error.data, error.message], [404, { id: "x" }, "API_ERROR: job.show: no"]);
 
   const letters: number[] = [];
   const listed = (async () => {
@@ -439,8 +439,8 @@ test("operations of the API", async (t) => {
       letters.push(letter);
     }
   })();
-  assert.deepEqual(request(await connection.answer(T.API, json({ letters: [{ letter: 4 }], next: 5, until: 9 }))), ["dlq-list", { queue: "q" }]);
-  assert.deepEqual(request(await connection.answer(T.API, json({ letters: [{ letter: 9 }], until: 9 }))), ["dlq-list", { queue: "q", from: 5, until: 9 }]);
+  assert.deepEqual(request(await connection.answer(T.API, json({ letters: [{ letter: 4 }], next: 5, until: 9 }))), ["dlq.list", { queue: "q" }]);
+  assert.deepEqual(request(await connection.answer(T.API, json({ letters: [{ letter: 9 }], until: 9 }))), ["dlq.list", { queue: "q", from: 5, until: 9 }]);
   await soon(listed);
   assert.deepEqual(letters, [4, 9]);
   const counted = client.deadLetters.stats();
@@ -464,7 +464,7 @@ test("operations of the API", async (t) => {
     return found;
   })();
   await connection.answer(T.API, json({ entries: [{ name: "a" }], more: true }));
-  assert.deepEqual(request(await connection.answer(T.API, json({ entries: [{ name: "b" }], more: false }))), ["cron-list", { after: "a" }]);
+  assert.deepEqual(request(await connection.answer(T.API, json({ entries: [{ name: "b" }], more: false }))), ["cron.list", { after: "a" }]);
   assert.deepEqual(await soon(names), ["a", "b"]);
 
   const [old, oldClient] = await pair(t, {}, { caps: ["json", "content"] });

@@ -1,29 +1,22 @@
 /** TLS, and nodes that stop answering. */
 
 import assert from "node:assert/strict";
-import { spawnSync } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { rmSync } from "node:fs";
 import { after, test } from "node:test";
 import { Client } from "../src/client.js";
 import { Connection, DEFAULT_TIMING, Timing } from "../src/connection.js";
 import { ConnectionLost, DeadlineExceeded } from "../src/errors.js";
 import { T } from "../src/protocol.js";
 import { sleep } from "../src/wait.js";
+import { makeCertificate } from "./certificate.js";
 import { FakeNode, Gate, PATIENCE, soon } from "./fakenode.js";
 import { Proxy } from "./proxy.js";
 
 const log = {};
-const directory = mkdtempSync(join(tmpdir(), "yardmaster-"));
-after(() => rmSync(directory, { recursive: true }));
-const [certFile, keyFile] = [join(directory, "cert.pem"), join(directory, "key.pem")];
-const made = spawnSync("openssl", [
-  "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=node",
-  "-addext", "subjectAltName=IP:127.0.0.1,DNS:node.example", "-keyout", keyFile, "-out", certFile,
-]);
-const skip = made.status === 0 ? false : "openssl is needed to make a certificate";
-const [cert, key] = skip ? ["", ""] : [readFileSync(certFile, "utf8"), readFileSync(keyFile, "utf8")];
+const certificate = makeCertificate();
+after(() => certificate && rmSync(certificate.directory, { recursive: true }));
+const skip = certificate ? false : "openssl is needed to make a certificate";
+const { cert, key } = certificate ?? { cert: "", key: "" };
 
 test("large requests and answers over TLS", { skip }, async (t) => {
   const node = await FakeNode.start(t, { tls: { cert, key } });

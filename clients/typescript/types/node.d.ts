@@ -143,6 +143,8 @@ declare module "node:fs" {
   export function rmSync(path: string, options?: { recursive?: boolean; force?: boolean }): void;
   export function writeFileSync(path: string, text: string): void;
   export function openSync(path: string, flags: string): number;
+  export function mkdirSync(path: string, options?: { recursive?: boolean }): void;
+  export function symlinkSync(target: string, path: string): void;
 }
 
 declare module "node:path" {
@@ -209,3 +211,5 @@ declare module "node:assert/strict" {
   const assert: Assert;
   export default assert;
 }
+
+declare function fetch(url: string): Promise<{ readonly ok: boolean; readonly status: number; text(): Promise<string> }>;
