@@ -22,7 +22,7 @@ export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
+.PHONY: help build test python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
@@ -36,8 +36,8 @@ $(BINARY): FORCE
 
 # The tests with clusters take longest, so they start first, beside one other package at a
 # time: with more beside them, elections on two processors take longer than tests wait.
-test race: export YARD_BIN := $(CURDIR)/$(BINARY)
-test: build python ## run all tests; those with real processes use the binary
+test typescript race: export YARD_BIN := $(CURDIR)/$(BINARY)
+test: build python typescript ## run all tests; those with real processes use the binary
 	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && \
 	$(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
 
@@ -53,6 +53,18 @@ python:
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq mypy; } >/dev/null 2>&1; }; \
 	if $(MYPY_WORKS); then cd clients/python && mypy --strict --python-version 3.9 --no-error-summary --cache-dir $(CURDIR)/bin/mypy .; \
 	else echo 'could not: its types are not checked; to check them install mypy (Debian: apt-get install mypy)'; fi
+
+# The TypeScript client is neither checked nor tested where Node or the compiler is missing.
+# What its tests print is shown if one fails.
+TYPESCRIPT_WORKS := node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' >/dev/null 2>&1 && tsc --version >/dev/null 2>&1
+TYPESCRIPT_LOG   := $(CURDIR)/bin/typescript.log
+typescript: build ## check, build and test the TypeScript client
+	@{ $(TYPESCRIPT_WORKS); } || { echo 'the TypeScript client needs Node 18 and tsc 4.8 or later; trying to install them'; \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq nodejs node-typescript; } >/dev/null 2>&1; }; \
+	if $(TYPESCRIPT_WORKS); then cd clients/typescript && rm -rf build && tsc && \
+	  { node --test build/test/*.test.js >$(TYPESCRIPT_LOG) 2>&1 || { cat $(TYPESCRIPT_LOG); exit 1; }; } && \
+	  sed -n -e 's/^# pass /typescript  ok, tests: /p' -e '/^# skipped [1-9]/s/^# /typescript  /p' $(TYPESCRIPT_LOG); \
+	else echo 'could not: it is not checked; to check it install Node and TypeScript (Debian: apt-get install nodejs node-typescript)'; fi
 
 # Under the detector, two clusters at once are too slow on two processors: no authority
 # renews its lease in time.

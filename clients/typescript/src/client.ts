@@ -52,7 +52,10 @@ export class Client {
   readonly #requester: Requester;
   readonly #waiters = new Map<string, Set<EndWaiter>>();
 
-  constructor(options: ClientOptions = {}, /** @internal */ timing: Timing = DEFAULT_TIMING) {
+  constructor(options?: ClientOptions);
+  /** @internal */
+  constructor(options: ClientOptions, timing?: Timing);
+  constructor(options: ClientOptions = {}, timing: Timing = DEFAULT_TIMING) {
     this.#requester = new Requester(options, timing, options.timeout ?? 30_000);
     this.#requester.onPush = (type, fields) => type === T.JOBEND && this.#handleEnd(fields);
     this.#requester.onLost = () => this.#waiters.forEach((waiters) => waiters.forEach((waiter) => {

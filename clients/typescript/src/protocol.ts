@@ -41,7 +41,7 @@ export interface Message {
 }
 
 /** Returns a whole frame: four bytes of length, then the envelope. */
-export function frame(type: number, rid: string, fields: Fields | Encoded): Buffer {
+export function frame(type: number, rid: string, fields: Fields | Encoded): Uint8Array {
   const body = encode({ v: 2, t: type, rid, p: fields });
   const whole = Buffer.allocUnsafe(4 + body.length);
   whole.writeUInt32BE(body.length, 0);

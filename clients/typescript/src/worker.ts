@@ -28,7 +28,10 @@ export interface HandleOptions {
   concurrency?: number;
 }
 
-/** Times of a worker in milliseconds. */
+/**
+ * Times of a worker in milliseconds.
+ * @internal
+ */
 export interface WorkerTiming extends Timing {
   /** That handlers have after they were aborted at the end of the grace. */
   readonly cancel: number;
@@ -78,7 +81,10 @@ export class Worker {
   #failureLogged = -Infinity;
   #cleanUps: Array<() => void> = [];
 
-  constructor(options: WorkerOptions = {}, /** @internal */ timing: Partial<WorkerTiming> = {}) {
+  constructor(options?: WorkerOptions);
+  /** @internal */
+  constructor(options: WorkerOptions, timing?: Partial<WorkerTiming>);
+  constructor(options: WorkerOptions = {}, timing: Partial<WorkerTiming> = {}) {
     this.#options = options;
     this.#timing = { ...DEFAULT_WORKER_TIMING, ...timing };
     this.#nodes = new NodeRotation(options.nodes);

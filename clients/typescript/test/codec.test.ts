@@ -61,7 +61,7 @@ test("golden frames are read, and written byte for byte", () => {
     if (name.endsWith("-unsorted")) {
       assert.deepEqual(parseEnvelope(written.subarray(4)), message, name);
     } else {
-      assert.equal(written.toString("hex"), golden.toString("hex"), name);
+      assert.equal(Buffer.from(written).toString("hex"), golden.toString("hex"), name);
     }
   }
 });

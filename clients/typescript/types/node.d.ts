@@ -161,7 +161,7 @@ interface ImportMeta {
 }
 
 declare module "node:child_process" {
-  interface ChildProcess {
+  export interface ChildProcess {
     readonly pid?: number;
     readonly exitCode: number | null;
     readonly signalCode: string | null;
