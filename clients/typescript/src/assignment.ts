@@ -7,6 +7,7 @@ import { jobStopped, WORKER_STOPS, Quest, Reports } from "./job.js";
 import { Outcome } from "./outcome.js";
 import { Fields, T } from "./protocol.js";
 import { Subscription } from "./subscriptions.js";
+import { Timer } from "./wait.js";
 
 export class Assignment implements Reports {
   readonly #abort = new AbortController();

@@ -6,7 +6,7 @@ import { Fields, mapOf, readContent, T, timeOf } from "./protocol.js";
 import { Queues } from "./queues.js";
 import { jobEnd, JobRecord, jobRecord, JobStatus } from "./records.js";
 import { ConnectOptions, Requester } from "./requester.js";
-import { CallOptions, Wait } from "./wait.js";
+import { CallOptions, Timer, Wait } from "./wait.js";
 
 export interface ClientOptions extends ConnectOptions {
   /** How long a call is repeated, in milliseconds, unless it has a `deadline`; default 30 000. */

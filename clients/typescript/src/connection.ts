@@ -9,6 +9,7 @@ import {
   CAPABILITIES, Capability, DEFAULT_MAX_FRAME, DELIVERY, Fields, frame, FrameReader, hasJSON, intOf, Message,
   parseEnvelope, PUSH_RID, T, textsOf,
 } from "./protocol.js";
+import { Timer } from "./wait.js";
 
 /** How to verify the nodes, and how to authenticate to them, with TLS: as for `tls.connect` of Node. */
 export interface TLSOptions {
@@ -88,7 +89,7 @@ export class Connection {
   /** The largest frame that the node takes, in bytes. */
   maxFrame = DEFAULT_MAX_FRAME;
 
-  readonly #socket: Socket;
+  readonly #socket: net.Socket;
   readonly #reader = new FrameReader();
   readonly #pending = new Map<string, Pending>();
   readonly #capabilities = new Set<string>();
@@ -338,14 +339,14 @@ export class Connection {
   }
 }
 
-function openSocket(node: string, settings: ConnectionSettings): Socket {
+function openSocket(node: string, settings: ConnectionSettings): net.Socket {
   const { host, port } = parseAddress(node);
   const address = { host, port, autoSelectFamily: true };
   if (!settings.tls) {
     return net.connect(address).setNoDelay(true);
   }
   const servername = net.isIP(host) === 0 ? { servername: host } : {};
-  return tls.connect({ ...address, ...servername, ...(settings.tls === true ? {} : settings.tls) }).setNoDelay(true);
+  return tls.connect({ ...address, ...servername, ...(settings.tls === true ? {} : settings.tls) } as tls.ConnectionOptions).setNoDelay(true);
 }
 
 /** Reports whether a node answers a HELLO. Any answer counts, a closed connection too. */

@@ -8,6 +8,7 @@ import { Logger } from "./log.js";
 import { hasLargeResult, invalidResult, Outcome, report } from "./outcome.js";
 import { Fields, mapOf, T } from "./protocol.js";
 import { delayAfter, Subscriptions } from "./subscriptions.js";
+import { Timer } from "./wait.js";
 
 const MAX_BEAT_JOBS = 256;
 const RETRY_DELAY = 300; // milliseconds before an ACK or BEAT that was answered UNAVAILABLE is repeated

@@ -10,6 +10,9 @@ export interface CallOptions {
   deadline?: Date;
 }
 
+/** What setTimeout returns. */
+export type Timer = ReturnType<typeof setTimeout>;
+
 const MAX_TIMER = 2 ** 31 - 1; // milliseconds
 
 /** Callbacks by signal, so that a thousand calls with one signal add one listener. */

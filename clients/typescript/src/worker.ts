@@ -10,7 +10,7 @@ import { backoff, NodeRotation } from "./nodes.js";
 import { Fields, readContent, T, textsOf } from "./protocol.js";
 import { ConnectOptions, connectionSettings } from "./requester.js";
 import { delayAfter, isPermanent, Subscriptions } from "./subscriptions.js";
-import { onAbort, sleep } from "./wait.js";
+import { onAbort, sleep, Timer } from "./wait.js";
 
 export interface WorkerOptions extends ConnectOptions {
   /** How many jobs of each queue run at once; default 1. */

@@ -102,7 +102,7 @@ test("values make the round trip", () => {
     null, true, false, ...exact, 2n ** 53n, -(2n ** 53n), 2n ** 63n - 1n, -(2n ** 63n),
     ...lengths.map((n) => "x".repeat(n)), ...lengths.map((n) => "ü".repeat(n)),
     ...lengths.map((n) => new Uint8Array(n).fill(255)), ...lengths.map((n) => new Array(n).fill(null)),
-    ...lengths.map((n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`k${i}`, i]))),
+    ...[0, 1, 15, 16, 65536].map((n) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`k${i}`, i]))),
     "Überweisung 😀", "\ufeffbom", { "": [{ a: new Uint8Array(0) }] },
   ];
   for (const value of values) {

@@ -23,10 +23,10 @@ export interface FakeOptions {
 
 const names = new Map(Object.entries(T).map(([name, type]) => [type as number, name]));
 
-/** Settles as the promise does, and rejects after PATIENCE. */
-export async function soon<V>(promise: Promise<V>, what = "what the test waits for"): Promise<V> {
-  let timer: Timer | undefined;
-  const late = new Promise<never>((_, reject) => (timer = setTimeout(() => reject(new Error(`${what} has not happened in time`)), PATIENCE)));
+/** Settles as the promise does, and rejects after that many milliseconds. */
+export async function soon<V>(promise: Promise<V>, what = "what the test waits for", patience = PATIENCE): Promise<V> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => (timer = setTimeout(() => reject(new Error(`${what} has not happened in time`)), patience)));
   try {
     return await Promise.race([promise, late]);
   } finally {
@@ -70,11 +70,11 @@ export class FakeNode {
   readonly #registered = new Inbox<NodeConnection>();
   #closing: Promise<void> | undefined;
 
-  private constructor(readonly address: string, private readonly server: Server) {}
+  private constructor(readonly address: string, private readonly server: net.Server) {}
 
   static async start(t: TestContext, options: FakeOptions = {}): Promise<FakeNode> {
     let node: FakeNode;
-    const accept = (socket: Socket) => {
+    const accept = (socket: net.Socket) => {
       const connection = new NodeConnection(socket);
       node.#connections.add(connection);
       connection.register(options).then((isIn) => isIn && node.#registered.put(connection), () => undefined);
@@ -104,7 +104,7 @@ export class NodeConnection {
   readonly #messages = new Inbox<Message | undefined>(); // undefined: the end
   readonly #closed = new Gate();
 
-  constructor(readonly socket: Socket) {
+  constructor(readonly socket: net.Socket) {
     const reader = new FrameReader();
     socket.on("data", (data) => {
       reader.push(data);

@@ -10,7 +10,7 @@ import { Job } from "../src/job.js";
 import { sleep } from "../src/wait.js";
 import { Worker, WorkerOptions } from "../src/worker.js";
 import { makeCertificate } from "./certificate.js";
-import { Gate, soon } from "./fakenode.js";
+import { Gate, PATIENCE, soon } from "./fakenode.js";
 import { Proxy } from "./proxy.js";
 import { skip, Yard, YardNode } from "./yard.js";
 
@@ -31,14 +31,14 @@ function newClient(t: TestContext, options: ClientOptions = {}): Client {
 }
 
 function newWorker(t: TestContext, options: WorkerOptions = {}): { worker: Worker; run: () => Promise<unknown> } {
-  const worker = new Worker({ nodes: yard.addresses, log, createQueues: true, grace: 100, ...options });
+  const worker = new Worker({ nodes: yard.addresses, log, createQueues: true, grace: 100, ...options }, { cancel: 300 });
   t.after(() => worker.stop());
   return { worker, run: () => worker.run().then(() => undefined, (err: unknown) => err) };
 }
 
 /** Waits until a fact holds. */
 async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
-  for (const end = Date.now() + 20_000; Date.now() < end; await sleep(20)) {
+  for (const end = Date.now() + 4 * PATIENCE; Date.now() < end; await sleep(20)) {
     if (await holds()) {
       return;
     }
@@ -152,7 +152,7 @@ test("a handler that ignores its signal does not keep the worker", { skip }, asy
   const began = Date.now();
   void worker.stop();
   assert.equal(await soon(ended), undefined);
-  assert(Date.now() - began < 4000);
+  assert(Date.now() - began < 5000);
   await until("it is given back", async () => (await client.queues.stats("stubborn")).waiting === 1);
   never.open();
 });
@@ -278,7 +278,7 @@ test("a killed node loses no job of a producer, and interrupts none of a worker"
   }
   const jids = await soon(Promise.all(accepted), "the acceptance of all jobs");
   assert.equal(new Set(jids).size, 400);
-  const results = await soon(Promise.all(jids.map((jid) => client.result<number>(jid))), "the end of all jobs");
+  const results = await soon(Promise.all(jids.map((jid) => client.result<number>(jid))), "the end of all jobs", 4 * PATIENCE);
   assert.deepEqual(results, Array.from({ length: 400 }, (_, n) => n));
   await until("the worker is at another node", () => worker.node !== undefined && worker.node !== victim.address);
   finish.open();

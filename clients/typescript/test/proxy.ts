@@ -5,7 +5,7 @@ import type { TestContext } from "node:test";
 import { parseAddress } from "../src/nodes.js";
 
 export class Proxy {
-  readonly #sockets = new Set<Socket>();
+  readonly #sockets = new Set<net.Socket>();
   #frozen = false;
   #connected: () => void = () => undefined;
 
@@ -38,7 +38,7 @@ export class Proxy {
     this.#connected = connected;
   }
 
-  #accept(from: Socket): void {
+  #accept(from: net.Socket): void {
     this.#sockets.add(from.setNoDelay(true));
     from.on("error", () => undefined);
     this.#connected();

@@ -17,7 +17,7 @@ const START_TIMEOUT = 30_000;
 
 /** Returns free ports of 127.0.0.1. */
 async function freePorts(count: number): Promise<number[]> {
-  const servers = await Promise.all(Array.from({ length: count }, () => new Promise<Server>((resolve) => {
+  const servers = await Promise.all(Array.from({ length: count }, () => new Promise<net.Server>((resolve) => {
     const server = net.createServer((socket) => socket.destroy());
     server.listen(0, "127.0.0.1", () => resolve(server));
   })));

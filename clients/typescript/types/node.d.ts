@@ -1,6 +1,7 @@
 /**
- * The parts of Node's API that this package uses. Debian has no package with all of Node's
- * types that fits every version of Node; programs that use this package do not see this file.
+ * The parts of Node's API that this package uses: only Debian's package of Node has its types.
+ * Programs that use this package do not see this file, and the sources compile with Node's own
+ * types, too.
  */
 
 interface AbortSignal {
@@ -21,15 +22,15 @@ declare class AbortController {
   abort(reason?: unknown): void;
 }
 
-interface Timer {
+interface NodeTimer {
   ref(): this;
   unref(): this;
 }
 
-declare function setTimeout(callback: () => void, milliseconds?: number): Timer;
-declare function clearTimeout(timer: Timer | undefined): void;
-declare function setInterval(callback: () => void, milliseconds?: number): Timer;
-declare function clearInterval(timer: Timer | undefined): void;
+declare function setTimeout(callback: () => void, milliseconds?: number): NodeTimer;
+declare function clearTimeout(timer: NodeTimer | undefined): void;
+declare function setInterval(callback: () => void, milliseconds?: number): NodeTimer;
+declare function clearInterval(timer: NodeTimer | undefined): void;
 declare function setImmediate(callback: () => unknown): unknown;
 declare function queueMicrotask(callback: () => void): void;
 
@@ -88,39 +89,39 @@ declare const process: {
   off(event: string, listener: (...values: any[]) => void): unknown;
 };
 
-interface Socket {
-  readonly destroyed: boolean;
-  on(event: "data", listener: (data: Buffer) => void): this;
-  on(event: "error", listener: (error: Error) => void): this;
-  on(event: "connect" | "secureConnect" | "end" | "close", listener: () => void): this;
-  once(event: "data", listener: (data: Buffer) => void): this;
-  once(event: "error", listener: (error: Error) => void): this;
-  once(event: "connect" | "secureConnect" | "end" | "close", listener: () => void): this;
-  setNoDelay(on?: boolean): this;
-  write(data: Uint8Array): boolean;
-  cork(): void;
-  uncork(): void;
-  pause(): this;
-  resume(): this;
-  end(): this;
-  destroy(error?: Error): this;
-}
-
-interface Server {
-  listen(port: number, host: string, listening: () => void): this;
-  address(): { port: number };
-  close(closed?: () => void): this;
-  on(event: "error", listener: (error: Error) => void): this;
-}
-
 declare module "node:net" {
+  export interface Socket {
+    readonly destroyed: boolean;
+    on(event: "data", listener: (data: Buffer) => void): this;
+    on(event: "error", listener: (error: Error) => void): this;
+    on(event: "connect" | "secureConnect" | "end" | "close", listener: () => void): this;
+    once(event: "data", listener: (data: Buffer) => void): this;
+    once(event: "error", listener: (error: Error) => void): this;
+    once(event: "connect" | "secureConnect" | "end" | "close", listener: () => void): this;
+    setNoDelay(on?: boolean): this;
+    write(data: Uint8Array): boolean;
+    cork(): void;
+    uncork(): void;
+    pause(): this;
+    resume(): this;
+    end(): this;
+    destroy(error?: Error): this;
+  }
+  export interface Server {
+    listen(port: number, host: string, listening: () => void): this;
+    address(): { port: number };
+    close(closed?: () => void): this;
+    on(event: "error", listener: (error: Error) => void): this;
+  }
   export function connect(options: { host: string; port: number; autoSelectFamily?: boolean }): Socket;
   export function createServer(connected: (socket: Socket) => void): Server;
   export function isIP(host: string): number;
 }
 
 declare module "node:tls" {
-  export function connect(options: object): Socket;
+  import type { Server, Socket } from "node:net";
+  export type ConnectionOptions = object;
+  export function connect(options: ConnectionOptions): Socket;
   export function createServer(options: object, connected: (socket: Socket) => void): Server;
 }
 
@@ -180,7 +181,7 @@ declare module "node:child_process" {
 }
 
 declare module "node:test" {
-  interface TestContext {
+  export interface TestContext {
     after(cleanUp: () => unknown): void;
     test(name: string, run: (t: TestContext) => unknown): Promise<void>;
     diagnostic(message: string): void;
