@@ -108,7 +108,7 @@ export class DeadLetters {
     this.#requester = requester;
   }
 
-  /** Calls an operation until its reply says that nothing is left. */
+  /** Calls an operation until nothing is left, and yields each reply. */
   async *#parts<Reply extends Part>(op: string, request: object, options: CallOptions): AsyncGenerator<Reply, void, undefined> {
     let range: { from?: number; until?: number } = {};
     for (;;) {

@@ -23,7 +23,7 @@ export class Assignment implements Reports {
   moving: Connection | undefined;
   /** When the lease ends unless a node extends it, in the time of performance.now. */
   leaseEnd: number;
-  /** A DONE or FAIL that no node has answered yet, or that there is none. */
+  /** How the handler has ended, until a node has answered; undefined while it runs. */
   outcome: Outcome | undefined;
   /** The lease is lost for certain, so that no outcome is sent. */
   isVoid = false;

@@ -96,7 +96,8 @@ export class Client {
 
   /**
    * Enqueues many jobs and returns an answer for each, in their order: a refused job does not
-   * affect the others. It throws only if it is aborted before it begins.
+   * affect the others. All have the time of one call. It throws only if it is aborted before it
+   * begins.
    *
    * ```ts
    * const answers = await client.enqueueMany(people.map((to) => sendMail.with({ to })));
@@ -151,8 +152,8 @@ export class Client {
   }
 
   /** Returns the payload of a job, of any size. Throws OverhopError CONTENT_NOT_FOUND if it has none, CONTENT_GONE if it is no longer stored. */
-  payload<Payload = unknown>(jid: string, options: CallOptions = {}): Promise<Payload> {
-    return this.#content(jid, "payload", this.#requester.wait(options)) as Promise<Payload>;
+  async payload<Payload = unknown>(jid: string, options: CallOptions = {}): Promise<Payload> {
+    return (await this.#content(jid, "payload", this.#requester.wait(options))) as Payload;
   }
 
   #content(jid: string, value: "payload" | "result", wait: Wait): Promise<unknown> {
@@ -177,8 +178,9 @@ export class Client {
         const answer = await this.#requester.request(T.LSJOB, { q: queue, status, page, page_size: size }, this.#requester.wait(options));
         jobs = answer["jobs"] as unknown[];
       } catch (err) {
-        if (err instanceof OverhopError && err.code === "RESPONSE_TOO_LARGE" && size % 2 === 0) {
-          [page, size] = [2 * page - 1, size / 2]; // the same jobs begin there
+        if (err instanceof OverhopError && err.code === "RESPONSE_TOO_LARGE" && size > 1) {
+          const smaller = size % 2 === 0 ? size / 2 : 1;
+          [page, size] = [((page - 1) * size) / smaller + 1, smaller]; // the same jobs begin there
           continue;
         }
         throw err;
@@ -243,7 +245,7 @@ export class Client {
   }
 
   /** Returns the state of the connected node and of the yard, as STATUS in docs/reference/overhop.md. */
-  status(options: CallOptions = {}): Promise<Record<string, unknown>> {
+  async status(options: CallOptions = {}): Promise<Record<string, unknown>> {
     return this.#requester.request(T.STATUS, {}, this.#requester.wait(options));
   }
 

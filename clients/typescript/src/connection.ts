@@ -9,7 +9,7 @@ import {
   CAPABILITIES, Capability, DEFAULT_MAX_FRAME, DELIVERY, Fields, frame, FrameReader, hasJSON, intOf, Message,
   parseEnvelope, PUSH_RID, T, textsOf,
 } from "./protocol.js";
-import { Timer } from "./wait.js";
+import { onAbort, Timer } from "./wait.js";
 
 /** How to verify the nodes, and how to authenticate to them, with TLS: as for `tls.connect` of Node. */
 export interface TLSOptions {
@@ -99,7 +99,7 @@ export class Connection {
   #registered = false;
   #watch: Timer | undefined;
   #lastTick = 0;
-  #heard = 0; // when bytes were received last, or when the first request was sent after all were answered
+  #lastReceived = 0; // bytes; or the time of the first request, if all before it were answered
   #alive = 0; // when a probe found the node alive
   #probing = false;
 
@@ -114,11 +114,15 @@ export class Connection {
 
   /**
    * Connects to a node and registers there. Throws an OverhopError if the node refuses this
-   * client, and a ConnectionLost if it cannot be reached in time.
+   * client, and a ConnectionLost if it cannot be reached in time or `signal` is aborted first.
    */
-  static async connect(node: string, settings: ConnectionSettings, listener: ConnectionListener): Promise<Connection> {
+  static async connect(node: string, settings: ConnectionSettings, listener: ConnectionListener, signal?: AbortSignal): Promise<Connection> {
+    if (signal?.aborted) {
+      throw new ConnectionLost(`node ${node}: not connected, because it is not needed any more`);
+    }
     const connection = new Connection(node, settings, listener);
     const timer = setTimeout(() => connection.#fail(new Error(`not connected within ${settings.timing.connect} ms`)), settings.timing.connect);
+    const forget = signal && onAbort(signal, () => connection.#fail(new Error("it is not needed any more")));
     try {
       await connection.#open();
       await connection.#register();
@@ -127,6 +131,7 @@ export class Connection {
       throw connection.#error;
     } finally {
       clearTimeout(timer);
+      forget?.();
     }
     if (connection.#error !== undefined) { // by what came together with the last answer
       throw connection.#error;
@@ -139,11 +144,6 @@ export class Connection {
   /** Why the connection has ended; undefined while it has not. */
   get error(): Error | undefined {
     return this.#error;
-  }
-
-  /** The number of requests without an answer. */
-  get unanswered(): number {
-    return this.#pending.size;
   }
 
   has(capability: Capability): boolean {
@@ -168,7 +168,7 @@ export class Connection {
       return;
     }
     if (this.#pending.size === 0) {
-      this.#heard = performance.now();
+      this.#lastReceived = performance.now();
     }
     this.#pending.set(rid, { type, done });
     this.#write(bytes);
@@ -240,7 +240,7 @@ export class Connection {
   }
 
   #receive(data: Uint8Array): void {
-    this.#heard = performance.now();
+    this.#lastReceived = performance.now();
     this.#reader.push(data);
     try {
       for (let body = this.#reader.next(); body !== undefined && this.#error === undefined; body = this.#reader.next()) {
@@ -272,7 +272,7 @@ export class Connection {
     }
   }
 
-  /** Ends the connection: all requests fail, then the listener is told. */
+  /** Ends the connection: all requests fail, then the listener is called. */
   #fail(error: Error, flush = false): void {
     if (this.#error !== undefined) {
       return;
@@ -296,11 +296,11 @@ export class Connection {
   }
 
   #startWatch(): void {
-    this.#lastTick = this.#heard = performance.now();
+    this.#lastTick = this.#lastReceived = performance.now();
     this.#watch = setInterval(() => {
       const now = performance.now();
       if (now - this.#lastTick > 3 * WATCH_INTERVAL) {
-        this.#heard = now; // the program was blocked: what the node sent meanwhile has not been read
+        this.#lastReceived = now; // the program was blocked: what the node sent meanwhile has not been read
       }
       this.#lastTick = now;
       this.#watchSilence(now);
@@ -310,7 +310,7 @@ export class Connection {
   /** Sends a PING to a silent node, and ends the connection to one that owes an answer and is gone. */
   #watchSilence(now: number): void {
     const { ping, probeAfter, silence } = this.settings.timing;
-    const quiet = now - this.#heard;
+    const quiet = now - this.#lastReceived;
     if (this.#pending.size === 0) {
       if (quiet >= ping) {
         this.send(T.PING, {});
@@ -328,12 +328,12 @@ export class Connection {
    */
   async #probe(): Promise<void> {
     this.#probing = true;
-    const since = this.#heard;
+    const since = this.#lastReceived;
     const isAlive = await probe(this.node, this.settings);
     this.#probing = false;
     if (isAlive) {
       this.#alive = performance.now();
-    } else if (this.#heard === since) {
+    } else if (this.#lastReceived === since) {
       this.#fail(new Error(`the node has sent nothing for ${Math.round(performance.now() - since)} ms and does not answer`));
     }
   }
@@ -341,7 +341,7 @@ export class Connection {
 
 function openSocket(node: string, settings: ConnectionSettings): net.Socket {
   const { host, port } = parseAddress(node);
-  const address = { host, port, autoSelectFamily: true };
+  const address = { host, port, autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 1000 };
   if (!settings.tls) {
     return net.connect(address).setNoDelay(true);
   }
@@ -383,7 +383,7 @@ function notAnswered(): Error {
   return new Error("it does not answer HELLO; if its port requires TLS, set tls");
 }
 
-/** Adds what an error of a socket does not say. */
+/** Returns an error of a socket with a message that helps. */
 function explain(error: Error & { code?: string; errors?: Error[] }, settings: ConnectionSettings): Error {
   const message = error.message || (error.errors ?? []).map((each) => each.message).join(", ") || error.code || "socket error";
   if (settings.tls && error.code === "ECONNRESET") {

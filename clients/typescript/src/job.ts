@@ -148,7 +148,7 @@ export class Job<Payload = unknown> {
   }
 }
 
-/** Returns a text in valid Unicode, with at most so many characters. */
+/** Returns a text in valid Unicode, of at most `length` characters. */
 export function cutText(text: string, length: number): string {
   return String(text).slice(0, length).replace(/\p{Surrogate}/gu, "\ufffd");
 }

@@ -6,7 +6,7 @@ import { ClosedError, ConnectionLost, DeadlineExceeded, OverhopError, Unavailabl
 import { Logger, toLogger } from "./log.js";
 import { backoff, NodeRotation, Nodes } from "./nodes.js";
 import { Fields, T, textsOf } from "./protocol.js";
-import { CallOptions, sleep, Wait, Window } from "./wait.js";
+import { CallOptions, onAbort, Wait, Window } from "./wait.js";
 
 /** How to reach the nodes. */
 export interface ConnectOptions {
@@ -53,7 +53,7 @@ export class Requester {
   #connecting: Promise<Connection> | undefined;
   #connectedAt = 0;
   #failures = 0; // connections in a row that failed or did not hold
-  #closed = false;
+  readonly #closing = new AbortController();
 
   /** Receives pushes other than DRAIN and BYE; and that a connection has ended. */
   onPush: (type: number, fields: Fields) => void = () => undefined;
@@ -72,9 +72,13 @@ export class Requester {
 
   /** Closes all connections. Pending and later requests throw ClosedError. */
   close(): void {
-    this.#closed = true;
+    this.#closing.abort();
     this.#connection = undefined;
     this.#open.forEach((connection) => connection.close());
+  }
+
+  get #closed(): boolean {
+    return this.#closing.signal.aborted;
   }
 
   /** The time that a call has. */
@@ -115,7 +119,7 @@ export class Requester {
         } else if (err instanceof OverhopError && sent > 1 && options.doneCodes?.includes(err.code)) {
           return err.details;
         } else {
-          throw this.#closed && err instanceof ConnectionLost ? new ClosedError("the client was closed", { cause: err }) : err;
+          throw this.#closed && err instanceof ConnectionLost ? closedError() : err;
         }
       }
     }
@@ -139,7 +143,7 @@ export class Requester {
   /** Returns a connection that is registered. */
   #ready(): Promise<Connection> {
     if (this.#closed) {
-      return Promise.reject(new ClosedError("the client was closed"));
+      return Promise.reject(closedError());
     }
     if (this.#connection !== undefined) {
       return Promise.resolve(this.#connection);
@@ -154,7 +158,7 @@ export class Requester {
   /** Connects to the next node, after a pause if the last connection failed. */
   async #connect(): Promise<Connection> {
     if (this.#failures > 0) {
-      await sleep(backoff(this.#failures));
+      await this.#sleep(backoff(this.#failures));
     }
     const node = this.#nodes.next();
     let connection: Connection;
@@ -162,7 +166,7 @@ export class Requester {
       connection = await Connection.connect(node, this.#settings, {
         onPush: (from, type, fields) => this.#handlePush(from, type, fields),
         onClose: (ended, error) => this.#handleClose(ended, error),
-      });
+      }, this.#closing.signal);
     } catch (err) {
       this.#failures++;
       this.#log.info("cannot connect to a node", { node, err });
@@ -170,12 +174,25 @@ export class Requester {
     }
     if (this.#closed) {
       connection.close();
-      throw new ClosedError("the client was closed");
+      throw closedError();
     }
     this.#open.add(connection);
     this.#connection = connection;
     this.#connectedAt = performance.now();
     return connection;
+  }
+
+  /** Waits for some milliseconds, or until the client is closed. */
+  #sleep(milliseconds: number): Promise<void> {
+    return new Promise((resolve) => {
+      const end = () => {
+        clearTimeout(timer);
+        forget();
+        resolve();
+      };
+      const timer = setTimeout(end, milliseconds);
+      const forget = onAbort(this.#closing.signal, end);
+    });
   }
 
   #handlePush(connection: Connection, type: number, fields: Fields): void {
@@ -205,4 +222,8 @@ export class Requester {
     }
     this.onLost();
   }
+}
+
+function closedError(): ClosedError {
+  return new ClosedError("the client was closed");
 }

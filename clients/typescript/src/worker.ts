@@ -74,6 +74,7 @@ export class Worker {
   #stopRequested: (reason: string) => void = () => undefined; // begins the stop of run
   #idle: () => void = () => undefined; // ends the wait for jobs
   #fatal: Error | undefined;
+  readonly #closing = new AbortController(); // ends an attempt to connect
   #connecting = false;
   #reconnect: Timer | undefined;
   #connectedAt = 0;
@@ -179,6 +180,7 @@ export class Worker {
       await this.#shutDown(await requested);
     }
     this.#stopped = true;
+    this.#closing.abort();
     clearTimeout(this.#reconnect);
     this.#cleanUps.forEach((cleanUp) => cleanUp());
     if (this.#fatal !== undefined) {
@@ -195,7 +197,7 @@ export class Worker {
       onPush: (connection: Connection, type: number, fields: Fields) => this.#handlePush(connection, type, fields),
       onClose: (connection: Connection, error: Error) => this.#handleClose(connection, error),
     };
-    Connection.connect(node, this.#settings, listener).then(
+    Connection.connect(node, this.#settings, listener, this.#closing.signal).then(
       (connection) => this.#handleConnected(connection),
       (error: Error) => {
         this.#connecting = false;
@@ -338,7 +340,7 @@ export class Worker {
     });
   }
 
-  /** Stops a job that the node asks back. A node that the job has left is not heard. */
+  /** Stops a job that the node asks back. It ignores a node that the job has left. */
   #recall(connection: Connection, fields: Fields): void {
     const job = this.#leases.find(fields["tok"]);
     if (job !== undefined && job.connection === connection) {

@@ -7,7 +7,9 @@ import { Client, ClientOptions } from "../src/client.js";
 import { defineJob, JobRequest } from "../src/enqueue.js";
 import * as errors from "../src/errors.js";
 import { Fields, T } from "../src/protocol.js";
+import { sleep } from "../src/wait.js";
 import { FakeNode, FakeOptions, jid, NodeConnection, PATIENCE, soon } from "./fakenode.js";
+import { Proxy } from "./proxy.js";
 
 const JID = jid(1);
 const quiet = {};
@@ -105,7 +107,7 @@ test("refusals have their own errors", async (t) => {
   assert.deepEqual([invalid.path, invalid.name], ["/to", "InvalidJob"]);
 });
 
-test("a call ends with its deadline or its signal, and tells why it was repeated", async (t) => {
+test("a call ends with its deadline or its signal, with the last error as cause", async (t) => {
   const [node, client] = await pair(t);
   const late = failed(client.enqueue("q", { key: "k", deadline: new Date(Date.now() + 300) }), errors.DeadlineExceeded);
   const connection = await node.accept();
@@ -279,14 +281,15 @@ test("jobs are shown, listed, changed and removed", async (t) => {
 
   const listed: string[] = [];
   const listing = (async () => {
-    for await (const job of client.list("q", "failed", { pageSize: 4 })) {
+    for await (const job of client.list("q", "failed", { pageSize: 6 })) {
       listed.push(job.jid);
     }
   })();
-  assert.deepEqual(await connection.answer(T.LSJOB, { jobs: [1, 2, 3, 4].map((n) => ({ jid: jid(n) })) }), { q: "q", status: "failed", page: 1, page_size: 4 });
+  assert.deepEqual(await connection.answer(T.LSJOB, { jobs: [1, 2, 3, 4, 5, 6].map((n) => ({ jid: jid(n) })) }), { q: "q", status: "failed", page: 1, page_size: 6 });
   await connection.refuseNext(T.LSJOB, "RESPONSE_TOO_LARGE");
-  assert.deepEqual(await connection.answer(T.LSJOB, { jobs: [5, 6].map((n) => ({ jid: jid(n) })) }), { q: "q", status: "failed", page: 3, page_size: 2 });
-  await connection.answer(T.LSJOB, { jobs: [{ jid: jid(7) }] });
+  assert.deepEqual(await connection.refuseNext(T.LSJOB, "RESPONSE_TOO_LARGE"), { q: "q", status: "failed", page: 3, page_size: 3 });
+  assert.deepEqual(await connection.answer(T.LSJOB, { jobs: [{ jid: jid(7) }] }), { q: "q", status: "failed", page: 7, page_size: 1 });
+  await connection.answer(T.LSJOB, { jobs: [] });
   await soon(listing);
   assert.deepEqual(listed, [1, 2, 3, 4, 5, 6, 7].map(jid));
 
@@ -413,6 +416,26 @@ test("another node is tried, and a closed client throws", async (t) => {
   client.close();
   await stats;
   await failed(client.queues.stats("q"), errors.ClosedError);
+});
+
+test("a closed client neither waits nor connects", async (t) => {
+  const dead = await FakeNode.start(t);
+  await dead.close();
+  const failing = new Client({ nodes: dead.address, log: quiet });
+  const pending = failed(failing.ping(), errors.ClosedError);
+  await sleep(300); // some attempts have failed
+  const began = performance.now();
+  failing.close();
+  await pending;
+  assert(performance.now() - began < 100);
+  const [proxied] = await pair(t);
+  const proxy = await Proxy.start(t, proxied.address);
+  proxy.freeze();
+  const connecting = new Client({ nodes: proxy.address, log: quiet });
+  const unanswered = failed(connecting.ping(), errors.ClosedError);
+  await soon(new Promise<void>((resolve) => proxy.onNextConnection(resolve)));
+  connecting.close();
+  await unanswered;
 });
 
 test("a wrong token is refused at once", async (t) => {

@@ -23,7 +23,7 @@ export interface FakeOptions {
 
 const names = new Map(Object.entries(T).map(([name, type]) => [type as number, name]));
 
-/** Settles as the promise does, and rejects after that many milliseconds. */
+/** Settles as the promise does, and rejects after `patience` milliseconds. */
 export async function soon<V>(promise: Promise<V>, what = "what the test waits for", patience = PATIENCE): Promise<V> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const late = new Promise<never>((_, reject) => (timer = setTimeout(() => reject(new Error(`${what} has not happened in time`)), patience)));

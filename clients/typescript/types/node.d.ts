@@ -113,7 +113,7 @@ declare module "node:net" {
     close(closed?: () => void): this;
     on(event: "error", listener: (error: Error) => void): this;
   }
-  export function connect(options: { host: string; port: number; autoSelectFamily?: boolean }): Socket;
+  export function connect(options: { host: string; port: number; autoSelectFamily?: boolean; autoSelectFamilyAttemptTimeout?: number }): Socket;
   export function createServer(connected: (socket: Socket) => void): Server;
   export function isIP(host: string): number;
 }
