@@ -101,6 +101,8 @@ export class FakeNode {
 export class NodeConnection {
   /** The fields of HELLO. */
   hello: Fields = {};
+  /** The number of messages that have arrived. */
+  received = 0;
   readonly #messages = new Inbox<Message | undefined>(); // undefined: the end
   readonly #closed = new Gate();
 
@@ -110,6 +112,7 @@ export class NodeConnection {
       reader.push(data);
       try {
         for (let body = reader.next(); body !== undefined; body = reader.next()) {
+          this.received++;
           this.#messages.put(parseEnvelope(body));
         }
       } catch {
@@ -152,8 +155,9 @@ export class NodeConnection {
 
   /** Returns the next request, which must have the type; PINGs and, unless it is about queues, BEATs are answered and skipped. */
   async expect(type: number): Promise<Message> {
-    for (;;) {
+    for (const end = Date.now() + PATIENCE; ; ) {
       const message = await this.read();
+      assert(Date.now() < end, `no ${names.get(type)} has come in time`);
       if (message.type === T.PING) {
         this.send(T.PONG, message.rid, { server_time: "2026-01-01T00:00:00Z" });
       } else if (message.type === T.BEAT && [T.ACK, T.LOG, T.PROGRESS, T.DONE, T.FAIL, T.CREDIT].includes(type as 44)) {
@@ -182,8 +186,10 @@ export class NodeConnection {
   /** Answers all messages up to the next one of a type, and returns them. */
   async answerUntil(type: number): Promise<Message[]> {
     const messages: Message[] = [];
+    const end = Date.now() + PATIENCE;
     while (messages.at(-1)?.type !== type) {
       const message = await this.read();
+      assert(Date.now() < end, `no ${names.get(type)} has come in time`);
       assert.notEqual(message.type, -1, "the connection has ended");
       this.send(message.type === T.PING ? T.PONG : T.OK, message.rid, message.type === T.BEAT ? allConfirmed(message.fields) : {});
       messages.push(message);
