@@ -57,10 +57,11 @@ export class Handlers {
       const job = new Job(quest, parsed.payload, assignment.signal, assignment);
       return success(await this.#call(job, registered.handler, 0));
     } catch (err) {
-      if (assignment.stopped === undefined) {
-        this.log.info("attempt failed", { job: quest.jid, attempt: quest.attempt, err });
+      const outcome = thrown(err, assignment.stopped);
+      if (outcome.kind === "fail" && assignment.stopped === undefined && !outcome.isChosen) {
+        this.log.warn("attempt failed", { job: quest.jid, attempt: quest.attempt, error: outcome.error["message"] });
       }
-      return thrown(err, assignment.stopped);
+      return outcome;
     }
   }
 

@@ -2,19 +2,19 @@
 export interface Logger {
   info?(message: string, facts?: Record<string, unknown>): void;
   warn?(message: string, facts?: Record<string, unknown>): void;
-  error?(message: string, facts?: Record<string, unknown>): void;
 }
 
 const nothing = () => undefined;
 
-/** Returns a logger with all levels; the default passes warnings and errors to the console. */
+/** Returns a logger with both levels; the default passes warnings to the console, one line each. */
 export function toLogger(logger: Logger | undefined): Required<Logger> {
   if (logger === undefined) {
-    return { info: nothing, warn: (message, facts) => console.warn(message, facts), error: (message, facts) => console.error(message, facts) };
+    return { info: nothing, warn: (message, facts) => console.warn(line(message, facts)) };
   }
-  return {
-    info: logger.info?.bind(logger) ?? nothing,
-    warn: logger.warn?.bind(logger) ?? nothing,
-    error: logger.error?.bind(logger) ?? nothing,
-  };
+  return { info: logger.info?.bind(logger) ?? nothing, warn: logger.warn?.bind(logger) ?? nothing };
+}
+
+function line(message: string, facts: Record<string, unknown> = {}): string {
+  const pairs = Object.entries(facts).map(([name, value]) => `${name}=${value instanceof Error ? JSON.stringify(value.message) : String(value)}`);
+  return ["yardmaster:", message, ...pairs].join(" ");
 }

@@ -8,7 +8,8 @@ import { Fields, hasJSON, T, userField } from "./protocol.js";
 
 export type Outcome =
   | { readonly kind: "done"; readonly result: Fields }
-  | { readonly kind: "fail"; readonly error: Fields; readonly retry: boolean; readonly retryAfter?: number }
+  /** isChosen: the handler has thrown a HandlerError. */
+  | { readonly kind: "fail"; readonly error: Fields; readonly retry: boolean; readonly retryAfter?: number; readonly isChosen?: boolean }
   | { readonly kind: "snooze"; readonly delay: number; readonly reason: string }
   /** Nothing is reported: the lease is void. */
   | { readonly kind: "void" }
@@ -39,6 +40,7 @@ interface FailureOptions {
   details?: unknown;
   retry?: boolean;
   retryAfter?: number;
+  isChosen?: boolean;
 }
 
 /** Returns a failed attempt, with texts and details cut to a size that every node accepts. */
@@ -50,7 +52,7 @@ export function failure(message: string, type: string, options: FailureOptions =
     ...(options.details !== undefined && detailsField(options.details)),
   };
   const retryAfter = options.retryAfter === undefined ? {} : { retryAfter: Math.round(options.retryAfter) };
-  return { kind: "fail", error, retry: options.retry ?? true, ...retryAfter };
+  return { kind: "fail", error, retry: options.retry ?? true, ...retryAfter, isChosen: options.isChosen ?? false };
 }
 
 function detailsField(details: unknown): Fields {
@@ -101,7 +103,7 @@ function outcomeOf(err: unknown, stopped: JobStopped | undefined): Outcome {
   if (err instanceof HandlerError) {
     const { code, details } = err;
     const delay = err instanceof RetryAfter ? { retryAfter: err.delay } : {};
-    return failure(message, err.name, { code, details, retry: !(err instanceof PermanentError), ...delay });
+    return failure(message, err.name, { code, details, retry: !(err instanceof PermanentError), isChosen: true, ...delay });
   }
   if (err instanceof Error) {
     const code = (err as { code?: unknown }).code;

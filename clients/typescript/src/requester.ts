@@ -18,7 +18,7 @@ export interface ConnectOptions {
   tls?: boolean | TLSOptions;
   /** The token that the nodes require. */
   token?: string;
-  /** Where messages go; default: warnings and errors to `console`. */
+  /** Where messages go; default: warnings to `console`. */
   log?: Logger;
 }
 
