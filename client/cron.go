@@ -18,7 +18,7 @@ func (c *Client) Cron() Cron { return Cron{c} }
 // AddCron adds a cron entry whose ticks enqueue a job with these args and options. Queue and
 // Job of the request are set from them. A start or a key is no option of a cron entry.
 func AddCron[A Args](ctx context.Context, c *Client, request api.CronRequest, args A, options ...Option) (api.Cron, error) {
-	s := specOf(args, options)
+	s := NewSpec(args, options...)
 	if err := s.validate(); err != nil {
 		return api.Cron{}, err
 	}

@@ -17,8 +17,9 @@ type Args interface{ Kind() string }
 // DefaultQueue is the queue of jobs whose args name none.
 const DefaultQueue = "default"
 
-// specOf returns the job with these args and options.
-func specOf(args Args, options []Option) Spec {
+// NewSpec returns the job with these args and options that [Enqueue] enqueues, for functions
+// that take jobs of any params.
+func NewSpec(args Args, options ...Option) Spec {
 	s := Spec{Queue: queueOf(args), Function: args.Kind(), Params: args}
 	for _, set := range options {
 		set(&s)
@@ -36,7 +37,7 @@ func queueOf(args Args) string {
 
 // Enqueue enqueues a job and returns its id once it is accepted, as [Client.Enqueue] does.
 func Enqueue[A Args](ctx context.Context, c *Client, args A, options ...Option) (id string, err error) {
-	return c.Enqueue(ctx, specOf(args, options))
+	return c.Enqueue(ctx, NewSpec(args, options...))
 }
 
 // Enqueued is the answer to one job of [EnqueueMany].
@@ -55,7 +56,7 @@ const concurrentEnqueues = 512
 func EnqueueMany[A Args](ctx context.Context, c *Client, args []A, options ...Option) []Enqueued {
 	specs := make([]Spec, len(args))
 	for i, a := range args {
-		specs[i] = specOf(a, options)
+		specs[i] = NewSpec(a, options...)
 	}
 	return c.EnqueueMany(ctx, specs)
 }

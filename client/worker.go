@@ -97,7 +97,7 @@ func (c *Client) Worker() *Worker {
 // fails without another attempt. Handle panics if the function has a handler already.
 func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (R, error), options ...Option) {
 	var zero A
-	s := specOf(zero, options)
+	s := NewSpec(zero, options...)
 	w.Handle(s.Queue, s.Function, func(ctx context.Context, info *JobInfo) (any, error) {
 		j := &Job[A]{JobInfo: info}
 		if err := info.Decode(&j.Args); err != nil {
