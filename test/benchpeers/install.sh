@@ -1,13 +1,16 @@
 #!/bin/sh
-# Installs the servers that the benchmark needs and that are missing. apt must not start
-# them: policy-rc.d forbids that while it runs.
+# Installs those servers that are missing, by default all that the benchmark needs:
+# install.sh [redis-server] [beanstalkd] [postgresql]. apt must not start them: policy-rc.d
+# forbids that while it runs.
 set -e
 missing=
-command -v redis-server >/dev/null || missing="$missing redis-server"
-command -v beanstalkd >/dev/null || missing="$missing beanstalkd"
-command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+for server in ${*:-redis-server beanstalkd postgresql}; do
+	program=$server
+	[ $server = postgresql ] && program=initdb
+	command -v $program >/dev/null || ls /usr/lib/postgresql/*/bin/$program >/dev/null 2>&1 || missing="$missing $server"
+done
 [ -n "$missing" ] || exit 0
-echo "the benchmark needs$missing; trying to install"
+echo "missing:$missing; trying to install"
 policy=/usr/sbin/policy-rc.d
 if [ "$(id -u)" = 0 ] && [ ! -e $policy ]; then
 	trap 'rm -f $policy' EXIT

@@ -5,12 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,124 +14,53 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
-	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/bench"
+	"github.com/yardmaster-dev/yardmaster/test/postgresql"
+	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
 // riverOnPostgreSQL returns PostgreSQL, used with River.
 func riverOnPostgreSQL() (bench.System, error) {
-	const debianDirs = "/usr/lib/postgresql/*/bin"
-	path, err := find("postgres", "postgresql", debianDirs)
-	initdb, initErr := find("initdb", "postgresql", debianDirs)
+	path, err := postgresql.Find("postgres")
+	_, initErr := postgresql.Find("initdb")
 	return bench.System{
 		Name: "river", Title: "PostgreSQL with River", Version: versionOf(path, "--version") + ", River " + moduleVersion("github.com/riverqueue/river"),
 		Durability: "1 server, fsync per commit", Copies: "1",
 		Start: func(ctx context.Context, dir string) (bench.Server, error) {
-			return startPostgreSQL(ctx, dir, path, initdb)
+			server, err := postgresql.Start(ctx, dir)
+			if err != nil {
+				return nil, err
+			}
+			s := &riverServer{Server: server}
+			if err := s.migrate(ctx); err != nil {
+				s.Stop()
+				return nil, err
+			}
+			return s, nil
 		},
 	}, errors.Join(err, initErr)
 }
 
-// startPostgreSQL creates a database and starts its server. Neither program runs as root,
-// so root runs them as the user postgres, which Debian's package creates.
-func startPostgreSQL(ctx context.Context, dir, path, initdb string) (bench.Server, error) {
-	data := filepath.Join(dir, "data")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		return nil, err
-	}
-	owner, err := postgresUser()
-	if err != nil {
-		return nil, err
-	}
-	if owner != nil {
-		if err := os.Chown(data, int(owner.Uid), int(owner.Gid)); err != nil {
-			return nil, err
-		}
-	}
-	as := func(cmd *exec.Cmd) {
-		cmd.Dir = dir
-		if cmd.SysProcAttr == nil {
-			cmd.SysProcAttr = &syscall.SysProcAttr{}
-		}
-		cmd.SysProcAttr.Credential = owner
-	}
-	create := exec.CommandContext(ctx, initdb, initdbArgs(data)...)
-	as(create)
-	if out, err := create.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w: %s", err, out)
-	}
-	addr, port, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	d, err := startDaemon(ctx, &procs.Process{
-		Name: "postgres", LogFile: filepath.Join(dir, "postgres.log"), Args: postgresArgs(path, data, port),
-		Launch: func(cmd *exec.Cmd) error {
-			as(cmd)
-			return cmd.Start()
-		},
-	}, addr)
-	if err != nil {
-		return nil, err
-	}
-	s := &riverServer{daemon: d}
-	if err := s.migrate(ctx); err != nil {
-		s.Stop()
-		return nil, err
-	}
-	return s, nil
-}
-
-// postgresUser returns the user that runs PostgreSQL, nil if it is that of this process.
-func postgresUser() (*syscall.Credential, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL does not run as root: %w; create this user, or run the benchmark as another user", err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
-}
-
-// initdbArgs returns the arguments that create a database without passwords.
-func initdbArgs(data string) []string {
-	return []string{"--pgdata", data, "--username", "postgres", "--auth", "trust", "--encoding", "UTF8", "--no-locale"}
-}
-
-// postgresArgs returns the command line of a server with default settings: every commit is
-// synced to disk before it is acknowledged, commits at the same time together.
-func postgresArgs(path, data, port string) []string {
-	args := []string{path, "-D", data}
-	for _, setting := range []string{"listen_addresses=127.0.0.1", "port=" + port, "unix_socket_directories=", "fsync=on", "synchronous_commit=on"} {
-		args = append(args, "-c", setting)
-	}
-	return args
-}
-
 // riverServer is a PostgreSQL server with River's tables.
 type riverServer struct {
-	*daemon
+	*postgresql.Server
 	admin *pgxpool.Pool // creates and reads tables
 }
 
-// Stop ends PostgreSQL's sessions; after a SIGTERM it would wait for them.
+// CPU returns the processor time used by the server and all of its children.
+func (s *riverServer) CPU() time.Duration { return procstat.PID(s.PID()).TreeCPU() }
+
+// Stop closes the connections and stops the server.
 func (s *riverServer) Stop() {
 	if s.admin != nil {
 		s.admin.Close()
 	}
-	_ = s.Signal(syscall.SIGINT) // fails if it has exited
-	s.daemon.Stop()
+	s.Server.Stop()
 }
 
 // pool returns a pool of at most this number of connections.
 func (s *riverServer) pool(ctx context.Context, connections int) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig("postgres://postgres@" + s.addr + "/postgres?sslmode=disable")
+	config, err := pgxpool.ParseConfig(s.URL())
 	if err != nil {
 		return nil, err
 	}

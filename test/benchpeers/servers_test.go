@@ -114,7 +114,6 @@ func TestVersionOf(t *testing.T) {
 func TestArgs(t *testing.T) {
 	for name, c := range map[string]struct{ args, want []string }{
 		"redis":      {redisArgs("path", "dir", "1234"), []string{"--appendonly yes", "--appendfsync always", "--bind 127.0.0.1", "--port 1234", "--dir dir"}},
-		"postgres":   {postgresArgs("path", "dir", "1234"), []string{"-c fsync=on", "-c synchronous_commit=on", "-c listen_addresses=127.0.0.1", "-c port=1234", "-D dir"}},
 		"beanstalkd": {beanstalkdArgs("path", "dir", "1234"), []string{"-f 0", "-b dir", "-l 127.0.0.1", "-p 1234"}},
 	} {
 		line := strings.Join(c.args, " ") + " "
