@@ -22,7 +22,7 @@ export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
+.PHONY: help build test outbox-tests python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
@@ -40,6 +40,15 @@ test typescript race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python typescript ## run all tests; those with real processes use the binary
 	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && \
 	$(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
+	@$(if $(filter ./...,$(PKGS)),$(MAKE) --no-print-directory outbox-tests)
+
+# The tests of the outbox are a module of their own because of the database drivers, which
+# vet would read for as long as the compiler. Without PostgreSQL, they use SQLite only.
+outbox-tests: build ## test the outbox of the Go SDK with PostgreSQL and SQLite
+	@test/benchpeers/install.sh postgresql || echo 'the tests of the outbox with PostgreSQL are skipped'
+	@for module in test/outbox; do (cd $$module && $(GO) mod download) || { \
+	  echo "the modules that $$module needs cannot be downloaded: the tests of the outbox are skipped"; exit 0; }; done; \
+	cd test/outbox && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -vet=off .
 
 # The tests of the Python client, a package in clients/python, are skipped where Python is
 # missing, the check of its types where mypy is. They are checked for Python 3.9, the oldest.

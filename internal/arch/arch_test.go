@@ -44,6 +44,7 @@ var layers = map[string]struct {
 	"runnerpool/rrq":      {[]string{"internal"}, "a protocol package defines wire types only"},
 	"tracing":             {[]string{"job", "internal"}, "subsystems do not import each other: node passes dispatches to tracing"},
 	"client":              {[]string{"job", "api", "edge/overhop", "runnerpool/rrq", "internal"}, "programs of users must not link a node"},
+	"client/outbox":       {[]string{"client"}, "writes and sends jobs as any user of package client could"},
 	"examples":            {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example uses only what users have: the protocols and the client"},
 	"diagnose":            {[]string{"job", "ledger", "api", "cluster", "scheduler"}, "a diagnosis asks the scheduler, and reads records and history, in their types; node passes everything else"},
 	"health":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "health reports the state of the other parts of a node in their types; node passes the parts"},
@@ -114,6 +115,8 @@ var dependencies = map[string]struct {
 	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
 	"github.com/BurntSushi/toml":     {[]string{"node/config", "cli", "cmd"}, "the other packages get structs, not files"},
+	"github.com/jackc/pgx":           {[]string{"test"}, "the application chooses its driver; only modules of tests have one"},
+	"modernc.org/":                   {[]string{"test"}, "the application chooses its driver; only modules of tests have one"},
 	"github.com/anishathalye/":       {[]string{"test/drill/check"}, "only the checkers of drills check linearizability"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},
@@ -126,6 +129,12 @@ var dependencies = map[string]struct {
 	module + "/test/clustertest":     {nil, "tests only"},
 	module + "/test/wirescript":      {nil, "tests only"},
 	module + "/test/runnerscript":    {nil, "tests only"},
+}
+
+// plain lists the packages that import nothing but the standard library and packages of
+// this module, and the reason.
+var plain = map[string]string{
+	"client/outbox": "it works with the driver that the application has",
 }
 
 // pure lists the pure packages, which must be replayable: they may not read a
@@ -296,6 +305,19 @@ func TestDependencies(t *testing.T) {
 				if !inPackages(s.pkg, rule.packages) {
 					t.Errorf("%s imports %s, which only %v may import: %s", s.path(), imported, rule.packages, rule.reason)
 				}
+			}
+		}
+	}
+}
+
+// TestPlain checks the imports of plain packages.
+func TestPlain(t *testing.T) {
+	for _, s := range moduleSources(t) {
+		reason, ok := plain[s.pkg]
+		for _, imported := range s.imports() {
+			first, _, _ := strings.Cut(imported, "/")
+			if ok && strings.Contains(first, ".") && !strings.HasPrefix(imported, module+"/") {
+				t.Errorf("%s must not import %s: %s", s.path(), imported, reason)
 			}
 		}
 	}
