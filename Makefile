@@ -44,7 +44,7 @@ test: build python typescript ## run all tests; those with real processes use th
 
 # The tests of the outbox are a module of their own because of the database drivers, which
 # vet would read for as long as the compiler. Without PostgreSQL, they use SQLite only.
-outbox-tests: build ## test the outbox of the Go SDK with PostgreSQL and SQLite
+outbox-tests: build ## test the outbox and the fence of the Go SDK with PostgreSQL and SQLite
 	@test/benchpeers/install.sh postgresql || echo 'the tests of the outbox with PostgreSQL are skipped'
 	@for module in test/outbox; do (cd $$module && $(GO) mod download) || { \
 	  echo "the modules that $$module needs cannot be downloaded: the tests of the outbox are skipped"; exit 0; }; done; \

@@ -34,7 +34,8 @@
 // runs at least once. Enqueue with a [Key] is idempotent: the same key in the same queue is
 // the same job, however often it is repeated. A handler may run more than once, after a
 // crash for example, but only one outcome of a job counts. [JobInfo.Fence] grows with every
-// attempt, so a database can refuse writes of an attempt that has lost its lease. Package client/outbox enqueues jobs in database transactions.
+// attempt, so a database can refuse writes of an attempt that has lost its lease: see
+// package client/sqlfence. Package client/outbox enqueues jobs in database transactions.
 //
 // # Errors
 //

@@ -45,6 +45,7 @@ var layers = map[string]struct {
 	"tracing":             {[]string{"job", "internal"}, "subsystems do not import each other: node passes dispatches to tracing"},
 	"client":              {[]string{"job", "api", "edge/overhop", "runnerpool/rrq", "internal"}, "programs of users must not link a node"},
 	"client/outbox":       {[]string{"client"}, "writes and sends jobs as any user of package client could"},
+	"client/sqlfence":     {nil, "needs a number from package client and nothing else"},
 	"examples":            {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example uses only what users have: the protocols and the client"},
 	"diagnose":            {[]string{"job", "ledger", "api", "cluster", "scheduler"}, "a diagnosis asks the scheduler, and reads records and history, in their types; node passes everything else"},
 	"health":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "health reports the state of the other parts of a node in their types; node passes the parts"},
@@ -134,7 +135,8 @@ var dependencies = map[string]struct {
 // plain lists the packages that import nothing but the standard library and packages of
 // this module, and the reason.
 var plain = map[string]string{
-	"client/outbox": "it works with the driver that the application has",
+	"client/outbox":   "it works with the driver that the application has",
+	"client/sqlfence": "it works with the driver that the application has",
 }
 
 // pure lists the pure packages, which must be replayable: they may not read a
