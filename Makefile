@@ -46,7 +46,7 @@ test: build python typescript ## run all tests; those with real processes use th
 # vet would read for as long as the compiler. Without PostgreSQL, they use SQLite only.
 outbox-tests: build ## test the outbox and the fence of the Go SDK with PostgreSQL and SQLite
 	@test/benchpeers/install.sh postgresql || echo 'the tests of the outbox with PostgreSQL are skipped'
-	@for module in test/outbox; do (cd $$module && $(GO) mod download) || { \
+	@for module in test/outbox examples/sort; do (cd $$module && $(GO) mod download) || { \
 	  echo "the modules that $$module needs cannot be downloaded: the tests of the outbox are skipped"; exit 0; }; done; \
 	cd test/outbox && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -vet=off .
 

@@ -117,7 +117,7 @@ var dependencies = map[string]struct {
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
 	"github.com/BurntSushi/toml":     {[]string{"node/config", "cli", "cmd"}, "the other packages get structs, not files"},
 	"github.com/jackc/pgx":           {[]string{"test"}, "the application chooses its driver; only modules of tests have one"},
-	"modernc.org/":                   {[]string{"test"}, "the application chooses its driver; only modules of tests have one"},
+	"modernc.org/":                   {[]string{"test", "examples/sort"}, "the application chooses its driver; only modules of tests and examples have one"},
 	"github.com/anishathalye/":       {[]string{"test/drill/check"}, "only the checkers of drills check linearizability"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},
