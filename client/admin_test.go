@@ -155,6 +155,12 @@ func (p program) showsAndChangesJobs() {
 	if err != nil || j.JID != ids[1] || j.State != "waiting" {
 		p.Errorf("by key: %+v, %v", j, err)
 	}
+	var named struct {
+		N int `json:"n"`
+	}
+	if err := p.c.Params(ctx, queue+":key1", &named); err != nil || named.N != 1 {
+		p.Errorf("params by key: %+v, %v", named, err)
+	}
 	if e, err := jobs.Explain(ctx, ids[1]); err != nil || e.ID.String() == "" {
 		p.Errorf("explain: %+v, %v", e, err)
 	}

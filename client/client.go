@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // DefaultNode is the address at which a node of a single-node cluster serves
@@ -50,6 +53,7 @@ type Options struct {
 type Client struct {
 	opts Options
 	transport
+	creating singleflight.Group // of queues that jobs need
 }
 
 // transport is the way to the cluster.
@@ -133,7 +137,7 @@ func (c *Client) Enqueue(ctx context.Context, s Spec) (id string, err error) {
 	}
 	id, err = c.enqueue(ctx, &s)
 	if err = refusalOf(err); errors.Is(err, ErrNotFound) && !c.opts.RequireQueues {
-		if err = c.Queues().Create(ctx, s.Queue); err == nil {
+		if err = c.createQueue(ctx, s.Queue); err == nil {
 			id, err = c.enqueue(ctx, &s)
 			err = refusalOf(err)
 		}
@@ -145,6 +149,32 @@ func (c *Client) Enqueue(ctx context.Context, s Spec) (id string, err error) {
 		return "", fmt.Errorf("enqueue into %s: %w", s.Queue, err)
 	}
 	return id, nil
+}
+
+// createQueue creates a queue, once for all jobs that wait for it.
+func (c *Client) createQueue(ctx context.Context, name string) error {
+	created := c.creating.DoChan(name, func() (any, error) { return nil, c.Queues().Create(ctx, name) })
+	select {
+	case r := <-created:
+		if errors.Is(r.Err, context.Canceled) && ctx.Err() == nil { // that of the job that began it
+			return c.createQueue(ctx, name)
+		}
+		return r.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// jid returns the id of a job as the protocol has it, "<queue>:<UUID>". The cluster knows those
+// of jobs that are named in another way.
+func (c *Client) jid(ctx context.Context, id string) (string, error) {
+	if _, rest, ok := strings.Cut(id, ":"); ok {
+		if _, err := job.ParseID(rest); err == nil {
+			return id, nil
+		}
+	}
+	j, err := c.Jobs().Get(ctx, id)
+	return j.JID, err
 }
 
 // Result is the result of a job that succeeded.
@@ -183,9 +213,14 @@ func decode(raw overhop.Raw, v any) error {
 // Wait blocks until the job has ended, and returns its result, whatever its size. The
 // error is a [*JobError] if the job failed for good, was cancelled, or was removed during
 // the wait. It is an [*Error] if the cluster does not know the job, or no longer: it keeps
-// ended jobs for a limited time. If ctx ends first, the job keeps running.
+// ended jobs for a limited time. If ctx ends first, the job keeps running. The job is named as
+// for [Jobs].
 func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
-	end, err := c.wait(ctx, id)
+	id, err := c.jid(ctx, id)
+	var end overhop.JobEnd
+	if err == nil {
+		end, err = c.wait(ctx, id)
+	}
 	if err != nil {
 		return Result{}, fmt.Errorf("wait for %s: %w", id, refusalOf(err))
 	}
@@ -207,7 +242,11 @@ func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 // name the fields. The error is [ErrNotFound] if the job has none, and [ErrGone] if they
 // are no longer stored: large ones are kept until the job has completed.
 func (c *Client) Params(ctx context.Context, id string, v any) error {
-	raw, err := c.content(ctx, id, overhop.ContentPayload)
+	id, err := c.jid(ctx, id)
+	var raw overhop.Raw
+	if err == nil {
+		raw, err = c.content(ctx, id, overhop.ContentPayload)
+	}
 	if err != nil {
 		return fmt.Errorf("read the params of %s: %w", id, refusalOf(err))
 	}
