@@ -112,6 +112,7 @@ var dependencies = map[string]struct {
 	"github.com/spf13/":              {[]string{"cli", "cmd", "test/cmd", "test/benchpeers"}, "only command lines parse flags"},
 	"github.com/KimMachineGun/":      {[]string{"cli/run"}, "only the command line sets the memory limit of a node"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
+	"github.com/santhosh-tekuri/":    {[]string{"internal/payloadschema"}, "only payloadschema evaluates JSON Schemas, within bounds"},
 	"github.com/robfig/cron":         {[]string{"scheduler/cronspec"}, "only cronspec evaluates cron expressions"},
 	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
