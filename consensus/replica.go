@@ -20,6 +20,8 @@ type Replica struct {
 
 	copyTime atomic.Int64 // nanoseconds that the last copy took
 
+	schemas atomic.Pointer[ledger.Schemas] // those of the ledger, to be read without mu
+
 	index  atomic.Uint64 // of the last applied entry
 	nextMu sync.Mutex
 	next   chan struct{} // closed when the next entry is applied; nil: not waited for; guarded by nextMu
@@ -36,6 +38,10 @@ func (r *Replica) View(fn func(*ledger.Ledger)) {
 	defer r.mu.RUnlock()
 	fn(r.ledger)
 }
+
+// Schemas returns the schemas in the ledger. It does not wait for an entry that is being
+// applied, but has those of every entry whose proposer knows that it is applied.
+func (r *Replica) Schemas() *ledger.Schemas { return r.schemas.Load() }
 
 // Copy returns a copy of the current ledger, for reads that take longer.
 func (r *Replica) Copy() *ledger.Ledger {
@@ -57,9 +63,12 @@ func (r *Replica) copyLedger() *ledger.Ledger {
 // not received is replaced by the next one.
 func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
 
-// advance sets the last applied index and wakes the waiters. The caller must
+// advance publishes the schemas, sets the last applied index and wakes the waiters. The caller must
 // hold mu, so that a woken waiter sees the entry.
 func (r *Replica) advance(index uint64) {
+	if current := r.ledger.Schemas(); current != r.schemas.Load() {
+		r.schemas.Store(current)
+	}
 	r.nextMu.Lock()
 	defer r.nextMu.Unlock()
 	r.index.Store(index)

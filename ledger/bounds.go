@@ -1,6 +1,10 @@
 package ledger
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
 
 // Limits of texts in commands, in bytes. They bound what one command may add to
 // a log entry and to a line of history.
@@ -96,11 +100,25 @@ func textFields(c Command) []textField {
 		}
 		return all
 	}
-	return nil
+	return schemaFields(c)
 }
 
 func leaseFields(owner, id, until string) []textField {
 	return []textField{{"owner", len(owner), MaxText}, {"lease_id", len(id), MaxText}, {"leased_until", len(until), MaxText}}
+}
+
+// schemaFields returns the texts of a command about schemas.
+func schemaFields(c Command) []textField {
+	named := func(queue, function string) []textField {
+		return []textField{{"queue", len(queue), MaxText}, {"function", len(function), job.MaxFunctionLen}}
+	}
+	switch c := c.(type) {
+	case *SetSchema:
+		return append(named(c.Queue, c.Function), textField{"schema", len(c.Text), MaxSchemaText})
+	case *RemoveSchema:
+		return named(c.Queue, c.Function)
+	}
+	return nil
 }
 
 // memberFields returns the texts of m. An address is limited to the length of a

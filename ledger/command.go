@@ -82,6 +82,12 @@ const (
 	KindReleaseBodies                  // large bodies of failed jobs may be removed
 )
 
+// Commands about schemas.
+const (
+	KindSetSchema Kind = iota + 60
+	KindRemoveSchema
+)
+
 // Command is one atomic change: it takes effect completely or not at all.
 type Command interface {
 	Kind() Kind
@@ -108,7 +114,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
 		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil), (*MarkIngested)(nil),
-		(*ChangeJob)(nil), (*SetRetention)(nil), (*ReleaseBodies)(nil),
+		(*ChangeJob)(nil), (*SetRetention)(nil), (*ReleaseBodies)(nil), (*SetSchema)(nil), (*RemoveSchema)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}
@@ -158,12 +164,13 @@ type Ingest struct {
 
 // Rejection is a record that does not describe a valid job.
 type Rejection struct {
-	ID       job.ID
-	Queue    string
-	Seq      uint64
-	Accepted time.Time
-	Reason   string
-	Index    uint8 // see [job.Position]
+	ID        job.ID
+	Queue     string
+	Seq       uint64
+	Accepted  time.Time
+	Reason    string
+	Index     uint8  // see [job.Position]
+	BlobOwner job.ID // see [job.Job.BlobOwner]
 }
 
 // Place assigns pending dispatches to executors. Placements that no longer apply

@@ -11,7 +11,10 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 14
+const formatVersion = 15
+
+// oldestFormat is the earliest format that can be decoded. It has no schemas.
+const oldestFormat = 14
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
 // encode to the same bytes, also if they were restored from different
@@ -19,7 +22,7 @@ const formatVersion = 14
 func (l *Ledger) Encode(w io.Writer) error {
 	c, format := newEncoder(w), uint64(formatVersion)
 	c.uint(&format)
-	c.ledger(l)
+	c.ledger(l, format)
 	return c.flush()
 }
 
@@ -31,24 +34,24 @@ func (l *Ledger) Hash() ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
-// Decode reads a ledger that [Ledger.Encode] wrote. It refuses another format,
-// and an encoding that is truncated or corrupt.
+// Decode reads a ledger that [Ledger.Encode] wrote. It refuses a format
+// before oldestFormat or after formatVersion, and an encoding that is truncated or corrupt.
 func Decode(r io.Reader) (*Ledger, error) {
 	c, format := newDecoder(r), uint64(0)
 	c.uint(&format)
-	if c.err == nil && format != formatVersion {
-		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d: run the build that wrote it", format, formatVersion)
+	if c.err == nil && (format < oldestFormat || format > formatVersion) {
+		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d to %d: run the build that wrote it", format, oldestFormat, formatVersion)
 	}
 	l := empty()
-	c.ledger(l)
+	c.ledger(l, format)
 	if c.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", c.err)
 	}
 	return l, nil
 }
 
-// ledger encodes or decodes every part of the state, in the format's order.
-func (c *codec) ledger(l *Ledger) {
+// ledger encodes or decodes every part of the state, in the order of the given format.
+func (c *codec) ledger(l *Ledger, format uint64) {
 	a := &l.authority
 	c.fields(&l.index, &l.term, &l.now, &a.owner, &a.leaseID, &a.leasedUntil, &a.until, &a.epoch, &a.term, &a.member, &l.secret)
 	list(c, &l.lanes, func(lane *LaneCursor) {
@@ -72,6 +75,9 @@ func (c *codec) ledger(l *Ledger) {
 	c.crons(&l.crons)
 	c.membership(&l.membership)
 	c.backups(l)
+	if format > oldestFormat {
+		c.schemas(&l.schemas)
+	}
 }
 
 // jobs encodes or decodes each queue with its jobs: waiting jobs in start

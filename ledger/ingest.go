@@ -98,7 +98,7 @@ func (c *Ingest) apply(l *Ledger) Result {
 	}
 	for i := range c.Rejected {
 		rejection := &c.Rejected[i]
-		l.reject(rejection, c.Lane, job.ID{})
+		l.reject(rejection, c.Lane)
 		recordIngested(rejection.ID, job.Position{Lane: c.Lane, Seq: rejection.Seq, Index: rejection.Index})
 	}
 	lane.Cursor = c.To
@@ -196,9 +196,8 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 
 // reject stores a failed job for a record that does not describe a valid job,
 // and adds a dead letter. A job of an unknown queue is stored in the system
-// queue. An id that is known already is ignored. blobOwner is that of the record's
-// body, see [job.Job.BlobOwner].
-func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) {
+// queue. An id that is known already is ignored.
+func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 	if _, known := in.Known(rejection.ID); known {
 		return
 	}
@@ -211,7 +210,7 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) 
 			id: rejection.ID, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
 			priority: job.DefaultPriority, n: 1, flags: malformed,
 		},
-		queue: q, options: options{blobOwner: blobOwner},
+		queue: q, options: options{blobOwner: rejection.BlobOwner},
 	}
 	stored.setPosition(job.Position{Lane: lane, Seq: rejection.Seq, Index: rejection.Index})
 	fault := &job.Fault{Message: rejection.Reason, Type: job.FaultRejected}
@@ -232,5 +231,5 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8, blobOwner job.ID) 
 // position, because its own id may be another job's.
 func (in *ingestion) rejectJob(j *job.Job, identity, reason string) {
 	id := job.RecordID(identity, j.Position, j.Accepted)
-	in.reject(&Rejection{ID: id, Queue: j.Queue, Seq: j.Position.Seq, Index: j.Position.Index, Accepted: j.Accepted, Reason: reason}, j.Position.Lane, j.BlobOwner)
+	in.reject(&Rejection{ID: id, Queue: j.Queue, Seq: j.Position.Seq, Index: j.Position.Index, Accepted: j.Accepted, Reason: reason, BlobOwner: j.BlobOwner}, j.Position.Lane)
 }

@@ -54,6 +54,7 @@ const (
 type Ledger struct {
 	ingestion
 	crons
+	schemas
 
 	authority  authority
 	secret     []byte

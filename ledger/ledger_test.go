@@ -282,7 +282,7 @@ func TestLedger_CopyWhileApplying(t *testing.T) {
 	readers.Wait()
 }
 
-// TestDecode_Refuses checks that a truncated encoding, and another format, are errors.
+// TestDecode_Refuses checks that a truncated encoding, and an unknown format, are errors.
 func TestDecode_Refuses(t *testing.T) {
 	whole := busyEncoding(t)
 	for n := range whole {
@@ -290,7 +290,7 @@ func TestDecode_Refuses(t *testing.T) {
 			t.Fatalf("%d of %d bytes are accepted", n, len(whole))
 		}
 	}
-	for _, format := range []byte{0, formatVersion - 1, formatVersion + 1} {
+	for _, format := range []byte{0, oldestFormat - 1, formatVersion + 1} {
 		whole[0] = format
 		if _, err := Decode(bytes.NewReader(whole)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("format %d,", format)) {
 			t.Errorf("unknown format: %v", err)

@@ -31,6 +31,7 @@ import (
 //	advance-replay <number> <lane>@<to>… [last=job missing=<lane>@<from>-<to> mismatch=<lane>@<from>-<to>]
 //	act <action> [queue=q job=j target=t]
 //	retention|declare-retention <setting>=<value>…     value: a number, or a duration; 0 resets
+//	schema <queue>/<function> <text> [warn=y]   remove-schema <queue>/<function>
 //	pass                             an entry without a command
 //
 // by=<name>/<door>/<reason> after a command is who asked for it.
@@ -76,6 +77,8 @@ func (s *script) byVerb(verb string, words []string) Command {
 		return s.workerEvents(words)
 	case "cron", "remove-cron", "pause-cron", "resume-cron", "tick":
 		return s.cron(verb, words)
+	case "schema", "remove-schema":
+		return s.schema(verb, words)
 	case "observe":
 		for k := range eventForms {
 			if eventForms[k].tag == words[0] {
@@ -154,6 +157,14 @@ func (s *script) shortByName(verb string, words []string) Command {
 	}
 	s.t.Fatalf("unknown command: %s %v", verb, words)
 	return nil
+}
+
+func (s *script) schema(verb string, words []string) Command {
+	queue, function, _ := strings.Cut(words[0], "/")
+	if verb == "remove-schema" {
+		return &RemoveSchema{Queue: queue, Function: function}
+	}
+	return &SetSchema{Queue: queue, Function: function, Text: []byte(words[1]), Warn: option(words, "warn") != ""}
 }
 
 // lane parses the number of a lane, or "relocated".

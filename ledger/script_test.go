@@ -231,6 +231,10 @@ func (s *script) ask(words []string) {
 		fmt.Fprintf(&s.out, "declared %v set %v in force %v; %d of %d records, %d own\n", r.Declared, r.Set, r.InForce(), f.Shared, f.MaxShared, f.Own)
 	case "crons":
 		s.crons()
+	case "schemas":
+		for _, schema := range s.ledger.Schemas().Sorted() {
+			fmt.Fprintf(&s.out, "%s/%s version %d %s warn %t changed %s\n", schema.Queue, schema.Function, schema.Version, schema.Text, schema.Warn, FormatTime(schema.Changed))
+		}
 	default:
 		s.askStreams(words)
 	}

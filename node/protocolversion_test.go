@@ -34,6 +34,12 @@ var protocolVersions = map[int]map[string]string{
 		"../cluster/wire/wire.go: version":          "5",
 		"../ledger/encode.go: formatVersion":        "14",
 	},
+	5: { // the ledger has schemas
+		"../consensus/peers/hello.go: helloVersion": "1",
+		"../consensus/entry.go: entryVersion":       "1",
+		"../cluster/wire/wire.go: version":          "5",
+		"../ledger/encode.go: formatVersion":        "15",
+	},
 }
 
 func TestProtocolVersion(t *testing.T) {
