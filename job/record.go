@@ -51,16 +51,23 @@ func (r *Record) Matches(id ID, lane string) bool {
 // error is an [*InvalidError]; the returned Job still has a valid ID, so that the
 // rejection can be published under a stable name.
 func (r *Record) Job(lane string, defaults Defaults) (Job, error) {
+	j, _, err := r.Parse(lane, defaults)
+	return j, err
+}
+
+// Parse is [Record.Job] that also returns the specification of a valid job, which shares
+// memory with the record.
+func (r *Record) Parse(lane string, defaults Defaults) (Job, Spec, error) {
 	id, err := KeyID(r.Queue, r.Key)
 	if r.Key == "" || err != nil {
 		id = RecordID(lane, r.Position, r.Stored)
 	}
 	rejected := Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}
 	if err != nil {
-		return rejected, &InvalidError{Reason: err.Error()}
+		return rejected, Spec{}, &InvalidError{Reason: err.Error()}
 	}
 	if r.HeaderErr != nil {
-		return rejected, r.HeaderErr
+		return rejected, Spec{}, r.HeaderErr
 	}
 	spec, err := ParseShared(r.Body)
 	if err == nil {
@@ -68,5 +75,5 @@ func (r *Record) Job(lane string, defaults Defaults) (Job, error) {
 	}
 	j := spec.Job(id, r.Queue, r.Position, r.Stored)
 	defaults.apply(&j, &spec)
-	return j, err
+	return j, spec, err
 }

@@ -52,6 +52,9 @@ type Blob struct {
 	Chunks int    `json:"chunks"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"` // hex
+	// Checked is what the node that checked the payload against a schema has written; "": none
+	// has. Package server/schemas writes and verifies it.
+	Checked string `json:"checked,omitempty"`
 }
 
 // Owner returns the id in the name of a blob that contains a body: that of the record
