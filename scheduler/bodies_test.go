@@ -53,7 +53,8 @@ func TestParseRecords_ReleaseTheMessage(t *testing.T) {
 		for i, body := range bodies {
 			records[i] = job.Record{Position: job.Position{Seq: 1, Index: uint8(i)}, Queue: "mail", Stored: time.Unix(1, 0), Body: m.body(body)}
 		}
-		return parseRecords(records, "L0", job.Defaults{}), []weak.Pointer[byte]{weak.Make(&m.bytes[0])}
+		parsed, _ := parseRecords(records, "L0", job.Defaults{}, nil)
+		return parsed, []weak.Pointer[byte]{weak.Make(&m.bytes[0])}
 	}()
 	if n := alive(messages); n > 0 {
 		t.Error("the message is still reachable")

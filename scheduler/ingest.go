@@ -18,8 +18,10 @@ import (
 // brought the record.
 type pendingRecord struct {
 	record job.Record // its Body is nil if it is too large for an assignment
-	job    job.Job    // only the ID if the record is rejected
+	job    job.Job    // only the ID and the BlobOwner if the record is rejected
 	err    error      // why the record is rejected, at most maxReason bytes; nil: it is not
+
+	ingested func() // see [Verdict]
 }
 
 // pendingMessage is the parsed records of a lane's message.
@@ -48,7 +50,7 @@ func (r *pendingRecord) detach() {
 		reason := r.err.Error()
 		reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
 		r.err = errors.New(strings.Clone(reason))
-		r.job = job.Job{ID: r.job.ID}
+		r.job = job.Job{ID: r.job.ID, BlobOwner: r.job.BlobOwner}
 		r.record = job.Record{Position: r.record.Position, Queue: r.record.Queue, Stored: r.record.Stored, Last: r.record.Last}
 	case len(r.record.Body) > maxCachedBody:
 		r.record.Body = nil
@@ -151,10 +153,14 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n
 	}
 	ls.ingests++
 	provisional := provisionalJobs{ingest: ls.ingests, jobs: make([]provisionalJob, 0, count)}
+	var ingested []func()
 	add := func(r *pendingRecord) {
+		if r.ingested != nil {
+			ingested = append(ingested, r.ingested)
+		}
 		if r.err != nil {
 			c.Rejected = append(c.Rejected, ledger.Rejection{
-				ID: r.job.ID, Queue: r.record.Queue, Seq: r.record.Seq, Index: r.record.Index, Accepted: r.record.Stored, Reason: r.err.Error(),
+				ID: r.job.ID, Queue: r.record.Queue, Seq: r.record.Seq, Index: r.record.Index, Accepted: r.record.Stored, Reason: r.err.Error(), BlobOwner: r.job.BlobOwner,
 			})
 			return
 		}
@@ -182,8 +188,11 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n
 			return
 		}
 		ls.counters.countIngested(result.Ingested, len(c.Rejected))
-		for i, ingested := range result.Ingested {
-			if ingested != ledger.IngestedWaiting {
+		for _, fn := range ingested {
+			fn()
+		}
+		for i, became := range result.Ingested {
+			if became != ledger.IngestedWaiting {
 				ls.bodies.take(c.Jobs[i].Position)
 			}
 		}

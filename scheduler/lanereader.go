@@ -185,7 +185,10 @@ func (r *laneReader) cursor() (cursor ledger.LaneCursor) {
 // the loop.
 func (r *laneReader) read(ctx context.Context, from uint64) {
 	records, err := r.lanes.client.Read(ctx, r.lane.number, from, readBatch)
-	parsed := parseRecords(records, r.lane.identity, r.lanes.loop.cfg.Defaults)
+	parsed, parseErr := r.lanes.parse(ctx, r.lane, records, true)
+	if err == nil {
+		err = parseErr
+	}
 	r.lanes.loop.post(func() {
 		r.lane.reading = false
 		r.lanes.noteRead(r.lane, err)

@@ -169,7 +169,7 @@ func (ls *lanes) receiveRecords(records []job.Record) {
 			if lane.behind.Load() { // they are read once the lane's pending records are ingested
 				ls.loop.post(func() { lane.lastReceived = max(lane.lastReceived, last) })
 			} else {
-				parsed := parseRecords(records[:n], lane.identity, ls.loop.cfg.Defaults)
+				parsed, _ := ls.parse(context.Background(), lane, records[:n], false) // what cannot be parsed now is read
 				ls.loop.post(func() { ls.receive(lane, parsed) })
 			}
 		}
@@ -177,21 +177,52 @@ func (ls *lanes) receiveRecords(records []job.Record) {
 	}
 }
 
+// parse parses records of a lane, see [parseRecords]. If mayRead is set, it reads bodies that
+// are stored apart from their records where that is necessary.
+func (ls *lanes) parse(ctx context.Context, lane *laneState, records []job.Record, mayRead bool) ([]pendingMessage, error) {
+	cfg := &ls.loop.cfg
+	if cfg.CheckPayload == nil {
+		return parseRecords(records, lane.identity, cfg.Defaults, nil)
+	}
+	return parseRecords(records, lane.identity, cfg.Defaults, func(r *job.Record, spec *job.Spec) (Verdict, error) {
+		return cfg.CheckPayload(ctx, r, spec, mayRead)
+	})
+}
+
 // parseRecords parses and validates records, in which those of a message are adjacent. It
 // runs outside the loop because parsing JSON is the most expensive part of an ingest. The
-// result shares no memory with the lane's messages.
-func parseRecords(records []job.Record, identity string, d job.Defaults) []pendingMessage {
+// result shares no memory with the lane's messages. check checks the payload of
+// a valid record; nil checks none. If it fails, parseRecords returns the messages before that
+// record, with the error.
+func parseRecords(records []job.Record, identity string, d job.Defaults, check func(*job.Record, *job.Spec) (Verdict, error)) ([]pendingMessage, error) {
 	parsed := make([]pendingRecord, len(records))
 	messages := make([]pendingMessage, 0, len(records))
 	for i := range records {
 		parsed[i].record = records[i]
-		parsed[i].job, parsed[i].err = records[i].Job(identity, d)
+		var spec job.Spec
+		parsed[i].job, spec, parsed[i].err = records[i].Parse(identity, d)
+		if parsed[i].err == nil && check != nil {
+			verdict, err := check(&records[i], &spec)
+			if err != nil {
+				return messagesBefore(messages, records[i].Seq), err
+			}
+			parsed[i].err, parsed[i].ingested = verdict.Rejection, verdict.Ingested
+		}
 		parsed[i].detach()
 		if i == 0 || records[i].Seq != records[i-1].Seq {
 			messages = append(messages, pendingMessage{seq: records[i].Seq, records: parsed[i:i:len(parsed)]})
 		}
 		m := &messages[len(messages)-1]
 		m.records = m.records[:len(m.records)+1]
+	}
+	return messages, nil
+}
+
+// messagesBefore returns messages without the last one if that is the message seq, of which not
+// all records are parsed.
+func messagesBefore(messages []pendingMessage, seq uint64) []pendingMessage {
+	if n := len(messages); n > 0 && messages[n-1].seq == seq {
+		return messages[:n-1]
 	}
 	return messages
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Config configures a [Scheduler]. All members must use the same values, apart
-// from Node and BlockedReason.
+// from Node and the functions.
 type Config struct {
 	Node                     string
 	Members                  []string          // names of the members, used until the ledger holds a membership
@@ -29,7 +29,19 @@ type Config struct {
 	Crons                    []ledger.Cron     // the cron entries that the configuration declares
 	Retention                job.Retention     // the retention settings that the configuration declares
 	ConsistencyCheckInterval time.Duration     // how often the members compare their ledgers' hashes; 0: never
+	CheckPayload             CheckPayload      // nil: payloads are not checked
 	BlockedReason            func() string     // called before each entry; returns why no job may be ingested, or "" if jobs may; nil: always ""
+}
+
+// CheckPayload checks the payload of a record that is about to be ingested. An error means that
+// the verdict is not known: the payload is stored apart from the record and, unless mayRead is
+// set, was not read.
+type CheckPayload func(ctx context.Context, r *job.Record, spec *job.Spec, mayRead bool) (Verdict, error)
+
+// Verdict is the result of the check of a payload.
+type Verdict struct {
+	Rejection error  // why the record is rejected; nil: it is not
+	Ingested  func() // called by the loop once the record is ingested, while it may be checked several times; nil: not called
 }
 
 // Durations of a tenure. Leases form a chain: no lease outlasts the lease of the
