@@ -42,11 +42,16 @@ func AsAPIError(err error) *api.Error {
 // for programs.
 func errorData(err error) []byte {
 	var details struct {
-		ID     job.ID `json:"id,omitzero"`
-		Reason string `json:"reason"`
+		ID            job.ID  `json:"id,omitzero"`
+		Reason        string  `json:"reason"`
+		Path          *string `json:"path,omitempty"`
+		SchemaVersion uint64  `json:"schema_version,omitempty"`
 	}
 	removed, isRemoved := errors.AsType[*job.RemovedError](err)
+	payload, isPayload := errors.AsType[*job.PayloadError](err)
 	switch {
+	case isPayload:
+		details.Reason, details.Path, details.SchemaVersion = "payload_schema", &payload.Path, payload.Version
 	case isRemoved:
 		details.ID, details.Reason = removed.ID, job.CodeRemoved
 	case errors.Is(err, job.ErrTooManyQueues):

@@ -59,6 +59,9 @@ func wireError(err error) codeError {
 	if removed, ok := errors.AsType[*job.RemovedError](err); ok {
 		return codeError{overhop.CodeRemovedJob, err.Error(), overhop.Fields{"jid": jid(removed.Queue, removed.ID)}}
 	}
+	if payload, ok := errors.AsType[*job.PayloadError](err); ok {
+		return codeError{overhop.CodeInvalidJobPayload, err.Error(), overhop.Fields{"path": payload.Path, "schema_version": int64(payload.Version)}}
+	}
 	if _, ok := errors.AsType[*job.InvalidError](err); ok {
 		// The one job field whose name differs between the cluster's JSON and Overhop.
 		return codeError{overhop.CodeInvalidJobPayload, strings.ReplaceAll(err.Error(), "run_at", "scheduled_at"), nil}

@@ -56,6 +56,10 @@ func TestRefusal_Guards(t *testing.T) {
 			"job 00000000-0000-0000-0000-000000000001 of queue post holds the same unique key", `{"jid":"post:00000000-0000-0000-0000-000000000001"}`,
 		},
 		{
+			&job.PayloadError{Path: "/to", Reason: "must be a string", Version: 3}, overhop.CodeInvalidJobPayload,
+			"params/to: must be a string (schema version 3)", `{"path":"/to","schema_version":3}`,
+		},
+		{
 			&job.RemovedError{Queue: "mail", ID: job.ID{15: 1}, Kept: time.Minute}, overhop.CodeRemovedJob,
 			"duplicate_of_removed: no job was made, because job 00000000-0000-0000-0000-000000000001 had the same key and was removed; use another key, or this one again 1m0s or more after the removal",
 			`{"jid":"mail:00000000-0000-0000-0000-000000000001"}`,

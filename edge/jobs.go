@@ -180,6 +180,16 @@ func mapParams(payload overhop.Raw) []byte {
 	return params
 }
 
+// JSONOf returns the MessagePack of a payload as JSON. It fails if the protocol does not allow
+// the payload, or JSON cannot represent it.
+func JSONOf(payload []byte) ([]byte, error) {
+	if err := overhop.CheckDepth(payload, overhop.MaxDepth); err != nil {
+		return nil, err
+	}
+	defer acquireConversion(payload)()
+	return overhop.AppendJSON(nil, payload)
+}
+
 // largeValueSize is the size in bytes from which only a few values at a time
 // are converted to JSON: during the conversion a malicious value can take many
 // times its size.

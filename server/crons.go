@@ -120,6 +120,13 @@ func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) 
 	if err := cronspec.Check(&c); err != nil {
 		return nil, err
 	}
+	spec, err := job.ParseSpec(q.Job)
+	if err == nil {
+		err = h.Intake.CheckPayload(c.Queue, &spec)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if !h.CreateQueues {
 		if _, err := h.Authority.Queue(ctx, c.Queue); err != nil {
 			return nil, err

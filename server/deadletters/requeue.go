@@ -209,6 +209,9 @@ func (r *requeuer) enqueue(ctx context.Context, l *letter, id job.ID, to string)
 	item := api.DeadLetterResult{Result: api.ResultEnqueued, Job: id.String(), Queue: to}
 	if r.req.DryRun {
 		_, err := r.cfg.Intake.Validate(to, &spec, id.String(), r.req.To != "")
+		if err == nil {
+			err = r.cfg.Intake.CheckPayload(to, &spec)
+		}
 		return item, err
 	}
 	a, err := r.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: id.String(), MustExist: r.req.To != ""})

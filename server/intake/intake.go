@@ -18,6 +18,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/schemas"
 )
 
 // Job is a job to accept.
@@ -38,7 +39,7 @@ type Ack struct {
 	Debounced bool // ID is an earlier job that now has the new specification
 }
 
-// Config is what an [Intake] uses. All fields are required.
+// Config is what an [Intake] uses. All fields but Schemas are required.
 type Config struct {
 	Publish      func(queue, key string, at time.Time, body []byte, done func(lanes.Ack, error))
 	CheckLoad    func() error                                                        // returns an error if no job may be published at present
@@ -49,6 +50,7 @@ type Config struct {
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues
 	QueuesFull   func() bool                 // reports, perhaps late, [ledger.Ledger.QueuesFull]
+	Schemas      *schemas.Checker            // checks the payloads of jobs; nil: there are no schemas
 	OnAccept     func()                      // called for each record that a lane has stored
 	OnReject     func(error)                 // called for each job that is not accepted
 }
@@ -164,6 +166,13 @@ func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist b
 		}
 	}
 	return job.KeyID(queue, key)
+}
+
+// CheckPayload returns a [*job.PayloadError] if the payload of a job for a queue does not match
+// a schema that is enforced.
+func (in *Intake) CheckPayload(queue string, spec *job.Spec) error {
+	_, err := in.cfg.Schemas.Check(queue, spec)
+	return err
 }
 
 // isKnown reports whether the local ledger has the job, so that a producer's late retry

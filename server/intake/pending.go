@@ -72,7 +72,8 @@ func (p *pending) retryValidate() error {
 }
 
 // accept publishes a job that was validated. It finishes a job that the ledger has
-// already, and one that should not be published now. A large body is stored first.
+// already, one whose payload does not match its schema, and one that should not be published
+// now. A large body is checked and stored in the background first.
 func (p *pending) accept() {
 	in := p.in
 	if p.named { // a generated id cannot be known
@@ -102,17 +103,26 @@ func (p *pending) accept() {
 		}
 		p.Body = body
 	}
-	if len(p.Body) > job.MaxInlineBody { // storing takes several round trips
+	if len(p.Body) > job.MaxInlineBody { // checking it takes long, and storing it several round trips
 		p.large = true
 		p.background(&in.blobs, "too many large jobs at once", p.publishLarge)
+		return
+	}
+	if err := in.CheckPayload(p.Queue, &p.Spec); err != nil {
+		p.finish(Ack{}, err)
 		return
 	}
 	p.publish()
 }
 
-// publishLarge publishes a job after its body, which is too large for a lane.
+// publishLarge checks the payload of a job, and publishes the job after its body, which is too
+// large for a lane.
 func (p *pending) publishLarge() error {
-	if err := p.storeBody(); err != nil {
+	version, err := p.in.cfg.Schemas.Check(p.Queue, &p.Spec)
+	if err != nil {
+		return err
+	}
+	if err := p.storeBody(version); err != nil {
 		return err
 	}
 	p.publish()
@@ -225,8 +235,9 @@ func (in *Intake) admit(guarded bool) error {
 }
 
 // storeBody stores the body of p, which is too large for a lane, as a blob, and replaces it
-// by that of the record that refers to the blob: the specification without its params.
-func (p *pending) storeBody() error {
+// by that of the record that refers to the blob: the specification without its params, with
+// the version of the schema that the payload was checked against, 0 for none.
+func (p *pending) storeBody(version uint64) error {
 	if len(p.Body) > job.MaxBody {
 		return fmt.Errorf("job of %d bytes, at most %d: %w", len(p.Body), job.MaxBody, job.ErrTooLarge)
 	}
@@ -242,6 +253,7 @@ func (p *pending) storeBody() error {
 		p.removeBody()
 		return &job.UnavailableError{Reason: "the body took too long to store", RetryAfter: time.Second}
 	}
+	blob.Checked = p.in.cfg.Schemas.Mark(p.Queue, p.Spec.Function, version, &blob)
 	record := p.Spec
 	record.Params, record.Payload, record.Blob = nil, nil, &blob
 	p.Body, err = json.Marshal(record)
