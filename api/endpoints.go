@@ -219,6 +219,23 @@ var Endpoints = []Endpoint{
 	},
 
 	{
+		Name: "schema-list", Subject: "yard.api.v1.schema.list", Summary: "the schemas of the payloads of one queue or of all, without their texts",
+		Pattern: "GET /v1/schemas", Request: SchemaListRequest{}, Accepts: "*", Reply: SchemaList{}, Indexed: true,
+	},
+	{
+		Name: "schema-show", Subject: "yard.api.v1.schema.show", Summary: "the schema of the payloads of a queue's function",
+		Pattern: "GET /v1/schemas/{queue}", Request: SchemaRequest{}, Accepts: "function", Reply: Schema{}, Indexed: true,
+	},
+	{
+		Name: "schema-set", Subject: "yard.api.v1.schema.set", Summary: "set the schema of the payloads of a queue's function",
+		Pattern: "PUT /v1/schemas/{queue}", Request: SchemaChange{}, Accepts: "*", Required: "schema", Reply: Schema{}, Indexed: true,
+	},
+	{
+		Name: "schema-remove", Subject: "yard.api.v1.schema.remove", Summary: "remove the schema of the payloads of a queue's function",
+		Pattern: "DELETE /v1/schemas/{queue}", Request: SchemaRequest{}, Accepts: "function", Reply: SchemaRemoved{}, Indexed: true,
+	},
+
+	{
 		Name: "worker-list", Subject: "yard.api.v1.worker.list", Summary: "the connected workers and the runner processes, and what they run",
 		Pattern: "GET /v1/workers", Request: WorkerRequest{}, Accepts: "node queue worker", Reply: WorkerList{},
 	},

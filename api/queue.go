@@ -66,6 +66,7 @@ type Queue struct {
 	AllowOverrides bool               `json:"allow_job_overrides"`
 	RetryOnTimeout bool               `json:"retry_on_timeout,omitempty"`
 	Retention      []RetentionSetting `json:"retention,omitempty"` // that differ from the yard's
+	Schemas        []QueueSchema      `json:"schemas,omitempty"`   // of payloads, by function; only of one queue that is shown
 	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed and cancelled
 }
 

@@ -311,6 +311,10 @@ func (d *diagnosis) endReason() reason {
 		return r
 	}
 	r.Code = api.ReasonFailed
+	if p.Fault != nil && p.Fault.Type == job.FaultRejected {
+		r.Text = fmt.Sprintf("it was rejected at %s: %s; its dead letter: 'yardmaster dlq show %s'", endedAt, p.Reason, p.ID)
+		return r
+	}
 	var hint string
 	if p.Fault != nil && p.Fault.Type == job.FaultTimeout && p.Attempts < data.MaxAttempts {
 		hint = " (a timeout is final unless the job or its queue has retry_on_timeout)"

@@ -107,12 +107,14 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		"queue-explain":    server.JSON(n.diagnoser.ExplainQueue),
 		"worker-list":      server.JSON(n.diagnoser.ListWorkers),
 	}
+	schemas := &server.Schemas{Authority: n.proposer, View: n.raft.View, Counts: n.schemaPeers()}
 	for _, h := range []interface {
 		Handlers() map[string]server.Handler
 	}{
 		n.enqueue,
 		n.jobHandlers(),
-		&server.Queues{Authority: n.proposer, View: n.raft.View},
+		&server.Queues{Authority: n.proposer, View: n.raft.View, Schemas: schemas},
+		schemas,
 		&server.Retention{Authority: n.proposer, View: n.raft.View, Status: n.reporter.AuthorityStatus},
 		&server.Crons{
 			Authority: n.proposer, View: n.raft.View, Intake: n.intake, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,

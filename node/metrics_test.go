@@ -32,6 +32,8 @@ func TestMetrics(t *testing.T) {
 	})
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	send(t, n, "PUT", "/v1/queues/mail", "", bearer).decode(t, 200, nil)
+	send(t, n, "PUT", "/v1/schemas/mail", `{"function":"checked","schema":{"required":["to"]}}`, bearer).decode(t, 200, nil)
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"checked"}`, bearer).decode(t, 400, nil)
 	serveQueue(t, n, "mail")
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"echo"}`, bearer).decode(t, 200, nil)
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"demo#echo"}`, bearer).decode(t, 200, nil)
@@ -48,7 +50,7 @@ func TestMetrics(t *testing.T) {
 		`yard_dispatch_wait_seconds_count{function="fail",kind="worker",queue="mail",runner=""} 1`,
 		`yard_dispatches_ended_total{function="echo",kind="worker",outcome="success",queue="mail",runner=""} 1`,
 		`yard_jobs_finished_total{function="demo#echo",kind="runner",queue="mail",runner="demo",state="completed"} 1`,
-		`yard_http_requests_total{endpoint="enqueue",status="200"} 3`,
+		`yard_http_requests_total{endpoint="enqueue",status="200"} 3`, `yard_schema_violations_total{function="checked",queue="mail",result="refused"} 1`,
 		`yard_jetstream_stream_limit_bytes{stream="YARD_JOBS_0",when_full="refuse"} 6.710886e+07`,
 		`yard_lane_lag_records{lane="0"} 0`, `yard_authority_known 1`, `yard_members{state="up"} 1`, `yard_records_ingested_total{result="job"} 3`,
 		`yard_runner_processes_up{runner="demo"} 1`, `yard_dispatches_ended_total{function="demo#echo",kind="runner",outcome="success",queue="mail",runner="demo"} 1`,

@@ -39,6 +39,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/schemas"
 	"github.com/yardmaster-dev/yardmaster/server/worker"
 	"github.com/yardmaster-dev/yardmaster/tracing"
 	"github.com/yardmaster-dev/yardmaster/web"
@@ -69,6 +70,7 @@ type Node struct {
 	workers     *worker.Cluster
 	endpoints   func() []cluster.Endpoint // of [api.Endpoints]
 	scheduler   *scheduler.Scheduler
+	schemas     *schemas.Checker
 	intake      *intake.Intake
 	queuesFull  atomic.Bool // the ledger has as many queues as it may have
 	notifier    *intake.Notifier
@@ -248,6 +250,7 @@ func (n *Node) wire() (err error) {
 		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) },
 		behind: func(member string) bool { return n.monitor.Behind(member) }, identity: identities.of,
 	}
+	n.schemas = schemas.New(n.schemasConfig())
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.cluster.Publisher.OnStored(n.notifier.Add)
@@ -261,7 +264,7 @@ func (n *Node) wire() (err error) {
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
-		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load,
+		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load, Schemas: n.schemas,
 		OnAccept: n.metrics.Accepted,
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
@@ -324,6 +327,7 @@ func (n *Node) handlers() cluster.Handlers {
 	maps.Copy(h.Request, n.transfer.Handlers())
 	maps.Copy(h.Request, n.member.Handlers())
 	maps.Copy(h.Request, n.diagnoser.PeerHandlers())
+	maps.Copy(h.Request, n.schemaPeers().Handlers())
 	return h
 }
 
@@ -379,6 +383,7 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	collector := &metrics.Collector{
 		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Replication.Storage, Intake: n.cluster.Publisher, Decisions: n.scheduler.Counts,
 		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Reporter: n.reporter,
+		Schemas: n.schemas.Collect,
 	}
 	n.metrics.SetCollector(collector.Collect)
 	failed := make(chan error, len(parents))

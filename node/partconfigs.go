@@ -20,6 +20,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/schemas"
 )
 
 // The configurations of the parts.
@@ -94,8 +95,24 @@ func (n *Node) schedulerConfig() scheduler.Config {
 		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
 		CreateQueues: *s.CreateQueues, Crons: crons, Retention: n.cfg.Retention.Settings(),
-		ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
+		CheckPayload: n.schemas.CheckRecord, ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
 	}
+}
+
+// schemasConfig returns what the check of payloads depends on.
+func (n *Node) schemasConfig() schemas.Config {
+	return schemas.Config{
+		Schemas: n.raft.Schemas, ToJSON: edge.JSONOf, LoadBody: n.cluster.Reader.LoadRecordBody, Log: n.log,
+		Secret: func() (secret []byte) {
+			n.raft.View(func(l *ledger.Ledger) { secret = l.Secret() })
+			return secret
+		},
+	}
+}
+
+// schemaPeers returns what adds up the counts of the members.
+func (n *Node) schemaPeers() *schemas.Peers {
+	return &schemas.Peers{Checker: n.schemas, Node: n.cfg.Node.Name, Members: voters(n.raft, n.cfg.MemberNames()), Fleet: n.fleet}
 }
 
 // membershipConfig returns what this node's membership depends on. A node without declared

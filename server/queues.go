@@ -17,6 +17,7 @@ import (
 type Queues struct {
 	Authority *authority.Client
 	View      func(func(*ledger.Ledger)) // reads the local ledger
+	Schemas   *Schemas
 }
 
 // Handlers returns the handlers by the name of the endpoint.
@@ -63,7 +64,11 @@ func queuePageLimit(limit int) (int, error) {
 }
 
 func (h *Queues) show(ctx context.Context, q *api.QueueRequest) (*api.Queue, error) {
-	return findQueue(ctx, h.Authority, q.Name)
+	shown, err := findQueue(ctx, h.Authority, q.Name)
+	if err == nil {
+		shown.Schemas, err = h.Schemas.ofQueue(ctx, q.Name)
+	}
+	return shown, err
 }
 
 // findQueue returns a queue as the API shows it. The error wraps job.ErrQueueNotFound if

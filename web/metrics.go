@@ -53,6 +53,7 @@ var families = []family{
 	{"yard_dead_letters_total", "Dead letters there have ever been in the ledger.", true, nil},
 	{"yard_dispatches_settled_total", "Dispatches that this node settled as the authority, by result.", true, []string{"result"}},
 	{"yard_records_ingested_total", "Records that this node ingested as the authority, by result.", true, []string{"result"}},
+	{"yard_schema_violations_total", "Payloads that did not match the present version of a schema, by result: refused at this node, rejected or only counted by this node as the authority.", true, []string{"queue", "function", "result"}},
 	{"yard_cron_entries", "Cron entries, running and paused.", false, []string{"state"}},
 	{"yard_cron_ticks", "Ticks of the existing cron entries by result: fired, skipped because the job of the tick before had not ended, missed because no node held the authority.", false, []string{"result"}},
 	{"yard_stale_outcomes_total", "Outcomes of dispatches that were no longer current.", true, nil},

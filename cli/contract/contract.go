@@ -166,13 +166,23 @@ func exec(env *command.Env, c *cobra.Command, dir string, text []byte, compact b
 // that, without a directory, changes nothing.
 var errNoYard = usererror.New("exec needs to know what to change", "name a directory with --state-dir, or a yard with --server or NATS_URL")
 
-// Schema returns the verb schema.
-func Schema(env *command.Env) *cobra.Command {
-	return env.WithJSON(&cobra.Command{
+// Schema returns the verb schema, which has the given verbs about the schemas of payloads. By
+// itself it is about the runtime contract.
+func Schema(env *command.Env, verbs ...*cobra.Command) *cobra.Command {
+	c := env.WithJSON(&cobra.Command{
 		Use:   "schema",
-		Short: "Show the commands and events of the runtime contract",
+		Short: "Show the commands and events of the runtime contract; set the schemas of payloads",
+		Long: `Without a verb, shows the commands and events of the runtime contract. Its verbs set,
+show, list and remove the JSON Schemas that the payloads of jobs must match.`,
 		Example: `  yardmaster schema
-  yardmaster schema --json`,
+  yardmaster schema --json
+  yardmaster schema set mail send --file send.json`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usererror.UnknownVerb(c, args[0])
+			}
+			return nil
+		},
 		RunE: func(*cobra.Command, []string) error {
 			return command.PrintValue(env, struct {
 				Commands      []string `json:"commands"`
@@ -182,6 +192,8 @@ func Schema(env *command.Env) *cobra.Command {
 			}{commandNames(), eventNames(), ledger.SchemaVersion, snapshotTransport}, schemaText)
 		},
 	})
+	c.AddCommand(verbs...)
+	return c
 }
 
 // commandNames returns the names of the contract's commands, also of those that only a

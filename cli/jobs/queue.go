@@ -226,6 +226,7 @@ func queueTable(w io.Writer, q *api.Queue) {
 		}
 		command.Printf(w, "\nIts own retention: %s\n", strings.Join(settings, " "))
 	}
+	queueSchemas(w, q)
 }
 
 func limitText(limit *uint32) string {

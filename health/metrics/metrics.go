@@ -34,6 +34,7 @@ type Collector struct {
 	Decisions    func() scheduler.Counts // of this node as the authority
 	Changes      func() int              // of the authority, since the node started
 	Certificates func() []*certs.Store
+	Schemas      func(func(*ledger.Schema, api.SchemaCounts)) // calls its argument with each schema, and what this node has found by it
 	Monitor      *health.Monitor
 	Reporter     *health.Reporter
 }
@@ -99,6 +100,7 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	c.collectDecisions(emit)
 	collectLedger(c.View, emit)
 	collectQueues(c.View, emit)
+	c.collectSchemas(emit)
 }
 
 // emitByLabel emits a metric with one label, of which counts has the value for each.

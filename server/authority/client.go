@@ -76,7 +76,7 @@ var sharedErrors = map[string]error{
 	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueNotPaused, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
-	"too_many_crons": ledger.ErrTooManyCrons, "backlog_full": ledger.ErrBacklogFull,
+	"too_many_crons": ledger.ErrTooManyCrons, "schema_not_found": ledger.ErrSchemaNotFound, "too_many_schemas": ledger.ErrTooManySchemas, "backlog_full": ledger.ErrBacklogFull,
 	"held": ledger.ErrBackupRunning, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrNotRestoring, "bring_part": ledger.ErrRestoreIncomplete,
 	"bringing": ledger.ErrRestoring, "members_changing": ledger.ErrMembersChanging, "runners_full": ledger.ErrRunnersFull,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "not_changeable": job.ErrNotChangeable, "lease_lost": job.ErrLeaseLost,
