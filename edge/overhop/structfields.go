@@ -100,3 +100,31 @@ func (f *field) omits(v reflect.Value) bool {
 	}
 	return v.IsZero()
 }
+// StructField is a field of a struct as [Marshal] encodes it.
+type StructField struct {
+	Name     string // the key in the map
+	Type     reflect.Type
+	Tag      reflect.StructTag
+	Optional bool // the key may be missing
+}
+
+// StructFields returns the fields of a struct type as [Marshal] encodes them, by name.
+func StructFields(t reflect.Type) []StructField {
+	fields := fieldsOf(t)
+	shown := make([]StructField, len(fields))
+	for i, f := range fields {
+		field := t.FieldByIndex(f.index)
+		shown[i] = StructField{f.name, field.Type, field.Tag, f.omitEmpty || f.omitZero || inPointer(t, f.index)}
+	}
+	return shown
+}
+
+// inPointer reports whether a field is in an embedded struct that may be nil.
+func inPointer(t reflect.Type, index []int) bool {
+	for n := 1; n < len(index); n++ {
+		if t.FieldByIndex(index[:n]).Type.Kind() == reflect.Pointer {
+			return true
+		}
+	}
+	return false
+}
