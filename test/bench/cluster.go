@@ -17,15 +17,17 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The queues: without a limit; with a limit slightly below the workers' capacity;
-// with a limit equal to the workers' capacity; for runners; and without jobs.
+// with a limit equal to the workers' capacity; with a schema; for runners; and without jobs.
 const (
 	queuePlain      = "bench"
 	queueLimited    = "bench-limited"
 	queueAtCapacity = "bench-room"
+	queueChecked    = "bench-checked"
 	queueRRQ        = "bench-rrq"
 	queueIdle       = "bench-idle"
 	strictLimit     = 5000
@@ -34,6 +36,9 @@ const (
 	runnerSlots = 32  // of each node
 	trips       = 200 // sequential jobs of a round
 )
+
+// benchSchema is the schema of queueChecked, which the jobs of all loads match.
+const benchSchema = `{"type":"object","properties":{"due":{"type":"integer","minimum":0},"pad":{"type":"string","maxLength":4096}},"required":["due","pad"]}`
 
 // benchCluster is a cluster to measure, with a NATS connection to each node.
 type benchCluster struct {
@@ -51,9 +56,12 @@ func startCluster(t *task, o procs.Options) *benchCluster {
 	t.cleanup(cl.Stop)
 	cl.awaitLanes(t)
 	cl.dial(t)
-	for queue, limit := range map[string]int{queuePlain: 0, queueLimited: strictLimit, queueAtCapacity: limitAtCapacity, queueRRQ: 0, queueIdle: 0} {
+	for queue, limit := range map[string]int{queuePlain: 0, queueLimited: strictLimit, queueAtCapacity: limitAtCapacity, queueChecked: 0, queueRRQ: 0, queueIdle: 0} {
 		must.Do(cl.AddQueue(t, queue, limit))
 	}
+	must.Do(cl.Nodes[0].Ask(t, api.Subject("schema-set"), api.SchemaChange{
+		SchemaRequest: api.SchemaRequest{Queue: queueChecked, Function: ledger.AnyFunction}, Schema: []byte(benchSchema),
+	}, new(api.Schema)))
 	return cl
 }
 

@@ -81,6 +81,8 @@ func (y *yards) rates() []experiment {
 			target: target{floor: "yard3.plain", ratio: 0.95}, note: fmt.Sprintf("concurrency_limit %d", strictLimit)},
 		{name: "yard3.enqueue", unit: jobsPerSecond, run: y.jobs(queuePlain, enqueued(queuePlain), false, y.async),
 			target: target{floor: "floor.queue.async", ratio: 1.3}},
+		{name: "yard3.schema", unit: jobsPerSecond, run: y.jobs(queueChecked, enqueued(queueChecked), false, y.async),
+			target: target{floor: "yard3.enqueue"}, note: "each payload is checked against a schema, by the node and by the authority"},
 		{name: "overhop.jobs", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.without }),
 			target: target{floor: "floor.queue.async", ratio: 1.3}, note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
 		{name: "overhop.limit", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.with }),
