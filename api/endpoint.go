@@ -63,7 +63,7 @@ type Endpoint struct {
 // overhopNouns are the nouns of the operations that are also served over Overhop: what a
 // client that enqueues and runs jobs may do. Members and backups belong to operators, and
 // Overhop has messages of its own to enqueue.
-var overhopNouns = []string{"job", "queue", "cron", "dlq", "retention", "worker", "status"}
+var overhopNouns = []string{"job", "queue", "cron", "dlq", "retention", "schema", "worker", "status"}
 
 // OverhopOp returns the name of the operation in Overhop's message API, such as "job.list", or
 // "" if it is not served over Overhop.

@@ -100,6 +100,7 @@ func (f *field) omits(v reflect.Value) bool {
 	}
 	return v.IsZero()
 }
+
 // StructField is a field of a struct as [Marshal] encodes it.
 type StructField struct {
 	Name     string // the key in the map
