@@ -44,6 +44,7 @@ func TestTransports(t *testing.T) {
 			p.changesQueues()
 			p.requeuesDeadLetters()
 			p.changesCron()
+			p.setsSchemas()
 			if s, err := c.Status(t.Context()); err != nil || len(s.Nodes) != 1 {
 				t.Errorf("status: %+v, %v", s.Nodes, err)
 			}
@@ -303,6 +304,33 @@ func (p program) changesCron() {
 	}
 	p.need(cron.Remove(ctx, name))
 	if _, err := cron.Get(ctx, name); !errors.Is(err, client.ErrNotFound) {
+		p.Errorf("removed: %v", err)
+	}
+}
+
+// setsSchemas sets, shows, lists and removes a schema, and enqueues jobs that match and that do
+// not.
+func (p program) setsSchemas() {
+	ctx, queue := p.Context(), p.queue+"-checked"
+	set, err := client.SetSchema[chore](ctx, p.c, client.Queue(queue))
+	if err != nil || set.Queue != queue || set.Function != "chore" {
+		p.Fatalf("set: %+v, %v", set, err)
+	}
+	if _, err := client.Enqueue(ctx, p.c, chore{"sweep"}, client.Queue(queue)); err != nil {
+		p.Errorf("params that match: %v", err)
+	}
+	_, err = p.c.Enqueue(ctx, client.Spec{Queue: queue, Function: "chore", Params: map[string]any{"name": 7}})
+	if refused, ok := errors.AsType[*client.Error](err); !errors.Is(err, client.ErrInvalid) || !ok || refused.Path != "/name" {
+		p.Errorf("params that do not match: %v", err)
+	}
+	if shown, err := p.c.Schemas().Get(ctx, queue, "chore"); err != nil || shown.Version != set.Version || shown.Refused != 1 {
+		p.Errorf("shown: %+v, %v", shown, err)
+	}
+	if list, err := p.c.Schemas().List(ctx, queue); err != nil || len(list.Schemas) != 1 {
+		p.Errorf("listed: %+v, %v", list, err)
+	}
+	p.need(p.c.Schemas().Remove(ctx, queue, "chore"))
+	if _, err := p.c.Schemas().Get(ctx, queue, "chore"); !errors.Is(err, client.ErrNotFound) {
 		p.Errorf("removed: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"time"
@@ -79,7 +80,9 @@ func refusalOf(err error) error {
 		return err
 	}
 	if refusal, ok := errors.AsType[*api.Error](err); ok {
-		return &Error{Code: refusal.Code, Message: refusal.Text, RetryAfter: refusal.RetryAfter, status: refusal.Status(), err: err}
+		refused := &Error{Code: refusal.Code, Message: refusal.Text, RetryAfter: refusal.RetryAfter, status: refusal.Status(), err: err}
+		refused.readData(refusal.Data)
+		return refused
 	}
 	refusal, ok := errors.AsType[*overhop.RemoteError](err)
 	if !ok {
@@ -96,6 +99,19 @@ func refusalOf(err error) error {
 	}
 	if status, ok := refusal.Details.Get("status").Int(); ok && refusal.Code == overhop.CodeAPIError {
 		refused.Code, refused.status = strconv.FormatInt(status, 10), int(status)
+		data, _ := refusal.Details.Get("data" + overhop.JSONSuffix).Bin()
+		refused.readData(data)
 	}
 	return refused
+}
+
+// readData sets the fields that an error of the API has as JSON, if there is any.
+func (e *Error) readData(data []byte) {
+	var details struct {
+		ID   string `json:"id"`
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(data, &details) == nil {
+		e.JobID, e.Path = details.ID, details.Path
+	}
 }

@@ -89,7 +89,7 @@ var mutants = []mutant{
 	{"a loss that a node reports of an earlier stay counts", []edit{
 		{"scheduler/dispatches.go", "return !d.movedAt.IsZero() && (o.MoveIndex == 0 ||", "return false && (o.MoveIndex == 0 ||"}}, ""},
 	{"a recalled dispatch ends when a node that its worker has left reports so", []edit{
-		{"scheduler/reports.go", "if given || o.ByNode {", "if given {"}},
+		{"scheduler/reports.go", "if given && !o.Snoozes() || o.ByNode {", "if given {"}},
 		"./scheduler TestMove_LostOnlyAtCurrentNode"},
 	{"a heartbeat of an earlier incarnation ends what a node runs", []edit{
 		{"scheduler/dispatches.go", "case n == nil || n.silent || n.incarnation < d.incarnation:", "case n == nil || n.silent:"},
