@@ -45,6 +45,7 @@ func TestTransports(t *testing.T) {
 			p.requeuesDeadLetters()
 			p.changesCron()
 			p.setsSchemas()
+			p.refusesConflicts()
 			if s, err := c.Status(t.Context()); err != nil || len(s.Nodes) != 1 {
 				t.Errorf("status: %+v, %v", s.Nodes, err)
 			}
@@ -332,5 +333,25 @@ func (p program) setsSchemas() {
 	p.need(p.c.Schemas().Remove(ctx, queue, "chore"))
 	if _, err := p.c.Schemas().Get(ctx, queue, "chore"); !errors.Is(err, client.ErrNotFound) {
 		p.Errorf("removed: %v", err)
+	}
+}
+
+// refusesConflicts enqueues two jobs with the same unique key, and one of them again.
+func (p program) refusesConflicts() {
+	ctx := p.Context()
+	unique := client.Spec{Queue: p.queue + "-unique", Function: "f", UniqueKey: p.queue, Key: "first"}
+	id, err := p.c.Enqueue(ctx, unique)
+	p.need(err)
+	if again, err := p.c.Enqueue(ctx, unique); err != nil || again != id {
+		p.Errorf("the same job again: %s, %v; want %s", again, err, id)
+	}
+	unique.Key = "second"
+	_, err = p.c.Enqueue(ctx, unique)
+	if refused, ok := errors.AsType[*client.Error](err); !errors.Is(err, client.ErrConflict) || !ok || refused.JobID != id {
+		p.Errorf("another job: %v", err)
+	}
+	unique.ExistingOnConflict = true
+	if existing, err := p.c.Enqueue(ctx, unique); err != nil || existing != id {
+		p.Errorf("the existing job is %s, %v; want %s", existing, err, id)
 	}
 }

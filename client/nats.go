@@ -69,7 +69,14 @@ func (t *natsTransport) enqueue(ctx context.Context, s *Spec) (id string, err er
 	if err := json.Unmarshal(answer, &accepted); err != nil {
 		return "", fmt.Errorf("the answer of the node: %w", err)
 	}
-	return accepted.Queue + ":" + accepted.ID.String(), nil
+	id = accepted.Queue + ":" + accepted.ID.String()
+	own, err := job.KeyID(s.Queue, request.ID)
+	if err != nil || s.UniqueKey == "" || accepted.ID == own || accepted.Debounced {
+		return id, nil
+	}
+	return "", &Error{ // as over a worker port
+		Code: string(overhop.CodeDuplicateJob), Message: "another job holds the unique key: " + id, JobID: id, status: statuses[overhop.CodeDuplicateJob],
+	}
 }
 
 // apiRequest returns the job, which is valid, as a request of the API. The error wraps
