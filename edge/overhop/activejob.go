@@ -22,6 +22,7 @@ type activeJob struct {
 	// Guarded by Worker.mu.
 	outcome     *outcome    // nil while the handler runs
 	creditedOn  *workerConn // the connection whose node has the job's credit back; nil: none
+	leaseEnd    time.Time   // when the lease ends unless it is renewed, by this machine's clock
 	leaseLost   bool        // the job's lease is not renewed any more
 	interrupted bool        // the handler ended because the worker stops; no outcome is sent, the job is released
 }
@@ -82,14 +83,18 @@ func (wc *workerConn) handleQuest(quest Quest) {
 		w.stopPreviousLocked(quest.JID)
 	}
 	ctx, stop := context.WithCancelCause(w.jobsCtx)
-	job := &activeJob{worker: w, quest: &quest, stop: stop}
+	received := time.Now()
+	job := &activeJob{worker: w, quest: &quest, stop: stop, leaseEnd: received.Add(quest.Lease)}
 	w.running[quest.Token] = job
 	wc.hurryBeatLocked(quest.Beat)
+	w.watchLeaseLocked()
 	w.mu.Unlock()
 
 	wc.client.Ack(job.quest, func(_ Raw, err error) {
 		if code := ErrorCode(err); endsLease(code) {
 			w.loseLease(job, code)
+		} else if err == nil {
+			job.renewed(received)
 		}
 	})
 	w.handlers.Go(func() { job.run(ctx, queue.handler) })
@@ -119,6 +124,16 @@ func (w *Worker) stopPreviousLocked(jid string) {
 			job.leaseLost = true
 			job.stop(&StopError{StopLeaseLost})
 		}
+	}
+}
+
+// renewed records that a node has renewed the job's lease, as a request asked that was sent
+// at this time.
+func (j *activeJob) renewed(sent time.Time) {
+	j.worker.mu.Lock()
+	defer j.worker.mu.Unlock()
+	if end := sent.Add(j.quest.Lease); end.After(j.leaseEnd) {
+		j.leaseEnd = end
 	}
 }
 

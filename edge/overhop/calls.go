@@ -164,9 +164,9 @@ func (c *Client) Nack(q *Quest, n Nack, done func(Raw, error)) {
 	c.Go(TNack, p.append, done)
 }
 
-// Beat extends the leases of quests. When the node has answered, Beat calls lost
-// for every job whose lease could not be extended, with the node's reason.
-func (c *Client) Beat(quests []*Quest, lost func(jid string, code Code)) {
+// Beat extends the leases of quests. When the node has answered, Beat calls done for every
+// job, with the node's reason if the lease could not be extended, and otherwise "".
+func (c *Client) Beat(quests []*Quest, done func(jid string, code Code)) {
 	appendPayload := func(b []byte) []byte {
 		b = AppendStr(AppendMap(b, 1), "jobs")
 		b = AppendArray(b, len(quests))
@@ -177,9 +177,11 @@ func (c *Client) Beat(quests []*Quest, lost func(jid string, code Code)) {
 	}
 	c.Go(TBeat, appendPayload, func(ok Raw, _ error) {
 		for answer := range ok.Get("jobs").Items() {
-			if extended, _ := answer.Get("ok").Bool(); !extended {
-				lost(answer.getText("jid"), Code(answer.getText("code")))
+			code := Code(answer.getText("code"))
+			if extended, _ := answer.Get("ok").Bool(); extended {
+				code = ""
 			}
+			done(answer.getText("jid"), code)
 		}
 	})
 }

@@ -347,8 +347,9 @@ const (
 	responseTimeout = 65 * time.Second
 
 	// probeAfter is the silence after which a node that owes an answer is
-	// probed. With its default configuration a node always answers sooner.
-	probeAfter = 6 * time.Second
+	// probed. With probeTimeout it is shorter than a lease, so that a worker can
+	// continue its jobs at another node.
+	probeAfter = 2500 * time.Millisecond
 
 	watchInterval = 500 * time.Millisecond
 )

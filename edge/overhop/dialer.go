@@ -18,7 +18,7 @@ const (
 	connectTimeout = 5 * time.Second
 
 	// probeTimeout is how long a node may take to answer a probe.
-	probeTimeout = 3 * time.Second
+	probeTimeout = 2 * time.Second
 )
 
 // nodeDialer connects to the nodes of a worker or a producer in turn. Only

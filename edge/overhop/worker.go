@@ -77,8 +77,9 @@ type Worker struct {
 	// Dial opens a connection, below TLS if TLS is set. nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	queues []*queueHandler
-	dialer *nodeDialer
+	queues    []*queueHandler
+	dialer    *nodeDialer
+	wakeLease chan struct{} // capacity 1: there is a job with a lease
 
 	failures      int             // attempts to connect since the worker was last subscribed
 	failureLogged time.Time       // when the last of them was logged; zero: none was
@@ -91,6 +92,7 @@ type Worker struct {
 	running  map[[TokenLen]byte]*activeJob // by token; two dispatches of one job may be present, of which one has lost its lease
 	stopping bool
 	released bool            // no more outcomes are sent
+	unleased bool            // watchLeases waits for a job with a lease
 	idle     context.Context // done when the worker is stopping and all outcomes are answered
 	setIdle  context.CancelFunc
 }
@@ -159,6 +161,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	connCtx, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	connErr := make(chan error, 1)
 	w.loops.Go(func() { connErr <- w.keepConnected(connCtx) })
+	w.loops.Go(func() { w.watchLeases(connCtx) })
 	var err error
 	select {
 	case <-ctx.Done():
@@ -200,7 +203,8 @@ func (w *Worker) prepare() error {
 	w.dialer = newNodeDialer(w.Nodes, w.Dial, w.TLS)
 	w.running = make(map[[TokenLen]byte]*activeJob)
 	w.idle, w.setIdle = context.WithCancel(context.Background())
-	w.stopping, w.released = false, false
+	w.stopping, w.released, w.unleased = false, false, false
+	w.wakeLease = make(chan struct{}, 1)
 	w.failures, w.failureLogged = 0, time.Time{}
 	return nil
 }

@@ -210,9 +210,14 @@ func (wc *workerConn) beatBatch(jobs []*activeJob) {
 	for i, job := range jobs {
 		quests[i] = job.quest
 	}
+	sent := time.Now()
 	wc.client.Beat(quests, func(jid string, code Code) {
 		for _, job := range jobs {
-			if job.quest.JID == jid && endsLease(code) {
+			switch {
+			case job.quest.JID != jid:
+			case code == "":
+				job.renewed(sent)
+			case endsLease(code):
 				wc.worker.loseLease(job, code)
 			}
 		}

@@ -53,6 +53,33 @@ func TestWorker_Beats(t *testing.T) {
 	})
 }
 
+// A job stops at the end of its lease if no node can be reached that renews it.
+func TestWorker_LeaseOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		causes := make(chan error, 1)
+		handler := func(ctx context.Context, q *Quest) (Raw, error) {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return nil, ctx.Err()
+		}
+		runWorkerHere(t, handler, func(y *fakeCluster) {
+			n := y.node(0)
+			n.quest(1, nil)
+			time.Sleep(3 * time.Second) // a BEAT after two
+			y.dialErr = func(string) error { return errors.New("unreachable") }
+			n.nc.Close()
+			begin := time.Now()
+			var stopped *StopError
+			if err := <-causes; !errors.As(err, &stopped) || stopped.Reason != StopLeaseLost {
+				t.Errorf("stopped because of %v", err)
+			}
+			if took := time.Since(begin); took < 4*time.Second || took > 6*time.Second {
+				t.Errorf("stopped %s after the connection was lost, want at the end of the lease of 6s", took)
+			}
+		})
+	})
+}
+
 // A node that drains is left for one that it names. Running jobs continue
 // there, and recalls by the old node are ignored.
 func TestWorker_Drain(t *testing.T) {
