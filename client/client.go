@@ -89,6 +89,11 @@ func Open(ctx context.Context, opts Options) (*Client, error) {
 	if len(opts.Nodes) == 0 {
 		opts.Nodes = []string{DefaultNode}
 	}
+	for _, node := range opts.Nodes {
+		if host, port, err := net.SplitHostPort(node); err != nil || host == "" || port == "" || strings.Contains(host, "/") {
+			return nil, fmt.Errorf("node %q: it is host:port, the worker port of a node, such as %s; for NATS set Options.NATS", node, DefaultNode)
+		}
+	}
 	t := &edgeTransport{overhop.Producer{
 		Nodes: opts.Nodes, Name: opts.Name, Token: opts.Token, TLS: opts.TLS, Log: opts.Log, Dial: opts.Dial,
 	}}
@@ -97,6 +102,13 @@ func Open(ctx context.Context, opts Options) (*Client, error) {
 	}
 	return &Client{opts: opts, transport: t}, nil
 }
+
+// Close closes the client's connection. Calls in progress, and later ones, return an error that
+// is [ErrClosed]. Workers of the client and a connection in Options.NATS go on.
+func (c *Client) Close() error { return c.transport.Close() }
+
+// ErrClosed is wrapped by the errors of calls of a client that was closed.
+var ErrClosed = overhop.ErrClosed
 
 // edgeTransport reaches the cluster over the worker port of a node.
 type edgeTransport struct{ overhop.Producer }
@@ -268,6 +280,11 @@ type JobError struct {
 // details it does nothing. Of details above 512 bytes, only the beginning is here, as text;
 // the dead letter has up to 4 KiB.
 func (e *JobError) DecodeDetails(v any) error { return decode(e.details, v) }
+
+// Is reports whether the job ended for the reason target, [ErrCancelled] or [ErrDeadline].
+func (e *JobError) Is(target error) bool {
+	return target == ErrCancelled && e.Type == job.FaultCancelled || target == ErrDeadline && e.Type == job.FaultTimeout
+}
 
 func (e *JobError) Error() string {
 	return fmt.Sprintf("job %s failed after %d attempts: %s", e.ID, e.Attempts, cmp.Or(e.Message, e.Type))

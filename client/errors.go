@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
 // The kinds of an [Error], for errors.Is. An error that is none of them is a failure of a
@@ -78,6 +80,12 @@ var statuses = map[overhop.Code]int{
 func refusalOf(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err
+	}
+	if large, ok := errors.AsType[*frame.TooLargeError](err); ok {
+		return &Error{
+			Code: string(overhop.CodeResultTooLarge), status: 413, err: err,
+			Message: fmt.Sprintf("the request has %d bytes, and the node takes at most %d: wire.max_envelope_size_bytes of its configuration; or enqueue over HTTP", large.Size, large.Limit),
+		}
 	}
 	if refusal, ok := errors.AsType[*api.Error](err); ok {
 		refused := &Error{Code: refusal.Code, Message: refusal.Text, RetryAfter: refusal.RetryAfter, status: refusal.Status(), err: err}

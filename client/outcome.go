@@ -8,11 +8,16 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
-	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Permanent wraps an error so that the job fails without another attempt.
-func Permanent(err error) error { return &failure{err: err, final: true} }
+// Permanent wraps an error so that the job fails without another attempt. It returns nil for
+// nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failure{err: err, final: true}
+}
 
 // RetryAfter returns an error that fails the attempt and starts the next one after d. Wrap
 // it to say why:
@@ -30,8 +35,12 @@ func Snooze(d time.Duration) error {
 }
 
 // Coded wraps an error so that the job's error has a code and details for programs. The
-// details are encoded like a result; nil means none. It may be combined with the others.
+// details are encoded like a result; nil means none. It may be combined with the others. It
+// returns nil for a nil err.
 func Coded(err error, code string, details any) error {
+	if err == nil {
+		return nil
+	}
 	return &failure{err: err, code: code, details: details}
 }
 
@@ -76,12 +85,13 @@ func protocolError(err error) error {
 	return sent
 }
 
-// Reasons why a handler must stop, for errors.Is with the cause of its context.
+// Reasons why a handler must stop, for errors.Is with the cause of its context. A [JobError]
+// is ErrCancelled or ErrDeadline if the job ended for that reason.
 var (
-	ErrCancelled = errors.New("the job was cancelled")
-	ErrDeadline  = errors.New("the deadline of the attempt has passed")
-	ErrLeaseLost = errors.New("the lease is lost: the job may run elsewhere, and the outcome no longer counts")
-	ErrStopping  = errors.New("the worker stops")
+	ErrCancelled = overhop.ErrJobCancelled
+	ErrDeadline  = overhop.ErrJobDeadline
+	ErrLeaseLost = overhop.ErrJobLeaseLost
+	ErrStopping  = overhop.ErrJobStopping
 )
 
 // StopReason returns why the context of a handler has ended: [ErrCancelled], [ErrDeadline],
@@ -89,17 +99,10 @@ var (
 // cause of ctx if that is another one.
 func StopReason(ctx context.Context) error {
 	cause := context.Cause(ctx)
-	stop, ok := errors.AsType[*overhop.StopError](cause)
-	if !ok {
-		return cause
+	for _, reason := range []error{ErrCancelled, ErrDeadline, ErrLeaseLost, ErrStopping} {
+		if errors.Is(cause, reason) {
+			return reason
+		}
 	}
-	switch stop.Reason {
-	case overhop.StopDeadline:
-		return ErrDeadline
-	case overhop.StopWorker, string(job.RecallShutdown):
-		return ErrStopping
-	case string(job.RecallCancelled), string(job.RecallQueueGone):
-		return ErrCancelled
-	}
-	return ErrLeaseLost
+	return cause
 }

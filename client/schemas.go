@@ -20,8 +20,7 @@ func SetSchema[A Args](ctx context.Context, c *Client, options ...Option) (api.S
 	if err != nil {
 		return api.Schema{}, err
 	}
-	var zero A
-	s := NewSpec(zero, options...)
+	s := NewSpec(zeroArgs[A](), options...)
 	return c.Schemas().Set(ctx, api.SchemaChange{SchemaRequest: api.SchemaRequest{Queue: s.Queue, Function: s.Function}, Schema: schema})
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
@@ -18,7 +19,9 @@ type Spec struct {
 	Function string
 	// Params are the handler's input. Structs travel as maps, with the names of
 	// their json tags; integers are exact and []byte is binary. Params with a fraction,
-	// or an integer beyond int64, must be a struct or map and have no []byte.
+	// or an integer beyond int64, must be a struct or map and have no []byte. A value with a
+	// method MarshalJSON or MarshalText travels as that encodes it. The whole job is smaller
+	// than the frame limit of the nodes, 8 MiB by default: [ErrTooLarge].
 	Params any
 	// Key makes the enqueue idempotent: up to 128 bytes, unique in the queue. For some
 	// minutes, that of a job which was removed is refused: DUPLICATE_OF_REMOVED.
@@ -70,8 +73,8 @@ func (s *Spec) validate() error {
 	switch {
 	case s.Queue == "":
 		return invalidJob("Queue is empty")
-	case s.MaxAttempts < 0:
-		return invalidJob("MaxAttempts is %d", s.MaxAttempts)
+	case s.MaxAttempts < 0 || s.MaxAttempts > math.MaxUint32:
+		return invalidJob("MaxAttempts is %d; it is at most %d", s.MaxAttempts, math.MaxUint32)
 	case s.Priority != nil && (*s.Priority < 0 || *s.Priority > 9):
 		return invalidJob("Priority is %d; it is 0 to 9", *s.Priority)
 	case s.UniqueKey == "" && (s.UniqueTTL != 0 || s.UniqueUntil != ""):
@@ -138,8 +141,9 @@ func Queue(name string) Option { return func(s *Spec) { s.Queue = name } }
 // Key makes the enqueue idempotent: see [Spec.Key].
 func Key(key string) Option { return func(s *Spec) { s.Key = key } }
 
-// Delay lets a job start no earlier than after d, by the clock of this program.
-func Delay(d time.Duration) Option { return RunAt(time.Now().Add(d)) }
+// Delay lets a job start no earlier than d after the call that enqueues it, by the clock of
+// this program.
+func Delay(d time.Duration) Option { return func(s *Spec) { s.RunAt = time.Now().Add(d) } }
 
 // RunAt lets a job start no earlier than at t.
 func RunAt(t time.Time) Option { return func(s *Spec) { s.RunAt = t } }

@@ -2,6 +2,9 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"reflect"
+	"strconv"
 	"sync"
 )
 
@@ -51,12 +54,16 @@ type Enqueued struct {
 const concurrentEnqueues = 512
 
 // EnqueueMany enqueues any number of jobs with the same options, over one connection and
-// without waiting for one before the next. It returns one answer for each, in order. Jobs
-// need keys of their own if the call may be repeated: see [Client.EnqueueMany].
+// without waiting for one before the next. It returns one answer for each, in order. With
+// the option [Key], job i has the key with "#i" appended, as in a bulk request of the API, so
+// that the call may be repeated with the same args.
 func EnqueueMany[A Args](ctx context.Context, c *Client, args []A, options ...Option) []Enqueued {
 	specs := make([]Spec, len(args))
 	for i, a := range args {
 		specs[i] = NewSpec(a, options...)
+		if specs[i].Key != "" {
+			specs[i].Key += "#" + strconv.Itoa(i)
+		}
 	}
 	return c.EnqueueMany(ctx, specs)
 }
@@ -88,9 +95,19 @@ func Await[R any](ctx context.Context, c *Client, id string) (R, error) {
 	var decoded R
 	result, err := c.Wait(ctx, id)
 	if err == nil {
-		err = result.Decode(&decoded)
+		if err = result.Decode(&decoded); err != nil {
+			err = fmt.Errorf("result of %s: %w", id, err)
+		}
 	}
 	return decoded, err
+}
+
+// zeroArgs returns the zero value of A, for its methods; of a pointer type, a pointer to one.
+func zeroArgs[A Args]() (zero A) {
+	if t := reflect.TypeFor[A](); t.Kind() == reflect.Pointer {
+		return reflect.New(t.Elem()).Interface().(A)
+	}
+	return zero
 }
 
 // Call enqueues a job and waits for its result: [Enqueue], then [Await]. If ctx ends first,

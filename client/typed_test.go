@@ -237,10 +237,12 @@ func enqueueMany(t *testing.T, c *client.Client) {
 func TestWorker_Stop(t *testing.T) {
 	c := connect(t)
 	started, proceed := make(chan struct{}), make(chan struct{})
-	w := c.Worker()
-	if err := w.Stop(t.Context()); err != nil {
-		t.Errorf("before Run: %v", err)
+	early := c.Worker()
+	handleChores(early, func(context.Context, *client.Job[chore]) (string, error) { return "", nil })
+	if err := errors.Join(early.Stop(t.Context()), early.Run(t.Context())); err != nil {
+		t.Errorf("stopped before Run: %v", err)
 	}
+	w := c.Worker()
 	handleChores(w, func(context.Context, *client.Job[chore]) (string, error) {
 		close(started)
 		<-proceed

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -55,7 +56,8 @@ type Job[A any] struct {
 // HandlerFunc runs one attempt of a job with any params. [Handle] registers handlers of
 // jobs whose params have a type of their own.
 //
-// The result is encoded as [Spec.Params] are. An error fails the attempt, and the job is
+// The result is encoded as [Spec.Params] are, and has the same maximum size: the job fails if
+// it is larger. An error fails the attempt, and the job is
 // tried again according to its retry policy, unless the error is or wraps one of
 // [Permanent], [RetryAfter] and [Snooze]. So does a panic. The context ends when the job is
 // cancelled or times out, its lease is lost, or the worker stops: [StopReason] returns why.
@@ -83,6 +85,7 @@ type Worker struct {
 
 	mu      sync.Mutex
 	stop    context.CancelFunc // of Run; nil before it
+	ended   bool               // Stop was called
 	stopped chan struct{}      // closed when Run has returned
 }
 
@@ -96,8 +99,7 @@ func (c *Client) Worker() *Worker {
 // function in its queue. Of the options, only [Queue] counts. A job whose params are no A
 // fails without another attempt. Handle panics if the function has a handler already.
 func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (R, error), options ...Option) {
-	var zero A
-	s := NewSpec(zero, options...)
+	s := NewSpec(zeroArgs[A](), options...)
 	w.Handle(s.Queue, s.Function, func(ctx context.Context, info *JobInfo) (any, error) {
 		j := &Job[A]{JobInfo: info}
 		if err := info.Decode(&j.Args); err != nil {
@@ -110,8 +112,13 @@ func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (
 // Handle registers the handler of a queue's function. The function "" is for jobs
 // that name none. A worker receives every job of its queues, so register all
 // functions that are enqueued there: a job with another function fails, and the
-// error names the known ones. Handle panics if the function has a handler already.
+// error names the known ones. Handle panics if the function has a handler already, h is nil,
+// or Run was called.
 func (w *Worker) Handle(queue, function string, h HandlerFunc) {
+	w.mustNotRun("Handle")
+	if h == nil {
+		panic(fmt.Sprintf("client: the handler of function %q of queue %q is nil", function, queue))
+	}
 	functions := w.handlers[queue]
 	if functions == nil {
 		functions = make(map[string]HandlerFunc)
@@ -123,12 +130,26 @@ func (w *Worker) Handle(queue, function string, h HandlerFunc) {
 	functions[function] = h
 }
 
-// Use adds middleware around all handlers. The first one added is the outermost.
-func (w *Worker) Use(m ...Middleware) { w.middleware = append(w.middleware, m...) }
+// Use adds middleware around all handlers. The first one added is the outermost. Use panics if
+// Run was called.
+func (w *Worker) Use(m ...Middleware) {
+	w.mustNotRun("Use")
+	w.middleware = append(w.middleware, m...)
+}
+
+// mustNotRun panics if Run was called.
+func (w *Worker) mustNotRun(method string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stop != nil {
+		panic("client: " + method + " is called after Run")
+	}
+}
 
 // Run runs jobs until ctx ends or Stop is called, then waits for the running ones, at most
-// for ShutdownGrace. Jobs that have not ended by then go back to the cluster and start
-// elsewhere without losing an attempt. Run reconnects by itself. It returns nil when it was
+// for ShutdownGrace. Then it ends their contexts, and 2 s later the jobs that have not ended go
+// back to the cluster and start elsewhere without losing an attempt. Run still waits for
+// handlers that ignore their contexts. It reconnects by itself. It returns nil when it was
 // stopped, and an error if no handlers are registered, a queue does not exist and is not
 // created, or a node refuses the worker permanently. A worker runs once.
 func (w *Worker) Run(ctx context.Context) error {
@@ -143,8 +164,14 @@ func (w *Worker) Run(ctx context.Context) error {
 		return errors.New("worker has run already: create another one with Client.Worker")
 	}
 	w.stop = cancel
+	if w.ended {
+		cancel()
+	}
 	w.mu.Unlock()
 	defer close(w.stopped)
+	if ctx.Err() != nil {
+		return nil
+	}
 	nodes, err := w.client.workerNodes(ctx)
 	if err != nil {
 		return fmt.Errorf("find the worker ports of the nodes: %w", refusalOf(err))
@@ -165,10 +192,11 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // Stop makes Run return as if its context had ended, and waits until it has, or until ctx
-// ends. It does nothing if Run was not called.
+// ends. A later Run returns at once.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	stop := w.stop
+	w.ended = true
 	w.mu.Unlock()
 	if stop == nil {
 		return nil
@@ -193,6 +221,7 @@ func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overh
 		}
 		wrapped[function] = handler
 	}
+	log := cmp.Or(w.client.opts.Log, slog.Default())
 	return func(ctx context.Context, quest *overhop.Quest) (overhop.Raw, error) {
 		handler := wrapped[quest.Function]
 		if handler == nil {
@@ -201,6 +230,7 @@ func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overh
 		}
 		result, err := handler(ctx, infoOf(quest))
 		if err != nil {
+			log.Warn("attempt failed", "job", quest.JID, "function", quest.Function, "attempt", quest.Attempt, "err", err)
 			return nil, protocolError(err)
 		}
 		if result == nil {

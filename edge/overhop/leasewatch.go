@@ -12,6 +12,10 @@ const codeLeaseOver Code = "not renewed in time"
 // its own clock.
 const overdueInterval = 250 * time.Millisecond
 
+// moveTime is how long a job whose lease has ended by its own clock is kept after the connection
+// was lost: it may have been that of a node that hung, and the lease may continue at another.
+const moveTime = time.Second
+
 // watchLeases stops the handlers of jobs whose leases have ended while no node could be reached
 // that renews them: the jobs may run elsewhere by then. A node that is reached extends a lease
 // for as long as it owes answers, and recalls the job otherwise. watchLeases returns when ctx
@@ -41,10 +45,11 @@ func (w *Worker) watchLeases(ctx context.Context) {
 func (w *Worker) expiredLeases(now time.Time) (expired []*activeJob, next time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	cutOff := w.conn == nil && now.Sub(w.lostAt) >= moveTime
 	for _, job := range w.running {
 		switch {
 		case !job.renewable():
-		case !job.leaseEnd.After(now) && w.conn == nil:
+		case !job.leaseEnd.After(now) && cutOff:
 			expired = append(expired, job)
 		case !job.leaseEnd.After(now):
 			next = now.Add(overdueInterval)

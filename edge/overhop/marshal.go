@@ -34,8 +34,8 @@ func (e *ValueError) Error() string {
 //   - maps with text or integer keys, sorted; structs as maps whose keys are the
 //     names that encoding/json would use (tag `json`, omitempty, omitzero, "-"),
 //     with unnamed embedded structs merged into the outer struct;
-//   - time.Time as RFC 3339 text in UTC, other [encoding.TextMarshaler]s as
-//     their text;
+//   - time.Time as RFC 3339 text in UTC, a [json.Marshaler] as what it encodes
+//     itself as, another [encoding.TextMarshaler] as its text;
 //   - floats, integers above int64 and [json.Number] as numbers;
 //   - pointers and interfaces as the value they hold, nil as nil; a [Raw]
 //     unchanged.
@@ -74,6 +74,7 @@ var (
 	rawType  = reflect.TypeFor[Raw]()
 	timeType = reflect.TypeFor[time.Time]()
 	textType = reflect.TypeFor[encoding.TextMarshaler]()
+	jsonType = reflect.TypeFor[json.Marshaler]()
 
 	jsonNumberType = reflect.TypeFor[json.Number]()
 )
@@ -90,6 +91,10 @@ func (m *marshaler) value(v reflect.Value, levels int) error {
 	case v.Type() == timeType:
 		m.out = AppendTime(m.out, v.Interface().(time.Time))
 		return nil
+	case v.Kind() != reflect.Interface && v.Type().Implements(jsonType):
+		return m.asJSON(v.Interface().(json.Marshaler), levels)
+	case v.Kind() != reflect.Pointer && v.CanAddr() && v.Addr().Type().Implements(jsonType):
+		return m.asJSON(v.Addr().Interface().(json.Marshaler), levels)
 	case v.Kind() != reflect.Interface && v.Type().Implements(textType):
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		if err != nil {
@@ -127,6 +132,19 @@ func (m *marshaler) raw(encoded Raw, levels int) error {
 	}
 	m.out = append(m.out, encoded...)
 	return nil
+}
+
+// asJSON appends the value that v encodes itself as.
+func (m *marshaler) asJSON(v json.Marshaler, levels int) error {
+	text, err := v.MarshalJSON()
+	if err != nil {
+		return m.fail("%v", err)
+	}
+	encoded, err := FromJSON(text)
+	if err != nil {
+		return m.fail("MarshalJSON: %v", err)
+	}
+	return m.raw(encoded, levels)
 }
 
 func (m *marshaler) text(s string) error {

@@ -199,7 +199,7 @@ func TestUnmarshal_Errors(t *testing.T) {
 		{appendNumber(nil, []byte("0.5")), new(int), "0.5 does not fit into a int"},
 		{appendNumber(nil, []byte("18446744073709551615")), new(uint32), "18446744073709551615 does not fit into a uint32"},
 		{appendNumber(nil, []byte("0.5")), new(string), "0.5 does not fit into a string"},
-		{AppendStr(nil, "x"), new([]byte), "string does not fit into a []uint8"},
+		{AppendStr(nil, "x"), new([]byte), "text is not the base64 of bytes"},
 		{AppendStr(nil, "x"), new(time.Time), "parsing time"},
 		{AppendValue(nil, []any{1}), new([2]int), "1 items do not fit"},
 		{Fields{"to": 1}.Raw(), new(testMessage), "value at to: int does not fit into a string"},

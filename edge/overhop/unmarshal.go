@@ -2,6 +2,7 @@ package overhop
 
 import (
 	"encoding"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -52,6 +53,16 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 			v.Set(reflect.New(v.Type().Elem()))
 		}
 		return u.value(r, v.Elem())
+	}
+	if target, ok := v.Addr().Interface().(json.Unmarshaler); ok && v.Type() != timeType {
+		text, err := AppendJSON(nil, r)
+		if err == nil {
+			err = target.UnmarshalJSON(text)
+		}
+		if err != nil {
+			return u.fail("%v", err)
+		}
+		return nil
 	}
 	if target, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		text, isText := r.Text()
@@ -163,6 +174,14 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 	isSlice := v.Kind() == reflect.Slice
 	if b, ok := r.Bin(); ok && isSlice && v.Type().Elem().Kind() == reflect.Uint8 {
 		v.SetBytes(slices.Clone(b))
+		return nil
+	}
+	if text, ok := r.Str(); ok && isSlice && v.Type().Elem().Kind() == reflect.Uint8 { // from a client that sends JSON
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return u.fail("text is not the base64 of bytes: %v", err)
+		}
+		v.SetBytes(b)
 		return nil
 	}
 	switch {

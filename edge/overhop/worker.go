@@ -48,6 +48,30 @@ type StopError struct{ Reason string }
 
 func (e *StopError) Error() string { return "job must stop: " + e.Reason }
 
+// Is reports whether target is the kind of the reason: [ErrJobCancelled], [ErrJobDeadline],
+// [ErrJobLeaseLost] or [ErrJobStopping].
+func (e *StopError) Is(target error) bool { return target == e.kind() }
+
+func (e *StopError) kind() error {
+	switch e.Reason {
+	case StopDeadline:
+		return ErrJobDeadline
+	case StopWorker, "SHUTDOWN":
+		return ErrJobStopping
+	case "CANCELLED", "QUEUE_REMOVED":
+		return ErrJobCancelled
+	}
+	return ErrJobLeaseLost
+}
+
+// The kinds of a [StopError], for errors.Is.
+var (
+	ErrJobCancelled = errors.New("the job was cancelled")
+	ErrJobDeadline  = errors.New("the deadline of the attempt has passed")
+	ErrJobLeaseLost = errors.New("the lease is lost: the job may run elsewhere, and the outcome no longer counts")
+	ErrJobStopping  = errors.New("the worker stops")
+)
+
 // Reasons of a [StopError], in addition to those of a RECALL.
 const (
 	StopDeadline  = "DEADLINE"   // the job's deadline has passed
@@ -89,6 +113,7 @@ type Worker struct {
 
 	mu       sync.Mutex
 	conn     *workerConn                   // the connection in use; nil: none
+	lostAt   time.Time                     // when the last one was lost
 	running  map[[TokenLen]byte]*activeJob // by token; two dispatches of one job may be present, of which one has lost its lease
 	stopping bool
 	released bool            // no more outcomes are sent

@@ -59,7 +59,7 @@ func (w *Worker) connect(ctx context.Context, addr string) (*workerConn, error) 
 		wc.cancel(client.Run(wc.ctx))
 		w.mu.Lock()
 		if w.conn == wc {
-			w.conn = nil
+			w.conn, w.lostAt = nil, time.Now()
 		}
 		w.mu.Unlock()
 	})
