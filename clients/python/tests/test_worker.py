@@ -355,6 +355,25 @@ class Leases(WorkerCase):
         connection.answer(ACK)
         connection.answer(DONE)
 
+    def test_lease_over(self) -> None:
+        ended: List[Tuple[Optional[str], float]] = []
+        done = threading.Event()
+
+        def handler(job: Job[Any]) -> None:
+            job.cancelled.wait(PATIENCE)
+            ended.append((job.cancel_reason, time.monotonic()))
+            done.set()
+        self.start(handler)
+        connection = self.accept_subscriber()
+        connection.push_quest(SID, lease_ms=2000, beat_ms=60_000)
+        began = time.monotonic()
+        connection.answer(ACK)
+        self.node.close()  # no node can be reached any more
+        connection.close()
+        self.assertTrue(done.wait(PATIENCE))
+        self.assertEqual(ended[0][0], "LEASE_LOST")
+        self.assertGreaterEqual(ended[0][1] - began, 1.9)  # not before the lease has ended
+
     def test_recall(self) -> None:
         def handler(job: Job[Any]) -> Any:
             job.cancelled.wait(PATIENCE)

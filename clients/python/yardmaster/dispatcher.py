@@ -27,6 +27,7 @@ _CANCEL_TIMEOUT = 2.0   # seconds that handlers have after they are cancelled at
 _GOODBYE_TIMEOUT = 3.0  # seconds that a node has to answer the last GOODBYE, after the outcomes before it
 _CONTENT_TIMEOUT = 65.0  # seconds that a node has to answer a CONTENT
 _MAX_BEAT_JOBS = 256    # jobs in one BEAT
+_MOVE_TIME = 1.0           # seconds for which a job with an ended lease may move to another node
 _LEASE_RETRY_DELAY = 0.3  # seconds before an ACK or BEAT that was answered UNAVAILABLE is repeated
 _LARGE_RESULT = 1 << 16  # bytes of a result that may be too large for the nodes, if they close the connection
 
@@ -37,6 +38,8 @@ class ActiveJob:
     def __init__(self, job: Job[Any], quest: Fields) -> None:
         self.job, self.id, self.token = job, job.id, job._token
         self.beat_interval: float = quest.get("beat_ms", 2000) / 1000  # seconds
+        self.lease: float = quest.get("lease_ms", 6000) / 1000         # seconds from each extension
+        self.lease_end = time.monotonic() + self.lease                 # unless a node extends it
         self.connection: Optional[Connection] = None  # the last one used for its QUEST, lease or outcome
         self.acked = False            # a node has answered the ACK
         self.lease_confirmed = False  # the node of connection has confirmed the lease
@@ -73,6 +76,8 @@ class Dispatcher:
         self._connect_attempts = 0       # since a connection held for 2 s
         self._connected_at = math.inf    # monotonic time of the last success; inf once a reconnect is scheduled
         self._beat_scheduled = False     # a BEAT follows for jobs that the node answered UNAVAILABLE
+        self._lost: Optional[Connection] = None  # the last connection that was lost
+        self._lost_at = math.inf                 # when that was, in monotonic time
 
     @property
     def node(self) -> Optional[str]:
@@ -145,13 +150,14 @@ class Dispatcher:
             self._connecting = None
             self._schedule_reconnect()
         elif connection is self._connection:
-            self._connection = None
+            self._connection, self._lost, self._lost_at = None, connection, time.monotonic()
             self.subscriptions.reset(None)
             if self._stopping and not self._jobs:
                 self.stopped = True
                 return
             log.warning("lost the connection to node %s: %s", connection.node, error)
             self._schedule_reconnect()
+            self._loop.call_later(_MOVE_TIME, self._stop_expired, connection)
         for job in list(self._jobs.values()):
             if job.connection is connection and self._connection is not None:  # last used the draining node
                 self._repeat_message(self._connection, job)
@@ -237,17 +243,34 @@ class Dispatcher:
 
     # -- leases
 
-    def _send_ack(self, connection: Connection, job: ActiveJob) -> None:
-        job.connection = connection
-        connection.send(ACK, {"jid": job.id, "tok": job.token},
-                        lambda _, error: self._loop.post(self._on_lease_answer, connection, job, error))
+    def _stop_expired(self, lost: Connection) -> None:
+        """Stop the jobs whose leases have ended since the connection was lost: they may run elsewhere.
 
-    def _on_lease_answer(self, connection: Connection, job: ActiveJob, error: Optional[Exception]) -> None:
-        """Handle the answer to an ACK, or the answer for one job of a BEAT."""
+        A node that hung may have been left when they had ended by this clock, so a
+        job is kept for a moment in which another node may continue its lease.
+        """
+        if self._connection is not None or self._lost is not lost or self.stopped:
+            return
+        now = time.monotonic()
+        if now - self._lost_at >= _MOVE_TIME:
+            for job in self._leased_jobs():
+                if job.lease_end <= now:
+                    log.warning("the lease of job %s has ended, and no node was reached", job.id)
+                    job.job._cancel("LEASE_LOST")
+        self._loop.call_later(_LEASE_RETRY_DELAY, self._stop_expired, lost)
+
+    def _send_ack(self, connection: Connection, job: ActiveJob) -> None:
+        job.connection, sent = connection, time.monotonic()
+        connection.send(ACK, {"jid": job.id, "tok": job.token},
+                        lambda _, error: self._loop.post(self._on_lease_answer, connection, job, error, sent))
+
+    def _on_lease_answer(self, connection: Connection, job: ActiveJob, error: Optional[Exception], sent: float) -> None:
+        """Handle the answer to an ACK, or the answer for one job of a BEAT, that was sent at this monotonic time."""
         if job.connection is not connection or job.outcome is not None or isinstance(error, ConnectionLost):
             return
         if error is None:
             job.acked = job.lease_confirmed = True
+            job.lease_end = max(job.lease_end, sent + job.lease)
             self._close_drained()
         elif isinstance(error, OverhopError) and error.code == "UNAVAILABLE":
             if job.acked:
@@ -304,8 +327,9 @@ class Dispatcher:
             self._send_beat(connection, jobs, entries)
 
     def _send_beat(self, connection: Connection, jobs: List[ActiveJob], entries: List[Encoded]) -> None:
+        sent = time.monotonic()
         connection.send(BEAT, {"jobs": entries},
-                        lambda answer, error: self._loop.post(self._on_beat_answer, connection, jobs, answer, error))
+                        lambda answer, error: self._loop.post(self._on_beat_answer, connection, jobs, answer, error, sent))
 
     def _schedule_beat(self) -> None:
         if not self._beat_scheduled:
@@ -317,7 +341,7 @@ class Dispatcher:
         self._send_beats()
 
     def _on_beat_answer(self, connection: Connection, jobs: List[ActiveJob], answer: Fields,
-                        error: Optional[Exception]) -> None:
+                        error: Optional[Exception], sent: float) -> None:
         """Handle the answer to a BEAT, which has one entry for each of the jobs."""
         for job in jobs:
             if job.transfer is connection:
@@ -325,7 +349,7 @@ class Dispatcher:
         if isinstance(error, OverhopError):
             log.warning("node %s refused a BEAT: %s", connection.node, error)
         for job, entry in zip(jobs, answer.get("jobs", [])):
-            self._on_lease_answer(connection, job, None if entry.get("ok") else OverhopError(str(entry.get("code"))))
+            self._on_lease_answer(connection, job, None if entry.get("ok") else OverhopError(str(entry.get("code"))), sent)
 
     # -- handlers and outcomes
 

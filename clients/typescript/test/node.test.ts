@@ -239,8 +239,8 @@ test("operations of the API, and snoozing, where the node has them", { skip }, a
   }
   const [result] = await client.deadLetters.requeue({ queue: "nightly" });
   assert.equal(result?.result, "retried");
-  await until("it is a dead letter again", async () => (await client.deadLetters.stats({ queue: "nightly" })).count === 1);
-  assert.equal((await client.deadLetters.remove({ queue: "nightly" })).length, 1);
+  // A node may still show the first letter for a moment, and not yet the second.
+  await until("its second dead letter is removed", async () => (await client.deadLetters.remove({ queue: "nightly" })).some(({ letter }) => letter > (result?.letter ?? 0)));
   await client.cron.remove("every-night");
   await assert.rejects(client.cron.get("every-night"), { name: "ApiError", status: 404 });
 });
