@@ -8,6 +8,7 @@ import random
 import time
 from typing import Any, Dict, List, Optional, Set
 
+from .activejob import ActiveJob
 from .calls import CallLoop
 from .codec import Encoded, encode
 from .connection import Connection, Settings
@@ -27,29 +28,9 @@ _CANCEL_TIMEOUT = 2.0   # seconds that handlers have after they are cancelled at
 _GOODBYE_TIMEOUT = 3.0  # seconds that a node has to answer the last GOODBYE, after the outcomes before it
 _CONTENT_TIMEOUT = 65.0  # seconds that a node has to answer a CONTENT
 _MAX_BEAT_JOBS = 256    # jobs in one BEAT
-_MOVE_TIME = 1.0           # seconds for which a job with an ended lease may move to another node
+_MOVE_TIME = 1.0        # seconds for which a job with an ended lease may move to another node
 _LEASE_RETRY_DELAY = 0.3  # seconds before an ACK or BEAT that was answered UNAVAILABLE is repeated
 _LARGE_RESULT = 1 << 16  # bytes of a result that may be too large for the nodes, if they close the connection
-
-
-class ActiveJob:
-    """A job that the worker has, with the state of its lease and outcome."""
-
-    def __init__(self, job: Job[Any], quest: Fields) -> None:
-        self.job, self.id, self.token = job, job.id, job._token
-        self.beat_interval: float = quest.get("beat_ms", 2000) / 1000  # seconds
-        self.lease: float = quest.get("lease_ms", 6000) / 1000         # seconds from each extension
-        self.lease_end = time.monotonic() + self.lease                 # unless a node extends it
-        self.connection: Optional[Connection] = None  # the last one used for its QUEST, lease or outcome
-        self.acked = False            # a node has answered the ACK
-        self.lease_confirmed = False  # the node of connection has confirmed the lease
-        self.transfer: Optional[Connection] = None  # on which the BEAT that moves the lease is not answered yet
-        self.outcome: Optional[Outcome] = None  # that no node has answered yet
-        self.outcome_losses = 0       # connections lost while its answer was pending
-        self.grace_over = False       # cancelled because the worker's grace is over
-        self.give_back = False        # grace_over is set and the handler raised CancelledError
-        self.progress: Optional[Encoded] = None  # the newest, not sent yet
-        self.progress_pending = False            # an earlier one has not been answered
 
 
 class Dispatcher:
@@ -246,17 +227,15 @@ class Dispatcher:
     def _stop_expired(self, lost: Connection) -> None:
         """Stop the jobs whose leases have ended since the connection was lost: they may run elsewhere.
 
-        A node that hung may have been left when they had ended by this clock, so a
-        job is kept for a moment in which another node may continue its lease.
+        They are kept for a moment, as another node may continue the leases of one that hung.
         """
         if self._connection is not None or self._lost is not lost or self.stopped:
             return
         now = time.monotonic()
         if now - self._lost_at >= _MOVE_TIME:
-            for job in self._leased_jobs():
-                if job.lease_end <= now:
-                    log.warning("the lease of job %s has ended, and no node was reached", job.id)
-                    job.job._cancel("LEASE_LOST")
+            for job in [job for job in self._leased_jobs() if job.lease_end <= now]:
+                log.warning("the lease of job %s has ended, and no node was reached", job.id)
+                job.job._cancel("LEASE_LOST")
         self._loop.call_later(_LEASE_RETRY_DELAY, self._stop_expired, lost)
 
     def _send_ack(self, connection: Connection, job: ActiveJob) -> None:
