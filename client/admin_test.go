@@ -354,4 +354,11 @@ func (p program) refusesConflicts() {
 	if existing, err := p.c.Enqueue(ctx, unique); err != nil || existing != id {
 		p.Errorf("the existing job is %s, %v; want %s", existing, err, id)
 	}
+	_, err = p.c.Jobs().Cancel(ctx, id, "")
+	p.need(err)
+	p.need(p.c.Jobs().Remove(ctx, id))
+	unique.Key = "first"
+	if existing, err := p.c.Enqueue(ctx, unique); !errors.Is(err, client.ErrConflict) {
+		p.Errorf("the key of a removed job: %q, %v", existing, err)
+	}
 }

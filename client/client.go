@@ -154,7 +154,7 @@ func (c *Client) Enqueue(ctx context.Context, s Spec) (id string, err error) {
 			err = refusalOf(err)
 		}
 	}
-	if refused, ok := errors.AsType[*Error](err); ok && s.ExistingOnConflict && refused.JobID != "" {
+	if refused, ok := errors.AsType[*Error](err); ok && s.ExistingOnConflict && refused.Code == string(overhop.CodeDuplicateJob) {
 		return refused.JobID, nil
 	}
 	if err != nil {
