@@ -152,12 +152,12 @@ func endOf(answer []byte) (end overhop.JobEnd, err error) {
 	return end, err
 }
 
-// content reads a value of a job in parts.
+// content reads a value of a job in parts, which the API sends as CONTENT does.
 func (t *natsTransport) content(ctx context.Context, id, value string) (overhop.Raw, error) {
 	op := map[string]string{overhop.ContentResult: "job-result", overhop.ContentPayload: "job-params"}[value]
-	var whole []byte
-	for {
-		request, err := json.Marshal(api.ContentRequest{ID: id, Offset: int64(len(whole))})
+	return overhop.ReadContent(id, value, func(content overhop.Raw) (overhop.Raw, error) {
+		offset, _ := content.Get("offset").Int()
+		request, err := json.Marshal(api.ContentRequest{ID: id, Offset: offset})
 		if err != nil {
 			return nil, err
 		}
@@ -169,16 +169,8 @@ func (t *natsTransport) content(ctx context.Context, id, value string) (overhop.
 		if err := json.Unmarshal(answer, &part); err != nil {
 			return nil, fmt.Errorf("the answer of the node: %w", err)
 		}
-		whole = append(whole, part.Data...)
-		switch {
-		case int64(len(whole)) == part.Size && part.Encoding == "msgpack":
-			return whole, overhop.Check(whole)
-		case int64(len(whole)) == part.Size:
-			return overhop.FromJSON(whole)
-		case len(part.Data) == 0 || int64(len(whole)) > part.Size:
-			return nil, fmt.Errorf("%s of job %s has %d bytes, the node sent %d", value, id, part.Size, len(whole))
-		}
-	}
+		return overhop.Fields{"size": part.Size, "version": part.Version, "encoding": part.Encoding, "data": part.Data}.Raw(), nil
+	})
 }
 
 // operate carries out an operation, such as "queue.list".

@@ -196,7 +196,7 @@ func stackDetails(stack string) Raw {
 // readPayload reads the job's payload, which did not fit into its QUEST. It blocks until a
 // node has sent all of it or ctx ends, with its cause.
 func (j *activeJob) readPayload(ctx context.Context) (Raw, error) {
-	payload, err := readContent(j.quest.JID, ContentPayload, func(request Raw) (Raw, error) {
+	payload, err := ReadContent(j.quest.JID, ContentPayload, func(request Raw) (Raw, error) {
 		for {
 			j.worker.mu.Lock()
 			conn := j.worker.conn

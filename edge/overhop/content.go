@@ -34,8 +34,8 @@ func ParseContent(p Raw) (ContentRequest, error) {
 // ErrNoContent is returned if the node, of an older release, does not have [CapContent].
 var ErrNoContent = errors.New("the node cannot send values that do not fit into a frame; update it, or read the value over HTTP")
 
-// readContent reads a value of a job in parts. call sends a CONTENT and returns the answer.
-func readContent(jid, value string, call func(Raw) (Raw, error)) (Raw, error) {
+// ReadContent reads a value of a job in parts. call sends a CONTENT and returns the answer.
+func ReadContent(jid, value string, call func(Raw) (Raw, error)) (Raw, error) {
 	var whole []byte
 	var version, encoding string
 	for {

@@ -119,7 +119,7 @@ func addRefusal(err error, refusal *RemoteError) error {
 // Content reads the whole result of a job that has ended, or its payload if value is
 // [ContentPayload], whatever its size.
 func (p *Producer) Content(ctx context.Context, jid, value string) (Raw, error) {
-	return readContent(jid, value, func(request Raw) (Raw, error) {
+	return ReadContent(jid, value, func(request Raw) (Raw, error) {
 		return p.callRetrying(ctx, TContent, func(c *Client) (Raw, error) {
 			if !c.givesContent {
 				return nil, ErrNoContent
