@@ -60,8 +60,8 @@ type Endpoint struct {
 	Content   bool             // the response is the content of which Reply holds a part, as it is; a client may request a range of its bytes
 }
 
-// overhopNouns are the nouns of the operations that are also served over Overhop: what a
-// client that enqueues and runs jobs may do. Members and backups belong to operators, and
+// overhopNouns lists the nouns of the operations that are also served over Overhop, to clients
+// that enqueue and run jobs. Operations on members and backups are reserved for operators, and
 // Overhop has messages of its own to enqueue.
 var overhopNouns = []string{"job", "queue", "cron", "dlq", "retention", "schema", "worker", "status"}
 

@@ -27,8 +27,8 @@ type Options struct {
 	// and to another one when that fails. List all nodes of the cluster.
 	Nodes []string
 	// NATS is a connection to the cluster's NATS servers, to use instead of Nodes. The
-	// client does not close it. Its user needs the permissions of a producer, and those of
-	// an operator for changes. Workers connect to the worker ports that the nodes announce.
+	// client does not close it. Its user needs the role producer, and the role operator to
+	// change queues or jobs. Workers connect to the worker ports that the nodes announce.
 	// Reads may miss what the client has enqueued a moment ago.
 	NATS *nats.Conn
 
@@ -177,8 +177,8 @@ func (c *Client) createQueue(ctx context.Context, name string) error {
 	}
 }
 
-// jid returns the id of a job as the protocol has it, "<queue>:<UUID>". The cluster knows those
-// of jobs that are named in another way.
+// jid returns the id of a job in the form of the protocol, "<queue>:<UUID>". It asks the cluster
+// if the job is named in another way.
 func (c *Client) jid(ctx context.Context, id string) (string, error) {
 	if _, rest, ok := strings.Cut(id, ":"); ok {
 		if _, err := job.ParseID(rest); err == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// The kinds of an [Error], for errors.Is. An error that is none of them is a failure of a
-// node, which its log explains.
+// The kinds of an [Error], for errors.Is. Any other error is a failure of a node, which logs
+// the reason.
 var (
 	ErrInvalid      = errors.New("the request is invalid")
 	ErrUnauthorized = errors.New("the token is missing or wrong")
@@ -61,7 +61,7 @@ func (e *Error) Unwrap() error { return e.err }
 // Is reports whether target is the kind of e, such as [ErrNotFound].
 func (e *Error) Is(target error) bool { return target != nil && kinds[e.status] == target }
 
-// statuses are the HTTP statuses of the protocol's codes. Those of other codes are 500.
+// statuses maps the protocol's codes to HTTP statuses. Other codes mean 500.
 var statuses = map[overhop.Code]int{
 	overhop.CodeUnauthorized:  401,
 	overhop.CodeQueueNotFound: 404, overhop.CodeJobNotFound: 404, overhop.CodeContentNotFound: 404,
@@ -75,8 +75,8 @@ var statuses = map[overhop.Code]int{
 	overhop.CodeRateLimited: 429, overhop.CodeUnavailable: 503, overhop.CodeDraining: 503,
 }
 
-// refusalOf returns an [*Error] for the refusal that err is or wraps, and err itself if it
-// is none. It returns nil for nil.
+// refusalOf converts err to an [*Error] if it is or wraps a refusal of the cluster. It returns
+// any other error, and nil, unchanged.
 func refusalOf(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err

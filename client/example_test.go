@@ -108,7 +108,7 @@ func ExampleUnique() {
 	// Output: there is one already: true
 }
 
-// With UseExisting, the job that holds the unique key stands for the new one.
+// With UseExisting, Enqueue returns the id of the job that holds the unique key.
 func ExampleOnConflict() {
 	ctx, c, end := example()
 	defer end()

@@ -40,8 +40,8 @@ func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
 	return h.job.quest.LogAt(h.ctx, strings.ToLower(r.Level.String()), message)
 }
 
-// withoutBuiltIn removes the time, the level and the message of a record, which a line of
-// the job's log has by itself.
+// withoutBuiltIn removes the time, the level and the message of a record. A line of the job's
+// log has fields for them.
 func withoutBuiltIn(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
 		return slog.Attr{}

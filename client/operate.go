@@ -9,7 +9,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 )
 
-// operate carries out an operation of the API. The errors are those of [Client.Enqueue].
+// operate carries out an operation of the API. The error is an [*Error] if the cluster refuses
+// the request.
 func operate[Reply any](ctx context.Context, c *Client, op string, request any) (reply Reply, err error) {
 	body, err := json.Marshal(request)
 	if err == nil {

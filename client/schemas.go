@@ -13,8 +13,8 @@ type Schemas struct{ c *Client }
 // Schemas returns the operations on schemas.
 func (c *Client) Schemas() Schemas { return Schemas{c} }
 
-// SetSchema makes the cluster refuse jobs with the kind of A whose params are no A: see
-// [Schema]. Of the options, only [Queue] counts.
+// SetSchema makes the cluster refuse jobs with the kind of A whose params do not match the
+// schema of A: see [Schema]. Of the options, only [Queue] counts.
 func SetSchema[A Args](ctx context.Context, c *Client, options ...Option) (api.Schema, error) {
 	schema, err := Schema[A]()
 	if err != nil {

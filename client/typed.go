@@ -89,8 +89,8 @@ func (c *Client) EnqueueMany(ctx context.Context, specs []Spec) []Enqueued {
 	return answers
 }
 
-// Await blocks until a job has ended, and returns its result as an R. The errors are those
-// of [Client.Wait] and [Result.Decode].
+// Await blocks until a job has ended, and returns its result as an R. It returns the
+// errors of [Client.Wait] and [Result.Decode].
 func Await[R any](ctx context.Context, c *Client, id string) (R, error) {
 	var decoded R
 	result, err := c.Wait(ctx, id)

@@ -57,11 +57,10 @@ type Job[A any] struct {
 // jobs whose params have a type of their own.
 //
 // The result is encoded as [Spec.Params] are, and has the same maximum size: the job fails if
-// it is larger. An error fails the attempt, and the job is
-// tried again according to its retry policy, unless the error is or wraps one of
-// [Permanent], [RetryAfter] and [Snooze]. So does a panic. The context ends when the job is
-// cancelled or times out, its lease is lost, or the worker stops: [StopReason] returns why.
-// The handler should return soon after.
+// it is larger. An error or a panic fails the attempt, and the job is tried again according to
+// its retry policy, unless the error is or wraps one of [Permanent], [RetryAfter] and [Snooze].
+// The context ends when the job is cancelled or times out, its lease is lost, or the worker
+// stops: [StopReason] returns why. The handler should return soon after.
 type HandlerFunc func(ctx context.Context, job *JobInfo) (result any, err error)
 
 // Middleware returns a handler that does something before and after next.
@@ -96,14 +95,14 @@ func (c *Client) Worker() *Worker {
 }
 
 // Handle registers the handler of the jobs that [Enqueue] makes of an A: those with its
-// function in its queue. Of the options, only [Queue] counts. A job whose params are no A
-// fails without another attempt. Handle panics if the function has a handler already.
+// function in its queue. Of the options, only [Queue] counts. A job whose params do not
+// fit into an A fails without another attempt. Handle panics if the function has a handler already.
 func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (R, error), options ...Option) {
 	s := NewSpec(zeroArgs[A](), options...)
 	w.Handle(s.Queue, s.Function, func(ctx context.Context, info *JobInfo) (any, error) {
 		j := &Job[A]{JobInfo: info}
 		if err := info.Decode(&j.Args); err != nil {
-			return nil, &overhop.FailError{Type: "invalid", Final: true, Message: fmt.Sprintf("the params are no %T: %v", j.Args, err)}
+			return nil, &overhop.FailError{Type: "invalid", Final: true, Message: fmt.Sprintf("the params do not fit into a %T: %v", j.Args, err)}
 		}
 		return h(ctx, j)
 	})
