@@ -113,7 +113,7 @@ year: ## run a yard through a year of YEAR_JOBS (1000000) jobs in memory; its si
 bench: build ## benchmark three nodes against baselines on this machine
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench
 
-bench-scale: build ## measure how a yard scales and draw it, in twenty minutes (SCALE=<flags>)
+bench-scale: build ## measure how a yard scales and draw it, in 45 minutes (SCALE=<flags>)
 	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench scale --svg docs/reference/scale $(SCALE)
 
 # Its clients are in a module of their own, whose dependencies are downloaded at the first

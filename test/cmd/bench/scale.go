@@ -34,7 +34,7 @@ The nodes run the program that YARD_BIN names, by default one built from source.
 docs/reference/performance.md explains the curves.`,
 		Example: `  bench scale --svg docs/reference/scale
   bench scale --only waiting --waiting 0,100000,1000000
-  bench scale --seconds 1 --rounds 1 --waiting 0,10000,100000 --workers 10,100 --queues 10,100 --members 1,3`,
+  bench scale --only waiting,workers,queues,members --seconds 1 --rounds 1 --waiting 0,10000,100000 --workers 10,100 --queues 10,100 --members 1,3`,
 		Args: cobra.NoArgs,
 	}
 	flags := c.Flags()
