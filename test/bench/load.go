@@ -241,8 +241,26 @@ func (l *load) callers(t *task, more func(i int) bool) {
 // openLoop enqueues rate jobs per second, each when it is due, until more returns false
 // for the due time of the next job.
 func (l *load) openLoop(t *task, rate int, more func(due time.Duration) bool) {
-	n := paced(t, l.began, rate, more, func(i int, due time.Duration) { l.submit(i, i, due, func() {}) })
-	l.awaitAnswers(t, n)
+	earlier, first := time.Since(l.began), l.submitted()
+	n := paced(t, time.Now(), rate, more, func(i int, due time.Duration) { l.submit(i, first+i, earlier+due, func() {}) })
+	l.awaitAnswers(t, first+n)
+}
+
+// submitted returns the number of jobs whose enqueueing was answered.
+func (l *load) submitted() int { return int(l.accepted.Load() + l.refused.Load()) }
+
+// saturate enqueues jobs for a time, of which at most limit are not settled yet, and waits for
+// all answers.
+func (l *load) saturate(t *task, limit int, d time.Duration) {
+	end, i := time.Now().Add(d), l.submitted()
+	for time.Now().Before(end) {
+		for i-int(l.settled.Load()) >= limit && time.Now().Before(end) {
+			must.Do(backoff.Sleep(t, time.Millisecond))
+		}
+		l.submit(i, i, time.Since(l.began), func() {})
+		i++
+	}
+	l.awaitAnswers(t, i)
 }
 
 // paced calls do rate times per second, never before the call is due, until more returns
