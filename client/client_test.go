@@ -151,13 +151,6 @@ func TestClient(t *testing.T) {
 			t.Errorf("decoded %q, %v", v, err)
 		}
 	})
-	t.Run("unknown function", func(t *testing.T) {
-		_, err := c.Wait(t.Context(), enqueue(t, c, client.Spec{Queue: "mail", Function: "sned"}))
-		var failed *client.JobError
-		if !errors.As(err, &failed) || failed.Type != "handler_not_found" || !strings.Contains(failed.Message, `"send"`) {
-			t.Errorf("error is %v, which should name the known functions", err)
-		}
-	})
 	t.Run("timeouts are retried if the job or its queue has it", func(t *testing.T) {
 		w := c.Worker()
 		w.Handle("slow", "", func(ctx context.Context, a *client.JobInfo) (any, error) {

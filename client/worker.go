@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -77,6 +75,11 @@ type Worker struct {
 	// ShutdownGrace is how long running jobs may take to finish after the context
 	// of Run has ended; 0 means 10 s.
 	ShutdownGrace time.Duration
+	// UnknownFunction handles the jobs of the worker's queues whose function has no handler.
+	// nil gives them back, which counts no attempt, so that a worker of a newer release gets
+	// them: for 5 s at first, later for half of the time since the job was accepted, at most
+	// 10 minutes. A day after it was accepted, the job's attempts fail.
+	UnknownFunction HandlerFunc
 
 	client     *Client
 	handlers   map[string]map[string]HandlerFunc // by queue and function
@@ -110,8 +113,7 @@ func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (
 
 // Handle registers the handler of a queue's function. The function "" is for jobs
 // that name none. A worker receives every job of its queues, so register all
-// functions that are enqueued there: a job with another function fails, and the
-// error names the known ones. Handle panics if the function has a handler already, h is nil,
+// functions that are enqueued there: see [Worker.UnknownFunction]. Handle panics if the function has a handler already, h is nil,
 // or Run was called.
 func (w *Worker) Handle(queue, function string, h HandlerFunc) {
 	w.mustNotRun("Handle")
@@ -210,22 +212,22 @@ func (w *Worker) Stop(ctx context.Context) error {
 }
 
 // handlerOf returns the handler of a queue. It calls the one of functions that a
-// job names and encodes its result. A job whose function has no handler, or whose
-// result cannot be encoded, fails without another attempt.
+// job names and encodes its result. A job whose result cannot be encoded fails without
+// another attempt.
 func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overhop.Handler {
 	wrapped := make(map[string]HandlerFunc, len(functions))
 	for function, handler := range functions {
-		for _, m := range slices.Backward(w.middleware) {
-			handler = m(handler)
-		}
-		wrapped[function] = handler
+		wrapped[function] = w.wrap(handler)
+	}
+	unknown := unknownFunction(queue, functions)
+	if w.UnknownFunction != nil {
+		unknown = w.wrap(w.UnknownFunction)
 	}
 	log := cmp.Or(w.client.opts.Log, slog.Default())
 	return func(ctx context.Context, quest *overhop.Quest) (overhop.Raw, error) {
 		handler := wrapped[quest.Function]
 		if handler == nil {
-			return nil, &overhop.FailError{Type: "handler_not_found", Final: true, Message: fmt.Sprintf(
-				"this worker has no handler for function %q of queue %q; it has %s", quest.Function, queue, quotedNames(functions))}
+			handler = unknown
 		}
 		result, err := handler(ctx, infoOf(quest))
 		if err != nil {
@@ -243,13 +245,12 @@ func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overh
 	}
 }
 
-// quotedNames returns the names of functions, sorted, for a message.
-func quotedNames(functions map[string]HandlerFunc) string {
-	names := slices.Sorted(maps.Keys(functions))
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%q", name)
+// wrap returns the handler within the middleware.
+func (w *Worker) wrap(handler HandlerFunc) HandlerFunc {
+	for _, m := range slices.Backward(w.middleware) {
+		handler = m(handler)
 	}
-	return strings.Join(names, ", ")
+	return handler
 }
 
 func infoOf(q *overhop.Quest) *JobInfo {
