@@ -131,7 +131,9 @@ func (p program) showsAndChangesJobs() {
 	queue := p.queue + "-parked"
 	var ids []string
 	for i := range 5 {
-		id, err := p.c.Enqueue(ctx, client.Spec{Queue: queue, Function: "f", Params: map[string]int{"n": i}, Key: fmt.Sprint("key", i)})
+		id, err := p.c.Enqueue(ctx, client.Spec{
+			Queue: queue, Function: "f", Params: map[string]int{"n": i}, Key: fmt.Sprint("key", i), ResultTTL: time.Hour,
+		})
 		p.need(err)
 		ids = append(ids, id)
 	}
@@ -154,7 +156,7 @@ func (p program) showsAndChangesJobs() {
 		p.Errorf("%d jobs are listed", listed)
 	}
 	j, err := jobs.Get(ctx, queue+":key1")
-	if err != nil || j.JID != ids[1] || j.State != "waiting" {
+	if err != nil || j.JID != ids[1] || j.State != "waiting" || j.ResultTTL != time.Hour.Milliseconds() {
 		p.Errorf("by key: %+v, %v", j, err)
 	}
 	var named struct {

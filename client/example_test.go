@@ -77,6 +77,30 @@ func ExampleEnqueue_options() {
 	// Output: newsletter delayed 2 3 <nil>
 }
 
+// Invoice has options that hold for all of its jobs.
+type Invoice struct {
+	Number string `json:"number"`
+}
+
+func (Invoice) Kind() string { return "send_invoice" }
+
+func (i Invoice) DefaultOptions() []client.Option {
+	return []client.Option{client.Queue("invoices"), client.Key(i.Number), client.Priority(7), client.MaxAttempts(20)}
+}
+
+// A type's default options hold unless a call has others.
+func ExampleArgs() {
+	ctx, c, end := example()
+	defer end()
+	id, err := client.Enqueue(ctx, c, Invoice{Number: "2026-17"}, client.Priority(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	job, err := c.Jobs().Get(ctx, id)
+	fmt.Println(job.Queue, job.Key, job.Priority, job.MaxAttempts, err)
+	// Output: invoices 2026-17 2 20 <nil>
+}
+
 // Many jobs are enqueued without waiting for one before the next, with an answer each.
 func ExampleEnqueueMany() {
 	ctx, c, end := example()

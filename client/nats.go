@@ -89,7 +89,8 @@ func (s *Spec) apiRequest() (*api.EnqueueRequest, error) {
 	r := &api.EnqueueRequest{ID: s.Key, Spec: job.Spec{
 		Function: m.Function, Priority: m.Priority, RetryOnTimeout: m.RetryOnTimeout, Trace: m.Trace,
 		MaxAttempts: unlessZero(m.MaxAttempts), TimeoutMS: unlessZero(m.Timeout), RetryInterval: unlessZero(m.RetryInterval),
-		UniqueKey: m.UniqueKey, UniqueTTLMS: m.UniqueTTL, UniqueUntil: m.UniqueUntil,
+		ResultTTLMS: unlessZero(m.ResultTTL),
+		UniqueKey:   m.UniqueKey, UniqueTTLMS: m.UniqueTTL, UniqueUntil: m.UniqueUntil,
 		RateLimitKey: m.RateLimitKey, RateLimitMS: m.RateLimit, DebounceKey: m.DebounceKey, DebounceMS: m.Debounce,
 	}}
 	if !s.RunAt.IsZero() {

@@ -40,6 +40,10 @@ type Spec struct {
 	// RetryInterval is the delay after each failed attempt; 0 means one that increases.
 	RetryInterval time.Duration
 
+	// ResultTTL is how long the result is shown after the end of the job; 0 means as long as
+	// the retention of the queue allows.
+	ResultTTL time.Duration
+
 	// UniqueKey makes no job while another one holds this key: [ErrConflict], and
 	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL, 0 for six
 	// hours, or until UniqueUntil, its "start" or "end".
@@ -88,7 +92,8 @@ func (s *Spec) validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"Timeout", s.Timeout}, {"RetryInterval", s.RetryInterval}, {"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce},
+		{"Timeout", s.Timeout}, {"RetryInterval", s.RetryInterval}, {"ResultTTL", s.ResultTTL},
+		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce},
 	} {
 		if d.value != 0 && d.value < time.Millisecond {
 			return invalidJob("%s is %s; it is at least 1ms if it is set", d.name, d.value)
@@ -103,6 +108,7 @@ func (s *Spec) message() (overhop.Enqueue, error) {
 	request := overhop.Enqueue{
 		Queue: s.Queue, Function: s.Function, Key: s.Key, At: s.RunAt, MaxAttempts: int64(s.MaxAttempts),
 		Timeout: s.Timeout.Milliseconds(), RetryOnTimeout: s.RetryOnTimeout, RetryInterval: s.RetryInterval.Milliseconds(), Trace: s.Trace,
+		ResultTTL: s.ResultTTL.Milliseconds(),
 		UniqueKey: unlessZero(s.UniqueKey), UniqueTTL: unlessZero(s.UniqueTTL.Milliseconds()), UniqueUntil: unlessZero(s.UniqueUntil),
 		RateLimitKey: unlessZero(s.RateLimitKey), RateLimit: unlessZero(s.RateLimit.Milliseconds()),
 		DebounceKey: unlessZero(s.DebounceKey), Debounce: unlessZero(s.Debounce.Milliseconds()),
@@ -162,6 +168,9 @@ func RetryOnTimeout(retry bool) Option { return func(s *Spec) { s.RetryOnTimeout
 
 // RetryEvery sets a fixed delay after each failed attempt, in place of one that increases.
 func RetryEvery(d time.Duration) Option { return func(s *Spec) { s.RetryInterval = d } }
+
+// ResultTTL sets how long the result is shown after the end of the job.
+func ResultTTL(d time.Duration) Option { return func(s *Spec) { s.ResultTTL = d } }
 
 // Unique makes no job while another one holds this key, for ttl: see [Spec.UniqueKey].
 func Unique(key string, ttl time.Duration) Option {

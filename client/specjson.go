@@ -57,8 +57,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	if string(stored.Params) == "null" {
 		stored.Params = nil
 	}
-	if stored.DelayMS != nil || stored.ResultTTLMS != nil || stored.Blob != nil {
-		return invalidJob("a stored job has no delay_ms, result_ttl_ms or blob; set run_at for a later start")
+	if stored.DelayMS != nil || stored.Blob != nil {
+		return invalidJob("a stored job has no delay_ms or blob; set run_at for a later start")
 	}
 	if err := stored.check(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	*s = Spec{
 		Queue: stored.Queue, Function: stored.Function, Params: params, Key: stored.ID, ExistingOnConflict: stored.ExistingOnConflict,
 		MaxAttempts: int(valueOr0(stored.MaxAttempts)), Timeout: milliseconds(stored.TimeoutMS), RetryOnTimeout: stored.RetryOnTimeout,
-		RetryInterval: milliseconds(stored.RetryInterval), Trace: stored.Trace,
+		RetryInterval: milliseconds(stored.RetryInterval), ResultTTL: milliseconds(stored.ResultTTLMS), Trace: stored.Trace,
 		UniqueKey: valueOr0(stored.UniqueKey), UniqueTTL: milliseconds(stored.UniqueTTLMS), UniqueUntil: valueOr0(stored.UniqueUntil),
 		RateLimitKey: valueOr0(stored.RateLimitKey), RateLimit: milliseconds(stored.RateLimitMS),
 		DebounceKey: valueOr0(stored.DebounceKey), Debounce: milliseconds(stored.DebounceMS),

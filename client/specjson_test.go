@@ -35,7 +35,7 @@ func TestSpec_JSON(t *testing.T) {
 		"integer": spec(int64(math.MaxInt64)),
 		"nil":     spec((*item)(nil)),
 		"all fields": NewSpec(greeting{"ann"}, Queue("q"), Key("k 1"), RunAt(time.Unix(2e9, 123456789)), Priority(0), MaxAttempts(7), Timeout(1500*time.Millisecond),
-			RetryEvery(time.Minute), RetryOnTimeout(false), Unique("u", time.Hour), OnConflict(UseExisting), RateLimit("r", time.Second),
+			RetryEvery(time.Minute), ResultTTL(time.Hour), RetryOnTimeout(false), Unique("u", time.Hour), OnConflict(UseExisting), RateLimit("r", time.Second),
 			Trace(map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})),
 		"until":    NewSpec(greeting{}, UniqueUntil("u", "end")),
 		"debounce": NewSpec(greeting{}, Debounce("d", time.Minute), Priority(9), RetryOnTimeout(true)),
@@ -93,7 +93,7 @@ func TestSpec_UnmarshalJSON(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		`{"queue":"q","delay_ms":5}`:                               "run_at",
-		`{"queue":"q","result_ttl_ms":5}`:                          "result_ttl_ms",
+		`{"queue":"q","function":"f","result_ttl_ms":-5}`:          "result_ttl_ms",
 		`{"queue":"q","parms":{}}`:                                 "parms",
 		`{"queue":"q","params":[1]}`:                               "JSON object",
 		`{"queue":"q","payload_msgpack":"AAA="}`:                   "payload_msgpack",

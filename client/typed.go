@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 )
@@ -14,7 +15,12 @@ import (
 //	Queue() string
 //
 // names the queue of its jobs; that of other types is "default", unless the job has the
-// option [Queue].
+// option [Queue]. A type with a method
+//
+//	DefaultOptions() []Option
+//
+// has options for its jobs, which those of a call override. They may depend on the value, such
+// as a unique key; a queue must not.
 type Args interface{ Kind() string }
 
 // DefaultQueue is the queue of jobs whose args name none.
@@ -24,6 +30,9 @@ const DefaultQueue = "default"
 // that take jobs of any params.
 func NewSpec(args Args, options ...Option) Spec {
 	s := Spec{Queue: queueOf(args), Function: args.Kind(), Params: args}
+	if with, ok := args.(interface{ DefaultOptions() []Option }); ok {
+		options = slices.Concat(with.DefaultOptions(), options)
+	}
 	for _, set := range options {
 		set(&s)
 	}
@@ -59,9 +68,13 @@ const concurrentEnqueues = 512
 // that the call may be repeated with the same args.
 func EnqueueMany[A Args](ctx context.Context, c *Client, args []A, options ...Option) []Enqueued {
 	specs := make([]Spec, len(args))
+	var given Spec
+	for _, set := range options {
+		set(&given)
+	}
 	for i, a := range args {
 		specs[i] = NewSpec(a, options...)
-		if specs[i].Key != "" {
+		if given.Key != "" {
 			specs[i].Key += "#" + strconv.Itoa(i)
 		}
 	}

@@ -126,8 +126,7 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 
 // specOf converts an ENQUEUE to a job spec. A payload that is a map without
 // binary values becomes JSON params, unless it is so large that it could exceed
-// the limit as JSON; any other payload stays MessagePack. An interval or a
-// timeout longer than a record can hold, which the protocol accepts, becomes the
+// the limit as JSON; any other payload stays MessagePack. A time longer than a record can hold, which the protocol accepts, becomes the
 // longest possible.
 func specOf(request *overhop.Enqueue) (job.Spec, error) {
 	if len(request.Key) > job.MaxKeyLen {
@@ -143,6 +142,7 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 		RetryInterval:  nilIfZero(min(request.RetryInterval, longest)),
 		TimeoutMS:      nilIfZero(min(request.Timeout, longest)),
 		RetryOnTimeout: request.RetryOnTimeout,
+		ResultTTLMS:    nilIfZero(min(request.ResultTTL, longest)),
 	}
 	if !request.At.IsZero() {
 		spec.RunAt = new(request.At)

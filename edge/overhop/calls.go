@@ -78,6 +78,7 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	setUnlessZero(p, "key", e.Key)
 	setUnlessZero(p, "timeout_ms", max(e.Timeout, 0))
 	setUnlessZero(p, "notify", e.Notify)
+	setUnlessZero(p, "result_ttl_ms", max(e.ResultTTL, 0))
 	setIfGiven(p, "retry_on_timeout", e.RetryOnTimeout)
 	setIfGiven(p, "priority", e.Priority)
 	setIfGiven(p, "unique_key", e.UniqueKey)

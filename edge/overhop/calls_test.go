@@ -16,7 +16,7 @@ func TestEnqueue_RoundTrip(t *testing.T) {
 		{Queue: "jobs", Payload: Raw{0x01}},
 		{
 			Queue: "jobs", Payload: EmptyMap, At: time.Unix(1_900_000_000, 0).UTC(), MaxAttempts: 3, RetryInterval: 4,
-			Function: "r#h", Key: "k", Timeout: 5, Priority: new(int64(0)), Trace: map[string]string{"a": "b"}, Notify: true,
+			Function: "r#h", Key: "k", Timeout: 5, Priority: new(int64(0)), Trace: map[string]string{"a": "b"}, Notify: true, ResultTTL: 7,
 			UniqueKey: new("u"), UniqueTTL: new(int64(6)), RateLimitKey: new("r"), RateLimit: new(int64(7)),
 			DebounceKey: new("d"), Debounce: new(int64(8)),
 		},

@@ -218,6 +218,7 @@ type Enqueue struct {
 	Priority       *int64            // 0 to 9, 9 starts first; nil: 5
 	Trace          map[string]string // trace context, such as traceparent
 	Notify         bool              // push JOBEND when the job has ended
+	ResultTTL      int64             // how long the result is kept, in milliseconds; 0: not set
 
 	// The guards. A unique or rate limit key keeps the job from being created
 	// while another one holds the key, a debounce key replaces a job that has
@@ -234,7 +235,7 @@ type Enqueue struct {
 // enqueueFields are the fields of an ENQUEUE.
 var enqueueFields = []string{
 	"q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
-	"fn", "key", "timeout_ms", "retry_on_timeout", "priority", "trace", "notify", "unique_key", "unique_ttl_ms", "unique_until",
+	"fn", "key", "timeout_ms", "retry_on_timeout", "priority", "trace", "notify", "result_ttl_ms", "unique_key", "unique_ttl_ms", "unique_until",
 	"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms",
 }
 
@@ -260,6 +261,7 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 		e.Priority = r.optCount("priority", 0, 9)
 		e.Trace = r.optStrings("trace")
 		e.Notify = r.optBool("notify", false)
+		e.ResultTTL = r.optInt("result_ttl_ms", 1, maxInt, 0)
 		e.UniqueKey, e.UniqueTTL = r.optKey("unique_key"), r.optCount("unique_ttl_ms", minInt, maxInt)
 		e.UniqueUntil = r.optKey("unique_until")
 		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key"), r.optCount("rate_limit_ms", minInt, maxInt)
