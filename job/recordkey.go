@@ -3,6 +3,7 @@ package job
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 )
 
 // recordKey is the name of the producer's key in the body of a record. It is not part of a
@@ -12,13 +13,13 @@ const recordKey = "key"
 // WithKey returns the body of a record with the producer's key added to it, so that the key
 // can be shown wherever the record is: in its lane, relocated, or in a dead letter. The ledger
 // does not keep keys, which would add up to half of what a job takes there. A key that is a UUID
-// is the job's id and is not added. The body must be valid JSON; unless it is an object with
+// is the job's id and is not added, nor is one that a client has generated. The body must be valid JSON; unless it is an object with
 // fields, WithKey returns it as it is.
 func WithKey(body []byte, key string) []byte {
 	const space = " \t\r\n"
 	fields, isObject := bytes.CutSuffix(bytes.TrimRight(body, space), []byte("}"))
 	fields = bytes.TrimRight(fields, space)
-	if _, isID := parseID(key); key == "" || isID || !isObject || len(fields) == 0 || fields[len(fields)-1] == '{' {
+	if _, isID := parseID(key); key == "" || isID || isGenerated(key) || !isObject || len(fields) == 0 || fields[len(fields)-1] == '{' {
 		return body
 	}
 	text, err := json.Marshal(key)
@@ -33,7 +34,8 @@ func WithKey(body []byte, key string) []byte {
 }
 
 // KeyOf returns the key that [WithKey] added to the body of the record of a job, "" if there
-// is none: the producer gave no key, or a UUID, or the record is one that debounced the job.
+// is none: the producer gave no key, or a UUID, or the record is one that debounced the job, or a client
+// has generated the key.
 func KeyOf(body []byte, queue string, id ID) string {
 	at := bytes.LastIndex(body, []byte(`,"`+recordKey+`":`))
 	if at < 0 {
@@ -44,8 +46,18 @@ func KeyOf(body []byte, queue string, id ID) string {
 	if json.Unmarshal(text, &key) != nil {
 		return ""
 	}
-	if named, err := KeyID(queue, key); err != nil || named != id {
+	if named, err := KeyID(queue, key); err != nil || named != id || isGenerated(key) {
 		return ""
 	}
 	return key
+}
+
+// isGenerated reports whether a key is one that our clients make for a job without a key, so
+// that they can repeat the request: "auto-" and at least 26 letters and digits. It is not a
+// UUID, which a node would have to look up first.
+func isGenerated(key string) bool {
+	random, found := strings.CutPrefix(key, "auto-")
+	return found && len(random) >= 26 && !strings.ContainsFunc(random, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
 }

@@ -43,6 +43,19 @@ func TestRecordKey(t *testing.T) {
 			t.Errorf("%s: key %q", body, key)
 		}
 	}
+	for key, generated := range map[string]bool{
+		"auto-ABCDEFGHIJKLMNOPQRSTUVWX27": true, "auto-0123456789abcdef0123456789abcdef": true,
+		"auto-17": false, "auto-insurance-of-the-customer-1234567": false, "ABCDEFGHIJKLMNOPQRSTUVWX27": false,
+	} {
+		id, err := KeyID("mail", key)
+		record := []byte(`{"function":"f","key":"` + key + `"}`)
+		if shown := KeyOf(record, "mail", id); err != nil || (shown == "") != generated {
+			t.Errorf("key %q is shown as %q, %v", key, shown, err)
+		}
+		if added := len(WithKey([]byte(`{"function":"f"}`), key)) > len(`{"function":"f"}`); added == generated {
+			t.Errorf("key %q is added: %t", key, added)
+		}
+	}
 	for _, unchanged := range []struct{ body, key string }{
 		{`{"function":"send"}`, ""}, {`{"function":"send"}`, ID{1}.String()}, {`{}`, "k"}, {" { } ", "k"}, {`[1]`, "k"}, {``, "k"},
 	} {
