@@ -96,6 +96,9 @@ func (p program) runsJobs() {
 		r, err := p.c.Wait(p.Context(), id)
 		p.need(err)
 		p.need(r.Decode(result))
+		if j, err := p.c.Jobs().Get(p.Context(), id); err != nil || j.Key != "" {
+			p.Errorf("a job without a key has the key %q, %v", j.Key, err)
+		}
 	}
 	var numbers struct{ Big, Half any }
 	run("echo", map[string]any{"Big": int64(1<<62 + 1), "Half": 0.5}, &numbers)
@@ -173,6 +176,10 @@ func (p program) showsAndChangesJobs() {
 	}
 	if state, err := jobs.Cancel(ctx, ids[2], "not needed"); err != nil || state != "cancelled" {
 		p.Errorf("cancelled: %s, %v", state, err)
+	}
+	_, err = p.c.Wait(ctx, ids[2])
+	if failed, ok := errors.AsType[*client.JobError](err); !ok || !errors.Is(err, client.ErrCancelled) || failed.Reason != "not needed" {
+		p.Errorf("the end of a cancelled job: %v", err)
 	}
 	if _, err := jobs.Cancel(ctx, ids[2], ""); !errors.Is(err, client.ErrConflict) {
 		p.Errorf("cancelled twice: %v", err)

@@ -239,7 +239,7 @@ func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 	result := Result{Attempts: int(end.Attempts), Gone: end.Gone, raw: end.Result}
 	if fault := end.Fault; fault != nil {
 		return result, &JobError{
-			ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts, details: fault.Details,
+			ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts, Reason: fault.Reason, details: fault.Details,
 		}
 	}
 	if end.Omitted {
@@ -272,6 +272,8 @@ type JobError struct {
 	Code     string // the handler's own, if it gave one
 	Message  string
 	Attempts int
+	// Reason is why the job was cancelled, as given to [Jobs.Cancel]; "" if none was.
+	Reason string
 
 	details overhop.Raw
 }
@@ -287,5 +289,8 @@ func (e *JobError) Is(target error) bool {
 }
 
 func (e *JobError) Error() string {
+	if errors.Is(e, ErrCancelled) {
+		return fmt.Sprintf("job %s was cancelled after %d attempts: %s", e.ID, e.Attempts, cmp.Or(e.Reason, e.Message, e.Type))
+	}
 	return fmt.Sprintf("job %s failed after %d attempts: %s", e.ID, e.Attempts, cmp.Or(e.Message, e.Type))
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -147,8 +148,8 @@ func endOf(answer []byte) (end overhop.JobEnd, err error) {
 			end.Fault.Details, err = overhop.FromJSON(fault.Details)
 		}
 	}
-	if j.Cancellation != nil && end.Fault.Type == "" {
-		end.Fault.Type = "cancelled"
+	if j.Cancellation != nil {
+		end.Fault.Type, end.Fault.Reason = cmp.Or(end.Fault.Type, job.FaultCancelled), j.Cancellation.Reason
 	}
 	return end, err
 }

@@ -161,7 +161,7 @@ func TestTyped(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = client.Await[string](t.Context(), c, id)
-		if failed, ok := errors.AsType[*client.JobError](err); !ok || failed.Type != "cancelled" {
+		if failed, ok := errors.AsType[*client.JobError](err); !ok || failed.Type != "cancelled" || failed.Reason != "a test" || !strings.HasSuffix(err.Error(), "was cancelled after 1 attempts: a test") {
 			t.Errorf("cancelled: %v", err)
 		}
 		if reason := <-stopped; !errors.Is(reason, client.ErrCancelled) {

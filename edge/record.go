@@ -154,6 +154,9 @@ func (q queries) faultOf(view *job.View) any {
 	if fault.Code != "" {
 		shown["code"] = fault.Code
 	}
+	if view.Cancellation != nil && view.Cancellation.Reason != "" {
+		shown["reason"] = view.Cancellation.Reason
+	}
 	if len(fault.Details) > 0 && json.Valid(fault.Details) {
 		q.setValue(shown, "details", job.Value{Data: fault.Details}, recordDepth)
 	}

@@ -299,6 +299,7 @@ type JobEnd struct {
 type Fault struct {
 	Message, Type, Code string // as in [FailError]; Type and Code may be empty
 	Details             Raw    // empty: none
+	Reason              string // for which the job was cancelled; "": none was given, or it was not cancelled
 }
 
 // parseJobEnd parses a JOBEND, or the record of a job that has ended. It ignores
@@ -315,10 +316,10 @@ func parseJobEnd(payload Raw) JobEnd {
 		end.Omitted = end.Omitted || string(name) == "result"
 	}
 	if r.str("status") != "completed" {
-		fault := newFieldReader(r.raw("error"), "message", "type", "code", "details", "details_json")
+		fault := newFieldReader(r.raw("error"), "message", "type", "code", "details", "details_json", "reason")
 		end.Fault = &Fault{
 			Message: fault.str("message"), Type: fault.str("type"), Code: fault.str("code"),
-			Details: fault.userValue("details"),
+			Details: fault.userValue("details"), Reason: fault.optStr("reason"),
 		}
 	}
 	return end
