@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Permanent wraps an error so that the job fails without another attempt. It returns nil for
@@ -19,18 +20,35 @@ func Permanent(err error) error {
 	return &failure{err: err, final: true}
 }
 
-// RetryAfter returns an error that fails the attempt and starts the next one after d. Wrap
-// it to say why:
+// RetryAfter returns an error that fails the attempt and starts the next one after d, at most
+// the cluster's longest delay between attempts, an hour by default. Wrap it to say why:
 //
 //	return nil, fmt.Errorf("the server is busy: %w", client.RetryAfter(time.Minute))
+//
+// If d is negative or above ten years, the delay is that of the job's policy, and the error
+// says so.
 func RetryAfter(d time.Duration) error {
+	if err := checkDelay("RetryAfter", d); err != nil {
+		return err
+	}
 	return &failure{err: fmt.Errorf("retry after %s", d), retryAfter: &d}
+}
+
+// checkDelay returns an error unless d is a delay that the cluster accepts.
+func checkDelay(function string, d time.Duration) error {
+	if d < 0 || d > job.MaxDuration {
+		return fmt.Errorf("client.%s(%s): the delay is 0 to ten years", function, d)
+	}
+	return nil
 }
 
 // Snooze returns an error that gives the attempt back, which does not count, and starts
 // another one after d, at most ten years. Wrap it to say why. Nodes of older releases count
-// the attempt as failed.
+// the attempt as failed; so does any node if d is out of range.
 func Snooze(d time.Duration) error {
+	if err := checkDelay("Snooze", d); err != nil {
+		return err
+	}
 	return &failure{err: fmt.Errorf("snooze for %s", d), snooze: &d}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Spec is a job to enqueue. Queue is required; every other field may be left zero. Use
@@ -95,8 +96,8 @@ func (s *Spec) validate() error {
 		{"Timeout", s.Timeout}, {"RetryInterval", s.RetryInterval}, {"ResultTTL", s.ResultTTL},
 		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce},
 	} {
-		if d.value != 0 && d.value < time.Millisecond {
-			return invalidJob("%s is %s; it is at least 1ms if it is set", d.name, d.value)
+		if d.value != 0 && (d.value < time.Millisecond || d.value > job.MaxDuration) {
+			return invalidJob("%s is %s; if it is set, it is at least 1ms and at most ten years", d.name, d.value)
 		}
 	}
 	return nil

@@ -33,9 +33,13 @@ type JobInfo struct {
 // fields.
 func (j *JobInfo) Decode(v any) error { return decode(j.quest.Payload, v) }
 
-// Progress reports the progress of the attempt in percent, with optional data. It
-// also renews the attempt's lease. An error means that the attempt must stop.
+// Progress reports the progress of the attempt in percent, 0 to 100, with optional data. It
+// also renews the attempt's lease. An error means that the attempt must stop, or that the
+// report is invalid and was not sent.
 func (j *JobInfo) Progress(ctx context.Context, percent int, data any) error {
+	if percent < 0 || percent > 100 {
+		return fmt.Errorf("the progress is %d percent; it is 0 to 100", percent)
+	}
 	return j.quest.Progress(ctx, percent, data)
 }
 
@@ -72,6 +76,12 @@ type Worker struct {
 	Concurrency int
 	// Queues overrides Concurrency for some queues.
 	Queues map[string]int
+	// Functions limits how many jobs of some functions run at once, in all queues of the
+	// worker. A job beyond the limit goes back to the cluster, which counts no attempt, for 1 s
+	// at first and later for a quarter of the time since it was accepted, at most 30 s. Each
+	// time costs the cluster as much as a short job: for a function with many jobs, a queue of
+	// its own with an entry in Queues is better.
+	Functions map[string]int
 	// ShutdownGrace is how long running jobs may take to finish after the context
 	// of Run has ended; 0 means 10 s.
 	ShutdownGrace time.Duration
@@ -84,6 +94,7 @@ type Worker struct {
 	client     *Client
 	handlers   map[string]map[string]HandlerFunc // by queue and function
 	middleware []Middleware
+	running    map[string]chan struct{} // one element per running job, by functions with a limit
 
 	mu      sync.Mutex
 	stop    context.CancelFunc // of Run; nil before it
@@ -151,11 +162,12 @@ func (w *Worker) mustNotRun(method string) {
 // for ShutdownGrace. Then it ends their contexts, and 2 s later the jobs that have not ended go
 // back to the cluster and start elsewhere without losing an attempt. Run still waits for
 // handlers that ignore their contexts. It reconnects by itself. It returns nil when it was
-// stopped, and an error if no handlers are registered, a queue does not exist and is not
-// created, or a node refuses the worker permanently. A worker runs once.
+// stopped, and an error if no handlers are registered, a setting is out of range or names a queue
+// or a function without a handler, a queue does not exist and is not created, or a node refuses
+// the worker permanently. A worker runs once.
 func (w *Worker) Run(ctx context.Context) error {
-	if len(w.handlers) == 0 {
-		return errors.New("worker has no handlers: call Handle before Run")
+	if err := w.validate(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -182,9 +194,12 @@ func (w *Worker) Run(ctx context.Context) error {
 		Nodes: nodes, Name: opts.Name, Token: opts.Token, TLS: opts.TLS, Log: opts.Log, Dial: opts.Dial,
 		ShutdownGrace: w.ShutdownGrace, CreateQueues: !opts.RequireQueues,
 	}
+	w.running = make(map[string]chan struct{}, len(w.Functions))
+	for function, limit := range w.Functions {
+		w.running[function] = make(chan struct{}, limit)
+	}
 	for queue, functions := range w.handlers {
-		concurrency := cmp.Or(max(w.Queues[queue], 0), max(w.Concurrency, 0), 10)
-		worker.Handle(queue, uint32(concurrency), w.handlerOf(queue, functions))
+		worker.Handle(queue, w.concurrency(queue), w.handlerOf(queue, functions))
 	}
 	if err := worker.Run(ctx); err != nil {
 		return fmt.Errorf("run a worker: %w", refusalOf(err))
@@ -217,7 +232,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overhop.Handler {
 	wrapped := make(map[string]HandlerFunc, len(functions))
 	for function, handler := range functions {
-		wrapped[function] = w.wrap(handler)
+		wrapped[function] = w.limited(function, w.wrap(handler))
 	}
 	unknown := unknownFunction(queue, functions)
 	if w.UnknownFunction != nil {
@@ -231,7 +246,9 @@ func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overh
 		}
 		result, err := handler(ctx, infoOf(quest))
 		if err != nil {
-			log.Warn("attempt failed", "job", quest.JID, "function", quest.Function, "attempt", quest.Attempt, "err", err)
+			if !errors.Is(err, errAtLimit) {
+				log.Warn("attempt failed", "job", quest.JID, "function", quest.Function, "attempt", quest.Attempt, "err", err)
+			}
 			return nil, protocolError(err)
 		}
 		if result == nil {
