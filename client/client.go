@@ -80,8 +80,8 @@ func Connect(ctx context.Context, nodes ...string) (*Client, error) {
 }
 
 // Open returns a client that is connected to one of the nodes. It tries them in turn until
-// ctx ends or a node refuses the client permanently. The error names the addresses and the
-// last failure.
+// ctx ends, a node refuses the token, or all nodes refuse the TLS configuration, or the client
+// their certificates. The error names the addresses, the last failure, and what to check.
 func Open(ctx context.Context, opts Options) (*Client, error) {
 	if opts.NATS != nil {
 		return openNATS(ctx, opts)

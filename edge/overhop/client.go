@@ -5,14 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
@@ -97,7 +95,7 @@ func (c *Client) handshake() error {
 	setUnlessZero(hello, "token", c.opts.Token)
 	hi, err := c.roundTrip(THello, hello.Raw(), THi)
 	if err != nil {
-		return c.explainNoHi(err)
+		return err
 	}
 	c.node = hi.getText("node")
 	for capability := range hi.Get("caps").Items() {
@@ -114,18 +112,6 @@ func (c *Client) handshake() error {
 	}
 	c.wid = ok.getText("wid")
 	return nil
-}
-
-// explainNoHi adds to an error of the first request what it probably means: a port that
-// speaks TLS closes a plain connection, or answers it with an alert, which looks like a
-// frame that is too large.
-func (c *Client) explainNoHi(err error) error {
-	_, isTLS := c.nc.(*tls.Conn)
-	_, tooLarge := errors.AsType[*frame.TooLargeError](err)
-	if isTLS || !tooLarge && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-		return err
-	}
-	return fmt.Errorf("it does not answer HELLO; if its port requires TLS, configure TLS and the CA of its certificate here, too: %w", err)
 }
 
 // frameLimit returns the largest frame payload that a node accepts, in bytes,

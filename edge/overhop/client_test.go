@@ -162,8 +162,9 @@ func TestClient_IdentBeforeRegister(t *testing.T) {
 	})
 }
 
-// Over TLS the node's name is verified.
-func TestDial_TLS(t *testing.T) {
+// selfSigned returns the TLS configuration of a node, and the roots of its clients.
+func selfSigned(t *testing.T) (*tls.Config, *x509.CertPool) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -179,11 +180,21 @@ func TestDial_TLS(t *testing.T) {
 	leaf, _ := x509.ParseCertificate(der)
 	roots := x509.NewCertPool()
 	roots.AddCert(leaf)
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, roots
+}
+
+// serve runs a node on a port, under TLS if config is not nil, and returns its address.
+func serve(t *testing.T, config *tls.Config) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
+	t.Cleanup(func() { ln.Close() })
+	addr := ln.Addr().String()
+	if config != nil {
+		ln = tls.NewListener(ln, config)
+	}
 	y := newFakeCluster(t)
 	go func() {
 		for {
@@ -194,6 +205,13 @@ func TestDial_TLS(t *testing.T) {
 			go (&fakeNode{cluster: y, addr: "n1", nc: nc, balance: map[string]int{}}).run()
 		}
 	}()
+	return addr
+}
+
+// Over TLS the node's name is verified.
+func TestDial_TLS(t *testing.T) {
+	config, roots := selfSigned(t)
+	addr := serve(t, config)
 	for _, c := range []struct {
 		name string
 		cfg  *tls.Config
@@ -204,7 +222,7 @@ func TestDial_TLS(t *testing.T) {
 		{"other name", &tls.Config{RootCAs: roots, ServerName: "else.test"}, "TLS with node"},
 		{"unknown authority", &tls.Config{}, "TLS with node"},
 	} {
-		client, err := Dial(t.Context(), ln.Addr().String(), Options{TLS: c.cfg})
+		client, err := Dial(t.Context(), addr, Options{TLS: c.cfg})
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)

@@ -3,7 +3,6 @@ package overhop
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -83,13 +82,14 @@ func (nd *nodeDialer) open(ctx context.Context, addr string, opts Options) (*Cli
 		return nil, fmt.Errorf("connect to node: %w", err)
 	}
 	if nc, err = wrapTLS(ctx, nc, addr, nd.tls); err != nil {
-		return nil, err
+		return nil, nd.explainTLS(ctx, addr, err)
 	}
 	client, err := Connect(ctx, nc, opts)
 	if err != nil {
 		nc.Close()
+		return nil, nd.explainRefusal(ctx, addr, err)
 	}
-	return client, err
+	return client, nil
 }
 
 // alive reports whether the node at addr answers a HELLO over a new connection
@@ -150,10 +150,7 @@ func wrapTLS(ctx context.Context, nc net.Conn, addr string, config *tls.Config) 
 	conn := tls.Client(nc, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		nc.Close()
-		if _, isPlain := errors.AsType[tls.RecordHeaderError](err); isPlain {
-			err = fmt.Errorf("its port does not speak TLS: %w", err)
-		}
-		return nil, fmt.Errorf("TLS with node: %w", err)
+		return nil, err
 	}
 	return conn, nil
 }

@@ -40,14 +40,16 @@ type Producer struct {
 	cancel  context.CancelFunc // cancels ctx
 	client  *Client            // used for new requests; nil: none
 	dialing *dialAttempt       // nil: no attempt is in progress
+	refused int                // attempts that failed by [isMisconfigured] since another one; -1: one has succeeded
 	waiters map[string][]chan JobEnd
 	closed  bool
 }
 
 // dialAttempt is one attempt to connect, shared by all calls that wait for it.
 type dialAttempt struct {
-	done chan struct{}
-	err  error // valid once done is closed
+	done  chan struct{}
+	err   error // valid once done is closed
+	final bool  // another attempt would fail, too
 }
 
 // Enqueue submits a job and returns its id once the job is accepted, that is,
@@ -155,7 +157,8 @@ func (p *Producer) API(ctx context.Context, op string, request []byte) ([]byte, 
 
 // Client returns the current connection, for requests that Producer has no
 // method for. It blocks until there is one. It returns an error if ctx ends,
-// the producer is closed, or a node refuses the producer permanently.
+// the producer is closed, a node refuses the producer permanently, or all nodes refuse its TLS
+// configuration and none has ever accepted it.
 func (p *Producer) Client(ctx context.Context) (*Client, error) {
 	var lastErr error // of the last attempt to connect
 	for {
@@ -166,7 +169,7 @@ func (p *Producer) Client(ctx context.Context) (*Client, error) {
 		select {
 		case <-attempt.done:
 			lastErr = attempt.err
-			if isPermanent(lastErr) {
+			if attempt.final {
 				return nil, lastErr
 			}
 		case <-ctx.Done():
@@ -226,7 +229,7 @@ func (p *Producer) connect(attempt *dialAttempt) {
 	p.mu.Lock()
 	p.dialing = nil
 	if err == nil {
-		p.client = client
+		p.client, p.refused = client, -1
 		p.running.Go(func() {
 			if err := client.Run(p.ctx); err != nil {
 				p.Log.Warn("producer disconnected", "addr", addr, "err", err)
@@ -235,12 +238,27 @@ func (p *Producer) connect(attempt *dialAttempt) {
 		})
 	} else {
 		attempt.err = fmt.Errorf("node %s: %w", addr, err)
+		attempt.final = isPermanent(err) || p.countRefusedLocked(err)
 		if p.ctx.Err() == nil {
 			p.Log.Warn("producer cannot connect", "addr", addr, "err", err)
 		}
 	}
 	p.mu.Unlock()
 	close(attempt.done)
+}
+
+// countRefusedLocked counts an attempt that failed with err, and reports whether every node
+// refuses this configuration. A producer that was connected before goes on: certificates may be
+// being replaced. mu is held.
+func (p *Producer) countRefusedLocked(err error) bool {
+	switch {
+	case p.refused < 0:
+	case isMisconfigured(err):
+		p.refused++
+	default:
+		p.refused = 0
+	}
+	return p.refused >= len(p.Nodes)
 }
 
 // retire makes new requests use another connection than client. Pending

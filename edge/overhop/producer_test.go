@@ -2,6 +2,7 @@ package overhop
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -216,6 +217,47 @@ func TestProducer_NoNode(t *testing.T) {
 	if _, err := new(Producer).Enqueue(t.Context(), Enqueue{}); err == nil || !strings.Contains(err.Error(), "no Nodes") {
 		t.Errorf("%v", err)
 	}
+}
+
+// A configuration that all nodes refuse is reported at once, with what to check. One that the
+// node may accept later is tried until the context ends.
+func TestProducer_Misconfigured(t *testing.T) {
+	server, roots := selfSigned(t)
+	mutual := server.Clone()
+	mutual.ClientAuth = tls.RequireAnyClientCert
+	old := server.Clone()
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	plain, secured, strict := serve(t, nil), serve(t, server), serve(t, mutual)
+	mutual12 := mutual.Clone()
+	mutual12.MaxVersion = tls.VersionTLS12
+	for name, c := range map[string]struct {
+		nodes []string
+		tls   *tls.Config
+		want  string
+	}{
+		"no TLS":                {[]string{secured, secured}, nil, "its port requires TLS: configure TLS"},
+		"another CA":            {[]string{secured, secured}, &tls.Config{}, "RootCAs"},
+		"another host":          {[]string{secured}, &tls.Config{RootCAs: roots, ServerName: "else.test"}, "valid now and for this address"},
+		"TLS at a plain port":   {[]string{plain}, &tls.Config{RootCAs: roots}, "its port does not speak TLS"},
+		"no client certificate": {[]string{strict}, &tls.Config{RootCAs: roots}, "client certificate"},
+		"the same, TLS 1.2":     {[]string{serve(t, mutual12)}, &tls.Config{RootCAs: roots}, "client certificate"},
+		"other versions":        {[]string{serve(t, old)}, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, "protocol version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Producer{Nodes: c.nodes, TLS: c.tls, Log: discardLog}
+			defer p.Close()
+			if _, err := p.Client(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error is %v, want %q", err, c.want)
+			}
+		})
+	}
+	t.Run("one of two nodes", func(t *testing.T) {
+		p := &Producer{Nodes: []string{secured, plain}, TLS: &tls.Config{RootCAs: roots}, Log: discardLog}
+		defer p.Close()
+		if _, err := p.Client(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A result that was omitted is not reported as an empty one.

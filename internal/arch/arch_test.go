@@ -145,7 +145,7 @@ var plain = map[string]string{
 // connections are exempt, and one that remembers what it has computed; they are listed.
 var pure = map[string][]string{
 	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil,
-	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "activejob.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "structfields.go"},
+	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "structfields.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
 
