@@ -148,7 +148,7 @@ func (y *Yard) settle(what string, most time.Duration) {
 		case reason != "":
 			quietSince = time.Time{}
 			if now.Sub(busySince) >= idleLimit {
-				y.t.Fatalf("yardtest: %s: no job has started or ended for %s, and %s.%s", what, idleLimit, reason, y.quorumHint())
+				y.t.Fatalf("yardtest: %s: no job has started or ended for %s, and %s.%s%s", what, idleLimit, reason, y.quorumHint(), y.listActive())
 			}
 		case quietSince.IsZero():
 			quietSince = now
@@ -189,7 +189,8 @@ func (y *Yard) quorumHint() string {
 // Drain runs jobs until none is due now and none runs. Jobs that are delayed or wait for
 // their next attempt stay as they are, unless they become due meanwhile.
 //
-// A handler that waits for the test never ends: then let it run with [Yard.Advance].
+// A handler that waits for the test never ends: then let it run with [Yard.Advance]. If no job
+// starts or ends for an hour of virtual time, Drain fails the test and names the jobs that run.
 func (y *Yard) Drain() {
 	y.t.Helper()
 	defer y.enter()()
@@ -234,7 +235,7 @@ func (y *Yard) RunOne() api.Job {
 	until := time.Now().Add(idleLimit)
 	for y.runs(started) {
 		if !time.Now().Before(until) {
-			y.t.Fatalf("yardtest: RunOne: job %s has not ended within %s", started.Job, idleLimit)
+			y.t.Fatalf("yardtest: RunOne: the job has not ended within %s.%s", idleLimit, y.listActive())
 		}
 		time.Sleep(pollTime)
 	}
@@ -270,8 +271,18 @@ func (y *Yard) nextQueue() (queue string, ok bool) {
 }
 
 // Fail makes the next n attempts of a queue's jobs fail, with an error of the type
-// "yardtest", without a call of their handlers.
-func (y *Yard) Fail(queue string, n int) { y.gate.failNext(queue, n) }
+// "yardtest", without a call of their handlers. It fails the test if queue is no name of a queue
+// or n is not positive.
+func (y *Yard) Fail(queue string, n int) {
+	y.t.Helper()
+	if err := job.ValidQueue(queue); err != nil {
+		y.t.Fatalf("yardtest: Fail: %v", err)
+	}
+	if n < 1 {
+		y.t.Fatalf("yardtest: Fail: %d attempts are to fail; it is 1 or more", n)
+	}
+	y.gate.failNext(queue, n)
+}
 
 // KillAuthority kills the member that holds the authority, as if its process had been
 // killed: its connections are cut, and it comes back with [Yard.Restart] only. Another member

@@ -39,7 +39,7 @@
 // # Randomness
 //
 // Nothing depends on the clock of the machine, members take over in turn, and clients connect
-// to the members in turn. The ids of jobs are random unless the test calls
-// cryptotest.SetGlobalRandom, and goroutines that are ready at the same instant run in any
+// to the members in turn. The ids of jobs are random unless the test has the option [Seed], and
+// goroutines that are ready at the same instant run in any
 // order: jobs that may run at once have no order.
 package yardtest

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"math/big"
 	"reflect"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/client"
@@ -130,6 +132,33 @@ func exact(v any) any {
 
 // maxListed is how many jobs a message shows.
 const maxListed = 20
+
+// listActive returns the jobs that run, those that have run for longest first, as a sentence
+// with a line for each, and what to do about a handler that does not return.
+func (y *Yard) listActive() string {
+	y.t.Helper()
+	var active []api.Job
+	for _, j := range y.Jobs("") {
+		if j.State == job.Active.String() && j.Started != nil {
+			active = append(active, j)
+		}
+	}
+	if len(active) == 0 {
+		return ""
+	}
+	slices.SortStableFunc(active, func(a, b api.Job) int { return a.Started.Compare(*b.Started) })
+	var b strings.Builder
+	b.WriteString(" If a handler waits for the test, call Advance instead. The jobs that run:")
+	for i := range active[:min(len(active), maxListed)] {
+		j := &active[i]
+		fmt.Fprintf(&b, "\n\t%s in queue %s, attempt %d, for %s: %s(%s)",
+			j.ID, j.Queue, j.Attempts, time.Since(*j.Started).Round(time.Second), j.Function, j.Params)
+	}
+	if more := len(active) - maxListed; more > 0 {
+		fmt.Fprintf(&b, "\n\t… %d more", more)
+	}
+	return b.String()
+}
 
 // list returns the jobs as lines of text, those of a function first.
 func (y *Yard) list(function string) string {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -63,6 +64,20 @@ func Retries(p job.Policy) Option { return func(y *Yard) { y.cfg.Scheduler.Polic
 
 // Log sets the logger of the yard, its clients and workers; the default discards.
 func Log(log *slog.Logger) Option { return func(y *Yard) { y.log = log } }
+
+// Seed makes the ids of jobs and the other random numbers of the process those of a seed, until
+// the test ends, so that a test can be repeated with the same ids. The test must be a
+// [*testing.T] that neither is parallel nor has a parallel parent.
+func Seed(seed uint64) Option {
+	return func(y *Yard) {
+		t, ok := y.t.(*testing.T)
+		if !ok {
+			y.t.Fatalf("yardtest: Seed needs a *testing.T, not a %T", y.t)
+		}
+		cryptotest.SetGlobalRandom(t, seed)
+		y.rand = rand.New(rand.NewPCG(seed, seed))
+	}
+}
 
 // defaultTimeout is that of a node.
 const defaultTimeout = 5 * time.Minute
