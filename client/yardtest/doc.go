@@ -22,8 +22,8 @@
 // product. In memory are only Raft, the streams and the connections. So a test sees what a
 // yard does: a job that fails is retried by its policy, a lost worker's job starts elsewhere
 // with a higher fence once the lease is over, and a new authority takes over within seconds
-// when the last one is killed. There are no runners, no explanations, logs and lists of
-// workers, and no faults of disks or networks.
+// when the last one is killed. There are no runners, no logs of jobs, and no faults of disks or
+// networks.
 //
 // # Time
 //

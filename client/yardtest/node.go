@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/diagnose"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/internal/memyard"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
@@ -23,6 +24,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/schemas"
 	"github.com/yardmaster-dev/yardmaster/server/worker"
 )
 
@@ -43,6 +45,7 @@ type node struct {
 	intake   *intake.Intake
 	viewer   *jobview.Viewer
 	retrier  *jobview.Retrier
+	schemas  *schemas.Checker
 	handlers map[string]server.Handler // of the API, by the name of the endpoint
 }
 
@@ -57,6 +60,7 @@ func (y *Yard) start(m *memyard.Member) (*node, error) {
 		return nil, err
 	}
 	m.Agent.AddTarget(target{server, n})
+	n.diagnose(server)
 	if err := m.Run(y.ctx); err != nil {
 		return nil, err
 	}
@@ -79,6 +83,17 @@ func (n *node) wire() {
 	n.proposer = &authority.Client{Node: m.Name, Raft: m, Scheduler: wakingScheduler{m.Scheduler, &n.yard.rest}, Fleet: m, Watch: m.Watch, Log: n.yard.log}
 	m.Handlers = n.proposer.Handlers()
 	n.waiters = ledgerwait.New(m, requestTimeout)
+	n.schemas = schemas.New(schemas.Config{
+		Schemas: func() (all *ledger.Schemas) {
+			m.View(func(l *ledger.Ledger) { all = l.Schemas() })
+			return all
+		},
+		Secret: func() (secret []byte) {
+			m.View(func(l *ledger.Ledger) { secret = l.Secret() })
+			return secret
+		},
+		ToJSON: edge.JSONOf, LoadBody: streams.LoadRecordBody, Log: n.yard.log,
+	})
 	n.intake = intake.New(intake.Config{
 		Publish:   n.publish,
 		CheckLoad: func() error { return nil },
@@ -93,7 +108,7 @@ func (n *node) wire() {
 			m.View(func(l *ledger.Ledger) { full = l.QueuesFull() })
 			return full
 		},
-		OnAccept: func() {}, OnReject: func(error) {},
+		OnAccept: func() {}, OnReject: func(error) {}, Schemas: n.schemas,
 	})
 	n.viewer = &jobview.Viewer{
 		Ledger: m, Waiters: n.waiters, Reader: streams, Lanes: func() int { return len(streams.LaneEnds()) },
@@ -106,6 +121,40 @@ func (n *node) wire() {
 		},
 	}
 	n.handlers = n.apiHandlers(streams)
+}
+
+// diagnose adds the handlers of requests for explanations and lists of workers, which need
+// the member's edge.
+func (n *node) diagnose(s *edge.Server) {
+	cfg := &n.yard.cfg.Scheduler
+	d := diagnose.New(diagnose.Config{
+		Node: n.Name, DefaultTimeout: cfg.DefaultTimeout, MaxAttempts: cfg.Policy.MaxAttempts, Defaults: cfg.Defaults, Route: cfg.Route,
+		View: n.View, Members: func() []string { return n.yard.cfg.Members }, Authority: n.Watch.Known, NoQuorum: n.yard.noQuorum,
+		FindJob: n.viewer.Locate, FindQueue: n.proposer.Queue, Placement: n.Scheduler.ExplainPlacement,
+		Peers: n.Member, Records: memyard.Reader{Streams: n.yard.core.Streams}, Workers: s,
+		Pools: func() []api.Pool { return nil }, Drained: func() bool { return false },
+	})
+	n.viewer.AddProgress = d.AddProgress
+	maps.Copy(n.Handlers, d.PeerHandlers())
+	n.handlers["job-explain"], n.handlers["queue-explain"] = server.JSON(d.ExplainJob), server.JSON(d.ExplainQueue)
+	n.handlers["worker-list"] = server.JSON(d.ListWorkers)
+}
+
+// noQuorum returns why no member can lead; "" if one can.
+func (y *Yard) noQuorum() string {
+	if y.quorumHint() == "" {
+		return ""
+	}
+	return "the test has killed a majority of the members"
+}
+
+// checkPayload checks the payload of a record that the authority ingests.
+func (y *Yard) checkPayload(ctx context.Context, r *job.Record, spec *job.Spec, mayRead bool) (scheduler.Verdict, error) {
+	n := y.anyNode()
+	if n == nil {
+		return scheduler.Verdict{}, nil
+	}
+	return n.schemas.CheckRecord(ctx, r, spec, mayRead)
 }
 
 // publish stores the record of a job and passes it to the authority. It takes no time.
@@ -129,10 +178,13 @@ func (n *node) workers() *worker.Cluster {
 	}
 }
 
-// apiHandlers returns the handlers of the API's operations of jobs, queues, retention, cron
-// entries and dead letters.
+// apiHandlers returns the handlers of the API's operations of jobs, queues, schemas, retention,
+// cron entries and dead letters.
 func (n *node) apiHandlers(streams memyard.Reader) map[string]server.Handler {
 	handlers := map[string]server.Handler{}
+	counts := &schemas.Peers{Checker: n.schemas, Node: n.Name, Members: func() []string { return n.yard.cfg.Members }, Fleet: n.Member}
+	maps.Copy(n.Handlers, counts.Handlers())
+	schemas := &server.Schemas{Authority: n.proposer, View: n.View, Counts: counts}
 	for _, h := range []interface {
 		Handlers() map[string]server.Handler
 	}{
@@ -140,7 +192,8 @@ func (n *node) apiHandlers(streams memyard.Reader) map[string]server.Handler {
 			Authority: n.proposer, Viewer: n.viewer, Retrier: n.retrier, Waiters: n.waiters,
 			WaitReason: func(context.Context, job.ID) string { return "" },
 		},
-		&server.Queues{Authority: n.proposer, View: n.View},
+		&server.Queues{Authority: n.proposer, View: n.View, Schemas: schemas},
+		schemas,
 		&server.Retention{Authority: n.proposer, View: n.View, Status: func(ctx context.Context) scheduler.AuthorityStatus {
 			status, _ := n.Scheduler.Status(ctx) // of another member, it is not known
 			return status

@@ -77,7 +77,7 @@ var layers = map[string]struct {
 	"cli/command":       {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
 	"cli":               {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
 	"internal/memyard": {[]string{"job", "ledger", "cluster", "consensus", "scheduler", "agent", "server", "internal"}, "connects the core of a yard in memory, as node does"},
-	"client/yardtest":  {[]string{"job", "ledger", "api", "server", "cluster", "scheduler", "agent", "edge", "client", "internal"}, "connects the parts of a node in memory, for tests of users, as node does"},
+	"client/yardtest":  {[]string{"job", "ledger", "api", "server", "cluster", "scheduler", "agent", "edge", "diagnose", "client", "internal"}, "connects the parts of a node in memory, for tests of users, as node does"},
 
 	"test/testnet":    {[]string{"internal"}, "finds addresses for tests of any layer"},
 	"test/fakeledger": {[]string{"ledger"}, "applies commands without a Raft group, for tests of what reads the ledger"},

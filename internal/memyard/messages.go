@@ -2,6 +2,7 @@ package memyard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -86,6 +87,18 @@ func (m *Member) Request(ctx context.Context, to, verb string, payload []byte) (
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// RequestJSON is Request with a request and a reply as JSON.
+func (m *Member) RequestJSON(ctx context.Context, to, verb string, request, reply any) error {
+	text, err := json.Marshal(request)
+	if err == nil {
+		text, err = m.Request(ctx, to, verb, text)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, reply)
 }
 
 // Notify sends records that were just stored to the authority, so that it need not read

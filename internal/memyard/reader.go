@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
@@ -125,4 +126,24 @@ func (r Reader) RemoveDeadLetter(_ context.Context, seq uint64) error {
 	h := &r.history[outbox.DeadLetters]
 	h.messages = slices.DeleteFunc(slices.Clone(h.messages), func(b streams.Batch) bool { return b.Seq == seq })
 	return nil
+}
+
+// ReadHistory returns up to limit batches of events, from a sequence on.
+func (r Reader) ReadHistory(_ context.Context, seq uint64, limit int) ([]streams.Batch, error) {
+	return r.readHistory(limit, func(b streams.Batch) bool { return b.Seq >= seq }), nil
+}
+
+// ReadHistorySince returns up to limit batches of events that were stored at a time or later.
+func (r Reader) ReadHistorySince(_ context.Context, at time.Time, limit int) ([]streams.Batch, error) {
+	return r.readHistory(limit, func(b streams.Batch) bool { return !b.Stored.Before(at) }), nil
+}
+
+// readHistory returns up to limit batches of events, from the first on for which reached
+// returns true.
+func (r Reader) readHistory(limit int, reached func(streams.Batch) bool) []streams.Batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.history[outbox.History].messages
+	i := sort.Search(len(all), func(i int) bool { return reached(all[i]) })
+	return slices.Clone(all[i:min(i+limit, len(all))])
 }

@@ -42,8 +42,13 @@ func (v lanesView) Info(_ context.Context, number uint8) (scheduler.LaneInfo, er
 }
 
 // Read implements scheduler.Lanes.
-func (v lanesView) Read(_ context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {
-	s := v.yard.Streams
+func (v lanesView) Read(ctx context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {
+	return Reader{v.yard.Streams}.Read(ctx, number, from, limit)
+}
+
+// Read returns up to limit records of a lane, from a sequence on.
+func (r Reader) Read(_ context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {
+	s := r.Streams
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.stream(number)
@@ -178,7 +183,7 @@ func (s *Streams) appendMessage(which outbox.Stream, b outbox.Batch, expect uint
 	if which == outbox.DeadLetters && !b.BlobOwner.IsZero() {
 		s.letters = append(s.letters, deadLetter{time.Now(), b.BlobOwner})
 	}
-	if s.keep && which != outbox.History {
+	if s.keep {
 		h.messages = append(h.messages, streams.Batch{
 			Subject: b.Queue, ID: b.ID, First: b.First, Count: b.Count, Header: b.Header, Body: b.Body, Seq: h.seq, Stored: time.Now(),
 		})

@@ -19,7 +19,7 @@ type Config struct {
 	Members      []string         // names
 	LaneBytes    uint64           // size of each lane; 0: unlimited
 	CommitTime   time.Duration    // how long an entry takes to commit
-	KeepMessages bool             // results and dead letters can be read; otherwise they are only counted
+	KeepMessages bool             // results, dead letters and the history can be read; otherwise they are only counted
 	Scheduler    scheduler.Config // of all members, without Node and Members
 	Log          *slog.Logger
 }

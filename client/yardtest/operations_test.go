@@ -1,0 +1,120 @@
+package yardtest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/client"
+)
+
+// A schema refuses jobs when they are enqueued, and those of a cron entry when they are due.
+func TestSchemas(t *testing.T) {
+	bubble(t, func(h *harness) {
+		if _, err := client.SetSchema[SendMail](h.Context(), h.c); err != nil {
+			h.Fatal(err)
+		}
+		if _, err := client.Enqueue(h.Context(), h.c, SendMail{To: "ann"}); err != nil {
+			h.Error(err)
+		}
+		for range 4 { // at each member, and one of them again
+			c := h.Client()
+			_, err := c.Enqueue(h.Context(), client.Spec{Queue: "mail", Function: "send_mail", Params: map[string]int{"to": 7}})
+			refused, ok := errors.AsType[*client.Error](err)
+			if !ok || !errors.Is(err, client.ErrInvalid) || refused.Path != "/to" {
+				h.Errorf("error is %v", err)
+			}
+		}
+		s, err := h.c.Schemas().Get(h.Context(), "mail", "send_mail")
+		if err != nil || s.Refused != 4 {
+			h.Errorf("schema %s, %v; want four refusals", asJSON(s), err)
+		}
+		if err := h.c.Queues().Create(h.Context(), "late"); err != nil {
+			h.Fatal(err)
+		}
+		_, err = h.c.Cron().Add(h.Context(), api.CronRequest{Name: "hourly", Schedule: "0 * * * *", Queue: "late", Job: []byte(`{"function":"f","params":{"n":"x"}}`)})
+		if err != nil {
+			h.Fatal(err)
+		}
+		_, err = h.c.Schemas().Set(h.Context(), api.SchemaChange{
+			SchemaRequest: api.SchemaRequest{Queue: "late", Function: "f"}, Schema: []byte(`{"properties":{"n":{"type":"integer"}}}`),
+		})
+		if err != nil {
+			h.Fatal(err)
+		}
+		h.Advance(61 * time.Minute)
+		if j := h.only("late"); j.State != "failed" || j.Error == nil || j.Error.Type != "rejected" {
+			h.Errorf("the job of the cron entry is %s", asJSON(j))
+		}
+	})
+}
+
+// A job and a queue are explained, with the history of the job.
+func TestExplain(t *testing.T) {
+	bubble(t, func(h *harness) {
+		h.work("mail", succeed)
+		done := h.enqueue(client.Spec{Queue: "mail"})
+		h.Drain()
+		nobody := h.enqueue(client.Spec{Queue: "nobody"})
+		delayed := h.enqueue(client.Spec{Queue: "mail", RunAt: time.Now().Add(time.Hour)})
+		for id, want := range map[string]string{done: "completed", nobody: "no worker", delayed: "due at"} {
+			e, err := h.c.Jobs().Explain(h.Context(), id)
+			if err != nil || !strings.Contains(strings.ToLower(e.Verdict), want) {
+				h.Errorf("%q, %v; want %q", e.Verdict, err, want)
+			}
+			if id != done {
+				continue
+			}
+			var events strings.Builder
+			for _, line := range e.History.Events {
+				events.Write(line)
+			}
+			for _, event := range []string{"DispatchQueued", "DispatchNotified", "DispatchDelivered"} {
+				if !strings.Contains(events.String(), event) {
+					h.Errorf("the history lacks %s: %s", event, events.String())
+				}
+			}
+		}
+		if e, err := h.c.Queues().Explain(h.Context(), "nobody"); err != nil || len(e.Reasons) == 0 {
+			h.Errorf("queue: %s, %v", asJSON(e), err)
+		}
+	})
+}
+
+// Workers are listed with what they run, and its progress.
+func TestWorkers(t *testing.T) {
+	bubble(t, func(h *harness) {
+		proceed := make(chan struct{})
+		h.work("mail", func(ctx context.Context, job *client.JobInfo) (any, error) {
+			err := job.Progress(ctx, 40, nil)
+			<-proceed
+			return nil, err
+		})
+		id := h.enqueue(client.Spec{Queue: "mail"})
+		h.Advance(time.Second)
+		list, err := h.c.Workers(h.Context(), api.WorkerRequest{})
+		if err != nil || len(list.Nodes) != 3 {
+			h.Fatalf("%s, %v; want three members", asJSON(list), err)
+		}
+		var running []string
+		for _, n := range list.Nodes {
+			for _, w := range n.Workers {
+				for _, j := range w.Jobs {
+					running = append(running, j.JID)
+				}
+			}
+		}
+		if len(running) != 1 || running[0] != id {
+			h.Errorf("workers run %q, want %s", running, id)
+		}
+		j, err := h.c.Jobs().Get(h.Context(), id)
+		if err != nil || j.Progress == nil || *j.Progress.Percent != 40 {
+			h.Errorf("the job is %s, %v; want its progress", asJSON(j), err)
+		}
+		close(proceed)
+		h.Drain()
+	})
+}
