@@ -56,6 +56,7 @@ type Client struct {
 	takesSnooze  bool // the node has [CapSnooze]
 
 	requests pipeline
+	calls    sync.Pool   // of *call, none of which is in use
 	running  atomic.Bool // Run is active and will end the pending requests
 }
 
@@ -71,7 +72,7 @@ func Dial(ctx context.Context, addr string, opts Options) (*Client, error) {
 func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 	c := &Client{
 		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), opts: opts,
-		requests: pipeline{wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[string]func(Raw, error))},
+		requests: pipeline{wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[uint64]func(Raw, error))},
 	}
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	err := c.handshake()
@@ -205,9 +206,13 @@ func (c *Client) Close() error {
 // never nil.
 func (c *Client) readLoop() error {
 	for {
+		isBuffered := c.in.Ready()
 		received, err := c.in.Next()
 		if err != nil {
 			return fmt.Errorf("read from node: %w", err)
+		}
+		if !isBuffered {
+			c.requests.received()
 		}
 		t, rid, payload, err := parseEnvelope(received)
 		if err != nil {
@@ -229,7 +234,6 @@ func (c *Client) readLoop() error {
 // a type that this client does not know. An IDENT needs no reply, because the
 // client has registered.
 func (c *Client) handlePush(t int64, payload Raw) error {
-	c.requests.received()
 	switch {
 	case t == TErr:
 		return parseErr(payload)
@@ -303,26 +307,56 @@ func (c *Client) Go(t int64, payload func([]byte) []byte, done func(ok Raw, err 
 // payload. It waits while too much output is unsent. If ctx ends first, the
 // request may still take effect.
 func (c *Client) Call(ctx context.Context, t int64, payload Raw) (Raw, error) {
-	type answer struct {
-		ok  Raw
-		err error
-	}
-	answers := make(chan answer, 1)
-	if err := c.requests.lockWritable(ctx); err != nil {
+	var answer Raw
+	if err := c.call(ctx, t, payload.append, func(ok Raw) { answer = slices.Clone(ok) }); err != nil {
 		return nil, err
 	}
-	err := c.requests.addLocked(t, payload.append, func(ok Raw, err error) {
-		answers <- answer{slices.Clone(ok), err}
-	})
+	return answer, nil
+}
+
+// call is a request whose caller waits for the answer.
+type call struct {
+	answers chan error // capacity 1
+	keep    func(ok Raw)
+	receive func(ok Raw, err error) // the method, to be passed on without an allocation
+}
+
+// newCall returns a call that is not in use.
+func newCall() *call {
+	call := &call{answers: make(chan error, 1)}
+	call.receive = func(ok Raw, err error) {
+		if err == nil {
+			call.keep(ok)
+		}
+		call.answers <- err
+	}
+	return call
+}
+
+// call sends a request of message type t and waits for the answer, whose payload it passes to
+// keep. payload must append the payload map of the request to its argument. keep may also be
+// called after ctx has ended, from another goroutine: what it sets is valid if the error is nil.
+func (c *Client) call(ctx context.Context, t int64, payload func([]byte) []byte, keep func(ok Raw)) error {
+	if err := c.requests.lockWritable(ctx); err != nil {
+		return err
+	}
+	call, _ := c.calls.Get().(*call)
+	if call == nil {
+		call = newCall()
+	}
+	call.keep = keep
+	err := c.requests.addLocked(t, payload, call.receive)
 	c.requests.mu.Unlock()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	select {
-	case a := <-answers:
-		return a.ok, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case err = <-call.answers:
+		call.keep = nil
+		c.calls.Put(call)
+		return err
+	case <-ctx.Done(): // the answer may still come
+		return ctx.Err()
 	}
 }
 

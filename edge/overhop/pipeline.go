@@ -24,8 +24,8 @@ type pipeline struct {
 	out          []byte                      // frames that wait to be written
 	writable     chan struct{}               // closed when out is below maxUnsent again; nil: no call is waiting
 	lastRID      uint64                      // rid of the last request
-	pending      map[string]func(Raw, error) // by rid
-	lastActivity time.Time                   // when the last frame was received, or when pending last became non-empty
+	pending      map[uint64]func(Raw, error) // by rid
+	lastActivity time.Time                   // when output of the node was last read, or when pending last became non-empty
 	err          error                       // why the connection has ended
 }
 
@@ -69,9 +69,10 @@ func (pl *pipeline) addLocked(t int64, payload func([]byte) []byte, done func(Ra
 		return pl.err
 	}
 
-	rid := strconv.FormatUint(pl.lastRID+1, 10)
+	var digits [20]byte
+	rid := pl.lastRID + 1
 	out, mark := Begin(pl.out)
-	out, size := End(payload(out), mark, t, rid)
+	out, size := End(payload(out), mark, t, strconv.AppendUint(digits[:0], rid, 10))
 	pl.out = out[:mark] // keeps the memory, but not yet the request
 	if size > pl.maxFrame {
 		return &frame.TooLargeError{Size: size, Limit: pl.maxFrame}
@@ -82,7 +83,7 @@ func (pl *pipeline) addLocked(t int64, payload func([]byte) []byte, done func(Ra
 	}
 
 	pl.out = out
-	pl.lastRID++
+	pl.lastRID = rid
 	if len(pl.pending) == 0 {
 		pl.lastActivity = time.Now()
 	}
@@ -105,7 +106,7 @@ func (pl *pipeline) take(written []byte) []byte {
 	return batch
 }
 
-// received records that the node has sent a frame.
+// received records that the node has sent something.
 func (pl *pipeline) received() {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -116,17 +117,17 @@ func (pl *pipeline) received() {
 // answer to no request, and one of another type than OK, ERR and PONG, is an
 // error, which ends the connection.
 func (pl *pipeline) answer(t int64, rid []byte, payload Raw) error {
+	number, isNumber := parseRID(rid)
+	isAnswer := isNumber && (t == TOK || t == TErr || t == TPong)
 	pl.mu.Lock()
-	done, isPending := pl.pending[string(rid)]
-	isAnswer := t == TOK || t == TErr || t == TPong
-	if !isPending || !isAnswer {
-		pl.mu.Unlock()
-		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
+	done, isPending := pl.pending[number]
+	if isPending && isAnswer {
+		delete(pl.pending, number)
 	}
-	delete(pl.pending, string(rid))
-	pl.lastActivity = time.Now()
 	pl.mu.Unlock()
 	switch {
+	case !isPending || !isAnswer:
+		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
 	case done == nil:
 	case t == TErr:
 		done(nil, parseErr(payload))
@@ -134,6 +135,21 @@ func (pl *pipeline) answer(t int64, rid []byte, payload Raw) error {
 		done(payload, nil)
 	}
 	return nil
+}
+
+// parseRID returns the number of a request by its rid. ok is false if rid is not as
+// addLocked writes it.
+func parseRID(rid []byte) (number uint64, ok bool) {
+	if len(rid) == 0 || len(rid) > len("9999999999999999999") || rid[0] == '0' {
+		return 0, false
+	}
+	for _, digit := range rid {
+		if digit < '0' || digit > '9' {
+			return 0, false
+		}
+		number = 10*number + uint64(digit-'0')
+	}
+	return number, true
 }
 
 // fail ends all pending requests with err, and makes later requests fail with
@@ -155,7 +171,7 @@ func (pl *pipeline) fail(err error) {
 	}
 }
 
-// unansweredSince returns when the node last sent a frame or, if later, when
+// unansweredSince returns when the node last sent something or, if later, when
 // the oldest pending request was sent. waiting is false if no request is
 // pending.
 func (pl *pipeline) unansweredSince() (since time.Time, waiting bool) {

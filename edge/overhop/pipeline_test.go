@@ -11,7 +11,7 @@ import (
 
 // A pipeline passes each answer to its request, and fails what is left.
 func TestPipeline(t *testing.T) {
-	pl := pipeline{maxFrame: MinFrameLimit, wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: map[string]func(Raw, error){}}
+	pl := pipeline{maxFrame: MinFrameLimit, wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: map[uint64]func(Raw, error){}}
 	var got []error
 	add := func(p Raw) error {
 		return pl.addLocked(TPing, p.append, func(_ Raw, err error) { got = append(got, err) })
@@ -24,8 +24,10 @@ func TestPipeline(t *testing.T) {
 	if _, ok := errors.AsType[*frame.TooLargeError](add(AppendBin(nil, make([]byte, MinFrameLimit)))); !ok {
 		t.Error("a request beyond the limit was taken")
 	}
-	if err := pl.answer(TOK, []byte("3"), EmptyMap); err == nil {
-		t.Error("an answer to an unsent request was taken")
+	for _, rid := range []string{"3", "02", "x", "", "18446744073709551618"} {
+		if err := pl.answer(TOK, []byte(rid), EmptyMap); err == nil {
+			t.Errorf("an answer to an unsent request %q was taken", rid)
+		}
 	}
 	if err := pl.answer(TOK, []byte("2"), EmptyMap); err != nil {
 		t.Error(err)
