@@ -144,13 +144,21 @@ func (t *edgeTransport) workerNodes(context.Context) ([]string, error) { return 
 // job holds the unique key. It wraps [ErrInvalidJob] and names the field if a field of the
 // job is invalid.
 func (c *Client) Enqueue(ctx context.Context, s Spec) (id string, err error) {
+	return c.enqueueSpec(ctx, &s)
+}
+
+// enqueueSpec is Enqueue without a copy of the job.
+func (c *Client) enqueueSpec(ctx context.Context, s *Spec) (id string, err error) {
 	if err := s.validate(); err != nil {
 		return "", err
 	}
-	id, err = c.enqueue(ctx, &s)
+	id, err = c.enqueue(ctx, s)
+	if err == nil {
+		return id, nil
+	}
 	if err = refusalOf(err); errors.Is(err, ErrNotFound) && !c.opts.RequireQueues {
 		if err = c.createQueue(ctx, s.Queue); err == nil {
-			id, err = c.enqueue(ctx, &s)
+			id, err = c.enqueue(ctx, s)
 			err = refusalOf(err)
 		}
 	}

@@ -136,7 +136,7 @@ func unlessZero[T comparable](v T) *T {
 	if v == zero {
 		return nil
 	}
-	return &v
+	return new(v) // not &v, which would be allocated for a zero value, too
 }
 
 // Option changes the [Spec] of a job that [Enqueue] and its like send.

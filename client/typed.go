@@ -28,13 +28,16 @@ const DefaultQueue = "default"
 
 // NewSpec returns the job with these args and options that [Enqueue] enqueues, for functions
 // that take jobs of any params.
-func NewSpec(args Args, options ...Option) Spec {
-	s := Spec{Queue: queueOf(args), Function: args.Kind(), Params: args}
+func NewSpec(args Args, options ...Option) Spec { return *newSpec(args, options) }
+
+// newSpec is NewSpec without a copy of the job.
+func newSpec(args Args, options []Option) *Spec {
+	s := &Spec{Queue: queueOf(args), Function: args.Kind(), Params: args}
 	if with, ok := args.(interface{ DefaultOptions() []Option }); ok {
 		options = slices.Concat(with.DefaultOptions(), options)
 	}
 	for _, set := range options {
-		set(&s)
+		set(s)
 	}
 	return s
 }
@@ -49,7 +52,7 @@ func queueOf(args Args) string {
 
 // Enqueue enqueues a job and returns its id once it is accepted, as [Client.Enqueue] does.
 func Enqueue[A Args](ctx context.Context, c *Client, args A, options ...Option) (id string, err error) {
-	return c.Enqueue(ctx, NewSpec(args, options...))
+	return c.enqueueSpec(ctx, newSpec(args, options))
 }
 
 // Enqueued is the answer to one job of [EnqueueMany].
@@ -90,7 +93,7 @@ func (c *Client) EnqueueMany(ctx context.Context, specs []Spec) []Enqueued {
 	for range min(concurrentEnqueues, len(specs)) {
 		senders.Go(func() {
 			for i := range next {
-				answers[i].ID, answers[i].Err = c.Enqueue(ctx, specs[i])
+				answers[i].ID, answers[i].Err = c.enqueueSpec(ctx, &specs[i])
 			}
 		})
 	}

@@ -5,16 +5,20 @@ import (
 	"time"
 )
 
-// callForText sends a request and returns one text of its answer.
-func (c *Client) callForText(ctx context.Context, t int64, p Raw, name string) (string, error) {
-	ok, err := c.Call(ctx, t, p)
-	return ok.getText(name), err
+// callForText sends a request, whose payload map p appends to its argument, and returns one
+// text of its answer.
+func (c *Client) callForText(ctx context.Context, t int64, p func([]byte) []byte, name string) (string, error) {
+	var answer string
+	if err := c.call(ctx, t, p, func(ok Raw) { answer = ok.getText(name) }); err != nil {
+		return "", err
+	}
+	return answer, nil
 }
 
 // Subscribe subscribes to a queue with the given credits and returns the
 // subscription's id.
 func (c *Client) Subscribe(ctx context.Context, queue string, credits uint32) (sid string, err error) {
-	return c.callForText(ctx, TSubscribe, Fields{"q": queue, "credits": credits}.Raw(), "sid")
+	return c.callForText(ctx, TSubscribe, Fields{"q": queue, "credits": credits}.append, "sid")
 }
 
 // Credit adds n credits to a subscription; n must be at least 1.
@@ -29,12 +33,17 @@ func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err erro
 	if q.Limit > 0 {
 		config["concurrency_limit"] = q.Limit
 	}
-	return c.callForText(ctx, TAddQueue, Fields{"name": q.Name, "config": config}.Raw(), "qid")
+	return c.callForText(ctx, TAddQueue, Fields{"name": q.Name, "config": config}.append, "qid")
 }
 
 // Enqueue submits a job and returns its id once the job is accepted.
 func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
-	return c.callForText(ctx, TEnqueue, e.append(nil, c), "jid")
+	return c.enqueue(ctx, &e)
+}
+
+// enqueue is Enqueue without a copy of the job.
+func (c *Client) enqueue(ctx context.Context, e *Enqueue) (jid string, err error) {
+	return c.callForText(ctx, TEnqueue, func(b []byte) []byte { return e.append(b, c) }, "jid")
 }
 
 // GoEnqueue submits a job without waiting. done is called as described at
@@ -64,31 +73,37 @@ func (c *Client) setUserValue(p Fields, key string, value Raw) {
 // append appends the payload of the ENQUEUE over c to b, without the fields that are
 // not set. A negative number counts as not set.
 func (e *Enqueue) append(b []byte, c *Client) []byte {
-	p := Fields{"q": e.Queue}
-	c.setUserValue(p, "job_payload", e.Payload)
+	m := beginMap(b)
+	writeIfGiven(&m, "debounce_key", e.DebounceKey, AppendStr)
+	writeIfGiven(&m, "debounce_ms", e.Debounce, AppendInt)
+	writeUnlessZero(&m, "fn", e.Function, AppendStr)
+	field, payload := c.userValue("job_payload", e.Payload)
+	m.begin(field)
+	m.out = append(m.out, payload...)
+	writeUnlessZero(&m, "key", e.Key, AppendStr)
+	writeUnlessZero(&m, "max_attempts", max(e.MaxAttempts, 0), AppendInt)
+	writeUnlessZero(&m, "notify", e.Notify, AppendBool)
+	writeIfGiven(&m, "priority", e.Priority, AppendInt)
+	m.begin("q")
+	m.out = AppendStr(m.out, e.Queue)
+	writeIfGiven(&m, "rate_limit_key", e.RateLimitKey, AppendStr)
+	writeIfGiven(&m, "rate_limit_ms", e.RateLimit, AppendInt)
+	writeUnlessZero(&m, "result_ttl_ms", max(e.ResultTTL, 0), AppendInt)
+	writeUnlessZero(&m, "retry_interval_ms", max(e.RetryInterval, 0), AppendInt)
+	writeIfGiven(&m, "retry_on_timeout", e.RetryOnTimeout, AppendBool)
 	if !e.At.IsZero() {
-		p["scheduled_at"] = e.At
+		m.begin("scheduled_at")
+		m.out = AppendTime(m.out, e.At)
 	}
+	writeUnlessZero(&m, "timeout_ms", max(e.Timeout, 0), AppendInt)
 	if len(e.Trace) > 0 {
-		p["trace"] = e.Trace
+		m.begin("trace")
+		m.out = AppendValue(m.out, e.Trace)
 	}
-	setUnlessZero(p, "max_attempts", max(e.MaxAttempts, 0))
-	setUnlessZero(p, "retry_interval_ms", max(e.RetryInterval, 0))
-	setUnlessZero(p, "fn", e.Function)
-	setUnlessZero(p, "key", e.Key)
-	setUnlessZero(p, "timeout_ms", max(e.Timeout, 0))
-	setUnlessZero(p, "notify", e.Notify)
-	setUnlessZero(p, "result_ttl_ms", max(e.ResultTTL, 0))
-	setIfGiven(p, "retry_on_timeout", e.RetryOnTimeout)
-	setIfGiven(p, "priority", e.Priority)
-	setIfGiven(p, "unique_key", e.UniqueKey)
-	setIfGiven(p, "unique_ttl_ms", e.UniqueTTL)
-	setIfGiven(p, "unique_until", e.UniqueUntil)
-	setIfGiven(p, "rate_limit_key", e.RateLimitKey)
-	setIfGiven(p, "rate_limit_ms", e.RateLimit)
-	setIfGiven(p, "debounce_key", e.DebounceKey)
-	setIfGiven(p, "debounce_ms", e.Debounce)
-	return p.append(b)
+	writeIfGiven(&m, "unique_key", e.UniqueKey, AppendStr)
+	writeIfGiven(&m, "unique_ttl_ms", e.UniqueTTL, AppendInt)
+	writeIfGiven(&m, "unique_until", e.UniqueUntil, AppendStr)
+	return m.end()
 }
 
 // Job returns a job's record, or an empty map if the job is unknown.

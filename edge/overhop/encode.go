@@ -110,6 +110,46 @@ func appendWideHeader(b []byte, first byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, first+1), uint32(n))
 }
 
+// mapWriter appends a map whose number of pairs is known at the end only. The caller
+// begins pairs in the order of their keys, and appends the value of each to out.
+type mapWriter struct {
+	out   []byte
+	start int // of the map in out
+	pairs int
+}
+
+// beginMap returns a writer of a map at the end of b.
+func beginMap(b []byte) mapWriter { return mapWriter{out: append(b, 0), start: len(b)} }
+
+// begin begins a pair.
+func (m *mapWriter) begin(key string) {
+	m.out = AppendStr(m.out, key)
+	m.pairs++
+}
+
+// end returns out with the complete map.
+func (m *mapWriter) end() []byte {
+	var space [4]byte
+	header := AppendMap(space[:0], m.pairs)
+	return slices.Replace(m.out, m.start, m.start+1, header...)
+}
+
+// writeUnlessZero writes a pair unless v is the zero value.
+func writeUnlessZero[T comparable](m *mapWriter, key string, v T, appendValue func([]byte, T) []byte) {
+	if v != *new(T) {
+		m.begin(key)
+		m.out = appendValue(m.out, v)
+	}
+}
+
+// writeIfGiven writes a pair unless v is nil.
+func writeIfGiven[T any](m *mapWriter, key string, v *T, appendValue func([]byte, T) []byte) {
+	if v != nil {
+		m.begin(key)
+		m.out = appendValue(m.out, *v)
+	}
+}
+
 // AppendTime appends a time as RFC 3339 text in UTC.
 func AppendTime(b []byte, t time.Time) []byte {
 	var text [40]byte
@@ -129,13 +169,6 @@ func (f Fields) append(b []byte) []byte { return AppendValue(b, f) }
 func setUnlessZero[T comparable](f Fields, name string, v T) {
 	if v != *new(T) {
 		f[name] = v
-	}
-}
-
-// setIfGiven sets a field to what v points to, unless v is nil.
-func setIfGiven[T any](f Fields, name string, v *T) {
-	if v != nil {
-		f[name] = *v
 	}
 }
 

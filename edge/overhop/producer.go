@@ -67,34 +67,32 @@ func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err erro
 	if e.Key == "" {
 		e.Key = "auto-" + rand.Text() // not a UUID, which would be taken as the job's id and looked up first
 	}
-	ok, err := p.callRetrying(ctx, TEnqueue, func(c *Client) (Raw, error) { return e.append(nil, c), nil })
-	if err != nil {
-		return "", err
-	}
-	return ok.getText("jid"), nil
+	err = p.retrying(ctx, func(c *Client) (err error) {
+		jid, err = c.enqueue(ctx, &e)
+		return err
+	})
+	return jid, err
 }
 
 // maxTries is how often a node may answer UNAVAILABLE before another is tried.
 const maxTries = 3
 
-// callRetrying sends an idempotent request of message type t until a node has
-// answered it or ctx ends, and returns the answer's payload. An error of payload is final.
-func (p *Producer) callRetrying(ctx context.Context, t int64, payload func(*Client) (Raw, error)) (Raw, error) {
+// retrying sends an idempotent request, which send does over a client, until a node has
+// answered it or ctx ends. Any other error of send is final.
+func (p *Producer) retrying(ctx context.Context, send func(*Client) error) error {
 	var lastRefusal *RemoteError // UNAVAILABLE; nil: none yet
 	for try := 1; ; try++ {
 		client, err := p.Client(ctx)
 		if err != nil {
-			return nil, addRefusal(err, lastRefusal)
+			return addRefusal(err, lastRefusal)
 		}
-		request, err := payload(client)
-		if err != nil {
-			return nil, err
+		if err = send(client); err == nil {
+			return nil
 		}
-		ok, err := client.Call(ctx, t, request)
 		refusal, refused := errors.AsType[*RemoteError](err)
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil, addRefusal(ctx.Err(), lastRefusal)
+		case ctx.Err() != nil:
+			return addRefusal(ctx.Err(), lastRefusal)
 		case errors.Is(err, ErrClosed):
 			p.retire(client)
 		case refused && refusal.Code == CodeUnavailable:
@@ -105,7 +103,7 @@ func (p *Producer) callRetrying(ctx context.Context, t int64, payload func(*Clie
 			lastRefusal = refusal
 			backoff.Sleep(ctx, refusal.RetryAfter()) // if ctx has ended, the next iteration returns
 		default:
-			return ok, err
+			return err
 		}
 	}
 }
@@ -121,13 +119,15 @@ func addRefusal(err error, refusal *RemoteError) error {
 // Content reads the whole result of a job that has ended, or its payload if value is
 // [ContentPayload], whatever its size.
 func (p *Producer) Content(ctx context.Context, jid, value string) (Raw, error) {
-	return ReadContent(jid, value, func(request Raw) (Raw, error) {
-		return p.callRetrying(ctx, TContent, func(c *Client) (Raw, error) {
+	return ReadContent(jid, value, func(request Raw) (answer Raw, err error) {
+		err = p.retrying(ctx, func(c *Client) (err error) {
 			if !c.givesContent {
-				return nil, ErrNoContent
+				return ErrNoContent
 			}
-			return request, nil
+			answer, err = c.Call(ctx, TContent, request)
+			return err
 		})
+		return answer, err
 	})
 }
 
@@ -138,15 +138,17 @@ var ErrNoAPI = errors.New("the node does not serve the API to Overhop clients; u
 // tries other nodes until one has answered or ctx ends; op must therefore be safe to repeat.
 // The error is a [*RemoteError] if a node refuses the request.
 func (p *Producer) API(ctx context.Context, op string, request []byte) ([]byte, error) {
-	ok, err := p.callRetrying(ctx, TAPI, func(c *Client) (Raw, error) {
+	message := Fields{"op": op}
+	if len(request) > 0 {
+		message["request"+JSONSuffix] = request
+	}
+	var ok Raw
+	err := p.retrying(ctx, func(c *Client) (err error) {
 		if !c.servesAPI {
-			return nil, ErrNoAPI
+			return ErrNoAPI
 		}
-		message := Fields{"op": op}
-		if len(request) > 0 {
-			message["request"+JSONSuffix] = request
-		}
-		return message.Raw(), nil
+		ok, err = c.Call(ctx, TAPI, message.Raw())
+		return err
 	})
 	if err != nil {
 		return nil, err
