@@ -15,12 +15,14 @@ import (
 // activeJob is a job that a worker has received, from its QUEST until a node
 // has answered its outcome.
 type activeJob struct {
-	worker *Worker
-	quest  *Quest
-	stop   context.CancelCauseFunc // ends the handler's context
+	worker  *Worker
+	quest   Quest
+	handled Quest // the handler's copy, which it may change
+	handler Handler
+	ctx     jobContext // of the handler
 
 	// Guarded by Worker.mu.
-	outcome     *outcome    // nil while the handler runs
+	outcome     outcome     // not set while the handler runs
 	creditedOn  *workerConn // the connection whose node has the job's credit back; nil: none
 	leaseEnd    time.Time   // when the lease ends unless it is renewed, by this machine's clock
 	leaseLost   bool        // the job's lease is not renewed any more
@@ -29,6 +31,7 @@ type activeJob struct {
 
 // outcome is what a worker reports of a job whose handler has returned.
 type outcome struct {
+	isSet   bool
 	result  Raw   // sent if failure is nil
 	failure *Fail // why the attempt failed; nil: it succeeded
 }
@@ -47,7 +50,7 @@ func (o *outcome) send(c *Client, quest *Quest, credits uint32, done func(Raw, e
 
 // hasOutcome reports whether the job's handler has returned, so that only the
 // node's answer is missing. Worker.mu is held.
-func (j *activeJob) hasOutcome() bool { return j.outcome != nil }
+func (j *activeJob) hasOutcome() bool { return j.outcome.isSet }
 
 // renewable reports whether the job's lease is to be renewed. Worker.mu is
 // held.
@@ -82,22 +85,23 @@ func (wc *workerConn) handleQuest(quest Quest) {
 	if quest.Redelivered || quest.Attempt > 1 {
 		w.stopPreviousLocked(quest.JID)
 	}
-	ctx, stop := context.WithCancelCause(w.jobsCtx)
 	received := time.Now()
-	job := &activeJob{worker: w, quest: &quest, stop: stop, leaseEnd: received.Add(quest.Lease)}
+	job := &activeJob{worker: w, quest: quest, handled: quest, handler: queue.handler, leaseEnd: received.Add(quest.Lease)}
+	job.ctx.job, job.ctx.parent = job, w.jobsCtx
+	if left, ok := quest.timeLeft(); ok {
+		job.ctx.deadline = received.Add(left)
+	}
 	w.running[quest.Token] = job
 	wc.hurryBeatLocked(quest.Beat)
 	w.watchLeaseLocked()
 	w.mu.Unlock()
 
-	wc.client.Ack(job.quest, func(_ Raw, err error) {
+	wc.client.Ack(&job.quest, func(_ Raw, err error) {
 		if code := ErrorCode(err); endsLease(code) {
 			w.loseLease(job, code)
-		} else if err == nil {
-			job.renewed(received)
 		}
 	})
-	w.handlers.Go(func() { job.run(ctx, queue.handler) })
+	w.handlers.start(job)
 }
 
 // handleDuplicate handles a QUEST for a dispatch that the worker already has.
@@ -107,7 +111,7 @@ func (wc *workerConn) handleDuplicate(job *activeJob) {
 	wc.worker.mu.Lock()
 	hasOutcome, sid := job.hasOutcome(), wc.sids[job.quest.Queue]
 	wc.worker.mu.Unlock()
-	wc.client.Ack(job.quest, nil)
+	wc.client.Ack(&job.quest, nil)
 	if hasOutcome {
 		wc.sendOutcome(job)
 	}
@@ -122,7 +126,7 @@ func (w *Worker) stopPreviousLocked(jid string) {
 	for _, job := range w.running {
 		if job.quest.JID == jid && !job.hasOutcome() {
 			job.leaseLost = true
-			job.stop(&StopError{StopLeaseLost})
+			job.ctx.stop(&StopError{StopLeaseLost})
 		}
 	}
 }
@@ -146,21 +150,16 @@ func (w *Worker) loseLease(job *activeJob, code Code) {
 	w.mu.Unlock()
 	if mustStop {
 		w.Log.Warn("worker lost a lease", "job", job.quest.JID, "code", string(code))
-		job.stop(&StopError{StopLeaseLost})
+		job.ctx.stop(&StopError{StopLeaseLost})
 	}
 }
 
 // run calls the handler and sends the job's outcome. The attempt fails if the
 // handler panics or calls runtime.Goexit. If the handler ended only because the
 // worker stops, run sends nothing and the worker releases the job.
-func (j *activeJob) run(ctx context.Context, handler Handler) {
-	defer j.stop(nil)
-	if left, ok := j.quest.timeLeft(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, left, &StopError{StopDeadline})
-		defer cancel()
-	}
-	ctx = context.WithValue(ctx, activeJobKey{}, j)
+func (j *activeJob) run() {
+	ctx := &j.ctx
+	defer ctx.end()
 
 	var result Raw
 	var err error = &FailError{Message: "handler ended its goroutine", Type: "panic"} // unless the handler returns
@@ -176,13 +175,12 @@ func (j *activeJob) run(ctx context.Context, handler Handler) {
 		}
 		j.finish(result, withStopCause(ctx, err))
 	}()
-	quest := *j.quest // the handler may change its own copy
-	if quest.Omitted {
-		if quest.Payload, err = j.readPayload(ctx); err != nil {
+	if j.handled.Omitted {
+		if j.handled.Payload, err = j.readPayload(ctx); err != nil {
 			return
 		}
 	}
-	result, err = handler(ctx, &quest)
+	result, err = j.handler(ctx, &j.handled)
 }
 
 // maxStack is how many bytes of the stack of a panic are reported: its error has at most 4 KiB.
@@ -245,8 +243,11 @@ func (q *Quest) timeLeft() (left time.Duration, ok bool) {
 // the yard does not retry a job that timed out. If it was stopped for another
 // reason and returned no [*FailError], the failure has the type "cancelled".
 func withStopCause(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
 	cause, stopped := errors.AsType[*StopError](context.Cause(ctx))
-	if err == nil || !stopped {
+	if !stopped {
 		return err
 	}
 	if cause.Reason == StopDeadline {
@@ -261,6 +262,9 @@ func withStopCause(ctx context.Context, err error) error {
 // interruptedByStop reports whether a handler ended only because the worker
 // stops: its error is that of its context.
 func interruptedByStop(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() == nil {
+		return false
+	}
 	cause, stopped := errors.AsType[*StopError](context.Cause(ctx))
 	return stopped && cause.Reason == StopWorker && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
 }
@@ -284,7 +288,7 @@ func (j *activeJob) finish(result Raw, err error) {
 		w.mu.Unlock()
 		return
 	}
-	j.outcome = &outcome{result: result}
+	j.outcome = outcome{isSet: true, result: result}
 	if err != nil {
 		j.outcome.failure = newFail(err)
 	}
@@ -324,7 +328,7 @@ func (wc *workerConn) sendOutcome(job *activeJob) {
 	outcome := job.outcome
 	w.mu.Unlock()
 
-	outcome.send(wc.client, job.quest, credits, func(_ Raw, err error) {
+	outcome.send(wc.client, &job.quest, credits, func(_ Raw, err error) {
 		_, tooLarge := errors.AsType[*frame.TooLargeError](err)
 		if !tooLarge && !errors.Is(err, ErrNotSendable) {
 			wc.handleSettled(job, err)
@@ -400,9 +404,6 @@ func (wc *workerConn) handleSettled(job *activeJob, err error) {
 		wc.credit(sid, credits)
 	}
 }
-
-// activeJobKey is the context key of a handler's *activeJob.
-type activeJobKey struct{}
 
 // Progress reports how far the job has come: percent, 0 to 100, and data, which
 // must be acceptable to [Marshal] and at most 4 KiB, or nil. The yard keeps the

@@ -108,7 +108,7 @@ type Worker struct {
 	failures      int             // attempts to connect since the worker was last subscribed
 	failureLogged time.Time       // when the last of them was logged; zero: none was
 	jobsCtx       context.Context // parent context of all handlers
-	handlers      sync.WaitGroup  // running handlers
+	handlers      runners         // of the handlers
 	loops         sync.WaitGroup  // goroutines of connections
 
 	mu       sync.Mutex
@@ -197,7 +197,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	disconnect()
 	stopJobs(&StopError{StopWorker})
 	w.loops.Wait()
-	w.handlers.Wait()
+	w.handlers.wait()
 	return err
 }
 
@@ -229,6 +229,7 @@ func (w *Worker) prepare() error {
 	w.running = make(map[[TokenLen]byte]*activeJob)
 	w.idle, w.setIdle = context.WithCancel(context.Background())
 	w.stopping, w.released, w.unleased = false, false, false
+	w.handlers.closing = false
 	w.wakeLease = make(chan struct{}, 1)
 	w.failures, w.failureLogged = 0, time.Time{}
 	return nil

@@ -208,7 +208,7 @@ func (wc *workerConn) beat() {
 func (wc *workerConn) beatBatch(jobs []*activeJob) {
 	quests := make([]*Quest, len(jobs))
 	for i, job := range jobs {
-		quests[i] = job.quest
+		quests[i] = &job.quest
 	}
 	sent := time.Now()
 	wc.client.Beat(quests, func(jid string, code Code) {
@@ -260,7 +260,7 @@ func (wc *workerConn) handleRecall(payload Raw) {
 	isInUse := wc.worker.conn == wc
 	wc.worker.mu.Unlock()
 	if job != nil && isInUse {
-		job.stop(&StopError{payload.getText("reason")})
+		job.ctx.stop(&StopError{payload.getText("reason")})
 	}
 }
 
