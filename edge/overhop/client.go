@@ -56,8 +56,11 @@ type Client struct {
 	takesSnooze  bool // the node has [CapSnooze]
 
 	requests pipeline
-	calls    sync.Pool   // of *call, none of which is in use
-	running  atomic.Bool // Run is active and will end the pending requests
+	calls    sync.Pool // of *call, none of which is in use
+
+	lastQuest Quest // texts of the last one; used by Run
+
+	running atomic.Bool // Run is active and will end the pending requests
 }
 
 // Dial connects to a node and registers. ctx limits the time for that, not the
@@ -241,10 +244,11 @@ func (c *Client) handlePush(t int64, payload Raw) error {
 	case t < TQuest || t > TJobEnd:
 		return fmt.Errorf("node pushed t=%d, which this client does not know", t)
 	case t == TQuest && c.opts.OnQuest != nil:
-		quest, err := ParseQuest(payload)
+		quest, err := parseQuest(payload, &c.lastQuest)
 		if err != nil {
 			return fmt.Errorf("node sent a bad QUEST: %w", err)
 		}
+		c.lastQuest.Queue, c.lastQuest.Function, c.lastQuest.SID = quest.Queue, quest.Function, quest.SID
 		c.opts.OnQuest(quest)
 	case c.opts.OnPush != nil:
 		c.opts.OnPush(t, payload)

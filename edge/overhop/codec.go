@@ -384,11 +384,16 @@ func (r Raw) getText(key string) string {
 }
 
 // pick stores the value of each of the given keys in r, which is a map, in found: that
-// of keys[i] in found[i]. It reads the map only once. Where a key is missing, found is
-// unchanged.
+// of keys[i] in found[i]. It reads the map only once, and fastest if keys are sorted as most
+// maps are. Where a key is missing, found is unchanged.
 func (r Raw) pick(found []Raw, keys ...string) {
+	next := 0
 	for key, value := range r.Pairs() {
-		for i := range keys {
+		for range keys {
+			i := next
+			if next++; next == len(keys) {
+				next = 0
+			}
 			if string(key) == keys[i] {
 				found[i] = value
 				break

@@ -199,7 +199,7 @@ type Done struct {
 }
 
 // doneFields are the fields of a DONE.
-var doneFields = []string{"jid", "tok", "result", "result_json", "credits"}
+var doneFields = []string{"credits", "jid", "result", "result_json", "tok"}
 
 // ParseDone parses a DONE. The error is a [*Violation].
 func ParseDone(p Raw) (Done, error) {

@@ -209,6 +209,10 @@ func (r *fieldReader) optTime(name string) time.Time {
 // package parses: the letters may be lower case, a space may separate date and time, and a
 // leap second is the end of its minute.
 func parseTime(text []byte) (time.Time, error) {
+	var plain time.Time
+	if len(text) <= len(time.RFC3339Nano) && plain.UnmarshalText(text) == nil {
+		return plain, nil
+	}
 	const date, clock = len("2006-01-02"), len("15:04:")
 	strict := bytes.ToUpper(text)
 	if len(strict) > date && strict[date] == ' ' {

@@ -234,9 +234,9 @@ type Enqueue struct {
 
 // enqueueFields are the fields of an ENQUEUE.
 var enqueueFields = []string{
-	"q", "job_payload", "job_payload_json", "scheduled_at", "max_attempts", "retry_interval_ms",
-	"fn", "key", "timeout_ms", "retry_on_timeout", "priority", "trace", "notify", "result_ttl_ms", "unique_key", "unique_ttl_ms", "unique_until",
-	"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms",
+	"debounce_key", "debounce_ms", "fn", "job_payload", "job_payload_json", "key", "max_attempts", "notify", "priority", "q",
+	"rate_limit_key", "rate_limit_ms", "result_ttl_ms", "retry_interval_ms", "retry_on_timeout", "scheduled_at", "timeout_ms", "trace",
+	"unique_key", "unique_ttl_ms", "unique_until",
 }
 
 // ParseEnqueue parses the payload of an ENQUEUE. The fields of the delivery

@@ -146,20 +146,27 @@ func appendCountOrNil(b []byte, n uint32) []byte {
 
 // questFields are the fields of a QUEST.
 var questFields = []string{
-	"jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "job_payload_json", "created_at",
-	"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace", "omitted",
+	"ack_by", "attempt", "beat_ms", "created_at", "credits", "deadline", "execution_start_at", "fence", "fn", "jid", "job_payload",
+	"job_payload_json", "lease_ms", "lease_until", "max_attempts", "omitted", "q", "redelivered", "sid", "tok", "trace",
 }
 
 // ParseQuest parses the payload of a QUEST into a value that does not refer to
 // the frame. The error is a [*Violation].
-func ParseQuest(payload Raw) (Quest, error) {
+func ParseQuest(payload Raw) (Quest, error) { return parseQuest(payload, new(Quest)) }
+
+// parseQuest is ParseQuest. Texts that are the same as those of previous, another QUEST of
+// the connection, share its memory.
+func parseQuest(payload Raw, previous *Quest) (Quest, error) {
 	r := newFieldReader(payload, questFields...)
 	q := Quest{
 		Lease: milliseconds(r.optInt("lease_ms", 1, maxInt, 6000)), Beat: milliseconds(r.optInt("beat_ms", 1, maxInt, 2000)),
 		Redelivered: r.optBool("redelivered", false), Credits: uint32(r.optInt("credits", 0, maxCount, 0)),
 	}
 	r.nilIsAbsent = true // for the other fields
-	q.JID, q.Queue, q.Function, q.SID = r.str("jid"), r.str("q"), r.optStr("fn"), r.str("sid")
+	q.JID, q.Queue, q.SID = r.str("jid"), shared(r.text("q"), previous.Queue), shared(r.text("sid"), previous.SID)
+	if !r.isAbsent("fn") {
+		q.Function = shared(r.text("fn"), previous.Function)
+	}
 	q.Fence, q.Attempt = r.int("fence", 0, maxInt), uint32(r.int("attempt", 1, maxCount))
 	q.MaxAttempts, q.Payload = uint32(r.optInt("max_attempts", 1, maxCount, 0)), slices.Clone(r.optional("job_payload"))
 	q.Created, q.RunAt = r.optTime("created_at"), r.optTime("execution_start_at")
@@ -182,4 +189,12 @@ func ParseQuest(payload Raw) (Quest, error) {
 		r.mismatch("tok", "16 bytes", r.raw("tok"))
 	}
 	return q, r.err
+}
+
+// shared returns known if it is the same as text, else a copy of text.
+func shared(text []byte, known string) string {
+	if string(text) == known {
+		return known
+	}
+	return string(text)
 }
