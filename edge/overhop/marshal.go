@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -44,7 +45,8 @@ func (e *ValueError) Error() string {
 // value that contains one as JSON, which cannot contain binary. Every other type, and
 // floats that are not finite, are errors. The error is a [*ValueError].
 func Marshal(v any) (Raw, error) {
-	m := marshaler{out: make([]byte, 0, 128)}
+	m := marshalers.Get().(*marshaler)
+	defer m.release()
 	if err := m.value(reflect.ValueOf(v), payloadDepth); err != nil {
 		return nil, err
 	}
@@ -52,22 +54,57 @@ func Marshal(v any) (Raw, error) {
 		m.valuePath = m.numberAt
 		return nil, m.fail("the value has binary, and this number can only be sent as JSON, which has none; send one of them as text")
 	}
-	return m.out, nil
+	return slices.Clone(m.out), nil
 }
 
 type marshaler struct {
 	valuePath
-	out      []byte
+	out      Raw
 	numberAt valuePath // of a number; nil: there is none
+}
+
+// marshalers holds marshalers that are not in use, for their memory.
+var marshalers = sync.Pool{New: func() any { return new(marshaler) }}
+
+// maxKept is the largest value whose memory a marshaler keeps.
+const maxKept = 64 << 10
+
+// release makes m available for another value.
+func (m *marshaler) release() {
+	if cap(m.out) <= maxKept {
+		m.valuePath, m.out, m.numberAt = m.valuePath[:0], m.out[:0], nil
+		marshalers.Put(m)
+	}
 }
 
 // valuePath is the position of the value that is being converted, such as
 // ".items" and "[3]".
-type valuePath []string
+type valuePath []pathStep
+
+// pathStep leads from a container to a value in it.
+type pathStep struct {
+	name   string // of a field or key, unless isItem
+	index  int    // of an item
+	isItem bool
+}
+
+// item returns the step to an item of an array.
+func item(index int) pathStep { return pathStep{index: index, isItem: true} }
 
 // fail returns an error about the value at the path.
 func (path valuePath) fail(format string, args ...any) error {
-	return &ValueError{Path: strings.TrimPrefix(strings.Join(path, ""), "."), Reason: fmt.Sprintf(format, args...)}
+	var text strings.Builder
+	for i, step := range path {
+		switch {
+		case step.isItem:
+			fmt.Fprintf(&text, "[%d]", step.index)
+		case i == 0:
+			text.WriteString(step.name)
+		default:
+			text.WriteString("." + step.name)
+		}
+	}
+	return &ValueError{Path: text.String(), Reason: fmt.Sprintf(format, args...)}
 }
 
 var (
@@ -76,26 +113,38 @@ var (
 	textType = reflect.TypeFor[encoding.TextMarshaler]()
 	jsonType = reflect.TypeFor[json.Marshaler]()
 
+	unmarshalTextType = reflect.TypeFor[encoding.TextUnmarshaler]()
+	unmarshalJSONType = reflect.TypeFor[json.Unmarshaler]()
+
 	jsonNumberType = reflect.TypeFor[json.Number]()
 )
 
 // value appends v, in which containers may be nested up to levels deep.
 func (m *marshaler) value(v reflect.Value, levels int) error {
-	isIndirect := v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface
-	switch {
-	case !v.IsValid() || isIndirect && v.IsNil():
+	if !v.IsValid() {
 		m.out = AppendNil(m.out)
 		return nil
-	case v.Type() == rawType:
+	}
+	return m.typed(v, methodsOf(v.Type()), levels)
+}
+
+// typed is value for a valid v, whose type has these methods.
+func (m *marshaler) typed(v reflect.Value, has *methods, levels int) error {
+	isIndirect := v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface
+	switch {
+	case isIndirect && v.IsNil():
+		m.out = AppendNil(m.out)
+		return nil
+	case has.isRaw:
 		return m.raw(v.Bytes(), levels)
-	case v.Type() == timeType:
+	case has.isTime:
 		m.out = AppendTime(m.out, v.Interface().(time.Time))
 		return nil
-	case v.Kind() != reflect.Interface && v.Type().Implements(jsonType):
+	case has.marshalJSON:
 		return m.asJSON(v.Interface().(json.Marshaler), levels)
-	case v.Kind() != reflect.Pointer && v.CanAddr() && v.Addr().Type().Implements(jsonType):
+	case has.pointerMarshalJSON && v.CanAddr():
 		return m.asJSON(v.Addr().Interface().(json.Marshaler), levels)
-	case v.Kind() != reflect.Interface && v.Type().Implements(textType):
+	case has.marshalText:
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		if err != nil {
 			return m.fail("%v", err)
@@ -228,17 +277,16 @@ func (m *marshaler) container(v reflect.Value, levels int) error {
 	}
 	m.out = AppendArray(m.out, v.Len())
 	for i := range v.Len() {
-		if err := m.element(fmt.Sprintf("[%d]", i), v.Index(i), levels); err != nil {
+		if err := m.element(item(i), v.Index(i), levels); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// element appends a part of a container with the given number of levels. name
-// is part of the path in errors.
-func (m *marshaler) element(name string, v reflect.Value, levels int) error {
-	m.valuePath = append(m.valuePath, name)
+// element appends a part of a container with the given number of levels, which step leads to.
+func (m *marshaler) element(step pathStep, v reflect.Value, levels int) error {
+	m.valuePath = append(m.valuePath, step)
 	err := m.value(v, levels-1)
 	m.valuePath = m.valuePath[:len(m.valuePath)-1]
 	return err
@@ -262,19 +310,14 @@ func (m *marshaler) mapValue(v reflect.Value, levels int) error {
 
 	m.out = AppendMap(m.out, len(pairs))
 	for _, p := range pairs {
-		if err := m.namedElement(p.key, p.value, levels); err != nil {
+		if err := m.text(p.key); err != nil {
+			return err
+		}
+		if err := m.element(pathStep{name: p.key}, p.value, levels); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// namedElement appends a key of a map and its value.
-func (m *marshaler) namedElement(key string, v reflect.Value, levels int) error {
-	if err := m.text(key); err != nil {
-		return err
-	}
-	return m.element("."+key, v, levels)
 }
 
 // keyText returns a map key as text, as encoding/json writes it.
@@ -296,23 +339,27 @@ func keyText(key reflect.Value) (string, error) {
 // structValue appends a struct as a map, without the fields that its tags omit
 // and those of nil embedded pointers.
 func (m *marshaler) structValue(v reflect.Value, levels int) error {
-	type member struct {
-		name  string
-		value reflect.Value
-	}
-	all := fieldsOf(v.Type())
-	members := make([]member, 0, len(all))
-	for i := range all {
-		value, err := v.FieldByIndexErr(all[i].index) // an error: it is in a nil embedded pointer
-		if err == nil && !all[i].omits(value) {
-			members = append(members, member{all[i].name, value})
+	fields, count := fieldsOf(v.Type()), 0
+	for i := range fields {
+		if _, ok := fields[i].in(v); ok {
+			count++
 		}
 	}
-	m.out = AppendMap(m.out, len(members))
-	for _, f := range members {
-		if err := m.namedElement(f.name, f.value, levels); err != nil {
+	m.out = AppendMap(m.out, count)
+	for i := range fields {
+		f := &fields[i]
+		value, ok := f.in(v)
+		if !ok {
+			continue
+		}
+		if err := m.text(f.name); err != nil {
 			return err
 		}
+		m.valuePath = append(m.valuePath, pathStep{name: f.name})
+		if err := m.typed(value, f.has, levels-1); err != nil {
+			return err
+		}
+		m.valuePath = m.valuePath[:len(m.valuePath)-1]
 	}
 	return nil
 }

@@ -14,6 +14,50 @@ type field struct {
 	index     []int
 	omitEmpty bool
 	omitZero  bool
+	has       *methods // of its type
+}
+
+// in returns the field of a struct. ok is false if it is left out of the encoding: its tag omits
+// it, or it is in a nil embedded pointer.
+func (f *field) in(v reflect.Value) (value reflect.Value, ok bool) {
+	if len(f.index) == 1 {
+		value = v.Field(f.index[0])
+	} else {
+		var err error
+		if value, err = v.FieldByIndexErr(f.index); err != nil {
+			return value, false
+		}
+	}
+	return value, !f.omits(value)
+}
+
+// methods are what a type has that decides how its values are converted.
+type methods struct {
+	isRaw, isTime                bool
+	marshalJSON, marshalText     bool
+	pointerMarshalJSON           bool // a pointer to a value has MarshalJSON, and the value is no pointer
+	unmarshalJSON, unmarshalText bool // of a pointer to a value
+}
+
+// knownMethods holds the *methods of types that were encoded or decoded before, by type.
+var knownMethods sync.Map
+
+// methodsOf returns the methods of a type.
+func methodsOf(t reflect.Type) *methods {
+	if known, ok := knownMethods.Load(t); ok {
+		return known.(*methods)
+	}
+	pointer, isPointer, isInterface := reflect.PointerTo(t), t.Kind() == reflect.Pointer, t.Kind() == reflect.Interface
+	has := &methods{
+		isRaw: t == rawType, isTime: t == timeType,
+		marshalJSON:        !isInterface && t.Implements(jsonType),
+		pointerMarshalJSON: !isPointer && pointer.Implements(jsonType),
+		marshalText:        !isInterface && t.Implements(textType),
+		unmarshalJSON:      t != timeType && pointer.Implements(unmarshalJSONType),
+		unmarshalText:      pointer.Implements(unmarshalTextType),
+	}
+	knownMethods.Store(t, has)
+	return has
 }
 
 // knownFields holds the fields of the struct types that were encoded or decoded before, by
@@ -45,6 +89,7 @@ func findFields(t reflect.Type) []field {
 		fields = append(fields, field{
 			name: cmp.Or(name, f.Name), index: f.Index,
 			omitEmpty: slices.Contains(optionList, "omitempty"), omitZero: slices.Contains(optionList, "omitzero"),
+			has: methodsOf(f.Type),
 		})
 	}
 
@@ -86,10 +131,10 @@ func inNamedEmbed(t reflect.Type, index []int) bool {
 
 // omits reports whether the field is left out of the encoding if v is its value.
 func (f *field) omits(v reflect.Value) bool {
-	if f.omitZero && v.IsZero() {
+	switch {
+	case f.omitZero && v.IsZero():
 		return true
-	}
-	if !f.omitEmpty {
+	case !f.omitEmpty:
 		return false
 	}
 	switch v.Kind() {

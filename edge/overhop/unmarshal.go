@@ -30,7 +30,8 @@ func Unmarshal(r Raw, v any) error {
 	if err := check(r, MaxDepth, true); err != nil {
 		return err
 	}
-	return new(unmarshaler).value(r, target.Elem())
+	u := unmarshaler{make(valuePath, 0, 4)}
+	return u.value(r, target.Elem())
 }
 
 type unmarshaler struct{ valuePath }
@@ -40,12 +41,15 @@ func (u *unmarshaler) mismatch(r Raw, v reflect.Value) error {
 }
 
 // value decodes r into v, which must be settable.
-func (u *unmarshaler) value(r Raw, v reflect.Value) error {
+func (u *unmarshaler) value(r Raw, v reflect.Value) error { return u.typed(r, v, methodsOf(v.Type())) }
+
+// typed is value for a v whose type has these methods.
+func (u *unmarshaler) typed(r Raw, v reflect.Value, has *methods) error {
 	switch {
 	case r.IsNil():
 		v.SetZero()
 		return nil
-	case v.Type() == rawType:
+	case has.isRaw:
 		v.SetBytes(slices.Clone(r))
 		return nil
 	case v.Kind() == reflect.Pointer:
@@ -54,22 +58,22 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 		}
 		return u.value(r, v.Elem())
 	}
-	if target, ok := v.Addr().Interface().(json.Unmarshaler); ok && v.Type() != timeType {
+	if has.unmarshalJSON {
 		text, err := AppendJSON(nil, r)
 		if err == nil {
-			err = target.UnmarshalJSON(text)
+			err = v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text)
 		}
 		if err != nil {
 			return u.fail("%v", err)
 		}
 		return nil
 	}
-	if target, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if has.unmarshalText {
 		text, isText := r.Text()
 		if !isText {
 			return u.mismatch(r, v)
 		}
-		if err := target.UnmarshalText(text); err != nil {
+		if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(text); err != nil {
 			return u.fail("%v", err)
 		}
 		return nil
@@ -193,8 +197,8 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 		return u.fail("%d items do not fit into a %s", r.Len(), v.Type())
 	}
 	i := 0
-	for item := range r.Items() {
-		if err := u.element(fmt.Sprintf("[%d]", i), item, v.Index(i)); err != nil {
+	for value := range r.Items() {
+		if err := u.element(item(i), value, v.Index(i)); err != nil {
 			return err
 		}
 		i++
@@ -202,10 +206,9 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 	return nil
 }
 
-// element decodes r into v, a part of a container. name is part of the path in
-// errors.
-func (u *unmarshaler) element(name string, r Raw, v reflect.Value) error {
-	u.valuePath = append(u.valuePath, name)
+// element decodes r into v, a part of a container, which step leads to.
+func (u *unmarshaler) element(step pathStep, r Raw, v reflect.Value) error {
+	u.valuePath = append(u.valuePath, step)
 	err := u.value(r, v)
 	u.valuePath = u.valuePath[:len(u.valuePath)-1]
 	return err
@@ -227,7 +230,7 @@ func (u *unmarshaler) mapValue(r Raw, v reflect.Value) error {
 		if err := u.key(string(name), key); err != nil {
 			return err
 		}
-		if err := u.element("."+string(name), value, item); err != nil {
+		if err := u.element(pathStep{name: string(name)}, value, item); err != nil {
 			return err
 		}
 		v.SetMapIndex(key, item)
@@ -258,21 +261,35 @@ func (u *unmarshaler) structValue(r Raw, v reflect.Value) error {
 	if r.Kind() != KindMap {
 		return u.mismatch(r, v)
 	}
-	fields := fieldsOf(v.Type())
+	fields, next := fieldsOf(v.Type()), 0
 	for key, value := range r.Pairs() {
-		i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(key) })
+		i := indexFrom(fields, next, key)
 		if i < 0 {
 			continue
 		}
-		target, err := fieldByIndex(v, fields[i].index)
+		f := &fields[i]
+		target, err := fieldByIndex(v, f.index)
 		if err != nil {
 			return err
 		}
-		if err := u.element("."+fields[i].name, value, target); err != nil {
+		u.valuePath = append(u.valuePath, pathStep{name: f.name})
+		if err := u.typed(value, target, f.has); err != nil {
 			return err
 		}
+		u.valuePath = u.valuePath[:len(u.valuePath)-1]
+		next = i + 1
 	}
 	return nil
+}
+
+// indexFrom returns the index of the field with this name, -1 if there is none. The search
+// begins at an index, because most maps have the order of the fields.
+func indexFrom(fields []field, begin int, name []byte) int {
+	isNamed := func(f field) bool { return f.name == string(name) }
+	if i := slices.IndexFunc(fields[begin:], isNamed); i >= 0 {
+		return begin + i
+	}
+	return slices.IndexFunc(fields[:begin], isNamed)
 }
 
 // fieldByIndex returns the field of a struct with an index as in
