@@ -79,7 +79,8 @@ func (wc *workerConn) handleQuest(quest Quest) {
 	queue := w.handlerOf(quest.Queue)
 	if w.stopping || queue == nil {
 		w.mu.Unlock()
-		wc.client.Nack(&quest, Nack{Reason: "worker stops, or does not serve this queue"}, nil)
+		declined := quest // so that quest need not be on the heap
+		wc.client.Nack(&declined, Nack{Reason: "worker stops, or does not serve this queue"}, nil)
 		return
 	}
 	if quest.Redelivered || quest.Attempt > 1 {
@@ -162,8 +163,12 @@ func (j *activeJob) run() {
 	defer ctx.end()
 
 	var result Raw
-	var err error = &FailError{Message: "handler ended its goroutine", Type: "panic"} // unless the handler returns
+	var err error
+	returned := false
 	defer func() {
+		if !returned {
+			err = &FailError{Message: "handler ended its goroutine", Type: "panic"}
+		}
 		if reason := recover(); reason != nil {
 			stack := string(debug.Stack())
 			j.worker.Log.Error("handler panicked", "job", j.quest.JID, "panic", reason, "stack", stack)
@@ -176,11 +181,12 @@ func (j *activeJob) run() {
 		j.finish(result, withStopCause(ctx, err))
 	}()
 	if j.handled.Omitted {
-		if j.handled.Payload, err = j.readPayload(ctx); err != nil {
-			return
-		}
+		j.handled.Payload, err = j.readPayload(ctx)
 	}
-	result, err = j.handler(ctx, &j.handled)
+	if err == nil {
+		result, err = j.handler(ctx, &j.handled)
+	}
+	returned = true
 }
 
 // maxStack is how many bytes of the stack of a panic are reported: its error has at most 4 KiB.

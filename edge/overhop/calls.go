@@ -8,11 +8,8 @@ import (
 // callForText sends a request, whose payload map p appends to its argument, and returns one
 // text of its answer.
 func (c *Client) callForText(ctx context.Context, t int64, p func([]byte) []byte, name string) (string, error) {
-	var answer string
-	if err := c.call(ctx, t, p, func(ok Raw) { answer = ok.getText(name) }); err != nil {
-		return "", err
-	}
-	return answer, nil
+	answer, err := c.call(ctx, t, p, name)
+	return answer.text, err
 }
 
 // Subscribe subscribes to a queue with the given credits and returns the

@@ -311,56 +311,66 @@ func (c *Client) Go(t int64, payload func([]byte) []byte, done func(ok Raw, err 
 // payload. It waits while too much output is unsent. If ctx ends first, the
 // request may still take effect.
 func (c *Client) Call(ctx context.Context, t int64, payload Raw) (Raw, error) {
-	var answer Raw
-	if err := c.call(ctx, t, payload.append, func(ok Raw) { answer = slices.Clone(ok) }); err != nil {
-		return nil, err
-	}
-	return answer, nil
+	answer, err := c.call(ctx, t, payload.append, "")
+	return answer.whole, err
 }
 
 // call is a request whose caller waits for the answer.
 type call struct {
-	answers chan error // capacity 1
-	keep    func(ok Raw)
-	receive func(ok Raw, err error) // the method, to be passed on without an allocation
+	field string                  // the field of the answer that the caller needs; "": the whole
+	done  func(ok Raw, err error) // receives the answer
+	given chan struct{}           // capacity 1: answer and err are set
+	answer
+	err error
+}
+
+// answer is the answer to a call: the whole payload of the OK, or the text of one field.
+type answer struct {
+	whole Raw
+	text  string
 }
 
 // newCall returns a call that is not in use.
 func newCall() *call {
-	call := &call{answers: make(chan error, 1)}
-	call.receive = func(ok Raw, err error) {
-		if err == nil {
-			call.keep(ok)
+	call := &call{given: make(chan struct{}, 1)}
+	call.done = func(ok Raw, err error) {
+		switch {
+		case err != nil:
+			call.err = err
+		case call.field != "":
+			call.text = ok.getText(call.field)
+		default:
+			call.whole = slices.Clone(ok)
 		}
-		call.answers <- err
+		call.given <- struct{}{}
 	}
 	return call
 }
 
-// call sends a request of message type t and waits for the answer, whose payload it passes to
-// keep. payload must append the payload map of the request to its argument. keep may also be
-// called after ctx has ended, from another goroutine: what it sets is valid if the error is nil.
-func (c *Client) call(ctx context.Context, t int64, payload func([]byte) []byte, keep func(ok Raw)) error {
+// call sends a request of message type t, whose payload map payload appends to its argument,
+// and waits for the answer, of which it returns the text of a field, or the whole if field is "".
+func (c *Client) call(ctx context.Context, t int64, payload func([]byte) []byte, field string) (answer, error) {
 	if err := c.requests.lockWritable(ctx); err != nil {
-		return err
+		return answer{}, err
 	}
 	call, _ := c.calls.Get().(*call)
 	if call == nil {
 		call = newCall()
 	}
-	call.keep = keep
-	err := c.requests.addLocked(t, payload, call.receive)
+	call.field = field
+	err := c.requests.addLocked(t, payload, call.done)
 	c.requests.mu.Unlock()
 	if err != nil {
-		return err
+		return answer{}, err
 	}
 	select {
-	case err = <-call.answers:
-		call.keep = nil
+	case <-call.given:
+		given, err := call.answer, call.err
+		call.answer, call.err = answer{}, nil
 		c.calls.Put(call)
-		return err
+		return given, err
 	case <-ctx.Done(): // the answer may still come
-		return ctx.Err()
+		return answer{}, ctx.Err()
 	}
 }
 
