@@ -61,7 +61,7 @@ func (s *fakeNode) refuse(e overhop.Envelope, code overhop.Code) {
 // quest sends a job with this due time.
 func (s *fakeNode) quest(jid string, due int64) {
 	s.t.Helper()
-	payload := overhop.Raw(appendEnqueue(nil, "q", "", 0, due))
+	payload := overhop.Raw(appendEnqueue(nil, "q", "", "", 0, due))
 	q := &overhop.Quest{JID: jid, Queue: "q", Attempt: 1, Payload: payload.Get("job_payload"), Token: [16]byte{7}}
 	message, err := overhop.AppendQuest(nil, q, overhop.DefaultFrameLimit)
 	if err != nil {

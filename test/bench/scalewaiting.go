@@ -231,7 +231,7 @@ func copyAgain(ctx context.Context, n *procs.Node, added *atomic.Int64) (longest
 	defer w.nc.Close()
 	list := overhop.AppendValue(nil, overhop.Fields{"q": queueIdle, "status": "waiting"})
 	for backoff.Sleep(ctx, copyInterval) == nil {
-		if err := w.ask(overhop.TEnqueue, appendEnqueue(nil, queueWaiting, "", 0, 0), overhop.TOK); err != nil {
+		if err := w.ask(overhop.TEnqueue, appendEnqueue(nil, queueWaiting, "", "", 0, 0), overhop.TOK); err != nil {
 			return longest, err
 		}
 		added.Add(1)

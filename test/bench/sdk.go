@@ -20,15 +20,46 @@ func (sdkJob) Kind() string  { return "bench" }
 func (sdkJob) Queue() string { return queuePlain }
 
 // sdkConn enqueues jobs by the Go SDK.
-type sdkConn struct{ *client.Client }
+type sdkConn struct {
+	*client.Client
+	calls chan sdkCall
+}
 
-// submit enqueues job i in a goroutine, as a program does that enqueues many at once.
-func (c sdkConn) submit(l *load, _ int, due time.Duration, done func(error)) {
+// sdkCall is a job to be enqueued.
+type sdkCall struct {
+	job  sdkJob
+	done func(error)
+}
+
+// callers is how many goroutines enqueue over a connection, for a window of calls in flight.
+const callers = window/overhopClients + 1
+
+// openSDKConn opens a connection with its callers, as a program has them that enqueues in many
+// goroutines. They return when calls is closed.
+func openSDKConn(ctx context.Context, addr string) sdkConn {
+	c := sdkConn{calls: make(chan sdkCall, window)}
+	c.Client = must.Get(client.Open(ctx, client.Options{Nodes: []string{addr}, Name: "bench", Log: slog.New(slog.DiscardHandler)}))
+	for range callers {
+		go func() {
+			for call := range c.calls {
+				_, err := client.Enqueue(context.Background(), c.Client, call.job)
+				call.done(err)
+			}
+		}()
+	}
+	return c
+}
+
+// submit has a caller enqueue job i.
+func (c sdkConn) submit(_ *load, _ int, due time.Duration, done func(error)) {
 	j := newJob(due)
-	go func() {
-		_, err := client.Enqueue(context.Background(), c.Client, sdkJob{Due: j.Due, Pad: j.Pad})
-		done(err)
-	}()
+	c.calls <- sdkCall{sdkJob{Due: j.Due, Pad: j.Pad}, done}
+}
+
+// close ends the callers, which must have nothing to do, and the connection.
+func (c sdkConn) close() {
+	close(c.calls)
+	c.Close()
 }
 
 // repeat does nothing: the SDK repeats requests itself.
@@ -45,11 +76,9 @@ func (cl *overhopCluster) sdk(t *task, generate generator) round {
 	l := &load{}
 	var conns []sdkConn
 	for i := range overhopClients {
-		c := must.Get(client.Open(t, client.Options{
-			Nodes: []string{cl.Nodes[i%len(cl.Nodes)].Edge}, Name: "bench", Log: slog.New(slog.DiscardHandler),
-		}))
-		defer c.Close()
-		conns = append(conns, sdkConn{c})
+		c := openSDKConn(t, cl.Nodes[i%len(cl.Nodes)].Edge)
+		defer c.close()
+		conns = append(conns, c)
 		w := c.Worker()
 		w.Concurrency = creditsEach
 		client.Handle(w, func(_ context.Context, job *client.Job[sdkJob]) (any, error) {
@@ -69,4 +98,13 @@ func (cl *overhopCluster) sdk(t *task, generate generator) round {
 	r := l.measure(t, cl.cpu, false, generate)
 	cl.verify(t, before, l)
 	return r
+}
+
+// sdkWire measures the wire alone with the requests of the Go SDK: every job names a function,
+// and has a key, which a node looks for in the ledger and stores with the job.
+func (cl *overhopCluster) sdkWire(t *task, generate generator) round {
+	l := cl.enqueueLoad(queuePlain)
+	l.function = sdkJob{}.Kind()
+	l.key = cl.newKey()
+	return cl.runBy(t, manyWorkers(queuePlain), l, false, generate)
 }

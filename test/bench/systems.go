@@ -64,7 +64,7 @@ type Job struct {
 // newJob returns a job that is due at this time after the begin of the load.
 func newJob(due time.Duration) Job {
 	empty := len(`{"due":,"pad":""}`) + len(strconv.FormatInt(int64(due), 10))
-	return Job{Due: int64(due), Pad: string(padding[:bodySize-empty])}
+	return Job{Due: int64(due), Pad: paddingText[:bodySize-empty]}
 }
 
 // SystemsOptions configures a comparison of systems.

@@ -236,7 +236,7 @@ func openOverhopConns(t *task, nodes []*procs.Node, n int) []overhopConn {
 // submit enqueues job i. If the load has keys, it repeats the request when the node is
 // temporarily unavailable.
 func (c overhopConn) submit(l *load, i int, due time.Duration, done func(error)) {
-	payload := func(b []byte) []byte { return appendEnqueue(b, l.subject, l.key, i, int64(due)) }
+	payload := func(b []byte) []byte { return appendEnqueue(b, l.subject, l.function, l.key, i, int64(due)) }
 	c.Go(overhop.TEnqueue, payload, func(_ overhop.Raw, err error) {
 		if l.key != "" && overhop.ErrorCode(err) == overhop.CodeUnavailable {
 			l.repeated.Add(1)
@@ -252,12 +252,18 @@ func (c overhopConn) repeat(time.Duration) int { return 0 }
 
 // appendEnqueue appends the payload of the ENQUEUE of job i, with a body of the same
 // size as in the floors.
-func appendEnqueue(b []byte, queue, key string, i int, due int64) []byte {
+func appendEnqueue(b []byte, queue, function, key string, i int, due int64) []byte {
 	fields := 2
-	if key != "" {
-		fields++
+	for _, optional := range []string{function, key} {
+		if optional != "" {
+			fields++
+		}
 	}
-	b = overhop.AppendStr(overhop.AppendMap(b, fields), "job_payload")
+	b = overhop.AppendMap(b, fields)
+	if function != "" {
+		b = overhop.AppendStr(overhop.AppendStr(b, "fn"), function)
+	}
+	b = overhop.AppendStr(b, "job_payload")
 	body := len(b)
 	b = overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(b, 2), "due"), due)
 	b = overhop.AppendStr(b, "pad")
@@ -269,5 +275,8 @@ func appendEnqueue(b []byte, queue, key string, i int, due int64) []byte {
 	return overhop.AppendStr(overhop.AppendStr(b, "q"), queue)
 }
 
-// padding is text to fill the bodies of jobs with.
-var padding = bytes.Repeat([]byte("x"), bodySize)
+// padding and paddingText are text to fill the bodies of jobs with.
+var (
+	padding     = bytes.Repeat([]byte("x"), bodySize)
+	paddingText = string(padding)
+)

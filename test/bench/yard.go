@@ -87,8 +87,10 @@ func (y *yards) rates() []experiment {
 			target: target{floor: "floor.queue.async", ratio: 1.3}, note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
 		{name: "overhop.limit", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.with }),
 			target: target{floor: "overhop.jobs", ratio: 0.95}, note: fmt.Sprintf("measured alternately with it, with a concurrency_limit of %d, the workers' total credits", limitAtCapacity)},
+		{name: "sdk.wire", unit: jobsPerSecond, run: func(t *task) round { return y.overhop().sdkWire(t, y.async) },
+			target: target{floor: "overhop.jobs"}, note: "overhop.jobs with what the Go SDK sends besides: a key and a function"},
 		{name: "sdk.jobs", unit: jobsPerSecond, run: func(t *task) round { return y.overhop().sdk(t, y.async) },
-			target: target{floor: "overhop.jobs", ratio: 0.95}, note: "the same by the Go SDK, with typed params"},
+			target: target{floor: "sdk.wire", ratio: 0.95}, note: "the same by the Go SDK, with typed params"},
 		{name: "yard1.plain", unit: jobsPerSecond, run: y.alone(plain(queuePlain), false, y.async), target: target{floor: "yard3.plain", ratio: 1.3}},
 		{name: "yard1.enqueue", unit: jobsPerSecond, run: y.alone(enqueued(queuePlain), false, y.async), target: target{floor: "yard3.enqueue", ratio: 1.3}},
 
