@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -61,20 +60,6 @@ type marshaler struct {
 	valuePath
 	out      Raw
 	numberAt valuePath // of a number; nil: there is none
-}
-
-// marshalers holds marshalers that are not in use, for their memory.
-var marshalers = sync.Pool{New: func() any { return new(marshaler) }}
-
-// maxKept is the largest value whose memory a marshaler keeps.
-const maxKept = 64 << 10
-
-// release makes m available for another value.
-func (m *marshaler) release() {
-	if cap(m.out) <= maxKept {
-		m.valuePath, m.out, m.numberAt = m.valuePath[:0], m.out[:0], nil
-		marshalers.Put(m)
-	}
 }
 
 // valuePath is the position of the value that is being converted, such as

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // Unmarshal decodes r into the value that v, a non-nil pointer, points to. It
@@ -37,15 +36,6 @@ func Unmarshal(r Raw, v any) error {
 }
 
 type unmarshaler struct{ valuePath }
-
-// unmarshalers holds unmarshalers that are not in use, for their memory.
-var unmarshalers = sync.Pool{New: func() any { return new(unmarshaler) }}
-
-// release makes u available for another value.
-func (u *unmarshaler) release() {
-	u.valuePath = u.valuePath[:0]
-	unmarshalers.Put(u)
-}
 
 func (u *unmarshaler) mismatch(r Raw, v reflect.Value) error {
 	return u.fail("%s does not fit into a %s", r.Kind(), v.Type())

@@ -142,10 +142,11 @@ var plain = map[string]string{
 
 // pure lists the pure packages, which must be replayable: they may not read a
 // clock, use random numbers, or block. The files of a protocol package that handle
-// connections are exempt, and one that remembers what it has computed; they are listed.
+// connections or jobs are exempt, and those that keep what they have computed or allocated; they
+// are listed.
 var pure = map[string][]string{
 	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil,
-	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "structfields.go"},
+	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "jobcontext.go", "runners.go", "structfields.go", "reuse.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
 
