@@ -86,6 +86,9 @@ class NodeConnection:
             if not data:
                 raise EOFError
             self._received += data
+            if int.from_bytes(self._received[:4], "big") > 32 << 20 and len(self._received) >= 4:  # the client speaks TLS, for example
+                self.sock.close()
+                raise EOFError
         size = int.from_bytes(self._received[:4], "big")
         body, self._received = self._received[4:4 + size], self._received[4 + size:]
         return protocol.parse_envelope(body)

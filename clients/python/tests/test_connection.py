@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 
 from .fakenode import PATIENCE, FakeNode, make_certificate
-from yardmaster import Client, ConnectionLost, Worker
+from yardmaster import Client, NewJob, TLSError, Worker
 from yardmaster.protocol import ACK, BEAT, DONE, LSJOB, PING, PONG, STATUS, SUBSCRIBE
 
 
@@ -51,12 +51,54 @@ class TLS(unittest.TestCase):
         self.assertEqual(sorted(received), sorted(sent))
 
     def test_unknown_certificate(self) -> None:
-        with self.assertRaisesRegex(ConnectionLost, "certificate verify failed"):
-            Client(self.node.address, tls=ssl.create_default_context(), timeout=1).ping()
+        self.assert_refused("its certificate is not accepted: self.signed certificate; check the authorities in `tls`", self.node.address,
+                            ssl.create_default_context())
 
-    def test_client_without_tls(self) -> None:
-        with self.assertRaises(ConnectionLost):
-            Client(self.node.address, timeout=1).ping()
+    def test_name_in_certificate(self) -> None:
+        self.assert_refused("not accepted: Hostname mismatch", self.node.address.replace("127.0.0.1", "localhost"),
+                            ssl.create_default_context(cafile=self.cert))
+
+    def assert_refused(self, message: str, address: str, tls: Optional[ssl.SSLContext]) -> None:
+        """Check that clients and workers end at once, though they have time."""
+        client = Client([address], tls=tls, timeout=PATIENCE)
+        self.addCleanup(client.close)
+        worker = Worker(address, tls=tls)
+        worker.job("q")(lambda job: None)
+        calls: List[Callable[[], object]] = [client.ping, lambda: client.enqueue_many([NewJob("q")]), worker.run]
+        for call in calls:
+            begun = time.monotonic()
+            with self.assertRaisesRegex(TLSError, message):
+                call()
+            self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+
+    def test_certificate_of_the_client_is_required(self) -> None:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(self.cert, self.key)
+        server.verify_mode = ssl.CERT_REQUIRED
+        server.load_verify_locations(self.cert)
+        node = FakeNode(server)
+        self.addCleanup(node.close)
+        self.assert_refused("refuses this client: .*CERTIFICATE_REQUIRED; check the client's certificate", node.address,
+                            ssl.create_default_context(cafile=self.cert))
+
+    def test_only_one_side_uses_tls(self) -> None:
+        self.assert_refused("its port requires TLS: give tls=", self.node.address, None)
+        plain = FakeNode()
+        self.addCleanup(plain.close)
+        self.assert_refused("its port does not speak TLS: leave out `tls`", plain.address, ssl.create_default_context())
+
+    def test_one_good_node_is_enough(self) -> None:
+        plain = FakeNode()
+        self.addCleanup(plain.close)
+        client = Client([plain.address, self.node.address], tls=ssl.create_default_context(cafile=self.cert), timeout=PATIENCE)
+        self.addCleanup(client.close)
+        with ThreadPoolExecutor(1) as threads:
+            for _ in range(2):  # the second time, the plain node may be tried first
+                status = threads.submit(client.status)
+                connection = self.node.accept()
+                connection.answer(STATUS, {"here": True})
+                self.assertEqual(status.result(PATIENCE), {"here": True})
+                connection.close()
 
 
 class SilentNode(unittest.TestCase):

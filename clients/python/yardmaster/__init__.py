@@ -33,7 +33,7 @@ from .client import Client
 from .codec import decode, encode
 from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, DuplicateJob, Fail, InvalidPayload, JobFailed, JobNotFound,
                      MessageTooLarge, NotSupported, OverhopError, PayloadError, PermanentError, QueueNotFound, RateLimited, Retry, Snooze,
-                     StopReason, Unauthorized, Unavailable)
+                     StopReason, TLSError, Unauthorized, Unavailable)
 from .handlers import Handler, Middleware
 from .job import Job, JobLogHandler, current_job
 from .jobcalls import Enqueued
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ApiError", "AsyncClient", "CancelledError", "Client", "CodecError", "ConnectionLost", "DuplicateJob", "Enqueued", "Fail", "Handler",
-    "InvalidPayload", "Job", "JobFailed", "JobLogHandler", "JobNotFound", "MessageTooLarge", "Middleware", "NewJob", "NotSupported",
-    "OverhopError", "PayloadError", "PermanentError", "QueueNotFound", "RateLimited", "Retry", "Snooze", "StopReason", "Unauthorized",
+    "InvalidPayload", "Job", "JobCancelled", "JobFailed", "JobLogHandler", "JobNotFound", "JobOptions", "MessageTooLarge", "Middleware", "NewJob", "NotSupported",
+    "OverhopError", "PayloadError", "PermanentError", "QueueNotFound", "RateLimited", "Retry", "Snooze", "StopReason", "TLSError", "Unauthorized",
     "Unavailable", "Worker", "current_job", "decode", "encode", "from_plain", "kind", "schema", "to_plain",
 ]

@@ -60,8 +60,8 @@ class Client:
     """
 
     def __init__(self, nodes: Nodes = None, *, name: Optional[str] = None, tls: Optional[ssl.SSLContext] = None,
-                 token: Optional[str] = None, timeout: float = 30.0) -> None:
-        self._calls: AsyncClient = BlockingCalls(nodes, name=name, tls=tls, token=token, timeout=timeout)
+                 token: Optional[str] = None, timeout: float = 30.0, create_queues: bool = True) -> None:
+        self._calls: AsyncClient = BlockingCalls(nodes, name=name, tls=tls, token=token, timeout=timeout, create_queues=create_queues)
 
     def __enter__(self: Self) -> Self:
         return self

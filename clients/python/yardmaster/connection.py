@@ -15,10 +15,11 @@ import weakref
 from typing import Callable, Dict, FrozenSet, Iterable, Optional, Protocol, Tuple, Union
 
 from .codec import Encoded
-from .errors import CodecError, ConnectionLost, MessageTooLarge, NotSupported, OverhopError
+from .errors import CodecError, ConnectionLost, MessageTooLarge, NotSupported, OverhopError, Unauthorized
 from .nodes import parse_address
 from .protocol import (API, CAPABILITIES, CAPABILITY_API, CAPABILITY_CONTENT, CAPABILITY_JSON, CONTENT, DELIVERY, ERR, HELLO, HI, IDENT,
                        MAX_FRAME, OK, PING, PUSH_RID, REGISTER, Fields, error_of, frame, only_strings, parse_envelope)
+from .tlscheck import tls_error
 from .waits import resolve
 
 # Receives the payload of the answer and None, or a dict without meaning and the error.
@@ -190,7 +191,7 @@ class Connection:
             self._on_connected(self)
             self._serve(self._socket)
             error: Exception = ConnectionLost("connection was closed by this client")
-        except OverhopError as e:
+        except (OverhopError, ConnectionLost) as e:
             error = e
         except Exception as e:  # any other error ends this connection, too
             error = e if isinstance(e, ConnectionLost) else ConnectionLost(f"{self.node}: {e or type(e).__name__}")
@@ -215,12 +216,12 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNACKNOWLEDGED_TIMEOUT * 1000))
-            if self._settings.tls is not None:
-                try:
+            try:
+                if self._settings.tls is not None:
                     sock = self._settings.tls.wrap_socket(sock, server_hostname=host)
-                except ssl.SSLError as e:
-                    raise ConnectionLost(f"{self.node}: the TLS handshake failed: {e}") from e
-            hi = self._handshake(sock, HELLO, self._settings.hello, HI)
+                hi = self._handshake(sock, HELLO, self._settings.hello, HI)
+            except (OSError, CodecError) as e:
+                raise tls_error(self.node, self._settings.tls, e) or e
             if DELIVERY not in (hi.get("ext") or ()):
                 raise NotSupported("NOT_IMPLEMENTED", f"{self.node} does not support {DELIVERY}")
             self.node_name = str(hi.get("node") or "")
@@ -242,15 +243,19 @@ class Connection:
         while True:
             for received, _, answer in self._whole_frames():
                 if received == ERR:
-                    raise error_of(answer)
+                    raise self._explain(error_of(answer))
                 if received == expected:
                     return answer
                 if received != IDENT:
                     raise ConnectionLost(f"{self.node} answered t={received} to t={message_type}")
-            data = sock.recv(_CHUNK_SIZE)
-            if not data and message_type == HELLO and self._settings.tls is None:
-                raise ConnectionLost(f"{self.node} closed the connection without an answer: does it need TLS?")
-            self._append_received(data)
+            self._append_received(sock.recv(_CHUNK_SIZE))
+
+    def _explain(self, error: OverhopError) -> OverhopError:
+        """Return the refusal of a handshake; that of the token says what to check."""
+        if not isinstance(error, Unauthorized):
+            return error
+        given = "refuses the token of this client" if "token" in self._settings.hello else "requires a token, and this client has none"
+        return Unauthorized(error.code, f"{self.node} {given}: check `token`, which is server.token of the nodes", error.details)
 
     def _append_received(self, data: bytes) -> None:
         if not data:

@@ -12,7 +12,7 @@ from .activejob import ActiveJob
 from .calls import CallLoop
 from .codec import Encoded, encode
 from .connection import Connection, Settings
-from .errors import CancelledError, CodecError, ConnectionLost, MessageTooLarge, OverhopError, Unavailable
+from .errors import CancelledError, CodecError, ConnectionLost, MessageTooLarge, OverhopError, TLSError
 from .executor import Executor
 from .handlers import Outcome, Registered, fail_message, outcome_without_handler
 from .job import Job
@@ -101,7 +101,7 @@ class Dispatcher:
             return
         if self._connection is not None:
             self._draining.add(self._connection)
-        self._connection, self._connecting = connection, None
+        self._connection, self._connecting, self._nodes.reached = connection, None, True
         self._connected_at = time.monotonic()
         self.subscriptions.reset(connection)
         for job in list(self._jobs.values()):
@@ -124,7 +124,7 @@ class Dispatcher:
         self._draining.discard(connection)
         if self.stopped:
             return
-        if isinstance(error, OverhopError) and error.code in PERMANENT:
+        if isinstance(error, OverhopError) and error.code in PERMANENT or isinstance(error, TLSError) and self._nodes.all_refuse(error.node):
             raise error
         if connection is self._connecting:
             log.warning("cannot connect to node %s: %s", connection.node, error)

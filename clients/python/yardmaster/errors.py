@@ -112,6 +112,19 @@ class ConnectionLost(OSError):
     """The connection was lost. The node may or may not have executed pending requests."""
 
 
+class TLSError(ConnectionLost):
+    """TLS with a node fails, and would again: the message says what to check.
+
+    The node's certificate is not accepted, or the client's, or only one side uses
+    TLS. A client or worker raises it if it has reached no node so far and each has
+    failed so; later it goes on trying, as certificates are replaced one by one.
+    """
+
+    def __init__(self, node: str, message: str) -> None:
+        super().__init__(f"{node}: {message}")
+        self.node = node
+
+
 class CodecError(ValueError):
     """A value that Overhop cannot carry, or bytes that do not encode a value."""
 

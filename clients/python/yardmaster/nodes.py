@@ -50,6 +50,8 @@ class NodeRotation:
         self._rotation = random.sample(addresses, len(addresses))
         self.preferred: List[str] = []  # returned first; a draining node names them
         self.avoided: Optional[str] = None  # skipped once; the draining node itself
+        self.reached = False  # a node was
+        self._refusing: Set[str] = set()  # with which TLS has failed
 
     def next(self) -> str:
         """Return the address of the next node."""
@@ -60,6 +62,11 @@ class NodeRotation:
             self._rotation.append(self._rotation.pop(0))
             self.avoided = None
         return self._rotation[0]
+
+    def all_refuse(self, node: str) -> bool:
+        """Take note that TLS with a node has failed; report whether it has with every one, and none was reached before."""
+        self._refusing.add(node)
+        return not self.reached and self._refusing.issuperset(self._rotation)
 
 
 def backoff(attempt: int) -> float:

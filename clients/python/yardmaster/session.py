@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from .connection import Connection, Settings, fork_aware
-from .errors import ApiError, ConnectionLost, JobNotFound, MessageTooLarge, OverhopError, RateLimited, Unavailable
+from .errors import ApiError, ConnectionLost, JobNotFound, MessageTooLarge, OverhopError, RateLimited, TLSError, Unavailable
 from .nodes import NodeRotation, Nodes, backoff, retry_delay
 from .pipeline import Pipeline
 from .protocol import AWAIT, DRAIN, JOBEND, PING, Fields, milliseconds, only_strings, parse_time
@@ -90,7 +90,7 @@ class Session:
             except ConnectionLost as e:
                 last_error, pause = e, backoff(attempts)
                 losses += 1
-                if self._closed:
+                if self._is_final(e):
                     raise
                 if losses >= _MAX_LOSSES and _is_large(payload):
                     raise MessageTooLarge(f"{e}; no node accepts this message, it may be too large for them") from e
@@ -102,6 +102,11 @@ class Session:
             await self._waits.sleep(min(pause, max(0.0, deadline - time.monotonic())))
 
     async def _answer(self, connection: Connection, future: concurrent.futures.Future[Fields], timeout: float) -> Fields:
+    def _is_final(self, error: Exception) -> bool:
+        """Report whether another connection would be of no use after an error."""
+        with self._lock:
+            return self._closed or isinstance(error, TLSError) and self._nodes.all_refuse(error.node)
+
         try:
             return await self._waits.wait(future, timeout)
         except TimeoutError:
@@ -123,7 +128,7 @@ class Session:
             try:
                 connection = await self._ready_connection(deadline - time.monotonic())
             except (ConnectionLost, TimeoutError, Unavailable) as e:
-                if self._closed:
+                if self._is_final(e):
                     raise
                 last_error = e
             else:
@@ -177,6 +182,9 @@ class Session:
         return connection
 
     def _on_disconnected(self, connection: Connection, error: Exception) -> None:
+    def _on_connected(self, connection: Connection) -> None:
+        self._nodes.reached = True
+
         """Have the next request connect again. Called in the connection's thread."""
         with self._lock:
             if self._connection is connection:

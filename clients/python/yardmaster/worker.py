@@ -44,7 +44,8 @@ class Worker:
                  token: Optional[str] = None, concurrency: int = 1, create_queues: bool = False, grace: float = 10.0) -> None:
         self._concurrency = concurrency
         self._loop = CallLoop()
-        self._dispatcher = Dispatcher(self._loop, NodeRotation(nodes), Settings(name, tls, token), create_queues=create_queues, grace=grace)
+        self._dispatcher = Dispatcher(self._loop, NodeRotation(nodes), Settings(name, tls, token), create_queues=create_queues,
+                                      grace=checks.seconds("grace", grace), fail_unknown=fail_unknown)
         self._started = False
 
     def job(self, name: Union[str, type], *, queue: Optional[str] = None, fn: Optional[str] = None,
