@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Dict, List, Tuple
 
 from .fakenode import PATIENCE, FakeNode, NodeConnection
-from yardmaster import Client, CodecError, ConnectionLost, JobFailed, MessageTooLarge, OverhopError, encode
-from yardmaster.protocol import (AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB,
+from yardmaster import Client, CodecError, ConnectionLost, JobCancelled, JobFailed, MessageTooLarge, NewJob, OverhopError, encode
+from yardmaster.protocol import (ADDQUEUE, AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB,
                                  SETQUEUE, STATUS)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
@@ -188,6 +188,20 @@ class Jobs(ClientCase):
         with self.assertRaisesRegex(JobFailed, "was removed before it ended") as failed:
             future.result(PATIENCE)
         self.assertEqual(failed.exception.error["type"], "removed")
+    def test_reason_of_a_cancellation(self) -> None:
+        cases: List[Tuple[Dict[str, Any], Any]] = [
+            ({"message": "job must stop", "reason": "customer left"}, "customer left"), ({"message": "customer left"}, "customer left"),
+            ({"message": ""}, None),
+        ]
+        connection: Any = None
+        for error, reason in cases:
+            future = self.submit(self.client.result, JID, timeout=PATIENCE)
+            connection = connection or self.node.accept()
+            connection.answer(AWAIT, {"jid": JID, "status": "failed", "result": None, "error": {"type": "cancelled", **error}})
+            with self.assertRaisesRegex(JobCancelled, f"was cancelled: {reason or 'no reason given'}") as failed:
+                future.result(PATIENCE)
+            self.assertEqual(failed.exception.reason, reason)
+
 
     def test_clear_queue_with_empty_statuses(self) -> None:
         unconnected = Client("127.0.0.1:1", timeout=0.1)

@@ -65,7 +65,7 @@ class Coroutines(WorkerCase):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                seen.append((job.stop_reason, job.cancel_reason))
+                seen.append((job.stop_reason, job.cancel_reason, job.cancel_message))
                 raise
         self.start(handler)
         connection = self.accept_subscriber()
@@ -73,9 +73,11 @@ class Coroutines(WorkerCase):
                                 (3, "LEASE_EXPIRED", StopReason.LEASE_LOST), (4, "SHUTDOWN", StopReason.SHUTDOWN)):
             token = connection.push_quest(SID, n, beat_ms=60_000)
             jid = connection.answer(ACK)["jid"]
-            connection.push(RECALL, {"jid": jid, "tok": token, "reason": code, "grace_ms": 2000})
-            self.assertEqual(connection.answer(FAIL)["error"], {"message": f"job {jid} must stop: {code}", "type": "cancelled"})
-            self.assertEqual(seen.pop(), (reason, code))
+            message = {"msg": "customer left"} if code == "CANCELLED" else {}
+            connection.push(RECALL, {"jid": jid, "tok": token, "reason": code, "grace_ms": 2000, **message})
+            why = message.get("msg")
+            self.assertEqual(connection.answer(FAIL)["error"], {"message": f"job {jid} must stop: {why or code}", "type": "cancelled"})
+            self.assertEqual(seen.pop(), (reason, code, why))
 
     def test_recall_before_the_task_begins(self) -> None:
         ran: List[int] = []

@@ -31,7 +31,7 @@ block (see ``waits``); ``worker`` has the public side of a worker, ``dispatcher`
 from .aio import AsyncClient
 from .client import Client
 from .codec import decode, encode
-from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, DuplicateJob, Fail, InvalidPayload, JobFailed, JobNotFound,
+from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, DuplicateJob, Fail, InvalidPayload, JobCancelled, JobFailed, JobNotFound,
                      MessageTooLarge, NotSupported, OverhopError, PayloadError, PermanentError, QueueNotFound, RateLimited, Retry, Snooze,
                      StopReason, TLSError, Unauthorized, Unavailable)
 from .handlers import Handler, Middleware

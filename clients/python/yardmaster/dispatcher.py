@@ -182,7 +182,7 @@ class Dispatcher:
         elif message_type == RECALL:
             job = self._jobs.get(payload.get("tok", b""))
             if job is not None and job.connection is connection:  # not from a node that the job has left
-                job.job._cancel(str(payload.get("reason")))
+                job.job._cancel(str(payload.get("reason")), payload.get("msg"))
         elif message_type == CREDITS:
             self.subscriptions.on_credits(connection, payload)
         elif message_type == DRAIN and connection is self._connection and not self._stopping:
@@ -426,24 +426,6 @@ class Dispatcher:
         job = self._jobs.get(token)
         if self._connection is not None and job is not None and job.outcome is None:
             self._connection.send(LOG, lines)
-
-    def read_large(self, job: Job[Any]) -> None:
-        """Read the payload of a job, which does not fit into a frame. Called where its handler is to run."""
-        waits = BlockingWaits()
-
-        async def call(request: Fields) -> Fields:
-            while True:
-                job.check()
-                connection, pause = self._connection, 0.1
-                try:
-                    if connection is not None:
-                        return await waits.wait(connection.call(CONTENT, request), _CONTENT_TIMEOUT)
-                except ConnectionLost:
-                    pass  # the loop connects to another node
-                except Unavailable as e:
-                    pause = retry_delay(e)
-                job.cancelled.wait(pause)
-        job.payload = run_blocking(read_content(call, job.id, "payload"))
 
     # -- stopping
 

@@ -157,9 +157,21 @@ class JobFailed(Exception):
         error = dict(error or {})
         if error.get("type") == "removed":
             super().__init__(f"job {jid} was removed before it ended")
+        elif error.get("type") == "cancelled":
+            reason = error.get("reason") or error.get("message")
+            super().__init__(f"job {jid} was cancelled: {reason or 'no reason given'}")
         else:
             super().__init__(f"job {jid} failed after {attempts} attempts: {error.get('message', 'no reason given')}")
         self.jid, self.error, self.attempts = jid, error, attempts
+
+
+class JobCancelled(JobFailed):
+    """The awaited job was cancelled."""
+
+    @property
+    def reason(self) -> Optional[str]:
+        """What was given to cancel() as the reason, or else what its handler reported; None if that is nothing."""
+        return self.error.get("reason") or self.error.get("message") or None
 
 
 class StopReason(str, enum.Enum):

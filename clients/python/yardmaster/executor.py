@@ -7,7 +7,7 @@ import queue
 import threading
 from typing import Any, Callable, List, Optional, Set, Tuple
 
-from .errors import CancelledError, PayloadError
+from .errors import PayloadError
 from .handlers import (Middleware, Outcome, Registered, outcome_of, outcome_of_exception, outcome_of_payload, outcome_of_result,
                        read_payload)
 from .job import Job, current_job
@@ -144,7 +144,7 @@ class Executor:
     def _async_exception(self, job: Job[Any], error: BaseException) -> Outcome:
         """Return the outcome of an exception; a task that was cancelled because the job must stop has raised CancelledError."""
         if isinstance(error, asyncio.CancelledError) and job.cancelled.is_set():
-            error = CancelledError(f"job {job.id} must stop: {job.cancel_reason}", job.stop_reason)
+            error = job._cancelled_error()
         return outcome_of(job, lambda: outcome_of_exception(job, error))
 
 

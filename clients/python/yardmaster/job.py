@@ -61,11 +61,13 @@ class Job(Generic[P]):
         #: End of the time allowed for this attempt, by the node's clock; None: no limit.
         self.deadline: Optional[datetime] = parse_optional_time(quest.get("deadline"))
         self.redelivered: bool = bool(quest.get("redelivered"))
-        #: Set once the job must stop; ``stop_reason`` is then the reason, and
-        #: ``cancel_reason`` its code in the protocol.
+        #: Set once the job must stop; ``stop_reason`` is then the reason,
+        #: ``cancel_reason`` its code in the protocol, and ``cancel_message`` what
+        #: was given to cancel() as the reason, if anything.
         self.cancelled = threading.Event()
         self.stop_reason: Optional[StopReason] = None
         self.cancel_reason: Optional[str] = None
+        self.cancel_message: Optional[str] = None
         self._time_left = _time_left(quest, self.deadline)  # seconds when it was received
         self._on_cancel: Optional[Callable[[], object]] = None  # interrupts the handler
         self._error: Optional[BaseException] = None  # what the handler has raised; written before the worker reads it
@@ -107,7 +109,7 @@ class Job(Generic[P]):
     def check(self) -> None:
         """Raise CancelledError if the job must stop."""
         if self.cancelled.is_set():
-            raise CancelledError(f"job {self.id} must stop: {self.cancel_reason}", self.stop_reason)
+            raise self._cancelled_error()
 
     def seconds_left(self) -> Optional[float]:
         """Return the seconds that this attempt may still take, at least 0; None means no limit.
@@ -121,10 +123,14 @@ class Job(Generic[P]):
         """Encode a payload about this job in the caller's thread, so that errors are raised there."""
         return Encoded(encode({**without_none(fields), "jid": self.id, "tok": self._token}, MAX_DEPTH - 1))
 
-    def _cancel(self, code: str) -> None:
+    def _cancelled_error(self) -> CancelledError:
+        why = self.cancel_message or f"{self.cancel_reason}"
+        return CancelledError(f"job {self.id} must stop: {why}", self.stop_reason)
+
+    def _cancel(self, code: str, message: Optional[str] = None) -> None:
         """Have the job stop, for the first reason only."""
         if not self.cancelled.is_set():
-            self.cancel_reason, self.stop_reason = code, StopReason.of(code)
+            self.cancel_reason, self.stop_reason, self.cancel_message = code, StopReason.of(code), message
             self.cancelled.set()
             if self._on_cancel is not None:
                 self._on_cancel()

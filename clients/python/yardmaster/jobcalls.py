@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, AsyncIterator, Dict, Iterable, List, NamedTuple, Optional, Type, TypeVar, cast, overload
 
-from .errors import JobFailed, JobNotFound, refusal
-from .newjob import NewJob
-from .protocol import (CANCEL, CONTENT, ENQUEUE, JOB, LSJOB, RETRYJOB, RMJOB, SETJOB, Duration, Fields, Moment, format_time,
-                       optional_milliseconds, read_content, read_record, seconds_of, without_none)
+from . import checks
+from .errors import JobCancelled, JobFailed, JobNotFound, OverhopError, QueueNotFound, refusal
+from .newjob import JobOptions, NewJob
+from .protocol import (ADDQUEUE, CANCEL, CONTENT, ENQUEUE, JOB, LSJOB, RETRYJOB, RMJOB, SETJOB, Duration, Fields, Moment, format_time,
+                       read_content, read_record, without_none)
 from .records import JobRecord
 from .session import Session
 from .typed import from_plain
@@ -127,7 +128,8 @@ class JobCalls(Session):
 
         With ``returns`` the result is decoded as that type, such as a dataclass,
         and PayloadError is raised if it is none. Raises JobFailed if the job
-        failed or was removed, OverhopError CONTENT_GONE if its result is no longer
+        failed or was removed, its subclass JobCancelled if it was cancelled,
+        OverhopError CONTENT_GONE if its result is no longer
         stored, and TimeoutError if it has not ended within ``timeout`` seconds;
         None waits without limit. Raises JobNotFound if the job is still unknown
         after some seconds: a job accepted just now may be unknown to other nodes
@@ -141,7 +143,7 @@ class JobCalls(Session):
             return from_plain(returns, await self._content(jid, "result") if "result" in omitted else end.get("result"))
         attempts = end["attempts"] if "attempts" in end else end.get("runtime", {}).get("attempts_so_far", 0)
         error = {"message": "its error is too large for the node's frames"} if "error" in omitted else end.get("error")
-        raise JobFailed(jid, error, attempts)
+        raise (JobCancelled if (error or {}).get("type") == "cancelled" else JobFailed)(jid, error, attempts)
 
     async def payload(self, jid: str) -> Any:
         """Return a job's payload, whatever its size.
