@@ -189,7 +189,22 @@ class Outcomes(WorkerCase):
         connection.answer(ACK)
         self.assertEqual(connection.answer(DONE)["result"], "resized")
         with self.assertLogs("yardmaster", "WARNING") as logged:
-            connection.push_quest(SID, 2, fn="other")
+            for n, (fn, attempt, delay) in enumerate([("other", 1, 10_000), ("other", 3, 40_000), (None, 20, 300_000)], 2):
+                connection.push_quest(SID, n, fn=fn, attempt=attempt)
+                connection.answer(ACK)
+                p = connection.answer(FAIL)
+                self.assertEqual((p["error"]["type"], p["retry"], p["retry_after_ms"]), ("no_handler", True, delay))
+        self.assertEqual(len(logged.output), 2)  # one of each function
+        self.assertRegex(logged.output[0], "job of queue 'q' names the function 'other', for which this worker has no handler; it has 'resize': .*"
+                         "tried again later")
+        self.assertRegex(p["error"]["message"], "names no function")
+
+    def test_function_without_handler_may_fail_for_good(self) -> None:
+        worker = self.start(lambda job: "any", fail_unknown=True)
+        del worker._subscriptions["q"].handlers[None]
+        connection = self.accept_subscriber()
+        with self.assertLogs("yardmaster", "WARNING"):
+            connection.push_quest(SID, fn="other")
             connection.answer(ACK)
             p = connection.answer(FAIL)
         self.assertRegex(logged.output[0], "names the function 'other', for which this worker has no handler")

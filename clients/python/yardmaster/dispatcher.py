@@ -14,19 +14,18 @@ from .codec import Encoded, encode
 from .connection import Connection, Settings
 from .errors import CancelledError, CodecError, ConnectionLost, MessageTooLarge, OverhopError, TLSError
 from .executor import Executor
-from .handlers import Outcome, Registered, fail_message, outcome_without_handler
+from .handlers import Outcome, Registered, UnknownFunctions, fail_message
 from .job import Job
+from .largepayload import read_large
 from .nodes import NodeRotation, backoff, retry_delay
-from .protocol import (ACK, BEAT, BYE, CAPABILITY_SNOOZE, CONTENT, CREDITS, DRAIN, GOODBYE, LOG, NACK, PROGRESS, QUEST, RECALL, Fields,
-                       only_strings, read_content)
+from .protocol import (ACK, BEAT, BYE, CAPABILITY_SNOOZE, CREDITS, DRAIN, GOODBYE, LOG, NACK, PROGRESS, QUEST, RECALL, Fields,
+                       only_strings)
 from .subscriptions import PERMANENT, Subscriptions
-from .waits import BlockingWaits, run_blocking
 
 log = logging.getLogger("yardmaster")
 
 _CANCEL_TIMEOUT = 2.0   # seconds that handlers have after they are cancelled at the end of the grace
 _GOODBYE_TIMEOUT = 3.0  # seconds that a node has to answer the last GOODBYE, after the outcomes before it
-_CONTENT_TIMEOUT = 65.0  # seconds that a node has to answer a CONTENT
 _MAX_BEAT_JOBS = 256    # jobs in one BEAT
 _MOVE_TIME = 1.0        # seconds for which a job with an ended lease may move to another node
 _LEASE_RETRY_DELAY = 0.3  # seconds before an ACK or BEAT that was answered UNAVAILABLE is repeated
@@ -37,15 +36,16 @@ class Dispatcher:
     """Connects a worker's handlers to one of several nodes.
 
     The thread of ``loop`` owns the state and makes all calls; other threads post
-    them to the loop. Only ``node``, ``report_progress``, ``report_log`` and
-    ``read_large`` are called by handlers.
+    them to the loop. Handlers call only ``node``, ``report_progress`` and ``report_log``.
     """
 
-    def __init__(self, loop: CallLoop, nodes: NodeRotation, settings: Settings, *, create_queues: bool, grace: float) -> None:
+    def __init__(self, loop: CallLoop, nodes: NodeRotation, settings: Settings, *, create_queues: bool, grace: float,
+                 fail_unknown: bool) -> None:
         self._loop, self._nodes, self._settings = loop, nodes, settings
-        self._grace = grace
+        self._grace, self._unknown = grace, UnknownFunctions(fail_unknown)
         self.subscriptions = Subscriptions(loop, create_queues, lambda connection: self._switch_node(connection, []))
-        self.executor = Executor(lambda *ended: loop.post(self._on_handler_returned, *ended), self.read_large)
+        self.executor = Executor(lambda *ended: loop.post(self._on_handler_returned, *ended),
+                                 lambda job: read_large(job, lambda: self._connection))
         self.stopped = False         # the worker is to return
         self._stopping = False       # begin_stop() was called: take no more jobs
         self._goodbye_sent = False   # the last GOODBYE was sent
@@ -218,7 +218,7 @@ class Dispatcher:
         self._send_ack(connection, job)
         handler = subscription.handler_of(job.job.fn)
         if handler is None:
-            self._on_handler_returned(job.job, None, outcome_without_handler(job.job))
+            self._on_handler_returned(job.job, None, self._unknown.outcome(job.job, subscription.handlers))
         else:
             self.executor.start(job.job, handler)
 

@@ -22,6 +22,7 @@ Middleware = Callable[[Job[Any], Callable[[Job[Any]], Any]], Any]
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 Outcome = Tuple[int, Fields]  # DONE or FAIL, and its payload
 
+_UNKNOWN_DELAY, _MAX_UNKNOWN_DELAY = 10.0, 300.0  # seconds before another attempt without a handler: the first, and the longest
 _MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
 
 
@@ -119,11 +120,29 @@ def outcome_of_payload(job: Job[Any], handler: Registered, error: PayloadError) 
                         {"path": error.path}, final=True)
 
 
-def outcome_without_handler(job: Job[Any]) -> Outcome:
-    """Return the final FAIL for a job that names a function without a handler."""
-    log.warning("job %s fails without another attempt: it names the function %r, for which this worker has no handler; "
-                "add one to every worker of queue %r, or use a separate queue for the function", job.id, job.fn, job.queue)
-    return fail_message(f"no handler for function {job.fn!r} of queue {job.queue!r}", "handler_not_found", final=True)
+class UnknownFunctions:
+    """Decides what happens to jobs that name a function without a handler."""
+
+    def __init__(self, fail: bool) -> None:
+        self._fail = fail
+        self._logged: Set[Tuple[str, Optional[str]]] = set()  # queues and functions
+
+    def outcome(self, job: Job[Any], handlers: Iterable[Optional[str]]) -> Outcome:
+        """Return the FAIL for a job: a final one, or one with a delay that grows, as a worker of a newer release may have the function.
+
+        ``handlers`` are the functions of its queue. The first job of each
+        function is logged.
+        """
+        wanted = "names no function" if job.fn is None else f"names the function {job.fn!r}"
+        message = f"job of queue {job.queue!r} {wanted}, for which this worker has no handler; it has {', '.join(map(repr, handlers))}"
+        if (job.queue, job.fn) not in self._logged:
+            self._logged.add((job.queue, job.fn))
+            log.warning("%s: add one to every worker of the queue, or use a separate queue for the function; such jobs %s (job %s)", message,
+                        "fail without another attempt" if self._fail else "are tried again later", job.id)
+        if self._fail:
+            return fail_message(message, "handler_not_found", final=True)
+        delay = min(_UNKNOWN_DELAY * 2.0 ** min(job.attempt - 1, 10), _MAX_UNKNOWN_DELAY)
+        return fail_message(message, "no_handler", after=delay)  # the yard takes handler_not_found as final
 
 
 def outcome_of(job: Job[Any], end: Callable[[], Outcome]) -> Outcome:

@@ -37,12 +37,15 @@ class Worker:
     event loop. With ``create_queues`` missing queues are created; without it,
     run() raises QueueNotFound for them. ``grace`` is how many seconds running
     jobs have once the worker is asked to stop. Then they are cancelled, and jobs
-    that have not ended two seconds later are given back to the yard.
+    that have not ended two seconds later are given back to the yard. A job that
+    names a function without a handler is tried again later, so that one of a newer
+    release waits for its worker; with ``fail_unknown`` it fails for good.
     """
 
     def __init__(self, nodes: Nodes = None, *, name: Optional[str] = None, tls: Optional[ssl.SSLContext] = None,
-                 token: Optional[str] = None, concurrency: int = 1, create_queues: bool = False, grace: float = 10.0) -> None:
-        self._concurrency = concurrency
+                 token: Optional[str] = None, concurrency: int = 1, create_queues: bool = True, grace: float = 10.0,
+                 fail_unknown: bool = False) -> None:
+        self._concurrency = _concurrency(concurrency)
         self._loop = CallLoop()
         self._dispatcher = Dispatcher(self._loop, NodeRotation(nodes), Settings(name, tls, token), create_queues=create_queues,
                                       grace=checks.seconds("grace", grace), fail_unknown=fail_unknown)
@@ -57,8 +60,10 @@ class Worker:
         and ``job("mail")`` all of a queue that have no handler of their own.
         ``job("mail", fn="send_mail")`` is the same as the first.
 
-        This is not a filter: a worker receives any job of its queues, and a job
-        that names a function without a handler fails without another attempt.
+        This is not a filter: a worker receives any job of its queues. A job that
+        names a function without a handler fails this attempt, and the next follows
+        after 10 seconds, then 20, 40 and so on, until it has none left; see also
+        ``fail_unknown``.
 
         A handler takes the job. If its parameter is annotated as ``Job[T]``, the
         payload is decoded as T, and a payload that is no T fails the job. The
