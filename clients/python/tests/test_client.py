@@ -62,21 +62,96 @@ class Jobs(ClientCase):
         self.assertEqual(p, {"q": "q", "job_payload": None, "debounce_key": "d", "debounce_ms": 2000})
         future.result(PATIENCE)
 
+    def test_limits_tags_meta_and_expiry(self) -> None:
+        future = self.submit(self.client.enqueue, "q", key="k", limit_key="acme", limits={"stripe": "", "smtp": "eu"}, tags=("red", "blue"),
+                             meta={"order": "7"}, expires_in=timedelta(minutes=1))
+        p = self.node.accept().answer(ENQUEUE, {"jid": JID})
+        self.assertEqual(p, {
+            "q": "q", "job_payload": None, "key": "k", "limit_key": "acme", "limits": {"stripe": "", "smtp": "eu"}, "tags": ["red", "blue"],
+            "meta": {"order": "7"}, "expires_in_ms": 60_000,
+        })
+        future.result(PATIENCE)
+
+    def test_call_takes_the_options_of_enqueue(self) -> None:
+        future = self.submit(self.client.call, "q", 1, "f", priority=9, timeout=60, unique_key="u", tags=["a"], key="k", wait=PATIENCE)
+        connection = self.node.accept()
+        self.assertEqual(connection.answer(ENQUEUE, {"jid": JID}), {
+            "q": "q", "job_payload": 1, "fn": "f", "priority": 9, "timeout_ms": 60_000, "unique_key": "u", "tags": ["a"], "key": "k"})
+        self.assertLessEqual(connection.answer(AWAIT, {"status": "completed", "result": 7})["timeout_ms"], PATIENCE * 1000)
+        self.assertEqual(future.result(PATIENCE), 7)
+        with self.assertRaisesRegex(ValueError, "options in the NewJob"):
+            self.client.call(NewJob("q"), priority=1)
+
+    def test_missing_queue_is_created(self) -> None:
+        future = self.submit(self.client.enqueue, "new", 1)
+        connection = self.node.accept()
+        rid, first = connection.expect(ENQUEUE)
+        connection.refuse(rid, "QUEUE_NOT_FOUND")
+        rid, p = connection.expect(ADDQUEUE)
+        self.assertEqual(p, {"name": "new"})
+        connection.refuse(rid, "DUPLICATE_QUEUE")  # another client was faster
+        self.assertEqual(connection.answer(ENQUEUE, {"jid": JID}), first)
+        self.assertEqual(future.result(PATIENCE), JID)
+        future = self.submit(self.client.enqueue, "new", 1)
+        rid, _ = connection.expect(ENQUEUE)
+        connection.refuse(rid, "QUEUE_NOT_FOUND")
+        rid, _ = connection.expect(ADDQUEUE)
+        connection.refuse(rid, "INVALID_QUEUE_NAME")
+        with self.assertRaisesRegex(OverhopError, "INVALID_QUEUE_NAME"):
+            future.result(PATIENCE)
+
+    def test_missing_queues_of_many_jobs_are_created(self) -> None:
+        future = self.submit(self.client.enqueue_many, [NewJob(name, n) for n, name in enumerate(["old", "b", "a", "b", "bad"])])
+        connection = self.node.accept()
+        for rid, p in [connection.expect(ENQUEUE) for _ in range(5)]:
+            if p["q"] == "old":
+                connection.send_ok(rid, {"jid": "old"})
+            else:
+                connection.refuse(rid, "QUEUE_NOT_FOUND")
+        self.assertEqual([connection.answer(ADDQUEUE)["name"] for _ in range(2)], ["a", "b"])
+        rid, _ = connection.expect(ADDQUEUE)
+        connection.refuse(rid, "SYSTEM_QUEUE_FORBIDDEN")
+        for _ in range(3):
+            rid, p = connection.expect(ENQUEUE)
+            connection.send_ok(rid, {"jid": f"{p['q']}{p['job_payload']}"})
+        answers = future.result(PATIENCE)
+        self.assertEqual([answer.jid for answer in answers], ["old", "b1", "a2", "b3", None])
+        self.assertRegex(str(answers[4].error), "SYSTEM_QUEUE_FORBIDDEN")
+
     def test_invalid_options(self) -> None:
         cases: List[Tuple[str, Dict[str, Any]]] = [
-            ("key is empty", {"key": ""}),
-            ("go together", {"rate_limit_key": "r"}), ("go together", {"debounce": 1}),
-            ("more than 0", {"debounce_key": "d", "debounce": 0}),
-            ("0 seconds or more", {"delay": -1}), ("0 seconds or more", {"delay": timedelta(seconds=-0.5)}),
+            ("key is '': leave it out", {"key": ""}), ("key has 129 bytes, must have 1 to 128", {"key": "x" * 129}),
+            ("unique_key is ' '", {"unique_key": " "}), ("go together", {"rate_limit_key": "r"}), ("go together", {"debounce": 1}),
+            ("unique_ttl and unique_until need unique_key", {"unique_ttl": 1}), ("'start' or 'end'", {"unique_key": "u", "unique_until": "x"}),
+            ("unique_ttl or unique_until, not both", {"unique_key": "u", "unique_until": "end", "unique_ttl": 1}),
+            ("debounce is 0, must be 0.001 to 315360000 seconds", {"debounce_key": "d", "debounce": 0}),
+            ("delay is -1, must be 0 to", {"delay": -1}), ("must be 0 to", {"delay": timedelta(seconds=-0.5)}),
+            ("delay is nan", {"delay": math.nan}), ("delay is 1000000000000", {"delay": 1e12}), ("delay is '5'", {"delay": "5"}),
+            ("priority is 10, must be an int from 0 to 9", {"priority": 10}), ("priority is True", {"priority": True}),
+            ("max_attempts is 0, must be an int from 1", {"max_attempts": 0}), ("max_attempts is 1.5", {"max_attempts": 1.5}),
+            ("timeout is 0, must be 0.001", {"timeout": 0}), ("retry_interval is 0", {"retry_interval": 0}),
+            ("expires_in is -1", {"expires_in": -1}), ("fn has 257 bytes", {"fn": "f" * 257}),
+            ("limit_key has 129 bytes", {"limit_key": "x" * 129}), ("no control characters", {"limit_key": "a\n"}),
+            ("name 'a b'", {"limits": {"a b": ""}}), ("at most 8 texts", {"limits": {f"l{n}": "" for n in range(9)}}),
+            ("at most 20 texts", {"tags": "red"}), ("tags.1. has 0 bytes", {"tags": ["a", ""]}), ("at most 20", {"tags": ["a"] * 21}),
+            ("a name in meta has 65 bytes", {"meta": {"n" * 65: ""}}), ("meta.'a'. has 513 bytes", {"meta": {"a": "x" * 513}}),
+            ("meta.'a'. is 1, must be a str", {"meta": {"a": 1}}), ("trace.'a'. is None", {"trace": {"a": None}}),
             ("does not go with", {"debounce_key": "d", "debounce": 1, "delay": 1}),
             ("does not go with", {"debounce_key": "d", "debounce": 1, "rate_limit_key": "r", "rate_limit": 1}),
         ]
         for wrong, options in cases:
             with self.subTest(options), self.assertRaisesRegex(ValueError, wrong):
                 self.client.enqueue("q", **options)
+        for name in ("", "a b", "-a", "_system", "x" * 129):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, "queue name '.*' must have 1 to 128 letters"):
+                self.client.enqueue(name)
+        with self.assertRaisesRegex(TypeError, "a job has no option 'prio'; it has queue, at, delay"):
+            self.client.enqueue("q", **{"prio": 1})  # type: ignore[arg-type]
 
     def test_enqueue_refused(self) -> None:
-        future = self.submit(self.client.enqueue, "nope")
+        client = Client(self.node.address, create_queues=False)
+        self.addCleanup(client.close)
+        future = self.submit(client.enqueue, "nope")
         connection = self.node.accept()
         rid, _ = connection.expect(ENQUEUE)
         connection.refuse(rid, "QUEUE_NOT_FOUND")
@@ -112,6 +187,20 @@ class Jobs(ClientCase):
         with self.assertRaises(JobFailed) as failed:
             future.result(PATIENCE)
         self.assertEqual(failed.exception.error, {"message": "no", "code": "E1", "details": {"after": 1.5}})
+
+    def test_reason_of_a_cancellation(self) -> None:
+        cases: List[Tuple[Dict[str, Any], Any]] = [
+            ({"message": "job must stop", "reason": "customer left"}, "customer left"), ({"message": "customer left"}, "customer left"),
+            ({"message": ""}, None),
+        ]
+        connection: Any = None
+        for error, reason in cases:
+            future = self.submit(self.client.result, JID, timeout=PATIENCE)
+            connection = connection or self.node.accept()
+            connection.answer(AWAIT, {"jid": JID, "status": "failed", "result": None, "error": {"type": "cancelled", **error}})
+            with self.assertRaisesRegex(JobCancelled, f"was cancelled: {reason or 'no reason given'}") as failed:
+                future.result(PATIENCE)
+            self.assertEqual(failed.exception.reason, reason)
 
     def test_payload_too_large_for_all_nodes(self) -> None:
         future = self.submit(self.client.enqueue, "q", b"x" * 100_000)
@@ -188,20 +277,6 @@ class Jobs(ClientCase):
         with self.assertRaisesRegex(JobFailed, "was removed before it ended") as failed:
             future.result(PATIENCE)
         self.assertEqual(failed.exception.error["type"], "removed")
-    def test_reason_of_a_cancellation(self) -> None:
-        cases: List[Tuple[Dict[str, Any], Any]] = [
-            ({"message": "job must stop", "reason": "customer left"}, "customer left"), ({"message": "customer left"}, "customer left"),
-            ({"message": ""}, None),
-        ]
-        connection: Any = None
-        for error, reason in cases:
-            future = self.submit(self.client.result, JID, timeout=PATIENCE)
-            connection = connection or self.node.accept()
-            connection.answer(AWAIT, {"jid": JID, "status": "failed", "result": None, "error": {"type": "cancelled", **error}})
-            with self.assertRaisesRegex(JobCancelled, f"was cancelled: {reason or 'no reason given'}") as failed:
-                future.result(PATIENCE)
-            self.assertEqual(failed.exception.reason, reason)
-
 
     def test_clear_queue_with_empty_statuses(self) -> None:
         unconnected = Client("127.0.0.1:1", timeout=0.1)
@@ -239,8 +314,8 @@ class Jobs(ClientCase):
         with self.assertRaisesRegex(OverhopError, "JOB_NOT_PENDING"):
             future.result(PATIENCE)
         refused: List[Tuple[str, Dict[str, Any]]] = [
-            ("nothing to change", {}), ("not both", {"at": day, "delay": 0}), ("0 seconds or more", {"delay": -1}),
-            ("0 seconds or more", {"delay": math.nan}), ("0 to 9", {"priority": 10}), ("zone", {"at": datetime(2030, 1, 1)}),
+            ("nothing to change", {}), ("not both", {"at": day, "delay": 0}), ("delay is -1", {"delay": -1}),
+            ("delay is nan", {"delay": math.nan}), ("0 to 9", {"priority": 10}), ("zone", {"at": datetime(2030, 1, 1)}),
         ]
         for wrong, options in refused:
             with self.subTest(options), self.assertRaisesRegex(ValueError, wrong):

@@ -5,8 +5,11 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 import unittest
 import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, List, Optional
 
 from .fakenode import PATIENCE, FakeNode, make_certificate
 from yardmaster import Client, NewJob, TLSError, Worker
@@ -17,14 +20,15 @@ from yardmaster.protocol import ACK, BEAT, DONE, LSJOB, PING, PONG, STATUS, SUBS
 class TLS(unittest.TestCase):
     server: ssl.SSLContext
     cert: str  # path of the certificate
+    key: str   # path of its key
 
     @classmethod
     def setUpClass(cls) -> None:
         directory = tempfile.TemporaryDirectory()
         cls.addClassCleanup(directory.cleanup)
-        cls.cert, key = make_certificate(directory.name)
+        cls.cert, cls.key = make_certificate(directory.name)
         cls.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        cls.server.load_cert_chain(cls.cert, key)
+        cls.server.load_cert_chain(cls.cert, cls.key)
 
     def setUp(self) -> None:
         self.node = FakeNode(self.server)
@@ -50,14 +54,6 @@ class TLS(unittest.TestCase):
             t.join(PATIENCE)
         self.assertEqual(sorted(received), sorted(sent))
 
-    def test_unknown_certificate(self) -> None:
-        self.assert_refused("its certificate is not accepted: self.signed certificate; check the authorities in `tls`", self.node.address,
-                            ssl.create_default_context())
-
-    def test_name_in_certificate(self) -> None:
-        self.assert_refused("not accepted: Hostname mismatch", self.node.address.replace("127.0.0.1", "localhost"),
-                            ssl.create_default_context(cafile=self.cert))
-
     def assert_refused(self, message: str, address: str, tls: Optional[ssl.SSLContext]) -> None:
         """Check that clients and workers end at once, though they have time."""
         client = Client([address], tls=tls, timeout=PATIENCE)
@@ -70,6 +66,14 @@ class TLS(unittest.TestCase):
             with self.assertRaisesRegex(TLSError, message):
                 call()
             self.assertLess(time.monotonic() - begun, PATIENCE / 2)
+
+    def test_unknown_certificate(self) -> None:
+        self.assert_refused("its certificate is not accepted: self.signed certificate; check the authorities in `tls`", self.node.address,
+                            ssl.create_default_context())
+
+    def test_name_in_certificate(self) -> None:
+        self.assert_refused("not accepted: Hostname mismatch", self.node.address.replace("127.0.0.1", "localhost"),
+                            ssl.create_default_context(cafile=self.cert))
 
     def test_certificate_of_the_client_is_required(self) -> None:
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

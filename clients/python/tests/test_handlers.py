@@ -265,7 +265,9 @@ class Typed(WorkerCase):
                 worker.job("bad", queue="q")(handler)
         wrong: List[Tuple[Callable[[], Any], str]] = [
             (lambda: worker.job("a", queue="q", fn="b"), "two functions"), (lambda: worker.job(Resized, fn="b"), "no queue for Resized"),
-            (lambda: worker.job("a", concurrency=0), "1 or more"),
+            (lambda: worker.job("a", concurrency=0), "concurrency is 0, must be an int from 1"),
+            (lambda: Worker(concurrency=-1), "concurrency is -1"), (lambda: Worker(grace=-1), "grace is -1, must be 0 to"),
+            (lambda: worker.job("a b"), "queue name 'a b' must have"),
         ]
         for call, message in wrong:
             with self.assertRaisesRegex(ValueError, message):

@@ -37,7 +37,7 @@ from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, Dupli
 from .handlers import Handler, Middleware
 from .job import Job, JobLogHandler, current_job
 from .jobcalls import Enqueued
-from .newjob import NewJob
+from .newjob import JobOptions, NewJob
 from .schemas import schema
 from .typed import from_plain, kind, to_plain
 from .worker import Worker

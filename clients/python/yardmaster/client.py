@@ -11,7 +11,9 @@ from .nodes import Nodes
 from .waits import BlockingWaits, iterate_blocking, run_blocking
 
 if TYPE_CHECKING:
-    from typing_extensions import Concatenate, ParamSpec
+    from typing_extensions import Concatenate, ParamSpec, Unpack
+
+    from .newjob import JobOptions
 
     P = ParamSpec("P")
 
@@ -53,7 +55,8 @@ class Client:
     Requests that were pending on a lost connection are sent again. ``timeout``
     is the total time of a call in seconds; after that the call raises the last
     error: ConnectionLost, TimeoutError, or Unavailable. All calls raise
-    OverhopError if a node refuses the request.
+    OverhopError if a node refuses the request. With ``create_queues`` a queue that
+    does not exist is created when a job is enqueued into it.
 
     A client may be shared by threads. A forked child opens its own connection.
     Each call is the one of AsyncClient, made to block.
@@ -80,15 +83,15 @@ class Client:
 
     @overload
     def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
-             key: Optional[str] = None) -> Any: ...
+             **options: Unpack[JobOptions]) -> Any: ...
     @overload
-    def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
-             key: Optional[str] = None, returns: Type[T]) -> T: ...
+    def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None, returns: Type[T],
+             **options: Unpack[JobOptions]) -> T: ...
 
     @functools.wraps(AsyncClient.call)
-    def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
-             key: Optional[str] = None, returns: Any = Any) -> Any:
-        return run_blocking(self._calls.call(job, payload, fn, wait=wait, key=key, returns=returns))
+    def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None, returns: Any = Any,
+             **options: Unpack[JobOptions]) -> Any:
+        return run_blocking(self._calls.call(job, payload, fn, wait=wait, returns=returns, **options))
 
     @overload
     def result(self, jid: str, timeout: Optional[float] = None) -> Any: ...

@@ -194,7 +194,7 @@ class Connection:
         except (OverhopError, ConnectionLost) as e:
             error = e
         except Exception as e:  # any other error ends this connection, too
-            error = e if isinstance(e, ConnectionLost) else ConnectionLost(f"{self.node}: {e or type(e).__name__}")
+            error = ConnectionLost(f"{self.node}: {e or type(e).__name__}")
         if self._socket is not None:
             self._socket.close()
         with self._lock:

@@ -119,7 +119,7 @@ class Dispatcher:
     def _on_disconnected(self, connection: Connection, error: Exception) -> None:
         """Reconnect, unless the worker has stopped or another connection is current.
 
-        Raises a permanent error of the node, and thereby ends run().
+        Raises an error that no other try would change, and thereby ends run().
         """
         self._draining.discard(connection)
         if self.stopped:

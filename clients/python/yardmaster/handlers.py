@@ -6,7 +6,7 @@ import inspect
 import logging
 import traceback
 import typing
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypeVar, Union
 
 from .codec import MAX_DEPTH, Encoded, encode, user_value
 from .errors import CancelledError, CodecError, Fail, PayloadError, Retry, Snooze

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, AsyncIterator, Dict, Iterable, List, NamedTuple, Optional, Type, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, AsyncIterator, Dict, Iterable, List, NamedTuple, Optional, Type, TypeVar, Union, cast, overload
 
 from . import checks
 from .errors import JobCancelled, JobFailed, JobNotFound, OverhopError, QueueNotFound, refusal
@@ -13,6 +13,9 @@ from .protocol import (ADDQUEUE, CANCEL, CONTENT, ENQUEUE, JOB, LSJOB, RETRYJOB,
 from .records import JobRecord
 from .session import Session
 from .typed import from_plain
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -33,15 +36,7 @@ class Enqueued(NamedTuple):
 class JobCalls(Session):
     """Enqueues jobs, waits for them, and changes them."""
 
-    async def enqueue(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, queue: Optional[str] = None,
-                      at: Optional[Moment] = None, delay: Optional[Duration] = None,
-                      max_attempts: Optional[int] = None, retry_interval: Optional[Duration] = None,
-                      timeout: Optional[Duration] = None, retry_on_timeout: Optional[bool] = None,
-                      priority: Optional[int] = None, key: Optional[str] = None, unique_key: Optional[str] = None,
-                      unique_ttl: Optional[Duration] = None, unique_until: Optional[str] = None,
-                      rate_limit_key: Optional[str] = None, rate_limit: Optional[Duration] = None,
-                      debounce_key: Optional[str] = None, debounce: Optional[Duration] = None,
-                      trace: Optional[Dict[str, str]] = None) -> str:
+    async def enqueue(self, job: Any, payload: Any = None, fn: Optional[str] = None, **options: Unpack[JobOptions]) -> str:
         """Enqueue a job and return its id once a node has accepted it.
 
         ``job`` is the name of a queue, with a ``payload`` and the name of the
@@ -50,6 +45,7 @@ class JobCalls(Session):
 
         The job starts as soon as possible, or not before ``at`` (a datetime with a
         zone, or RFC 3339 text), or ``delay`` seconds from now by the node's clock.
+        If it has not started ``expires_in`` seconds after it was accepted, it ends.
         An attempt may take ``timeout`` seconds, and the next follows after
         ``retry_interval`` seconds; after a timeout only with ``retry_on_timeout``,
         or if the queue has it. ``priority`` is 0 to 9, 9 first. For options that
@@ -59,63 +55,102 @@ class JobCalls(Session):
         a key is generated, so that a lost answer never makes two jobs. The key of
         a job that was removed is refused for some minutes (DUPLICATE_OF_REMOVED).
 
-        The other keys hold across all queues. Another job with the same
+        The next three keys hold across all queues. Another job with the same
         ``unique_key`` is refused for ``unique_ttl`` seconds, or until the first has
         reached its ``unique_until``, "start" or "end" (DuplicateJob), and
         one with the same ``rate_limit_key`` for ``rate_limit`` seconds after the
         last (RateLimited). A job replaces one with the same ``debounce_key``
         that has not started, and starts ``debounce`` seconds from now.
 
-        Raises OverhopError if the job is refused, CodecError if the payload cannot
-        be sent, and ValueError for options that exclude each other or are out of
-        range. After ConnectionLost, TimeoutError or Unavailable the job may have
-        been accepted: enqueue it again under the same key.
+        How many jobs run at once, and how many start in a second, is bounded by
+        the limits of the queue and by those in ``limits``, a dict from the name of
+        a limit to the key under which the job uses it; "" stands for ``limit_key``,
+        which also counts for the queue's limits. ``tags``, a list of texts, and
+        ``meta``, a dict of texts, are kept with the job and shown with it.
+
+        A queue that does not exist is created, unless the client has
+        ``create_queues=False``: then QueueNotFound is raised. Raises OverhopError if
+        the job is refused, CodecError if the payload cannot be sent, and ValueError
+        for options that exclude each other or are out of range. After
+        ConnectionLost, TimeoutError or Unavailable the job may have been accepted:
+        enqueue it again under the same key.
         """
-        return await self._enqueue(NewJob(
-            job, payload, fn, queue, at, delay, max_attempts, retry_interval, timeout, retry_on_timeout, priority, key, unique_key,
-            unique_ttl, unique_until, rate_limit_key, rate_limit, debounce_key, debounce, trace))
+        return await self._enqueue(NewJob(job, payload, fn, **options))
 
     async def _enqueue(self, job: NewJob) -> str:
         job.check()
-        request = job.request(None if job.delay is None else await self._node_time())
-        return str((await self._call(ENQUEUE, request))["jid"])
+        request = job.request(await self._node_time() if job.needs_time else None)
+        try:
+            answer = await self._call(ENQUEUE, request)
+        except QueueNotFound:
+            if not self._create_queues:
+                raise
+            await self._create_queue(request["q"])
+            answer = await self._call(ENQUEUE, request)
+        return str(answer["jid"])
+
+    async def _create_queue(self, name: str) -> None:
+        """Create a queue with default settings, unless it exists."""
+        try:
+            await self._call(ADDQUEUE, {"name": name}, done_codes=("DUPLICATE_QUEUE",))
+        except OverhopError as e:
+            if e.code != "DUPLICATE_QUEUE":
+                raise
 
     async def enqueue_many(self, jobs: Iterable[Any]) -> List[Enqueued]:
         """Enqueue any number of jobs without waiting for each answer; return the answers in their order.
 
         A job is a NewJob, or an instance of a dataclass with a kind. One that is
         refused does not affect the others. Options and payloads are checked
-        before any job is sent; what is wrong raises as in enqueue().
+        before any job is sent; what is wrong raises as in enqueue(). Queues that do
+        not exist are created as there.
         """
         items = [job if isinstance(job, NewJob) else NewJob(job) for job in jobs]
         for item in items:
             item.check()
-        now = await self._node_time() if any(job.delay is not None for job in items) else None
+        now = await self._node_time() if any(job.needs_time for job in items) else None
         requests: List[Fields] = []
         for item in items:
             requests.append(item.request(now))
             if len(requests) % _ENCODED_AT_ONCE == 0:
                 await self._waits.sleep(0)  # let other tasks run
         outcomes = await self._call_all(ENQUEUE, requests)
+        if self._create_queues:
+            await self._repeat_in_new_queues(requests, outcomes)
         return [Enqueued(None, outcome) if isinstance(outcome, Exception) else Enqueued(str(outcome["jid"]), None) for outcome in outcomes]
 
-    @overload
-    async def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
-                   key: Optional[str] = None) -> Any: ...
-    @overload
-    async def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
-                   key: Optional[str] = None, returns: Type[T]) -> T: ...
+    async def _repeat_in_new_queues(self, requests: List[Fields], outcomes: List[Union[Fields, Exception]]) -> None:
+        """Create the queues that were missing, and replace the outcomes of their jobs by those of a second try."""
+        missing = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, QueueNotFound)]
+        failures: Dict[str, Exception] = {}
+        for name in sorted({str(requests[number]["q"]) for number in missing}):
+            try:
+                await self._create_queue(name)
+            except (OverhopError, OSError) as e:
+                failures[name] = e
+        again = [number for number in missing if requests[number]["q"] not in failures]
+        for number in missing:
+            outcomes[number] = failures.get(requests[number]["q"], outcomes[number])
+        for number, outcome in zip(again, await self._call_all(ENQUEUE, [requests[number] for number in again])):
+            outcomes[number] = outcome
 
+    @overload
     async def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
-                   key: Optional[str] = None, returns: Any = Any) -> Any:
+                   **options: Unpack[JobOptions]) -> Any: ...
+    @overload
+    async def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None, returns: Type[T],
+                   **options: Unpack[JobOptions]) -> T: ...
+
+    async def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None, returns: Any = Any,
+                   **options: Unpack[JobOptions]) -> Any:
         """Enqueue a job, wait for it and return its result.
 
-        The first arguments are those of enqueue(); for its other options give a
-        NewJob. ``wait`` and ``returns`` are ``timeout`` and ``returns`` of result().
+        The arguments are those of enqueue(), or a NewJob alone. ``wait`` and
+        ``returns`` are ``timeout`` and ``returns`` of result().
         """
-        if isinstance(job, NewJob) and (payload is not None or fn is not None or key is not None):
-            raise ValueError("give the payload, fn and key in the NewJob")
-        new = job if isinstance(job, NewJob) else NewJob(job, payload, fn, key=key)
+        if isinstance(job, NewJob) and (payload is not None or fn is not None or options):
+            raise ValueError("give the payload, fn and options in the NewJob")
+        new = job if isinstance(job, NewJob) else NewJob(job, payload, fn, **options)
         return await self.result(await self._enqueue(new), wait, returns=returns)
 
     @overload
@@ -224,13 +259,9 @@ class JobCalls(Session):
             raise ValueError("give at or delay, not both")
         if at is None and delay is None and priority is None:
             raise ValueError("nothing to change: give priority, at or delay")
-        if delay is not None and not seconds_of(delay) >= 0:  # NaN, too
-            raise ValueError(f"delay is {delay!r}, must be 0 seconds or more")
-        if priority is not None and not 0 <= priority <= 9:
-            raise ValueError(f"priority is {priority!r}, must be 0 to 9")
         request = without_none({
-            "jid": jid, "priority": priority, "scheduled_at": None if at is None else format_time(at),
-            "delay_ms": optional_milliseconds(delay),
+            "jid": jid, "priority": checks.integer("priority", priority, 0, 9), "scheduled_at": None if at is None else format_time(at),
+            "delay_ms": checks.duration("delay", delay, 0),
         })
         return str((await self._call(SETJOB, request))["status"])
 

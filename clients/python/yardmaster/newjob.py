@@ -5,15 +5,48 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from datetime import datetime, timedelta
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple, TypedDict
 
+from . import checks
 from .codec import MAX_DEPTH, user_value
 from .errors import CodecError
-from .protocol import Duration, Fields, Moment, format_time, milliseconds, optional_milliseconds, seconds_of, without_none
+from .protocol import Duration, Fields, Moment, format_time, seconds_of, without_none
 from .typed import kind_names, to_plain
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-@dataclasses.dataclass(frozen=True)
+_MAX_FUNCTION = 256  # bytes
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of a job, for enqueue(), call() and NewJob. One that is None counts as left out."""
+
+    queue: Optional[str]              # of a payload's class, in place of that of its kind
+    at: Optional[Moment]              # the earliest start; excludes delay
+    delay: Optional[Duration]         # the earliest start, from now
+    expires_in: Optional[Duration]    # a job that has not started by then ends without an attempt
+    priority: Optional[int]           # 0 to 9, 9 first
+    max_attempts: Optional[int]
+    retry_interval: Optional[Duration]
+    timeout: Optional[Duration]       # of an attempt
+    retry_on_timeout: Optional[bool]
+    key: Optional[str]
+    unique_key: Optional[str]
+    unique_ttl: Optional[Duration]
+    unique_until: Optional[str]       # "start" or "end"
+    rate_limit_key: Optional[str]
+    rate_limit: Optional[Duration]
+    debounce_key: Optional[str]
+    debounce: Optional[Duration]
+    limit_key: Optional[str]
+    limits: Optional[Mapping[str, str]]
+    tags: Optional[Sequence[str]]
+    meta: Optional[Mapping[str, str]]
+    trace: Optional[Mapping[str, str]]
+
+
+@dataclasses.dataclass(init=False)
 class NewJob:
     """A job for enqueue_many() or call(), with the options of enqueue().
 
@@ -23,25 +56,20 @@ class NewJob:
     """
 
     job: Any
-    payload: Any = None
-    fn: Optional[str] = None
-    queue: Optional[str] = None
-    at: Optional[Moment] = None
-    delay: Optional[Duration] = None
-    max_attempts: Optional[int] = None
-    retry_interval: Optional[Duration] = None
-    timeout: Optional[Duration] = None
-    retry_on_timeout: Optional[bool] = None
-    priority: Optional[int] = None
-    key: Optional[str] = None
-    unique_key: Optional[str] = None
-    unique_ttl: Optional[Duration] = None
-    unique_until: Optional[str] = None
-    rate_limit_key: Optional[str] = None
-    rate_limit: Optional[Duration] = None
-    debounce_key: Optional[str] = None
-    debounce: Optional[Duration] = None
-    trace: Optional[Dict[str, str]] = None
+    payload: Any
+    fn: Optional[str]
+    options: JobOptions
+
+    def __init__(self, job: Any, payload: Any = None, fn: Optional[str] = None, **options: Unpack[JobOptions]) -> None:
+        unknown = sorted(options.keys() - JobOptions.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"a job has no option {unknown[0]!r}; it has {', '.join(JobOptions.__annotations__)}")
+        self.job, self.payload, self.fn, self.options = job, payload, fn, options
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether request() needs the node's time."""
+        return self.options.get("delay") is not None
 
     def request(self, now: Optional[datetime]) -> Fields:
         """Return the payload of an ENQUEUE.
@@ -51,42 +79,48 @@ class NewJob:
         for options that are missing, exclude each other or are out of range,
         TypeError for a payload's class without a kind, and CodecError.
         """
-        self.check()
+        fields = self.check()
         queue, fn, payload = self.target()
-        at = self.at
-        if self.delay is not None:
+        at, delay = self.options.get("at"), self.options.get("delay")
+        if delay is not None:
             assert now is not None
-            at = now + timedelta(seconds=seconds_of(self.delay))
+            at = now + timedelta(seconds=seconds_of(delay))
         value = user_value("job_payload", payload, MAX_DEPTH - 2)
         if "job_payload_json" in value and not isinstance(payload, dict):
             raise CodecError("a payload with floats or ints beyond 64 bits must be a dict")
         return without_none({
-            "q": queue, **value, "fn": fn,
-            "scheduled_at": None if at is None else format_time(at), "max_attempts": self.max_attempts,
-            "retry_interval_ms": optional_milliseconds(self.retry_interval),
-            "timeout_ms": optional_milliseconds(self.timeout), "retry_on_timeout": self.retry_on_timeout, "priority": self.priority,
-            "key": self.key if self.key is not None else f"auto-{uuid.uuid4().hex}", "unique_key": self.unique_key,
-            "unique_ttl_ms": optional_milliseconds(self.unique_ttl), "unique_until": self.unique_until,
-            "rate_limit_key": self.rate_limit_key, "rate_limit_ms": _window("rate_limit", self.rate_limit_key, self.rate_limit),
-            "debounce_key": self.debounce_key, "debounce_ms": _window("debounce", self.debounce_key, self.debounce), "trace": self.trace,
+            "q": checks.queue_name(queue), **value, "fn": checks.text("fn", fn, _MAX_FUNCTION, 0),
+            "scheduled_at": None if at is None else format_time(at), "key": f"auto-{uuid.uuid4().hex}", **fields,
         })
 
-    def check(self) -> None:
-        """Raise ValueError for options that exclude each other or are out of range."""
-        if self.at is not None and self.delay is not None:
+    def check(self) -> Fields:
+        """Return the options, except queue, at and delay, as an ENQUEUE has them.
+
+        Raises ValueError for options that exclude each other or are out of range.
+        """
+        option = self.options.get
+        if option("at") is not None and option("delay") is not None:
             raise ValueError("give at or delay, not both")
-        if self.delay is not None and not 0 <= seconds_of(self.delay) < 1e10:  # NaN, too
-            raise ValueError(f"delay is {self.delay!r}, must be 0 seconds or more")
-        if self.key == "":
-            raise ValueError("key is empty: leave it out to have one generated")
-        if self.debounce_key is not None and (self.at is not None or self.delay is not None or self.rate_limit_key is not None):
+        checks.duration("delay", self.options.get("delay"), 0)
+        if option("debounce_key") is not None and any(option(name) is not None for name in ("at", "delay", "rate_limit_key")):
             raise ValueError("a debounced job starts when its window ends: debounce_key does not go with at, delay or rate_limit_key")
+        if option("unique_ttl") is not None and option("unique_until") is not None:
+            raise ValueError("give unique_ttl or unique_until, not both")
+        if option("unique_key") is None and (option("unique_ttl") is not None or option("unique_until") is not None):
+            raise ValueError("unique_ttl and unique_until need unique_key")
+        if option("unique_until") not in (None, "start", "end"):
+            raise ValueError(f"unique_until is {option('unique_until')!r}, must be 'start' or 'end'")
+        for name in ("rate_limit", "debounce"):
+            if (option(f"{name}_key") is None) != (option(name) is None):
+                raise ValueError(f"{name}_key and {name} (seconds) go together: give both or neither")
+        return _encode(self.options)
 
     def target(self) -> Tuple[str, Optional[str], Any]:
         """Return the queue, the function and the plain payload."""
+        queue = self.options.get("queue")
         if isinstance(self.job, str):
-            if self.queue is not None:
-                raise ValueError(f"two queues are named, {self.job!r} and {self.queue!r}: give the first argument or queue")
+            if queue is not None:
+                raise ValueError(f"two queues are named, {self.job!r} and {queue!r}: give the first argument or queue")
             return self.job, self.fn, to_plain(self.payload)
         if isinstance(self.job, NewJob):
             raise TypeError("a NewJob is for enqueue_many() and call(): give enqueue() its options themselves")
@@ -95,19 +129,25 @@ class NewJob:
             raise ValueError("the first argument is the payload already: leave the second one out")
         if not dataclasses.is_dataclass(cls):
             raise TypeError(f"a {cls.__name__} cannot be enqueued: give the name of a queue, or an instance of a dataclass")
-        return (*kind_names(cls, self.queue, self.fn), to_plain(self.job))
+        return (*kind_names(cls, queue, self.fn), to_plain(self.job))
 
 
-def _window(name: str, key: Optional[str], window: Optional[Duration]) -> Optional[int]:
-    """Return the window of a rate limit or debounce key in milliseconds, or None without one.
-
-    ``name`` is the option's name for error messages. Raises ValueError if only
-    one of key and window is given, or if the window is not positive.
-    """
-    if (key is None) != (window is None):
-        raise ValueError(f"{name}_key and {name} (seconds) go together: give both or neither")
-    if window is None:
-        return None
-    if milliseconds(window) < 1:
-        raise ValueError(f"{name} is {window!r}, must be more than 0 seconds")
-    return milliseconds(window)
+def _encode(options: JobOptions) -> Fields:
+    """Return the options that travel by themselves, each checked."""
+    return without_none({
+        "priority": checks.integer("priority", options.get("priority"), 0, 9),
+        "max_attempts": checks.integer("max_attempts", options.get("max_attempts"), 1),
+        "retry_interval_ms": checks.duration("retry_interval", options.get("retry_interval"), 1),
+        "timeout_ms": checks.duration("timeout", options.get("timeout"), 1), "retry_on_timeout": options.get("retry_on_timeout"),
+        "expires_in_ms": checks.duration("expires_in", options.get("expires_in"), 1),
+        "key": checks.key("key", options.get("key")),
+        "unique_key": checks.key("unique_key", options.get("unique_key")),
+        "unique_ttl_ms": checks.duration("unique_ttl", options.get("unique_ttl"), 1), "unique_until": options.get("unique_until"),
+        "rate_limit_key": checks.key("rate_limit_key", options.get("rate_limit_key")),
+        "rate_limit_ms": checks.duration("rate_limit", options.get("rate_limit"), 1),
+        "debounce_key": checks.key("debounce_key", options.get("debounce_key")),
+        "debounce_ms": checks.duration("debounce", options.get("debounce"), 1),
+        "limit_key": checks.limit_key("limit_key", options.get("limit_key")), "limits": checks.limits(options.get("limits")),
+        "tags": checks.tags(options.get("tags")), "meta": checks.texts("meta", options.get("meta"), count=20, name_size=64, value_size=512),
+        "trace": checks.texts("trace", options.get("trace")),
+    })

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import List, Optional, Sequence, Set, Tuple, Union
 
 from .errors import OverhopError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Dict, List, Optional, Sequence, Union, cast
 
+from . import checks
 from .errors import OverhopError
 from .protocol import (ADDQUEUE, CLRQUEUE, LSQUEUE, OBLITERATE, PAUSE, PING, QSTATS, QUEUE, RESUME, RMQUEUE, SETQUEUE, STATUS, Fields,
                        parse_time)
@@ -38,7 +39,7 @@ class QueueCalls(Session):
 
         Raises OverhopError DUPLICATE_QUEUE if it exists, unless ``exist_ok`` is true.
         """
-        request: Fields = {"name": name, "config": {"concurrency_limit": limit}}
+        request: Fields = {"name": checks.queue_name(name), "config": {"concurrency_limit": checks.integer("limit", limit, 1)}}
         try:
             await self._call(ADDQUEUE, request, done_codes=("DUPLICATE_QUEUE",))
         except OverhopError as e:
@@ -53,7 +54,7 @@ class QueueCalls(Session):
         no limit. A lowered limit stops no running job. With ``retry_on_timeout`` an
         attempt that exceeds its timeout is retried, unless the job decides.
         """
-        config: Fields = {} if isinstance(limit, Unchanged) else {"concurrency_limit": limit}
+        config: Fields = {} if isinstance(limit, Unchanged) else {"concurrency_limit": checks.integer("limit", limit, 1)}
         if retry_on_timeout is not None:
             config["retry_on_timeout"] = retry_on_timeout
         await self._call(SETQUEUE, {"q": name, "config": config})

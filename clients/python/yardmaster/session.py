@@ -11,6 +11,7 @@ import time
 from datetime import datetime, timedelta
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
+from . import checks
 from .connection import Connection, Settings, fork_aware
 from .errors import ApiError, ConnectionLost, JobNotFound, MessageTooLarge, OverhopError, RateLimited, TLSError, Unavailable
 from .nodes import NodeRotation, Nodes, backoff, retry_delay
@@ -41,10 +42,10 @@ class Session:
     _waits: Waits = AsyncioWaits()
 
     def __init__(self, nodes: Nodes = None, *, name: Optional[str] = None, tls: Optional[ssl.SSLContext] = None,
-                 token: Optional[str] = None, timeout: float = 30.0) -> None:
+                 token: Optional[str] = None, timeout: float = 30.0, create_queues: bool = True) -> None:
         self._nodes = NodeRotation(nodes)
         self._settings = Settings(name, tls, token)
-        self._timeout, self._closed = timeout, False
+        self._timeout, self._closed, self._create_queues = checks.seconds("timeout", timeout, math.inf), False, create_queues
         self.after_fork()
         fork_aware.add(self)
 
@@ -101,12 +102,12 @@ class Session:
             attempts += 1
             await self._waits.sleep(min(pause, max(0.0, deadline - time.monotonic())))
 
-    async def _answer(self, connection: Connection, future: concurrent.futures.Future[Fields], timeout: float) -> Fields:
     def _is_final(self, error: Exception) -> bool:
         """Report whether another connection would be of no use after an error."""
         with self._lock:
             return self._closed or isinstance(error, TLSError) and self._nodes.all_refuse(error.node)
 
+    async def _answer(self, connection: Connection, future: concurrent.futures.Future[Fields], timeout: float) -> Fields:
         try:
             return await self._waits.wait(future, timeout)
         except TimeoutError:
@@ -173,7 +174,7 @@ class Session:
             connection = self._connection
             if connection is None:
                 connection = self._connection = Connection(
-                    self._nodes.next(), self._settings, lambda connection: None, self._on_push, self._on_disconnected)
+                    self._nodes.next(), self._settings, self._on_connected, self._on_push, self._on_disconnected)
         try:
             await self._waits.wait(connection.ready, timeout)
         except TimeoutError:
@@ -181,10 +182,10 @@ class Session:
         connection.check()
         return connection
 
-    def _on_disconnected(self, connection: Connection, error: Exception) -> None:
     def _on_connected(self, connection: Connection) -> None:
         self._nodes.reached = True
 
+    def _on_disconnected(self, connection: Connection, error: Exception) -> None:
         """Have the next request connect again. Called in the connection's thread."""
         with self._lock:
             if self._connection is connection:

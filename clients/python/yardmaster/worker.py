@@ -10,6 +10,7 @@ import ssl
 import threading
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
+from . import checks
 from .calls import CallLoop
 from .connection import Settings
 from .dispatcher import Dispatcher
@@ -71,13 +72,14 @@ class Worker:
         yard's retry policy decides about another; Retry, Snooze and Fail override
         the policy. A handler may be a coroutine function.
 
-        Raises ValueError if the function has a handler already, or if
-        ``concurrency`` is below 1, and TypeError for a handler that takes anything
-        but a job with a payload that can be decoded.
+        Raises ValueError if the function has a handler already, or if the queue's
+        name or ``concurrency`` is invalid, and TypeError for a handler that takes
+        anything but a job with a payload that can be decoded.
         """
         queue_name, function = _names(name, queue, fn)
-        if concurrency is not None and concurrency < 1:
-            raise ValueError(f"concurrency of {queue_name!r} is {concurrency}, must be 1 or more")
+        checks.queue_name(queue_name)
+        if concurrency is not None:
+            _concurrency(concurrency)
         frame = inspect.currentframe()
         names: Mapping[str, Any] = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
 
@@ -228,6 +230,11 @@ class Worker:
         for s in previous:
             signal.signal(s, on_signal)
         return restore
+
+
+def _concurrency(value: int) -> int:
+    checks.integer("concurrency", value, 1)
+    return value
 
 
 def _names(name: Union[str, type], queue: Optional[str], fn: Optional[str]) -> Tuple[str, Optional[str]]:
