@@ -1,30 +1,14 @@
 /** A connection to one node: requests are pipelined, pushes go to a listener. */
 
 import * as net from "node:net";
-import * as tls from "node:tls";
 import { Encoded } from "./codec.js";
 import { CodecError, ConnectionLost, NotSupported, overhopError, OverhopError } from "./errors.js";
-import { parseAddress } from "./nodes.js";
 import {
   CAPABILITIES, Capability, DEFAULT_MAX_FRAME, DELIVERY, Fields, frame, FrameReader, hasJSON, intOf, Message,
   parseEnvelope, PUSH_RID, T, textsOf,
 } from "./protocol.js";
+import { openSocket, tlsError, TLSOptions } from "./tls.js";
 import { onAbort, Timer } from "./wait.js";
-
-/** How to verify the nodes, and how to authenticate to them, with TLS: as for `tls.connect` of Node. */
-export interface TLSOptions {
-  /** Certificates of the authorities that may have signed those of the nodes, in PEM; default: those of Node. */
-  ca?: string | Uint8Array | ReadonlyArray<string | Uint8Array>;
-  /** The client's certificate in PEM, if the nodes require one. */
-  cert?: string | Uint8Array;
-  /** The private key of `cert` in PEM. */
-  key?: string | Uint8Array;
-  passphrase?: string;
-  /** The name in the nodes' certificates, if it is not the host of their addresses. */
-  servername?: string;
-  /** false accepts any certificate, which protects from nothing but a passive reader. */
-  rejectUnauthorized?: boolean;
-}
 
 /** Times in milliseconds. */
 export interface Timing {
@@ -114,21 +98,28 @@ export class Connection {
 
   /**
    * Connects to a node and registers there. Throws an OverhopError if the node refuses this
-   * client, and a ConnectionLost if it cannot be reached in time or `signal` is aborted first.
+   * client, a TLSError if only one of both uses TLS or a certificate is not accepted, and a
+   * ConnectionLost if the node cannot be reached in time or `signal` is aborted first.
    */
   static async connect(node: string, settings: ConnectionSettings, listener: ConnectionListener, signal?: AbortSignal): Promise<Connection> {
     if (signal?.aborted) {
       throw new ConnectionLost(`node ${node}: not connected, because it is not needed any more`);
     }
     const connection = new Connection(node, settings, listener);
-    const timer = setTimeout(() => connection.#fail(new Error(`not connected within ${settings.timing.connect} ms`)), settings.timing.connect);
-    const forget = signal && onAbort(signal, () => connection.#fail(new Error("it is not needed any more")));
+    let gaveUp = false; // the client did, not the node
+    const giveUp = (reason: string) => {
+      gaveUp = true;
+      connection.#fail(new Error(reason));
+    };
+    const timer = setTimeout(() => giveUp(`not connected within ${settings.timing.connect} ms`), settings.timing.connect);
+    const forget = signal && onAbort(signal, () => giveUp("it is not needed any more"));
     try {
       await connection.#open();
       await connection.#register();
     } catch (err) {
       connection.#fail(err as Error);
-      throw connection.#error;
+      clearTimeout(timer);
+      throw (gaveUp ? undefined : await tlsError(node, settings, connection.#error as Error)) ?? connection.#error;
     } finally {
       clearTimeout(timer);
       forget?.();
@@ -215,9 +206,9 @@ export class Connection {
   /** Waits until the socket is connected, and has its frames handled from then on. */
   #open(): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#socket.on("error", (err) => this.#fail(explain(err, this.settings)));
+      this.#socket.on("error", (err) => this.#fail(explain(err)));
       this.#socket.on("close", () => {
-        this.#fail(this.#registered || this.settings.tls ? new Error("the node closed the connection") : notAnswered());
+        this.#fail(new Error("the node closed the connection"));
         reject(this.#error);
       });
       this.#socket.on("data", (data) => this.#receive(data));
@@ -239,6 +230,16 @@ export class Connection {
     await this.request(T.REGISTER, {});
   }
 
+  /** Returns the refusal of a handshake; that of the token says what to check. */
+  #refusal(fields: Fields): OverhopError {
+    const error = overhopError(fields);
+    if (error.code !== "UNAUTHORIZED") {
+      return error;
+    }
+    const given = this.settings.token === undefined ? "requires a token, and this client has none" : "refuses the token of this client";
+    return new OverhopError(error.code, `node ${this.node} ${given}: check \`token\`, which is server.token of the nodes`, error.details);
+  }
+
   #receive(data: Uint8Array): void {
     this.#lastReceived = performance.now();
     this.#reader.push(data);
@@ -247,8 +248,7 @@ export class Connection {
         this.#handle(parseEnvelope(body));
       }
     } catch (err) {
-      const isMute = !this.#registered && !this.settings.tls && err instanceof CodecError; // a TLS alert, for example
-      this.#fail(isMute ? notAnswered() : (err as Error));
+      this.#fail(err as Error);
     }
   }
 
@@ -258,7 +258,7 @@ export class Connection {
     if (request !== undefined) {
       this.#pending.delete(rid);
       if (type === T.ERR) {
-        request.done?.({}, overhopError(fields));
+        request.done?.({}, this.#registered ? overhopError(fields) : this.#refusal(fields));
       } else if (type === answerTo(request.type)) {
         request.done?.(fields, undefined);
       } else {
@@ -266,7 +266,7 @@ export class Connection {
         throw new CodecError(`answered t=${type} to t=${request.type}`);
       }
     } else if (rid === PUSH_RID && type === T.ERR) {
-      throw overhopError(fields);
+      throw this.#registered ? overhopError(fields) : this.#refusal(fields);
     } else if (rid === PUSH_RID && type !== T.IDENT) {
       this.listener.onPush(this, type, fields);
     }
@@ -339,16 +339,6 @@ export class Connection {
   }
 }
 
-function openSocket(node: string, settings: ConnectionSettings): net.Socket {
-  const { host, port } = parseAddress(node);
-  const address = { host, port, autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 1000 };
-  if (!settings.tls) {
-    return net.connect(address).setNoDelay(true);
-  }
-  const servername = net.isIP(host) === 0 ? { servername: host } : {};
-  return tls.connect({ ...address, ...servername, ...(settings.tls === true ? {} : settings.tls) } as tls.ConnectionOptions).setNoDelay(true);
-}
-
 /** Reports whether a node answers a HELLO. Any answer counts, a closed connection too. */
 function probe(node: string, settings: ConnectionSettings): Promise<boolean> {
   return new Promise((resolve) => {
@@ -379,16 +369,8 @@ function asLost(node: string, error: Error): ConnectionLost {
   return error instanceof ConnectionLost ? error : new ConnectionLost(`node ${node}: ${error.message}`, { cause: error });
 }
 
-function notAnswered(): Error {
-  return new Error("it does not answer HELLO; if its port requires TLS, set tls");
-}
-
-/** Returns an error of a socket with a message that helps. */
-function explain(error: Error & { code?: string; errors?: Error[] }, settings: ConnectionSettings): Error {
+/** Returns an error of a socket with a message. */
+function explain(error: Error & { code?: string; errors?: Error[] }): Error {
   const message = error.message || (error.errors ?? []).map((each) => each.message).join(", ") || error.code || "socket error";
-  if (settings.tls && error.code === "ECONNRESET") {
-    return new Error(`${message}; its port may not speak TLS`, { cause: error });
-  }
-  const isPlain = settings.tls && (error.code === "EPROTO" || error.code === "ERR_SSL_WRONG_VERSION_NUMBER" || error.code === "ERR_SSL_PACKET_LENGTH_TOO_LONG");
-  return new Error(isPlain ? `its port does not speak TLS: ${message}` : message, { cause: error });
+  return new Error(message, { cause: error });
 }

@@ -19,6 +19,18 @@ export class CodecError extends YardmasterError {}
 /** The connection was lost. The node may or may not have carried out what it was asked for. */
 export class ConnectionLost extends YardmasterError {}
 
+/**
+ * TLS with a node fails, and would again; the message says what to check. The node's certificate
+ * is not accepted, or the client's, or only one side uses TLS. A client or worker throws it if it
+ * has reached no node so far and each has failed so; later it goes on trying, as certificates are
+ * replaced one by one.
+ */
+export class TLSError extends ConnectionLost {
+  constructor(readonly node: string, message: string, options?: Cause) {
+    super(`node ${node}: ${message}`, options);
+  }
+}
+
 /** The client was closed, or the worker has stopped. */
 export class ClosedError extends YardmasterError {}
 

@@ -9,11 +9,10 @@ export {
   type Cron, type CronEntry, type CronJob, type DeadLetter, type DeadLetterChange, type DeadLetterFilter, type DeadLetterResult, type DeadLetterStats,
 } from "./admin.js";
 export { Client, type ClientOptions, type EnqueueAnswer } from "./client.js";
-export type { TLSOptions } from "./connection.js";
 export { defineJob, JobDefinition, type JobConfig, type JobId, type JobOptions, type JobRequest } from "./enqueue.js";
 export {
-  ApiError, ClosedError, CodecError, ConnectionLost, DeadlineExceeded, DuplicateJob, HandlerError, InvalidJob, JobFailed, JobStopped,
-  NotSupported, OverhopError, PermanentError, RateLimited, RetryAfter, Snooze, Unavailable, YardmasterError,
+  ApiError, ClosedError, CodecError, ConnectionLost, DeadlineExceeded, DuplicateJob, HandlerError, InvalidJob, JobCancelled, JobFailed,
+  JobStopped, NotSupported, OverhopError, PermanentError, RateLimited, RetryAfter, Snooze, TLSError, Unavailable, YardmasterError,
   type FaultOptions, type JobFault, type StopReason,
 } from "./errors.js";
 export type { Handler, Middleware } from "./handlers.js";
@@ -23,5 +22,6 @@ export type { Nodes } from "./nodes.js";
 export { Queues, type QueueConfig } from "./queues.js";
 export type { JobRecord, JobStatus, Queue, QueueStats } from "./records.js";
 export type { ConnectOptions } from "./requester.js";
+export type { TLSOptions } from "./tls.js";
 export type { CallOptions } from "./wait.js";
 export { Worker, type HandleOptions, type WorkerOptions } from "./worker.js";

@@ -1,6 +1,7 @@
 /** Addresses of nodes, and the order in which they are tried. */
 
 import { isIP } from "node:net";
+import { TLSError } from "./errors.js";
 
 const DEFAULT_PORT = 9876;
 
@@ -44,6 +45,10 @@ export class NodeRotation {
   #nodes: string[];
   #preferred: string[] = [];
   #avoided: string | undefined;
+  readonly #refusing = new Set<string>(); // with which TLS has failed
+
+  /** A node was reached. */
+  reached = false;
 
   constructor(nodes: Nodes | undefined) {
     this.#nodes = shuffled(parseNodes(nodes));
@@ -60,6 +65,15 @@ export class NodeRotation {
       this.#advance();
     }
     return this.#nodes[0] as string;
+  }
+
+  /** Reports whether TLS has failed with every node, and none was reached before; counts an error of one. */
+  allRefuse(error: Error): boolean {
+    if (!(error instanceof TLSError)) {
+      return false;
+    }
+    this.#refusing.add(error.node);
+    return !this.reached && this.#nodes.every((node) => this.#refusing.has(node));
   }
 
   #advance(): void {

@@ -1,11 +1,12 @@
 /** Sends requests to one of several nodes, until one of them answers. */
 
 import * as os from "node:os";
-import { Connection, ConnectionSettings, Timing, TLSOptions } from "./connection.js";
+import { Connection, ConnectionSettings, Timing } from "./connection.js";
 import { ClosedError, ConnectionLost, DeadlineExceeded, OverhopError, Unavailable } from "./errors.js";
 import { Logger, toLogger } from "./log.js";
 import { backoff, NodeRotation, Nodes } from "./nodes.js";
 import { Fields, T, textsOf } from "./protocol.js";
+import { TLSOptions } from "./tls.js";
 import { CallOptions, onAbort, Wait, Window } from "./wait.js";
 
 /** How to reach the nodes. */
@@ -111,7 +112,7 @@ export class Requester {
             connection?.close(); // calls that wait for it try another node, too
           }
           await wait.sleep(Math.min(Math.max(err.retryAfter, 50), 2000));
-        } else if (err instanceof ConnectionLost && !this.#closed) {
+        } else if (err instanceof ConnectionLost && !this.#closed && !this.#nodes.allRefuse(err)) {
           last = err;
           if (sent >= 5 && (options.size ?? 0) > 1 << 16) {
             throw new ConnectionLost(`${err.message}; no node accepts this message, it may be too large for them`, { cause: err });
@@ -178,6 +179,7 @@ export class Requester {
     }
     this.#open.add(connection);
     this.#connection = connection;
+    this.#nodes.reached = true;
     this.#connectedAt = performance.now();
     return connection;
   }

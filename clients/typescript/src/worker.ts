@@ -201,7 +201,7 @@ export class Worker {
       (connection) => this.#handleConnected(connection),
       (error: Error) => {
         this.#connecting = false;
-        if (isPermanent(error)) {
+        if (isPermanent(error) || this.#nodes.allRefuse(error)) {
           this.#fail(error);
         } else {
           this.#logDisconnected("cannot connect to a node", node, error);
@@ -241,6 +241,7 @@ export class Worker {
       return;
     }
     const previous = this.#leases.connection;
+    this.#nodes.reached = true;
     if (previous !== undefined) {
       this.#draining.add(previous);
     }

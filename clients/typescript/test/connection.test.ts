@@ -5,9 +5,10 @@ import { rmSync } from "node:fs";
 import { after, test } from "node:test";
 import { Client } from "../src/client.js";
 import { Connection, DEFAULT_TIMING, Timing } from "../src/connection.js";
-import { ConnectionLost, DeadlineExceeded } from "../src/errors.js";
+import { ConnectionLost, TLSError } from "../src/errors.js";
 import { T } from "../src/protocol.js";
 import { sleep } from "../src/wait.js";
+import { Worker } from "../src/worker.js";
 import { makeCertificate } from "./certificate.js";
 import { FakeNode, Gate, PATIENCE, soon } from "./fakenode.js";
 import { Proxy } from "./proxy.js";
@@ -35,13 +36,13 @@ test("large requests and answers over TLS", { skip }, async (t) => {
 test("a certificate is verified, and its name too", { skip }, async (t) => {
   const node = await FakeNode.start(t, { tls: { cert, key } });
   const refusal = async (tls: object | true) => {
-    const err = await new Client({ nodes: node.address, tls, timeout: 500, log }).ping().catch((reason: unknown) => reason);
-    assert(err instanceof DeadlineExceeded);
+    const err = await soon(new Client({ nodes: node.address, tls, log }).ping().catch((reason: unknown) => reason));
+    assert(err instanceof TLSError);
     return err.message;
   };
   const [unknown, other] = await Promise.all([refusal(true), refusal({ ca: cert, servername: "other.example" })]);
-  assert.match(unknown, /self-signed certificate/);
-  assert.match(other, /altnames/);
+  assert.match(unknown, /its certificate is not accepted: self-signed certificate; check `ca`/);
+  assert.match(other, /not accepted: .*altnames/);
   const client = new Client({ nodes: node.address, tls: { ca: cert, servername: "node.example" }, timeout: PATIENCE, log });
   t.after(() => client.close());
   const status = client.status();
@@ -49,11 +50,44 @@ test("a certificate is verified, and its name too", { skip }, async (t) => {
   await soon(status);
 });
 
+/** Checks that clients and workers end at once, though they have time. */
+async function rejectsAtOnce(address: string, tls: object | boolean, message: RegExp): Promise<void> {
+  const began = performance.now();
+  await assert.rejects(new Client({ nodes: address, tls, log }).ping(), (err: Error) => err instanceof TLSError && message.test(err.message));
+  await assert.rejects(soon(new Worker({ nodes: address, tls, log }).handle("q", () => 1).run()), message);
+  assert(performance.now() - began < PATIENCE);
+}
+
 test("an error says which side lacks TLS", { skip }, async (t) => {
   const secured = await FakeNode.start(t, { tls: { cert, key } });
-  await assert.rejects(new Client({ nodes: secured.address, timeout: 500, log }).ping(), /if its port requires TLS, set tls/);
+  await rejectsAtOnce(secured.address, false, /its port requires TLS: set `tls`/);
   const plain = await FakeNode.start(t);
-  await assert.rejects(new Client({ nodes: plain.address, tls: true, timeout: 500, log }).ping(), /its port (does|may) not speak TLS/);
+  await rejectsAtOnce(plain.address, true, /its port does not speak TLS: leave out `tls`/);
+});
+
+test("an error says that the client's certificate is refused", { skip }, async (t) => {
+  const strict = await FakeNode.start(t, { tls: { cert, key, ca: cert, requestCert: true, rejectUnauthorized: true } });
+  await rejectsAtOnce(strict.address, { ca: cert }, /it refuses this client: tlsv13 alert certificate required; check `cert` and `key`/);
+});
+
+test("one good node is enough, and one that was reached is sought again", { skip }, async (t) => {
+  const plain = await FakeNode.start(t);
+  const secured = await FakeNode.start(t, { tls: { cert, key } });
+  const client = new Client({ nodes: [plain.address, secured.address], tls: { ca: cert }, timeout: PATIENCE, log });
+  t.after(() => client.close());
+  for (const n of [1, 2]) { // the second time, the plain node may be tried first
+    const status = client.status();
+    const connection = await secured.accept();
+    await connection.answer(T.STATUS, { n });
+    assert.deepEqual(await soon(status), { n });
+    connection.close();
+  }
+});
+
+test("a refused token is an error that says what to check", async (t) => {
+  const node = await FakeNode.start(t, { token: "secret" });
+  await assert.rejects(new Client({ nodes: node.address, log }).ping(), /UNAUTHORIZED: .*requires a token, and this client has none: check `token`/);
+  await assert.rejects(soon(new Worker({ nodes: node.address, token: "x", log }).handle("q", () => 1).run()), /refuses the token of this client/);
 });
 
 function patient(timing: Partial<Timing>): Timing {
