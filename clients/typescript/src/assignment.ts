@@ -61,11 +61,11 @@ export class Assignment implements Reports {
     return isRunning && (this.stopped === undefined || this.stopped.code === WORKER_STOPS);
   }
 
-  /** Aborts the job's signal. */
-  stop(code: string): void {
+  /** Aborts the job's signal, for a code of the protocol and what a person gave as the reason. */
+  stop(code: string, why?: string): void {
     clearTimeout(this.#deadline);
     if (!this.signal.aborted) {
-      this.#abort.abort(jobStopped(code));
+      this.#abort.abort(jobStopped(code, why));
     }
   }
 

@@ -1,7 +1,8 @@
 import { callAPI, CronEntries, DeadLetters } from "./admin.js";
 import { DEFAULT_TIMING, Timing } from "./connection.js";
-import { EnqueueRequest, enqueueRequest, integer, JobDefinition, JobId, JobOptions, JobRequest, duration, timeText } from "./enqueue.js";
-import { DeadlineExceeded, JobFailed, OverhopError, RateLimited } from "./errors.js";
+import { duration, integer, timeText } from "./checks.js";
+import { EnqueueRequest, enqueueRequest, JobDefinition, JobId, JobOptions, JobRequest } from "./enqueue.js";
+import { DeadlineExceeded, JobCancelled, JobFailed, OverhopError, RateLimited } from "./errors.js";
 import { Fields, mapOf, readContent, T, timeOf } from "./protocol.js";
 import { Queues } from "./queues.js";
 import { jobEnd, JobRecord, jobRecord, JobStatus } from "./records.js";
@@ -123,7 +124,7 @@ export class Client {
    * Waits until a job has ended and returns its result, of any size: without limit unless
    * there is a `signal` or a `deadline`.
    *
-   * Throws JobFailed if it failed or was removed; OverhopError CONTENT_GONE if its result is
+   * Throws JobFailed if it failed or was removed, JobCancelled if it was cancelled; OverhopError CONTENT_GONE if its result is
    * no longer stored, and JOB_NOT_FOUND if it remains unknown for some seconds.
    */
   result<Result>(jid: JobId<Result>, options?: CallOptions): Promise<Result>;
@@ -132,7 +133,7 @@ export class Client {
     const wait = this.#requester.wait(options, Infinity);
     const end = jobEnd(await this.#end(jid, wait));
     if (!end.completed) {
-      throw new JobFailed(jid, end.fault, end.attempts);
+      throw new (end.fault.type === "cancelled" ? JobCancelled : JobFailed)(jid, end.fault, end.attempts);
     }
     if (end.resultGone !== undefined) {
       throw new OverhopError("CONTENT_GONE", `${end.resultGone}: job ${jid} has completed, its result is no longer stored`);

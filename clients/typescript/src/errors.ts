@@ -130,6 +130,8 @@ export interface JobFault {
   readonly type?: string;
   readonly code?: string;
   readonly details?: unknown;
+  /** What was given to `cancel` as the reason. */
+  readonly reason?: string;
 }
 
 /** The awaited job failed for good, was cancelled, or was removed (`fault.type` is "removed"). */
@@ -138,9 +140,23 @@ export class JobFailed extends YardmasterError {
     super(
       fault.type === "removed"
         ? `job ${jid} was removed before it ended`
-        : `job ${jid} failed after ${attempts} attempts: ${fault.message}`,
+        : fault.type === "cancelled"
+          ? `job ${jid} was cancelled: ${cancelReason(fault) ?? "no reason given"}`
+          : `job ${jid} failed after ${attempts} attempts: ${fault.message}`,
     );
   }
+}
+
+/** The awaited job was cancelled. */
+export class JobCancelled extends JobFailed {
+  /** What was given to `cancel` as the reason, or else what its handler reported; undefined if that is nothing. */
+  get reason(): string | undefined {
+    return cancelReason(this.fault);
+  }
+}
+
+function cancelReason({ reason, message }: JobFault): string | undefined {
+  return reason || message || undefined;
 }
 
 /** What an error of a handler may add for the yard. */
@@ -206,8 +222,11 @@ export type StopReason = "cancel" | "deadline" | "lease_lost" | "shutdown";
  *   back, and the attempt is not counted
  */
 export class JobStopped extends YardmasterError {
-  /** `code` is what the node named, such as "CANCELLED", or else like `reason`. */
-  constructor(readonly reason: StopReason, readonly code: string) {
-    super(`job must stop: ${code}`);
+  /**
+   * `code` is what the node named, such as "CANCELLED", or else like `reason`; `why` is what was
+   * given to `cancel` as the reason.
+   */
+  constructor(readonly reason: StopReason, readonly code: string, readonly why?: string) {
+    super(`job must stop: ${why || code}`);
   }
 }

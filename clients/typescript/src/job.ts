@@ -156,8 +156,8 @@ export function cutText(text: string, length: number): string {
 /** The code of the reason when the worker, and not its node, stops. */
 export const WORKER_STOPS = "WORKER";
 
-/** Returns why a job must stop for the reason of a RECALL, or the code of a refusal. */
-export function jobStopped(code: string): JobStopped {
+/** Returns why a job must stop for the reason of a RECALL and its message, or the code of a refusal. */
+export function jobStopped(code: string, why?: string): JobStopped {
   const reasons: Record<string, StopReason> = { CANCELLED: "cancel", QUEUE_REMOVED: "cancel", DEADLINE: "deadline", SHUTDOWN: "shutdown", [WORKER_STOPS]: "shutdown" };
-  return new JobStopped(reasons[code] ?? "lease_lost", code);
+  return new JobStopped(reasons[code] ?? "lease_lost", code, why);
 }

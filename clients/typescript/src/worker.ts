@@ -346,7 +346,7 @@ export class Worker {
     const job = this.#leases.find(fields["tok"]);
     if (job !== undefined && job.connection === connection) {
       job.isVoid ||= fields["grace_ms"] === 0;
-      job.stop(String(fields["reason"]));
+      job.stop(String(fields["reason"]), typeof fields["msg"] === "string" ? fields["msg"] : undefined);
     }
   }
 

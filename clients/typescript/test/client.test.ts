@@ -112,6 +112,42 @@ test("a call ends with its deadline or its signal, with the last error as cause"
   const late = failed(client.enqueue("q", { key: "k", deadline: new Date(Date.now() + 300) }), errors.DeadlineExceeded);
   const connection = await node.accept();
   await connection.refuseNext(T.ENQUEUE, "UNAVAILABLE", { retry_after_ms: 50 });
+  const answers = client.enqueueMany(["old", "new", "new"].map((queue, payload) => ({ queue, payload, key: String(payload) })));
+  const connection = await node.accept();
+  await connection.answer(T.ENQUEUE, { jid: "old" });
+  await connection.refuseNext(T.ENQUEUE, "QUEUE_NOT_FOUND");
+  await connection.refuseNext(T.ENQUEUE, "QUEUE_NOT_FOUND");
+  const add = await connection.expect(T.ADDQUEUE);
+  assert.equal(add.fields["name"], "new");
+  connection.refuse(add.rid, "DUPLICATE_QUEUE"); // another client was faster
+  for (const _ of ["1", "2"]) {
+    const message = await connection.expect(T.ENQUEUE); // no second ADDQUEUE
+    connection.ok(message, { jid: `new${String(message.fields["key"])}` });
+  }
+  assert.deepEqual((await soon(answers)).map(({ jid }) => jid), ["old", "new1", "new2"]);
+  const refused = failed(client.enqueue("other"), errors.OverhopError);
+  await connection.refuseNext(T.ENQUEUE, "QUEUE_NOT_FOUND");
+  await connection.refuseNext(T.ADDQUEUE, "INVALID_QUEUE_NAME");
+  assert.equal((await refused).code, "INVALID_QUEUE_NAME");
+});
+
+test("an awaited job that was cancelled has the reason", async (t) => {
+  const [node, client] = await pair(t);
+  const cases: Array<[Fields, string | undefined]> = [
+    [{ message: "job must stop", reason: "customer left" }, "customer left"], [{ message: "customer left" }, "customer left"], [{ message: "" }, undefined],
+  ];
+  let connection: NodeConnection | undefined;
+  for (const [error, reason] of cases) {
+    const cancelled = failed(client.result(JID), errors.JobCancelled);
+    connection ??= await node.accept();
+    await connection.answer(T.AWAIT, { status: "failed", attempts: 1, error: { type: "cancelled", ...error } });
+    assert.equal((await cancelled).reason, reason);
+    assert.match((await cancelled).message, new RegExp(`was cancelled: ${reason ?? "no reason given"}`));
+  }
+});
+
+test("refusals have their own errors", async (t) => {
+  const [node, client] = await pair(t, { createQueues: false });
   await connection.expect(T.ENQUEUE);
   const error = await late;
   assert.equal(error.key, "k");

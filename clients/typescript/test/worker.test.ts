@@ -416,7 +416,7 @@ test("a recalled job reports how it has ended", async (t) => {
   for (const [i, [reason, grace, type, kind, retry]] of recalls.entries()) {
     const tok = connection.quest(i + 1, BEAT);
     await connection.answer(T.ACK);
-    connection.push(T.RECALL, { jid: jid(i + 1), tok, reason, grace_ms: grace });
+    connection.push(T.RECALL, { jid: jid(i + 1), tok, reason, grace_ms: grace, ...(kind === "cancelled" && { msg: "customer left" }) });
     const end = await connection.answer(type, { status: "failed" });
     assert.deepEqual([(end["error"] as Fields | undefined)?.["type"], end["retry"]], [kind, retry]);
   }
@@ -437,6 +437,9 @@ test("a job is stopped at its deadline, by the node's clock", async (t) => {
   const fail = await connection.answer(T.FAIL, { status: "failed" });
   assert.deepEqual([(fail["error"] as Fields)["type"], fail["retry"], stopped[0]?.reason], ["timeout", false, "deadline"]);
 });
+    if (kind === "cancelled") {
+      assert.equal((end["error"] as Fields)["message"], i === 1 ? "wrapped" : "job must stop: customer left");
+    }
 
 test("credits follow what the node reports", async (t) => {
   const node = await FakeNode.start(t);
