@@ -20,11 +20,17 @@ interface Registered {
   readonly parse: ((payload: unknown) => unknown) | undefined;
 }
 
+/** Milliseconds before another attempt of a job whose function has no handler: the first, and the longest. */
+const UNKNOWN_DELAY = 10_000;
+const MAX_UNKNOWN_DELAY = 300_000;
+
 export class Handlers {
   readonly #byQueue = new Map<string, Map<string | undefined, Registered>>();
   readonly middleware: Middleware[] = [];
 
-  constructor(private readonly log: Required<Logger>) {}
+  readonly #unknown = new Set<string>(); // queues and functions without a handler that were logged
+
+  constructor(private readonly log: Required<Logger>, private readonly failUnknown: boolean) {}
 
   /** Adds the handler of a kind of job, or of a queue's jobs: those of a function, or all without a handler of their own. */
   add(target: string | JobDefinition<unknown, unknown>, fn: string | undefined, handler: Handler): void {
@@ -42,10 +48,7 @@ export class Handlers {
     const functions = this.#byQueue.get(quest.queue);
     const registered = functions?.get(quest.fn) ?? functions?.get(undefined);
     if (registered === undefined) {
-      this.log.warn("job fails without another attempt: this worker has no handler for its function; add it to every worker of the queue, or use another queue for it", {
-        job: quest.jid, function: quest.fn,
-      });
-      return failure(`no handler for function ${JSON.stringify(quest.fn)} of queue ${JSON.stringify(quest.queue)}`, "handler_not_found", { retry: false });
+      return this.#unhandled(quest, [...(functions?.keys() ?? [])]);
     }
     try {
       const payload = quest.omitted ? await read() : quest.payload();
@@ -63,6 +66,27 @@ export class Handlers {
       }
       return outcome;
     }
+  }
+
+  /**
+   * Returns how a job ends whose function has no handler: for good, or for a time that grows,
+   * as a worker of a newer release may have it. It logs the first job of each function.
+   */
+  #unhandled({ jid, queue, fn, attempt }: Quest, handled: Array<string | undefined>): Outcome {
+    const wanted = fn === undefined ? "names no function" : `names the function ${JSON.stringify(fn)}`;
+    const has = handled.map((name) => JSON.stringify(name)).join(", ");
+    const message = `job of queue ${JSON.stringify(queue)} ${wanted}, for which this worker has no handler; it has ${has}`;
+    const id = JSON.stringify([queue, fn]);
+    if (!this.#unknown.has(id)) {
+      this.#unknown.add(id);
+      const then = this.failUnknown ? "fail without another attempt" : "are tried again later";
+      this.log.warn(`${message}: add one to every worker of the queue, or use another queue for the function; such jobs ${then}`, { job: jid });
+    }
+    if (this.failUnknown) {
+      return failure(message, "handler_not_found", { retry: false });
+    }
+    const retryAfter = Math.min(UNKNOWN_DELAY * 2 ** (attempt - 1), MAX_UNKNOWN_DELAY);
+    return failure(message, "no_handler", { retryAfter }); // the yard takes handler_not_found as final
   }
 
   /** Calls the middleware from an index on, and then the handler. */

@@ -18,6 +18,12 @@ export interface WorkerOptions extends ConnectOptions {
   /** Creates queues that do not exist; otherwise a missing queue ends `run` with an error. */
   createQueues?: boolean;
   /** Milliseconds that running jobs have to end once the worker is to stop; default 10 000. */
+  /**
+   * Fails a job for good if it names a function without a handler. By default only the attempt
+   * fails, and the next follows after 10 s, then 20, 40 and so on: a job of a newer release waits
+   * for its worker.
+   */
+  failUnknown?: boolean;
   grace?: number;
 }
 
@@ -55,7 +61,7 @@ const LOG_INTERVAL = 30_000; // milliseconds between messages that no node is re
  * ```
  *
  * A worker receives every job of its queues, whatever function a job names: all workers of a
- * queue must handle all its functions.
+ * queue must handle all its functions. See {@link WorkerOptions.failUnknown}.
  */
 export class Worker {
   readonly #options: WorkerOptions;
@@ -91,8 +97,8 @@ export class Worker {
     this.#nodes = new NodeRotation(options.nodes);
     this.#settings = connectionSettings(options, this.#timing);
     this.#log = toLogger(options.log);
-    this.#handlers = new Handlers(this.#log);
-    this.#subscriptions = new Subscriptions(options.createQueues ?? false, {
+    this.#handlers = new Handlers(this.#log, options.failUnknown ?? false);
+    this.#subscriptions = new Subscriptions(options.createQueues ?? true, {
       onFatal: (error) => this.#fail(error),
       onDraining: (connection) => this.#switchNode(connection, []),
     }, this.#log);

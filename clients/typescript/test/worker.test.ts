@@ -152,7 +152,7 @@ test("fractions, progress and log lines", async (t) => {
 test("handlers by function, with a checked payload, inside of middleware", async (t) => {
   const node = await FakeNode.start(t);
   const seen: string[] = [];
-  const warnings: unknown[] = [];
+  const warnings: string[] = [];
   const resize = defineJob<{ width: number }, string>("resize", {
     queue: "q",
     parse: (payload) => {
@@ -191,7 +191,26 @@ test("handlers by function, with a checked payload, inside of middleware", async
     assert.equal(end["retry"], type === T.DONE ? undefined : false);
   }
   assert.deepEqual(seen, ["resize begins", "resize ends", "other begins", "other ends"]);
-  assert.equal(warnings.length, 2);
+  const unknown: Array<[Fields, number]> = [[{ fn: "none" }, 10_000], [{ fn: "none", attempt: 3 }, 40_000], [{ attempt: 20 }, 300_000]];
+  for (const [i, [fields, delay]] of unknown.entries()) {
+    connection.quest(10 + i, { ...BEAT, ...fields });
+    await connection.answer(T.ACK);
+    const { error, retry, retry_after_ms: after } = await connection.answer(T.FAIL);
+    assert.deepEqual([(error as Fields)["type"], retry, after], ["no_handler", true, delay]);
+  }
+  assert.equal(warnings.length, 2); // one of each function
+  assert.match(warnings[0]!, /names the function "none", for which this worker has no handler; it has "resize", "other": .* are tried again later/);
+});
+
+test("a job of a function without a handler may fail for good", async (t) => {
+  const node = await FakeNode.start(t);
+  const worker = new Worker({ nodes: node.address, log: {}, failUnknown: true }).handle("q", () => 1, { fn: "one" });
+  run(t, [node], worker);
+  const connection = await subscriber(node);
+  connection.quest(1, { ...BEAT, fn: "two" });
+  await connection.answer(T.ACK);
+  const { error, retry, retry_after_ms: after } = await connection.answer(T.FAIL);
+  assert.deepEqual([(error as Fields)["type"], retry, after], ["handler_not_found", false, undefined]);
 });
 
 test("a payload that does not fit into a frame is read", async (t) => {
