@@ -51,13 +51,19 @@ export class Client {
   readonly deadLetters: DeadLetters;
   readonly cron: CronEntries;
   readonly #requester: Requester;
+  readonly #createQueues: boolean;
+  readonly #creating = new Map<string, Promise<void>>(); // queues that jobs need
   readonly #waiters = new Map<string, Set<EndWaiter>>();
 
   constructor(options?: ClientOptions);
   /** @internal */
   constructor(options: ClientOptions, timing?: Timing);
   constructor(options: ClientOptions = {}, timing: Timing = DEFAULT_TIMING) {
+    if (options.timeout !== undefined && !(options.timeout >= 0)) {
+      throw new RangeError(`timeout is ${options.timeout}, must be 0 milliseconds or more`);
+    }
     this.#requester = new Requester(options, timing, options.timeout ?? 30_000);
+    this.#createQueues = options.createQueues ?? true;
     this.#requester.onPush = (type, fields) => type === T.JOBEND && this.#handleEnd(fields);
     this.#requester.onLost = () => this.#waiters.forEach((waiters) => waiters.forEach((waiter) => {
       waiter.lost = true; // the node has forgotten its AWAIT
@@ -78,7 +84,10 @@ export class Client {
     this.#requester.close();
   }
 
-  /** Enqueues a job and returns its id, once a quorum of disks has it. */
+  /**
+   * Enqueues a job and returns its id, once a quorum of disks has it. A queue that does not
+   * exist is created, unless `createQueues` is false: then it throws OverhopError QUEUE_NOT_FOUND.
+   */
   enqueue<Payload = unknown>(queue: string, job?: Omit<JobRequest<Payload>, "queue"> & CallOptions): Promise<JobId>;
   /** Enqueues a job of a kind made by defineJob. */
   enqueue<Payload, Result>(kind: JobDefinition<Payload, Result>, payload: Payload, options?: JobOptions & CallOptions): Promise<JobId<Result>>;
@@ -91,8 +100,26 @@ export class Client {
   }
 
   async #enqueue({ fields, key, size }: EnqueueRequest, wait: Wait): Promise<JobId> {
-    const answer = await this.#requester.request(T.ENQUEUE, fields, wait, { key, size });
-    return answer["jid"] as JobId;
+    const send = async () => (await this.#requester.request(T.ENQUEUE, fields, wait, { key, size }))["jid"] as JobId;
+    try {
+      return await send();
+    } catch (err) {
+      if (!this.#createQueues || !(err instanceof OverhopError && err.code === "QUEUE_NOT_FOUND")) {
+        throw err;
+      }
+    }
+    await wait.race(this.#createQueue(fields["q"] as string));
+    return send();
+  }
+
+  /** Creates a queue, once for all jobs that wait for it. */
+  #createQueue(name: string): Promise<void> {
+    let creating = this.#creating.get(name);
+    if (creating === undefined) {
+      creating = this.queues.add(name, { ifMissing: true }).finally(() => this.#creating.delete(name));
+      this.#creating.set(name, creating);
+    }
+    return creating;
   }
 
   /**
@@ -172,7 +199,7 @@ export class Client {
    * leave the status meanwhile move the others, so that some may be missed.
    */
   async *list(queue: string, status: JobStatus, options: CallOptions & { pageSize?: number } = {}): AsyncGenerator<JobRecord, void, undefined> {
-    let size = integer("pageSize", options.pageSize, 1, 2 ** 32 - 1) ?? 100;
+    let size = integer("pageSize", options.pageSize, 1) ?? 100;
     for (let page = 1; ; ) {
       let jobs: unknown[];
       try {

@@ -1,6 +1,8 @@
 /** Jobs as a producer describes them, and the requests that enqueue them. */
 
 import { randomBytes } from "node:crypto";
+import * as checks from "./checks.js";
+import { duration, integer, timeText } from "./checks.js";
 import { isPlainObject, MAX_DEPTH } from "./codec.js";
 import { CodecError } from "./errors.js";
 import { Fields, userField } from "./protocol.js";
@@ -39,6 +41,16 @@ export interface JobOptions {
   /** The job replaces one with this key that has not started, and starts `debounce` from now. */
   debounceKey?: string;
   debounce?: number;
+  /** Milliseconds after its acceptance, within which the job must start: else it ends without an attempt. */
+  expiresIn?: number;
+  /** The key under which the job uses the limits of its queue. */
+  limitKey?: string;
+  /** More limits, by name, each with the key under which the job uses it; "" stands for `limitKey`. */
+  limits?: Readonly<Record<string, string>>;
+  /** Up to 20 texts that are kept with the job and shown with it. */
+  tags?: readonly string[];
+  /** Texts by name that are kept with the job and shown with it. */
+  meta?: Readonly<Record<string, string>>;
   /** Passed to the worker, such as a traceparent. */
   trace?: Readonly<Record<string, string>>;
 }
@@ -51,13 +63,15 @@ export interface JobRequest<Payload = unknown> extends JobOptions {
   payload?: Payload;
 }
 
+const MAX_FUNCTION = 256; // bytes
+
 declare const resultType: unique symbol;
 
 /** The id of a job, "<queue>:<uuid>", with the type of its result for the compiler. */
 export type JobId<Result = unknown> = string & { readonly [resultType]: Result };
 
 /** What a kind of job is made of, for {@link defineJob}. */
-export interface JobConfig<Payload> extends Omit<JobOptions, "key" | "uniqueKey" | "rateLimitKey" | "debounceKey"> {
+export interface JobConfig<Payload> extends Omit<JobOptions, "key" | "uniqueKey" | "rateLimitKey" | "debounceKey" | "limitKey"> {
   queue: string;
   /**
    * Checks the payload of a job at its worker, and may convert it: what it throws fails the
@@ -120,29 +134,31 @@ export function generatedKey(): string {
  * exclude each other.
  */
 export function enqueueRequest(job: JobRequest): EnqueueRequest {
-  const key = job.key ?? generatedKey();
-  if (key === "") {
-    throw new TypeError("key is empty: leave it out to have one generated");
-  }
+  const key = checks.key("key", job.key) ?? generatedKey();
   if (job.debounceKey !== undefined && (job.delay ?? job.runAt ?? job.rateLimitKey) !== undefined) {
     throw new TypeError("a debounced job starts when its window ends: debounceKey does not go with delay, runAt or rateLimitKey");
   }
+  checkUnique(job);
   const payload = userField("job_payload", job.payload, MAX_DEPTH - 2);
   if ("job_payload_json" in payload && !isPlainObject(job.payload)) {
     throw new CodecError("a payload with fractions or integers beyond 64 bits must be an object");
   }
   const [body] = Object.values(payload) as [{ bytes: Uint8Array } | Uint8Array];
   const fields: Fields = {
-    ...payload, key, q: job.queue, fn: job.fn, trace: job.trace,
+    ...payload, key, q: checks.queueName(job.queue), fn: checks.text("fn", job.fn, MAX_FUNCTION, 0),
+    trace: checks.texts("trace", job.trace, { count: Infinity, name: Infinity, value: Infinity }),
     scheduled_at: startOf(job),
     priority: integer("priority", job.priority, 0, 9),
-    max_attempts: integer("maxAttempts", job.maxAttempts, 1, 2 ** 32 - 1),
+    max_attempts: integer("maxAttempts", job.maxAttempts, 1),
     timeout_ms: duration("timeout", job.timeout, 1),
     retry_interval_ms: duration("retryInterval", job.retryInterval, 1),
     retry_on_timeout: job.retryOnTimeout,
-    unique_key: job.uniqueKey, unique_ttl_ms: duration("uniqueTtl", job.uniqueTtl, 1), unique_until: job.uniqueUntil,
-    rate_limit_key: job.rateLimitKey, rate_limit_ms: window("rateLimit", job.rateLimitKey, job.rateLimit),
-    debounce_key: job.debounceKey, debounce_ms: window("debounce", job.debounceKey, job.debounce),
+    expires_in_ms: duration("expiresIn", job.expiresIn, 1),
+    unique_key: checks.key("uniqueKey", job.uniqueKey), unique_ttl_ms: duration("uniqueTtl", job.uniqueTtl, 1), unique_until: job.uniqueUntil,
+    rate_limit_key: checks.key("rateLimitKey", job.rateLimitKey), rate_limit_ms: window("rateLimit", job.rateLimitKey, job.rateLimit),
+    debounce_key: checks.key("debounceKey", job.debounceKey), debounce_ms: window("debounce", job.debounceKey, job.debounce),
+    limit_key: checks.limitKey("limitKey", job.limitKey), limits: checks.limits(job.limits),
+    tags: checks.tags(job.tags), meta: checks.texts("meta", job.meta, { count: 20, name: 64, value: 512 }),
   };
   return { key, fields, size: "bytes" in body ? body.bytes.length : body.length };
 }
@@ -155,41 +171,20 @@ export function startOf({ delay, runAt }: Pick<JobOptions, "delay" | "runAt">): 
   if (runAt !== undefined) {
     throw new TypeError("give delay or runAt, not both");
   }
-  return timeText("delay", new Date(Date.now() + (duration("delay", delay, 0) as number)));
+  return timeText("delay", new Date(Date.now() + duration("delay", delay, 0)));
 }
 
-/** Returns a date as RFC 3339 text; text is checked and returned unchanged. */
-export function timeText(name: string, time: Date | string): string {
-  if (typeof time === "string") {
-    if (!/^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$/.test(time)) {
-      throw new RangeError(`${name} is ${JSON.stringify(time)}, must be a date or RFC 3339 text with its zone`);
-    }
-    return time;
+/** Checks the options of a unique key. */
+function checkUnique({ uniqueKey, uniqueTtl, uniqueUntil }: JobOptions): void {
+  if (uniqueKey === undefined && (uniqueTtl ?? uniqueUntil) !== undefined) {
+    throw new TypeError("uniqueTtl and uniqueUntil need uniqueKey");
   }
-  if (Number.isNaN(time.getTime())) {
-    throw new RangeError(`${name} is not a valid date`);
+  if (uniqueTtl !== undefined && uniqueUntil !== undefined) {
+    throw new TypeError("give uniqueTtl or uniqueUntil, not both");
   }
-  return time.toISOString();
-}
-
-/** Checks an integer option. */
-export function integer(name: string, value: number | undefined, least: number, most: number): number | undefined {
-  if (value !== undefined && !(Number.isInteger(value) && value >= least && value <= most)) {
-    throw new RangeError(`${name} is ${value}, must be an integer from ${least} to ${most}`);
+  if (uniqueUntil !== undefined && uniqueUntil !== "start" && uniqueUntil !== "end") {
+    throw new RangeError(`uniqueUntil is ${JSON.stringify(uniqueUntil)}, must be "start" or "end"`);
   }
-  return value;
-}
-
-/** Checks an option in milliseconds and returns it as an integer. */
-export function duration(name: string, value: number | undefined, least: number): number | undefined {
-  if (value === undefined) {
-    return undefined;
-  }
-  const rounded = Math.round(value);
-  if (!(rounded >= least && Number.isSafeInteger(rounded))) {
-    throw new RangeError(`${name} is ${value}, must be ${least} milliseconds or more`);
-  }
-  return rounded;
 }
 
 /** Checks the window of a rate limit or debounce key. */

@@ -204,7 +204,7 @@ export class Snooze extends HandlerError {
 }
 
 function checkDelay(delay: number): void {
-  if (!(delay >= 0 && delay <= MAX_DELAY)) {
+  if (typeof delay !== "number" || !(delay >= 0 && delay <= MAX_DELAY)) {
     throw new RangeError(`delay is ${delay}, must be 0 to ${MAX_DELAY} milliseconds`);
   }
 }

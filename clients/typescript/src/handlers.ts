@@ -2,7 +2,7 @@
 
 import { Assignment } from "./assignment.js";
 import { JobDefinition } from "./enqueue.js";
-import { Job } from "./job.js";
+import { Job, Quest } from "./job.js";
 import { Logger } from "./log.js";
 import { failure, Outcome, success, thrown } from "./outcome.js";
 

@@ -1,3 +1,4 @@
+import { integer, queueName } from "./checks.js";
 import { OverhopError } from "./errors.js";
 import { Fields, intOf, mapOf, T } from "./protocol.js";
 import { JobStatus, Queue, queueOf, QueueStats } from "./records.js";
@@ -37,7 +38,8 @@ export class Queues {
 
   /** Creates a queue. Throws OverhopError DUPLICATE_QUEUE if it exists, unless `ifMissing` is true: then it stays as it is. */
   async add(name: string, config: QueueConfig & { ifMissing?: boolean } = {}, options: CallOptions = {}): Promise<void> {
-    const fields = { name, config: { concurrency_limit: config.concurrencyLimit ?? null } };
+    const limit = integer("concurrencyLimit", config.concurrencyLimit, 1);
+    const fields = { name: queueName(name), config: { concurrency_limit: limit ?? null } };
     try {
       await this.#request(T.ADDQUEUE, fields, options, { doneCodes: ["DUPLICATE_QUEUE"] });
     } catch (err) {
@@ -49,7 +51,7 @@ export class Queues {
 
   /** Changes settings of a queue; those that are left out stay. A lowered limit stops no running job. */
   async set(name: string, config: QueueConfig & { retryOnTimeout?: boolean }, options: CallOptions = {}): Promise<void> {
-    const changed = { concurrency_limit: config.concurrencyLimit, retry_on_timeout: config.retryOnTimeout };
+    const changed = { concurrency_limit: integer("concurrencyLimit", config.concurrencyLimit, 1), retry_on_timeout: config.retryOnTimeout };
     await this.#request(T.SETQUEUE, { q: name, config: changed }, options);
   }
 

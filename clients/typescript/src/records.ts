@@ -89,6 +89,7 @@ export function jobFault(value: unknown): JobFault | undefined {
     ...(error["type"] != null && { type: String(error["type"]) }),
     ...(error["code"] != null && { code: String(error["code"]) }),
     ...(details != null && { details }),
+    ...(typeof error["reason"] === "string" && { reason: error["reason"] }),
   };
 }
 

@@ -19,6 +19,8 @@ export interface ConnectOptions {
   tls?: boolean | TLSOptions;
   /** The token that the nodes require. */
   token?: string;
+  /** Creates queues that do not exist, when a job is enqueued or a worker starts; default true. Otherwise a missing queue is an error. */
+  createQueues?: boolean;
   /** Where messages go; default: warnings to `console`. */
   log?: Logger;
 }
@@ -177,9 +179,9 @@ export class Requester {
       connection.close();
       throw closedError();
     }
+    this.#nodes.reached = true;
     this.#open.add(connection);
     this.#connection = connection;
-    this.#nodes.reached = true;
     this.#connectedAt = performance.now();
     return connection;
   }

@@ -1,4 +1,5 @@
 import { Assignment } from "./assignment.js";
+import { duration, integer, queueName } from "./checks.js";
 import { Connection, ConnectionSettings, Timing, WORKER_TIMING } from "./connection.js";
 import { JobDefinition } from "./enqueue.js";
 import { ConnectionLost, Unavailable } from "./errors.js";
@@ -15,16 +16,14 @@ import { onAbort, sleep, Timer } from "./wait.js";
 export interface WorkerOptions extends ConnectOptions {
   /** How many jobs of each queue run at once; default 1. */
   concurrency?: number;
-  /** Creates queues that do not exist; otherwise a missing queue ends `run` with an error. */
-  createQueues?: boolean;
   /** Milliseconds that running jobs have to end once the worker is to stop; default 10 000. */
+  grace?: number;
   /**
    * Fails a job for good if it names a function without a handler. By default only the attempt
    * fails, and the next follows after 10 s, then 20, 40 and so on: a job of a newer release waits
    * for its worker.
    */
   failUnknown?: boolean;
-  grace?: number;
 }
 
 /** Which jobs of a queue a handler is for, and how many of the queue's run at once. */
@@ -92,6 +91,8 @@ export class Worker {
   /** @internal */
   constructor(options: WorkerOptions, timing?: Partial<WorkerTiming>);
   constructor(options: WorkerOptions = {}, timing: Partial<WorkerTiming> = {}) {
+    integer("concurrency", options.concurrency, 1);
+    duration("grace", options.grace, 0);
     this.#options = options;
     this.#timing = { ...DEFAULT_WORKER_TIMING, ...timing };
     this.#nodes = new NodeRotation(options.nodes);
@@ -119,10 +120,8 @@ export class Worker {
   /** Adds the handler of a queue's jobs: those that name a function, or all that have no handler of their own. */
   handle<Payload = unknown, Result = unknown>(queue: string, handler: Handler<Payload, Result>, options?: HandleOptions): this;
   handle(target: string | JobDefinition<any, any>, handler: Handler<any, any>, options: HandleOptions = {}): this {
-    const { concurrency } = options;
-    if (concurrency !== undefined && !(Number.isInteger(concurrency) && concurrency >= 1)) {
-      throw new RangeError(`concurrency is ${concurrency}, must be an integer of 1 or more`);
-    }
+    const concurrency = integer("concurrency", options.concurrency, 1);
+    queueName(typeof target === "string" ? target : target.queue);
     if (this.#running !== undefined) {
       throw new TypeError("the worker runs: add handlers before");
     }
@@ -242,12 +241,12 @@ export class Worker {
   /** Makes a connection the current one: all jobs move to its node, then the worker subscribes there. */
   #handleConnected(connection: Connection): void {
     this.#connecting = false;
+    this.#nodes.reached = true;
     if (this.#stopped) {
       connection.close();
       return;
     }
     const previous = this.#leases.connection;
-    this.#nodes.reached = true;
     if (previous !== undefined) {
       this.#draining.add(previous);
     }

@@ -8,6 +8,7 @@ import { defineJob, JobRequest } from "../src/enqueue.js";
 import * as errors from "../src/errors.js";
 import { Fields, T } from "../src/protocol.js";
 import { sleep } from "../src/wait.js";
+import { Worker } from "../src/worker.js";
 import { FakeNode, FakeOptions, jid, NodeConnection, PATIENCE, soon } from "./fakenode.js";
 import { Proxy } from "./proxy.js";
 
@@ -49,12 +50,14 @@ test("all options of a job are sent", async (t) => {
   const enqueued = client.enqueue("q", {
     fn: "resize", runAt: new Date("2030-01-01T00:00:00Z"), maxAttempts: 3, retryInterval: 1500, timeout: 60_000, retryOnTimeout: true,
     priority: 9, key: "order-1", uniqueKey: "u", uniqueTtl: 10_000, rateLimitKey: "r", rateLimit: 500.4, trace: { a: "b" },
+    limitKey: "acme", limits: { stripe: "", smtp: "eu" }, tags: ["red", "blue"], meta: { order: "7" }, expiresIn: 60_000,
   });
   const connection = await node.accept();
   assert.deepEqual(await connection.answer(T.ENQUEUE, { jid: JID }), {
     q: "q", job_payload: null, fn: "resize", scheduled_at: "2030-01-01T00:00:00.000Z", max_attempts: 3, retry_interval_ms: 1500,
     timeout_ms: 60_000, retry_on_timeout: true, priority: 9, key: "order-1", unique_key: "u", unique_ttl_ms: 10_000,
-    rate_limit_key: "r", rate_limit_ms: 500, trace: { a: "b" },
+    rate_limit_key: "r", rate_limit_ms: 500, trace: { a: "b" }, limit_key: "acme", limits: { stripe: "", smtp: "eu" },
+    tags: ["red", "blue"], meta: { order: "7" }, expires_in_ms: 60_000,
   });
   await enqueued;
   const debounced = client.enqueue("q", { debounceKey: "d", debounce: 2000, key: "k", uniqueKey: "u", uniqueUntil: "end" });
@@ -78,8 +81,17 @@ test("a kind of job has its queue, function and defaults", async (t) => {
 test("options that are out of range or exclude each other are refused", async () => {
   const client = new Client({ nodes: "127.0.0.1:1" });
   const cases: Array<[RegExp, Omit<JobRequest, "queue">]> = [
-    [/key is empty/, { key: "" }], [/go together/, { rateLimitKey: "r" }], [/go together/, { debounce: 1 }],
-    [/1 milliseconds or more/, { debounceKey: "d", debounce: 0 }], [/0 milliseconds or more/, { delay: -1 }], [/delay is NaN/, { delay: NaN }],
+    [/key is "": leave it out/, { key: "" }], [/key has 129 bytes, must have 1 to 128/, { key: "x".repeat(129) }], [/uniqueKey is " "/, { uniqueKey: " " }],
+    [/need uniqueKey/, { uniqueTtl: 1 }], [/uniqueTtl or uniqueUntil, not both/, { uniqueKey: "u", uniqueTtl: 1, uniqueUntil: "end" }],
+    [/"start" or "end"/, { uniqueKey: "u", uniqueUntil: "x" as "end" }], [/timeout is 0, must be 1 to/, { timeout: 0 }], [/retryInterval is 0/, { retryInterval: 0 }],
+    [/delay is 1e\+21/, { delay: 1e21 }], [/delay is 5, must/, { delay: "5" as unknown as number }], [/priority is 1.5/, { priority: 1.5 }],
+    [/expiresIn is -1/, { expiresIn: -1 }], [/fn has 257 bytes/, { fn: "f".repeat(257) }], [/limitKey has 129 bytes/, { limitKey: "x".repeat(129) }],
+    [/no control characters/, { limitKey: "a\n" }], [/the name "a b"/, { limits: { "a b": "" } }],
+    [/at most 8/, { limits: Object.fromEntries("123456789".split("").map((name) => [name, ""])) }],
+    [/an array of at most 20/, { tags: "red" as unknown as string[] }], [/tags\[1\] has 0 bytes/, { tags: ["a", ""] }], [/at most 20/, { tags: new Array(21).fill("a") }],
+    [/a name in meta has 65 bytes/, { meta: { ["n".repeat(65)]: "" } }], [/meta.a has 513 bytes/, { meta: { a: "x".repeat(513) } }],
+    [/meta.a is 1, must be a string/, { meta: { a: 1 as unknown as string } }], [/go together/, { rateLimitKey: "r" }], [/go together/, { debounce: 1 }],
+    [/debounce is 0, must be 1 to \d+ milliseconds/, { debounceKey: "d", debounce: 0 }], [/delay is -1, must be 0 to/, { delay: -1 }], [/delay is NaN/, { delay: NaN }],
     [/does not go with/, { debounceKey: "d", debounce: 1, delay: 1 }], [/not both/, { delay: 1, runAt: new Date() }],
     [/RFC 3339/, { runAt: "tomorrow" }], [/0 to 9/, { priority: 10 }], [/1 to/, { maxAttempts: 0 }], [/must be an object/, { payload: 1.5 }],
     [/no binary/, { payload: { a: 1.5, b: new Uint8Array(1) } }], [/a Date/, { payload: { at: new Date() } }], [/NaN/, { payload: { a: NaN } }],
@@ -87,31 +99,19 @@ test("options that are out of range or exclude each other are refused", async ()
   for (const [message, options] of cases) {
     await assert.rejects(client.enqueue("q", options), message);
   }
+  for (const name of ["", "a b", "-a", "_system", "x".repeat(129)]) {
+    await assert.rejects(client.enqueue(name), /queue name ".*" must have 1 to 128 letters/);
+    assert.throws(() => new Worker().handle(name, () => 1), /queue name/);
+  }
+  await assert.rejects(client.queues.add("a b"), /queue name/);
+  await assert.rejects(client.queues.add("a", { concurrencyLimit: 0 }), /concurrencyLimit is 0, must be an integer from 1/);
+  assert.throws(() => new Client({ timeout: -1 }), /timeout is -1/);
+  assert.throws(() => new Worker({ concurrency: 0 }), /concurrency is 0, must be an integer from 1/);
+  assert.throws(() => new Worker({ grace: NaN }), /grace is NaN/);
 });
 
-test("refusals have their own errors", async (t) => {
+test("a missing queue is created, once for all jobs", async (t) => {
   const [node, client] = await pair(t);
-  const enqueued = failed(client.enqueue("q"), errors.OverhopError);
-  const connection = await node.accept();
-  await connection.refuseNext(T.ENQUEUE, "QUEUE_NOT_FOUND");
-  assert.deepEqual([(await enqueued).code, (await enqueued).message], ["QUEUE_NOT_FOUND", "QUEUE_NOT_FOUND: no"]);
-  const refusal = async <E extends Error>(type: new (...args: any[]) => E, code: string, details: Fields) => {
-    const refused = failed(client.enqueue("q"), type);
-    await connection.refuseNext(T.ENQUEUE, code, details);
-    return refused;
-  };
-  assert.equal((await refusal(errors.DuplicateJob, "DUPLICATE_JOB", { jid: JID })).jid, JID);
-  assert.equal((await refusal(errors.RateLimited, "RATE_LIMITED", { retry_after_ms: 70 })).retryAfter, 70);
-  assert.equal((await refusal(errors.RateLimited, "RATE_LIMITED", {})).retryAfter, undefined);
-  const invalid = await refusal(errors.InvalidJob, "INVALID_JOB_PAYLOAD", { path: "/to" });
-  assert.deepEqual([invalid.path, invalid.name], ["/to", "InvalidJob"]);
-});
-
-test("a call ends with its deadline or its signal, with the last error as cause", async (t) => {
-  const [node, client] = await pair(t);
-  const late = failed(client.enqueue("q", { key: "k", deadline: new Date(Date.now() + 300) }), errors.DeadlineExceeded);
-  const connection = await node.accept();
-  await connection.refuseNext(T.ENQUEUE, "UNAVAILABLE", { retry_after_ms: 50 });
   const answers = client.enqueueMany(["old", "new", "new"].map((queue, payload) => ({ queue, payload, key: String(payload) })));
   const connection = await node.accept();
   await connection.answer(T.ENQUEUE, { jid: "old" });
@@ -148,6 +148,27 @@ test("an awaited job that was cancelled has the reason", async (t) => {
 
 test("refusals have their own errors", async (t) => {
   const [node, client] = await pair(t, { createQueues: false });
+  const enqueued = failed(client.enqueue("q"), errors.OverhopError);
+  const connection = await node.accept();
+  await connection.refuseNext(T.ENQUEUE, "QUEUE_NOT_FOUND");
+  assert.deepEqual([(await enqueued).code, (await enqueued).message], ["QUEUE_NOT_FOUND", "QUEUE_NOT_FOUND: no"]);
+  const refusal = async <E extends Error>(type: new (...args: any[]) => E, code: string, details: Fields) => {
+    const refused = failed(client.enqueue("q"), type);
+    await connection.refuseNext(T.ENQUEUE, code, details);
+    return refused;
+  };
+  assert.equal((await refusal(errors.DuplicateJob, "DUPLICATE_JOB", { jid: JID })).jid, JID);
+  assert.equal((await refusal(errors.RateLimited, "RATE_LIMITED", { retry_after_ms: 70 })).retryAfter, 70);
+  assert.equal((await refusal(errors.RateLimited, "RATE_LIMITED", {})).retryAfter, undefined);
+  const invalid = await refusal(errors.InvalidJob, "INVALID_JOB_PAYLOAD", { path: "/to" });
+  assert.deepEqual([invalid.path, invalid.name], ["/to", "InvalidJob"]);
+});
+
+test("a call ends with its deadline or its signal, with the last error as cause", async (t) => {
+  const [node, client] = await pair(t);
+  const late = failed(client.enqueue("q", { key: "k", deadline: new Date(Date.now() + 300) }), errors.DeadlineExceeded);
+  const connection = await node.accept();
+  await connection.refuseNext(T.ENQUEUE, "UNAVAILABLE", { retry_after_ms: 50 });
   await connection.expect(T.ENQUEUE);
   const error = await late;
   assert.equal(error.key, "k");

@@ -101,14 +101,16 @@ test("binary payloads and results keep their bytes", { skip }, async (t) => {
 
 test("what is too large or unknown is refused", { skip }, async (t) => {
   const client = newClient(t);
-  await assert.rejects(client.enqueue("no-such-queue"), (err: OverhopError) => err.code === "QUEUE_NOT_FOUND");
+  await assert.rejects(newClient(t, { createQueues: false }).enqueue("no-such-queue"), (err: OverhopError) => err.code === "QUEUE_NOT_FOUND");
+  await client.enqueue("made-for-a-job");
+  assert.equal((await client.queues.get("made-for-a-job"))?.state, "running");
   const { worker, run } = newWorker(t, { createQueues: false });
   worker.handle("no-such-queue", () => 1);
   assert.equal(((await soon(run())) as OverhopError).code, "QUEUE_NOT_FOUND");
   await client.queues.add("large", { ifMissing: true });
   await client.queues.add("large", { ifMissing: true });
   await assert.rejects(client.enqueue("large", { payload: "x".repeat(9 << 20) }), CodecError);
-  await assert.rejects(client.enqueue("large", { key: "k".repeat(129) }), InvalidJob);
+  await assert.rejects(client.enqueue("large", { runAt: "9999-01-01T00:00:00Z" }), InvalidJob);
   const large = newWorker(t);
   large.worker.handle<{ size: number }>("large", (job) => "x".repeat(job.payload.size));
   void large.run();
@@ -298,7 +300,7 @@ test("TLS and the token are required", { skip: skip || (certificate === undefine
   const secured = await Yard.start(1, `token = "secret"\n[server.tls]\ncert_file = "${certFile}"\nkey_file = "${keyFile}"\n`);
   t.after(() => secured.stop());
   const nodes = secured.addresses;
-  const refusal = (options: ClientOptions) => newClient(t, { nodes, timeout: 700, ...options }).ping().then(() => undefined, (err: unknown) => err);
+  const refusal = (options: ClientOptions) => newClient(t, { nodes, ...options }).ping().then(() => undefined, (err: unknown) => err);
   const [plain, unknown, wrong, none] = await Promise.all([
     refusal({ token: "secret" }), refusal({ token: "secret", tls: true }), refusal({ token: "wrong", tls: { ca: cert } }), refusal({ tls: { ca: cert } }),
   ]);

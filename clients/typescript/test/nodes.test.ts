@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { startOf, timeText } from "../src/enqueue.js";
+import { timeText } from "../src/checks.js";
+import { startOf } from "../src/enqueue.js";
 import { NodeRotation, parseAddress, parseNodes } from "../src/nodes.js";
 import { timeOf } from "../src/protocol.js";
 import { sleep, Wait, Window } from "../src/wait.js";
