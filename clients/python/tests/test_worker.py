@@ -9,6 +9,7 @@ import time
 import unittest
 import unittest.mock
 import uuid
+from datetime import datetime, timedelta, timezone
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from .fakenode import PATIENCE, FakeNode, NodeConnection, Payload
@@ -189,14 +190,17 @@ class Outcomes(WorkerCase):
         connection.answer(ACK)
         self.assertEqual(connection.answer(DONE)["result"], "resized")
         with self.assertLogs("yardmaster", "WARNING") as logged:
-            for n, (fn, attempt, delay) in enumerate([("other", 1, 10_000), ("other", 3, 40_000), (None, 20, 300_000)], 2):
-                connection.push_quest(SID, n, fn=fn, attempt=attempt)
+            cases: List[Tuple[Optional[str], float, float]] = [("other", 0, 5), ("other", 600, 300), (None, 7200, 600), (None, 90_000, 0)]
+            for n, (fn, age, delay) in enumerate(cases, 2):
+                connection.push_quest(SID, n, fn=fn, created_at=(datetime.now(timezone.utc) - timedelta(seconds=age)).isoformat())
                 connection.answer(ACK)
                 p = connection.answer(FAIL)
-                self.assertEqual((p["error"]["type"], p["retry"], p["retry_after_ms"]), ("no_handler", True, delay))
+                self.assertEqual(p["error"]["code"], "UNKNOWN_FUNCTION")
+                self.assertAlmostEqual(p.get("snooze_ms", 0) / 1000, delay, delta=5)
+                self.assertEqual(p.get("retry"), None if delay else True)
         self.assertEqual(len(logged.output), 2)  # one of each function
         self.assertRegex(logged.output[0], "job of queue 'q' names the function 'other', for which this worker has no handler; it has 'resize': .*"
-                         "tried again later")
+                         "go back for some time")
         self.assertRegex(p["error"]["message"], "names no function")
 
     def test_function_without_handler_may_fail_for_good(self) -> None:

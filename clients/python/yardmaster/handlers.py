@@ -6,6 +6,7 @@ import inspect
 import logging
 import traceback
 import typing
+from datetime import datetime, timezone
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypeVar, Union
 
 from .codec import MAX_DEPTH, Encoded, encode, user_value
@@ -22,7 +23,8 @@ Middleware = Callable[[Job[Any], Callable[[Job[Any]], Any]], Any]
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 Outcome = Tuple[int, Fields]  # DONE or FAIL, and its payload
 
-_UNKNOWN_DELAY, _MAX_UNKNOWN_DELAY = 10.0, 300.0  # seconds before another attempt without a handler: the first, and the longest
+# Seconds for which a job without a handler goes back: the shortest and longest time, and its age from which on it fails.
+_UNKNOWN_DELAY, _MAX_UNKNOWN_DELAY, _UNKNOWN_GRACE = 5.0, 600.0, 86400.0
 _MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
 
 
@@ -102,9 +104,7 @@ def outcome_of_exception(job: Job[Any], error: BaseException) -> Outcome:
     if isinstance(error, Retry):
         return fail_message(str(error), "retry", error.code, error.details, after=error.after)
     if isinstance(error, Snooze):
-        message_type, payload = fail_message(str(error), "snooze")
-        del payload["retry"]
-        return message_type, {**payload, "snooze_ms": milliseconds(error.seconds)}
+        return snooze_message(str(error), error.seconds)
     if isinstance(error, Fail):
         return fail_message(str(error), "fail", error.code, error.details, final=True)
     log.warning("attempt %d of job %s failed", job.attempt, job.id, exc_info=error)
@@ -128,7 +128,7 @@ class UnknownFunctions:
         self._logged: Set[Tuple[str, Optional[str]]] = set()  # queues and functions
 
     def outcome(self, job: Job[Any], handlers: Iterable[Optional[str]]) -> Outcome:
-        """Return the FAIL for a job: a final one, or one with a delay that grows, as a worker of a newer release may have the function.
+        """Return the FAIL for a job: it goes back for a time that grows, for a worker of a newer release, or fails for good.
 
         ``handlers`` are the functions of its queue. The first job of each
         function is logged.
@@ -138,11 +138,13 @@ class UnknownFunctions:
         if (job.queue, job.fn) not in self._logged:
             self._logged.add((job.queue, job.fn))
             log.warning("%s: add one to every worker of the queue, or use a separate queue for the function; such jobs %s (job %s)", message,
-                        "fail without another attempt" if self._fail else "are tried again later", job.id)
+                        "fail without another attempt" if self._fail else "go back for some time", job.id)
         if self._fail:
-            return fail_message(message, "handler_not_found", final=True)
-        delay = min(_UNKNOWN_DELAY * 2.0 ** min(job.attempt - 1, 10), _MAX_UNKNOWN_DELAY)
-        return fail_message(message, "no_handler", after=delay)  # the yard takes handler_not_found as final
+            return fail_message(message, "handler_not_found", "UNKNOWN_FUNCTION", final=True)
+        age = 0.0 if job.created_at is None else (datetime.now(timezone.utc) - job.created_at).total_seconds()
+        if age < _UNKNOWN_GRACE:
+            return snooze_message(message, min(max(age / 2, _UNKNOWN_DELAY), _MAX_UNKNOWN_DELAY), "UNKNOWN_FUNCTION")
+        return fail_message(message, "unknown_function", "UNKNOWN_FUNCTION")
 
 
 def outcome_of(job: Job[Any], end: Callable[[], Outcome]) -> Outcome:
@@ -156,6 +158,13 @@ def outcome_of(job: Job[Any], end: Callable[[], Outcome]) -> Outcome:
     except BaseException:
         log.warning("cannot encode the outcome of attempt %d of job %s", job.attempt, job.id, exc_info=True)
         return fail_message("the handler's result or exception cannot be read", "bad_end")
+
+
+def snooze_message(message: str, seconds: float, code: Optional[str] = None) -> Outcome:
+    """Return the FAIL by which a job goes back for a time, without counting the attempt."""
+    message_type, payload = fail_message(message, "snooze", code)
+    del payload["retry"]
+    return message_type, {**payload, "snooze_ms": milliseconds(seconds)}
 
 
 def fail_message(message: str, error_type: str, code: Optional[str] = None, details: Any = None, *, final: bool = False,

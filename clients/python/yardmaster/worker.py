@@ -39,8 +39,8 @@ class Worker:
     run() raises QueueNotFound for them. ``grace`` is how many seconds running
     jobs have once the worker is asked to stop. Then they are cancelled, and jobs
     that have not ended two seconds later are given back to the yard. A job that
-    names a function without a handler is tried again later, so that one of a newer
-    release waits for its worker; with ``fail_unknown`` it fails for good.
+    names a function without a handler goes back, so that one of a newer release
+    waits for its worker; with ``fail_unknown`` it fails for good.
     """
 
     def __init__(self, nodes: Nodes = None, *, name: Optional[str] = None, tls: Optional[ssl.SSLContext] = None,
@@ -62,9 +62,9 @@ class Worker:
         ``job("mail", fn="send_mail")`` is the same as the first.
 
         This is not a filter: a worker receives any job of its queues. A job that
-        names a function without a handler fails this attempt, and the next follows
-        after 10 seconds, then 20, 40 and so on, until it has none left; see also
-        ``fail_unknown``.
+        names a function without a handler goes back without counting an attempt:
+        for 5 seconds at first, later for half of the time since it was accepted, at
+        most 10 minutes. After a day its attempts fail. See also ``fail_unknown``.
 
         A handler takes the job. If its parameter is annotated as ``Job[T]``, the
         payload is decoded as T, and a payload that is no T fails the job. The

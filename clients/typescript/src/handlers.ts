@@ -20,9 +20,10 @@ interface Registered {
   readonly parse: ((payload: unknown) => unknown) | undefined;
 }
 
-/** Milliseconds before another attempt of a job whose function has no handler: the first, and the longest. */
-const UNKNOWN_DELAY = 10_000;
-const MAX_UNKNOWN_DELAY = 300_000;
+/** Milliseconds for which a job without a handler goes back: the shortest and longest time, and its age from which on it fails. */
+const UNKNOWN_DELAY = 5000;
+const MAX_UNKNOWN_DELAY = 600_000;
+const UNKNOWN_GRACE = 24 * 3600 * 1000;
 
 export class Handlers {
   readonly #byQueue = new Map<string, Map<string | undefined, Registered>>();
@@ -69,24 +70,27 @@ export class Handlers {
   }
 
   /**
-   * Returns how a job ends whose function has no handler: for good, or for a time that grows,
-   * as a worker of a newer release may have it. It logs the first job of each function.
+   * Returns how a job ends whose function has no handler: it goes back for a time that grows, for
+   * a worker of a newer release, or fails for good. It logs the first job of each function.
    */
-  #unhandled({ jid, queue, fn, attempt }: Quest, handled: Array<string | undefined>): Outcome {
+  #unhandled({ jid, queue, fn, createdAt }: Quest, handled: Array<string | undefined>): Outcome {
     const wanted = fn === undefined ? "names no function" : `names the function ${JSON.stringify(fn)}`;
     const has = handled.map((name) => JSON.stringify(name)).join(", ");
     const message = `job of queue ${JSON.stringify(queue)} ${wanted}, for which this worker has no handler; it has ${has}`;
     const id = JSON.stringify([queue, fn]);
     if (!this.#unknown.has(id)) {
       this.#unknown.add(id);
-      const then = this.failUnknown ? "fail without another attempt" : "are tried again later";
+      const then = this.failUnknown ? "fail without another attempt" : "go back for some time";
       this.log.warn(`${message}: add one to every worker of the queue, or use another queue for the function; such jobs ${then}`, { job: jid });
     }
     if (this.failUnknown) {
-      return failure(message, "handler_not_found", { retry: false });
+      return failure(message, "handler_not_found", { code: "UNKNOWN_FUNCTION", retry: false });
     }
-    const retryAfter = Math.min(UNKNOWN_DELAY * 2 ** (attempt - 1), MAX_UNKNOWN_DELAY);
-    return failure(message, "no_handler", { retryAfter }); // the yard takes handler_not_found as final
+    const age = createdAt === undefined ? 0 : Date.now() - createdAt.getTime();
+    if (age < UNKNOWN_GRACE) {
+      return { kind: "snooze", delay: Math.round(Math.min(Math.max(age / 2, UNKNOWN_DELAY), MAX_UNKNOWN_DELAY)), reason: message };
+    }
+    return failure(message, "unknown_function", { code: "UNKNOWN_FUNCTION" });
   }
 
   /** Calls the middleware from an index on, and then the handler. */

@@ -19,9 +19,10 @@ export interface WorkerOptions extends ConnectOptions {
   /** Milliseconds that running jobs have to end once the worker is to stop; default 10 000. */
   grace?: number;
   /**
-   * Fails a job for good if it names a function without a handler. By default only the attempt
-   * fails, and the next follows after 10 s, then 20, 40 and so on: a job of a newer release waits
-   * for its worker.
+   * Fails a job for good if it names a function without a handler. By default it goes back without
+   * counting an attempt, so that one of a newer release waits for its worker: for 5 s at first,
+   * later for half of the time since it was accepted, at most 10 minutes. After a day its attempts
+   * fail.
    */
   failUnknown?: boolean;
 }

@@ -191,15 +191,16 @@ test("handlers by function, with a checked payload, inside of middleware", async
     assert.equal(end["retry"], type === T.DONE ? undefined : false);
   }
   assert.deepEqual(seen, ["resize begins", "resize ends", "other begins", "other ends"]);
-  const unknown: Array<[Fields, number]> = [[{ fn: "none" }, 10_000], [{ fn: "none", attempt: 3 }, 40_000], [{ attempt: 20 }, 300_000]];
-  for (const [i, [fields, delay]] of unknown.entries()) {
-    connection.quest(10 + i, { ...BEAT, ...fields });
+  const unknown: Array<[string | undefined, number, number]> = [["none", 0, 5000], ["none", 600_000, 300_000], [undefined, 7.2e6, 600_000], [undefined, 9e7, 0]];
+  for (const [i, [fn, age, delay]] of unknown.entries()) {
+    connection.quest(10 + i, { ...BEAT, fn, created_at: new Date(Date.now() - age).toISOString() });
     await connection.answer(T.ACK);
-    const { error, retry, retry_after_ms: after } = await connection.answer(T.FAIL);
-    assert.deepEqual([(error as Fields)["type"], retry, after], ["no_handler", true, delay]);
+    const { error, retry, snooze_ms: after } = await connection.answer(T.FAIL);
+    assert.deepEqual([(error as Fields)["type"], retry], delay > 0 ? ["snooze", undefined] : ["unknown_function", true]);
+    assert(Math.abs(Number(after ?? 0) - delay) < 5000, `goes back for ${String(after)} ms`);
   }
   assert.equal(warnings.length, 2); // one of each function
-  assert.match(warnings[0]!, /names the function "none", for which this worker has no handler; it has "resize", "other": .* are tried again later/);
+  assert.match(warnings[0]!, /names the function "none", for which this worker has no handler; it has "resize", "other": .* go back for some time/);
 });
 
 test("a job of a function without a handler may fail for good", async (t) => {
