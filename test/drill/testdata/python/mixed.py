@@ -4,7 +4,7 @@ import time
 
 import yardmaster
 
-worker = yardmaster.Worker(create_queues=True)
+worker = yardmaster.Worker()
 
 
 @worker.job("mixed", concurrency=4)

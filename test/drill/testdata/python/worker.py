@@ -14,7 +14,7 @@ import yardmaster
 
 logging.basicConfig(level=logging.INFO)
 witness = os.open(sys.argv[1], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
-worker = yardmaster.Worker(create_queues=True)
+worker = yardmaster.Worker()
 
 
 def record(what, job):

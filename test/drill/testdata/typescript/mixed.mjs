@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const { Worker } = await import(process.env.YARD_TYPESCRIPT);
 
-const worker = new Worker({ createQueues: true });
+const worker = new Worker();
 worker.handle("mixed", async (job) => {
   await sleep(50);
   return { by: "typescript", n: job.payload.n };
