@@ -220,13 +220,13 @@ func (a *Agent) stopAll(reason job.RecallReason) {
 	a.mu.Lock()
 	var running []*dispatch
 	for _, d := range a.table.live {
-		if d.recall(reason) {
+		if d.recall(reason, "") {
 			running = append(running, d)
 		}
 	}
 	a.mu.Unlock()
 	for _, d := range running {
-		a.stop(d, d.recallFor(reason))
+		a.stop(d, job.Recall{Job: d.Job, N: d.N, Reason: reason})
 	}
 }
 

@@ -199,6 +199,7 @@ func (b *fakeTransport) lastOffers() map[string]int {
 // fakeTarget records the calls of its methods.
 type fakeTarget struct {
 	lastMoveIndex uint64 // of the last recall
+	lastMessage   string // of the last recall
 	mu            sync.Mutex
 	full          bool
 	started       []string
@@ -226,7 +227,7 @@ func (f *fakeTarget) Stop(r job.Recall) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stopped = append(f.stopped, job.RequestID(r.Job, r.N)+" "+string(r.Reason))
-	f.lastMoveIndex = r.MoveIndex
+	f.lastMoveIndex, f.lastMessage = r.MoveIndex, r.Message
 	if f.onStop != nil {
 		f.onStop(r.Job, r.N, r.Reason)
 	}

@@ -42,6 +42,7 @@ type dispatch struct {
 	phase        phase
 	target       Target
 	recallReason job.RecallReason // why it must stop; "": it need not
+	recallText   string           // the message of the recall with that reason
 	assignment   *job.Assignment  // while loading
 	pending      *pendingOutcome  // while ending
 	moveIndex    uint64           // index of the entry that moved it here; 0: it started here
@@ -51,11 +52,11 @@ type dispatch struct {
 // now. It keeps the first reason unless a more severe one comes: an expired lease
 // leaves no time for a graceful stop, and a superseded dispatch is dropped instead
 // of stopped.
-func (d *dispatch) recall(reason job.RecallReason) bool {
+func (d *dispatch) recall(reason job.RecallReason, message string) bool {
 	if d.phase == ending || severity(reason) <= severity(d.recallReason) {
 		return false
 	}
-	d.recallReason = reason
+	d.recallReason, d.recallText = reason, message
 	return d.phase == running
 }
 
@@ -287,17 +288,11 @@ func (a *Agent) markRunning(d *dispatch) {
 	if !hasEnded {
 		d.phase = running
 	}
-	reason := d.recallReason
+	recall := job.Recall{Job: d.Job, N: d.N, Reason: d.recallReason, Message: d.recallText}
 	a.mu.Unlock()
-	if reason != "" && !hasEnded {
-		a.stop(d, d.recallFor(reason))
+	if recall.Reason != "" && !hasEnded {
+		a.stop(d, recall)
 	}
-}
-
-// recallFor returns a recall of d that the node itself decides on, or that was
-// deferred until the target had started d.
-func (d *dispatch) recallFor(reason job.RecallReason) job.Recall {
-	return job.Recall{Job: d.Job, N: d.N, Reason: reason}
 }
 
 // loadAndStart loads the body of an accepted dispatch and starts it. If it cannot be

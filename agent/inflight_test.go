@@ -188,6 +188,20 @@ func TestLoad_RecalledWhileLoading(t *testing.T) {
 	})
 }
 
+func TestRecall_KeepsMessageUntilStarted(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
+		b.target.onStart = func(job.Assignment) { time.Sleep(2 * time.Second) }
+		b.Assign(batch(1, assignment(1)))
+		advance(time.Second)
+		b.Recall(job.Recall{Job: job.ID{1}, N: 1, Epoch: 5, Reason: job.RecallCancelled, Message: "not any more"})
+		advance(2 * time.Second)
+		_, stopped := b.target.seen()
+		wantEqual(t, "stopped", stopped, []string{requestID(1) + " CANCELLED"})
+		wantEqual(t, "message", b.target.lastMessage, "not any more")
+		b.finish(1)
+	})
+}
+
 func TestRecall_StopsTargetOnce(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *harness) {
 		b.Assign(batch(1, assignment(1)))

@@ -14,7 +14,7 @@ func (a *Agent) Recall(r job.Recall) {
 	var running *dispatch
 	if a.observeEpoch(r.Epoch) {
 		d := a.table.live[r.DispatchID()]
-		if d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason) {
+		if d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason, r.Message) {
 			running = d
 		}
 	}

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -124,6 +125,7 @@ func (s *Server) Stop(recall job.Recall) {
 	if d == nil || d.state == ended || d.state == ackExpired || recall.Outdated(d.moved) {
 		return
 	}
+	d.recallText = cmp.Or(d.recallText, recall.Message)
 	ds.recallLocked(d, recall.Reason)
 }
 
@@ -182,6 +184,9 @@ func (ds *deliveries) sendRecallLocked(d *dispatch, reason job.RecallReason, gra
 	}
 	recall := overhop.Fields{
 		"jid": jid(d.queue, d.Job), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
+	}
+	if reason == job.RecallCancelled && d.recallText != "" {
+		recall["msg"] = d.recallText
 	}
 	ds.deferLocked(func() {
 		w.conn.pushFields(overhop.TRecall, recall)

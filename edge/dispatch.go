@@ -27,6 +27,7 @@ type dispatch struct {
 	sub          *subscription
 	state        state
 	recallReason job.RecallReason // the first one, if recalled
+	recallText   string           // why the job was cancelled, for its worker; "": not given
 	leaseUntil   time.Time        // end of the last lease granted to the worker; never after the node's own lease
 	replyBy      time.Time        // when the worker must have acknowledged it or extended its lease
 	busyAtGrant  time.Duration    // the connection's busy.elapsed when replyBy was set

@@ -201,7 +201,7 @@ func (c *schedulingCluster) Cancel(_ context.Context, id job.ID, reason string) 
 		state = v.State
 	})
 	if active {
-		c.recall(id, job.RecallCancelled)
+		c.recall(id, job.RecallCancelled, reason)
 	}
 	return state, err
 }
@@ -227,11 +227,11 @@ func (c *schedulingCluster) ChangeJob(_ context.Context, id job.ID, priority *ui
 }
 
 // recall stops a job at its worker.
-func (c *schedulingCluster) recall(id job.ID, reason job.RecallReason) {
+func (c *schedulingCluster) recall(id job.ID, reason job.RecallReason, message string) {
 	c.placeMu.Lock()
 	n := c.placed[id].N
 	c.placeMu.Unlock()
-	c.server.Stop(job.Recall{Job: id, N: n, Reason: reason})
+	c.server.Stop(job.Recall{Job: id, N: n, Reason: reason, Message: message})
 }
 
 func (c *schedulingCluster) Retry(_ context.Context, id job.ID) (state job.State, err error) {
@@ -280,7 +280,7 @@ func (c *schedulingCluster) Obliterate(ctx context.Context, queue string, force 
 	}
 	c.withLock(clear) // before a restored credit could start one of them
 	for id, ended := range active {
-		c.recall(id, job.RecallQueueGone)
+		c.recall(id, job.RecallQueueGone, "")
 		<-ended
 	}
 	c.withLock(func() {

@@ -167,7 +167,7 @@ func (h *harness) doCommand(y *schedulingCluster, words []string) error {
 		if err != nil {
 			return err
 		}
-		y.recall(id, job.RecallReason(words[2]))
+		y.recall(id, job.RecallReason(words[2]), "")
 	default:
 		return fmt.Errorf("unknown yard command %q", words[0])
 	}

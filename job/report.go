@@ -99,6 +99,8 @@ type Recall struct {
 	// moved the dispatch to another node, or of a later one. A node to which a
 	// later entry has moved it back ignores the recall; see [Recall.Outdated].
 	MoveIndex uint64
+	// Message, with RecallCancelled, is why the job was cancelled, as the caller gave it.
+	Message string
 }
 
 // DispatchID returns which dispatch is to stop.

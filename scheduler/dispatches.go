@@ -256,14 +256,16 @@ func (ds *dispatches) resendAssignment(d *dispatch, n *node, now time.Time, out 
 // recall has the node that runs a job stop it. The sweep repeats the recall until the
 // dispatch ends.
 func (ds *dispatches) recall(id job.ID, reason job.RecallReason) {
+	var d *dispatch
 	ds.loop.ledger.View(func(l *ledger.Ledger) {
 		if view, _, ok := l.Find(id); ok {
-			if d := ds.running[job.DispatchID{Job: id, N: view.Dispatches}]; d != nil {
-				d.recallReason = reason
-				ds.sendRecall(d, reason, time.Now())
-			}
+			d = ds.running[job.DispatchID{Job: id, N: view.Dispatches}]
 		}
 	})
+	if d != nil {
+		d.recallReason = reason
+		ds.sendRecall(d, reason, time.Now())
+	}
 }
 
 // sendRecall sends one recall of a dispatch to its current node.
@@ -271,8 +273,15 @@ func (ds *dispatches) sendRecall(d *dispatch, reason job.RecallReason, now time.
 	d.recalledAt = now
 	a := &d.assignment
 	r := job.Recall{Job: a.Job, N: a.N, Epoch: ds.loop.epoch, Reason: reason}
-	if reason == job.RecallSuperseded { // the index tells it from a later move back to the node
+	switch reason {
+	case job.RecallSuperseded: // the index tells it from a later move back to the node
 		ds.loop.ledger.View(func(l *ledger.Ledger) { r.MoveIndex = l.Index() })
+	case job.RecallCancelled:
+		ds.loop.ledger.View(func(l *ledger.Ledger) {
+			if view, _, ok := l.Find(a.Job); ok && view.Cancellation != nil {
+				r.Message = view.Cancellation.Reason
+			}
+		})
 	}
 	ds.fleet.Recall(d.node, r)
 }

@@ -91,6 +91,7 @@ var messages = []struct {
 	{"heartbeat", job.Heartbeat{}},
 	{"heartbeat ack", job.HeartbeatAck{Epoch: 4, Lease: 6 * time.Second, WantFull: true, LastBatch: 7, Edges: []string{"n2:9876", ""}}},
 	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallCancelled}},
+	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallCancelled, Message: "not any more"}},
 	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallSuperseded, MoveIndex: 1 << 41}},
 	{"records", []job.Record{
 		{Position: job.Position{Lane: 1, Seq: 2}, Queue: "mail", Key: "k", Stored: moment, Body: []byte("{}")},

@@ -10,7 +10,7 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Callable, Counter, Dict, List, Optional
+from typing import Any, Callable, Counter, Dict, List, Optional, Tuple
 
 import yardmaster
 from yardmaster import (AsyncClient, Client, Job, JobFailed, JobNotFound, MessageTooLarge, NewJob, QueueNotFound, Retry,
@@ -137,7 +137,7 @@ class Yard(NodeCase):
 
     def test_handler_that_ignores_cancellation(self) -> None:
         begun, finish = threading.Event(), threading.Event()
-        reasons: List[Optional[StopReason]] = []
+        reasons: List[Tuple[Optional[StopReason], Optional[str]]] = []
         worker = Worker(self.node.address, concurrency=2)
 
         @worker.job("stubborn")
@@ -146,7 +146,7 @@ class Yard(NodeCase):
                 return "done"
             begun.set()
             job.cancelled.wait(PATIENCE)
-            reasons.append(job.stop_reason)
+            reasons.append((job.stop_reason, job.cancel_message))
             finish.wait(PATIENCE)
             return "too late"
         self.run_worker(worker)
@@ -157,7 +157,7 @@ class Yard(NodeCase):
         self.assertEqual(self.client.cancel(jid, "test"), "active")
         with self.assertRaises(JobFailed) as failed:
             self.client.result(jid, PATIENCE)
-        self.assertEqual((failed.exception.error["type"], reasons), ("cancelled", [StopReason.CANCELLED]))
+        self.assertEqual((failed.exception.error["type"], reasons), ("cancelled", [(StopReason.CANCELLED, "test")]))
         self.assertEqual(self.client.call("stubborn", "next", wait=PATIENCE), "done")  # the worker goes on
 
     def test_deadline(self) -> None:

@@ -5,7 +5,7 @@ import { rmSync } from "node:fs";
 import { after, before, test, TestContext } from "node:test";
 import { Client, ClientOptions } from "../src/client.js";
 import { defineJob } from "../src/enqueue.js";
-import { CodecError, InvalidJob, JobFailed, NotSupported, OverhopError, TLSError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
+import { CodecError, InvalidJob, JobFailed, JobStopped, NotSupported, OverhopError, TLSError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
 import { Job } from "../src/job.js";
 import { sleep } from "../src/wait.js";
 import { Worker, WorkerOptions } from "../src/worker.js";
@@ -137,9 +137,12 @@ test("ten thousand jobs in one call", { skip }, async (t) => {
 test("a handler that ignores its signal does not keep the worker", { skip }, async (t) => {
   const client = newClient(t);
   const { worker, run } = newWorker(t, { grace: 100 });
-  const [begun, stopped, never] = [new Gate(), new Gate<string>(), new Gate()];
+  const [begun, stopped, never] = [new Gate(), new Gate<[string, string | undefined]>(), new Gate()];
   worker.handle("stubborn", async (job) => {
-    job.signal.addEventListener("abort", () => stopped.open((job.signal.reason as { reason: string }).reason));
+    job.signal.addEventListener("abort", () => {
+      const { reason, why } = job.signal.reason as JobStopped;
+      stopped.open([reason, why]);
+    });
     begun.open();
     await never.opened;
   }, { concurrency: 2 });
@@ -147,8 +150,8 @@ test("a handler that ignores its signal does not keep the worker", { skip }, asy
   await until("the queue exists", async () => (await client.queues.get("stubborn")) !== undefined);
   const jid = await client.enqueue("stubborn");
   await soon(begun.opened);
-  assert.equal(await client.cancel(jid), "active");
-  assert.equal(await soon(stopped.opened), "cancel");
+  assert.equal(await client.cancel(jid, "not any more"), "active");
+  assert.deepEqual(await soon(stopped.opened), ["cancel", "not any more"]);
   const failed = await soon(client.result(jid).catch((err: unknown) => err));
   assert(failed instanceof JobFailed);
   assert.equal(failed.fault.type, "cancelled");
