@@ -24,7 +24,7 @@ func (j Jobs) Get(ctx context.Context, id string) (api.Job, error) {
 }
 
 // Explain returns why a job is where it is, when that will change, and what has happened to
-// it.
+// it: History has the job's latest events, at most 1000, as JSON.
 func (j Jobs) Explain(ctx context.Context, id string) (api.JobExplanation, error) {
 	return operate[api.JobExplanation](ctx, j.c, "job.explain", api.JobRequest{ID: id})
 }

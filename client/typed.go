@@ -68,7 +68,8 @@ const concurrentEnqueues = 512
 // EnqueueMany enqueues any number of jobs with the same options, over one connection and
 // without waiting for one before the next. It returns one answer for each, in order. With
 // the option [Key], job i has the key with "#i" appended, as in a bulk request of the API, so
-// that the call may be repeated with the same args.
+// that the call may be repeated with the same args. A key in the default options of the args
+// stays as it is.
 func EnqueueMany[A Args](ctx context.Context, c *Client, args []A, options ...Option) []Enqueued {
 	specs := make([]Spec, len(args))
 	var given Spec

@@ -72,8 +72,8 @@ func TestWorker_UnknownFunction(t *testing.T) {
 	})
 }
 
-// TestWorker_UnknownFunction_Never checks that a job whose function nobody ever knows becomes
-// a dead letter.
+// TestWorker_UnknownFunction_Never checks that a job whose function no worker handles becomes a
+// dead letter.
 func TestWorker_UnknownFunction_Never(t *testing.T) {
 	yard(t, func(t *testing.T, y *yardtest.Yard, c *client.Client) {
 		w := c.Worker()
