@@ -175,7 +175,7 @@ func ExampleStopReason() {
 	}, client.Queue("slow"))
 	runWorker(ctx, w)
 
-	if _, err := client.Enqueue(ctx, c, SendMail{}, client.Queue("slow"), client.Timeout(20*time.Millisecond)); err != nil {
+	if _, err := client.Enqueue(ctx, c, SendMail{}, client.Queue("slow"), client.Timeout(200*time.Millisecond)); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(<-stopped)
