@@ -21,7 +21,10 @@ export interface TLSOptions {
   rejectUnauthorized?: boolean;
 }
 
-/** Opens a connection, with TLS if the settings have it. */
+/**
+ * Opens a connection, with TLS if the settings have it.
+ * @internal
+ */
 export function openSocket(node: string, settings: { readonly tls?: boolean | TLSOptions | undefined }): net.Socket {
   const { host, port } = parseAddress(node);
   const address = { host, port, autoSelectFamily: true, autoSelectFamilyAttemptTimeout: 1000 };
