@@ -128,6 +128,11 @@ type Job struct {
 	ResultTTL time.Duration // how long the result is kept visible after the end; 0: as long as it is stored
 
 	BlobOwner ID // the owner of the blob with the job's body, see [Blob.Owner]; zero: the record contains the body
+
+	LimitKey   string     // under which it uses limits, and shares a fair queue; "": none
+	Limits     []LimitUse // that the job names itself, in the order of their names; a Key of "" stands for LimitKey
+	Expires    time.Time  // if it has not started by then, it ends as expired; zero: it does not expire
+	NoPriority bool       // the producer gave no priority: that of the queue applies
 }
 
 // SplitFunction splits "runner#handler" at its first '#'. For "#h" and "h" the

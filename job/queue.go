@@ -1,9 +1,13 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 )
 
 // MaxQueueLen is the longest queue name, in bytes.
@@ -39,6 +43,45 @@ type QueueConfig struct {
 	RetryOnTimeout bool
 	// Retention has the settings of [QueueRetentionKeys] that differ from the cluster's.
 	Retention Retention
+	// Limits are the names of the limits that all jobs of the queue use, at most [MaxLimitUses].
+	Limits []string
+	// KeyPath is where the params of a job have its key, such as "params.customer"; "": the jobs
+	// have only keys that are given with them.
+	KeyPath string
+	// KeyOptional makes the key of a job without a value at KeyPath "". Otherwise such a job is
+	// refused.
+	KeyOptional bool
+	// Fair shares the starts among keys, in proportion to their weights.
+	Fair    bool
+	Weights []KeyWeight // in the order of the keys; other keys have the weight 1
+	// Age is the time of waiting that is worth as much as one class of priority; 0: a job of a
+	// higher priority starts first however long others have waited.
+	Age time.Duration
+	// Priority, MaxAttempts and Timeout are those of jobs that give none; nil and 0: the cluster's.
+	Priority    *uint8
+	MaxAttempts uint32
+	Timeout     time.Duration
+}
+
+// KeyWeight is how many jobs of a key a fair queue starts in each round.
+type KeyWeight struct {
+	Key    string
+	Weight uint32 // 1 to [MaxKeyWeight]
+}
+
+// Bounds of the weights of a queue.
+const (
+	MaxKeyWeight  = 1000
+	MaxKeyWeights = 1000 // of a queue
+)
+
+// Weight returns the weight of a key.
+func (c *QueueConfig) Weight(key string) int {
+	i, found := slices.BinarySearchFunc(c.Weights, key, func(w KeyWeight, key string) int { return strings.Compare(w.Key, key) })
+	if !found {
+		return 1
+	}
+	return int(c.Weights[i].Weight)
 }
 
 // QueueChange is a change of a queue's settings. Those that are nil stay as they
@@ -48,11 +91,25 @@ type QueueChange struct {
 	AllowOverrides *bool
 	RetryOnTimeout *bool
 	Retention      []RetentionSetting // the value 0 removes a setting
+	Limits         *Names
+	KeyPath        *string
+	KeyOptional    *bool
+	Fair           *bool
+	Weights        []KeyWeight    // the weight 0 removes a key
+	Age            *time.Duration // 0 removes it, likewise those below
+	Priority       *int8          // -1 removes it
+	MaxAttempts    *uint32
+	Timeout        *time.Duration
 }
+
+// Names are names, of limits or of types of errors.
+type Names struct{ Names []string }
 
 // IsEmpty reports whether the change changes nothing.
 func (c QueueChange) IsEmpty() bool {
-	return c.Limit == nil && c.AllowOverrides == nil && c.RetryOnTimeout == nil && len(c.Retention) == 0
+	return c.Limit == nil && c.AllowOverrides == nil && c.RetryOnTimeout == nil && len(c.Retention) == 0 &&
+		c.Limits == nil && c.KeyPath == nil && c.KeyOptional == nil && c.Fair == nil && len(c.Weights) == 0 && c.Age == nil &&
+		c.Priority == nil && c.MaxAttempts == nil && c.Timeout == nil
 }
 
 // String returns the changed settings, such as "concurrency_limit=4 failed.age=1h".
@@ -74,7 +131,30 @@ func (c QueueChange) String() string {
 	for _, s := range c.Retention {
 		settings = append(settings, s.String())
 	}
-	return strings.Join(settings, " ")
+	return strings.Join(append(settings, c.startSettings()...), " ")
+}
+
+// startSettings returns the changed settings that decide when jobs start, and how.
+func (c *QueueChange) startSettings() (settings []string) {
+	add := func(name string, given bool, value string) {
+		if given {
+			settings = append(settings, name+"="+cmp.Or(value, "none"))
+		}
+	}
+	if c.Limits != nil {
+		add("limits", true, strings.Join(c.Limits.Names, ","))
+	}
+	add("key", c.KeyPath != nil, text(c.KeyPath))
+	add("key_optional", c.KeyOptional != nil, text(c.KeyOptional))
+	add("fair", c.Fair != nil, text(c.Fair))
+	for _, w := range c.Weights {
+		add("weight", true, fmt.Sprintf("%s:%d", w.Key, w.Weight))
+	}
+	add("age", c.Age != nil, text(c.Age))
+	add("priority", c.Priority != nil, text(c.Priority))
+	add("max_attempts", c.MaxAttempts != nil, text(c.MaxAttempts))
+	add("timeout", c.Timeout != nil, text(c.Timeout))
+	return settings
 }
 
 // Changed returns the configuration with a change.
@@ -91,7 +171,82 @@ func (c QueueConfig) Changed(change QueueChange) QueueConfig {
 	if len(change.Retention) > 0 {
 		c.Retention = c.Retention.With(change.Retention)
 	}
+	if change.Limits != nil {
+		c.Limits = slices.Compact(slices.Sorted(slices.Values(change.Limits.Names)))
+	}
+	set(&c.KeyPath, change.KeyPath)
+	set(&c.KeyOptional, change.KeyOptional)
+	set(&c.Fair, change.Fair)
+	set(&c.Age, change.Age)
+	set(&c.MaxAttempts, change.MaxAttempts)
+	set(&c.Timeout, change.Timeout)
+	if len(change.Weights) > 0 {
+		c.Weights = withWeights(c.Weights, change.Weights)
+	}
+	if change.Priority != nil {
+		c.Priority = nil
+		if *change.Priority >= 0 {
+			c.Priority = new(uint8(*change.Priority))
+		}
+	}
 	return c
+}
+
+// withWeights returns weights with changes.
+func withWeights(weights, changes []KeyWeight) []KeyWeight {
+	byKey := make(map[string]uint32)
+	for _, w := range slices.Concat(weights, changes) {
+		byKey[w.Key] = w.Weight
+	}
+	var changed []KeyWeight
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		if weight := byKey[key]; weight > 0 {
+			changed = append(changed, KeyWeight{key, weight})
+		}
+	}
+	return changed
+}
+
+// Validate returns an error, which is an [*InvalidError], if a setting that decides when jobs
+// start is out of range. It does not know which limits exist.
+func (c *QueueConfig) Validate() error {
+	switch {
+	case len(c.Limits) > MaxLimitUses:
+		return invalid("the queue names %d limits; at most %d", len(c.Limits), MaxLimitUses)
+	case len(c.Weights) > MaxKeyWeights:
+		return invalid("the queue has weights of %d keys; at most %d", len(c.Weights), MaxKeyWeights)
+	case c.Age != 0 && (c.Age < time.Second || c.Age > MaxDuration):
+		return invalid("age is %s; must be 1s to %s", c.Age, MaxDuration)
+	case c.Priority != nil && *c.Priority > MaxPriority:
+		return invalid("priority is %d; must be 0 to %d", *c.Priority, MaxPriority)
+	case c.Timeout < 0 || c.Timeout > MaxDuration:
+		return invalid("timeout is %s; must be 1ms to %s", c.Timeout, MaxDuration)
+	}
+	for _, name := range c.Limits {
+		if err := ValidLimit(name); err != nil {
+			return err
+		}
+	}
+	for _, w := range c.Weights {
+		if err := ValidLimitKey(w.Key); err != nil {
+			return err
+		}
+		if w.Weight > MaxKeyWeight {
+			return invalid("the weight of key %q is %d; must be 1 to %d", w.Key, w.Weight, MaxKeyWeight)
+		}
+	}
+	return ValidKeyPath(c.KeyPath)
+}
+
+// ValidKeyPath checks where a queue finds the key of a job: "", or "params." followed by one or
+// more names of fields, joined by dots.
+func ValidKeyPath(path string) error {
+	const longest = 256
+	names, inParams := strings.CutPrefix(path, "params.")
+	if path == "" || inParams && len(path) <= longest && !slices.Contains(strings.Split(names, "."), "") {
+		return nil
+	}
+	return invalid("key path %q must be params. and the names of fields, joined by dots, such as params.customer, in at most %d bytes", CutText(path, longest), longest)
 }
 
 // DefaultQueueConfig is the configuration of a queue that was created without

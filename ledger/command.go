@@ -82,10 +82,13 @@ const (
 	KindReleaseBodies                  // large bodies of failed jobs may be removed
 )
 
-// Commands about schemas.
+// Commands about schemas and limits.
 const (
 	KindSetSchema Kind = iota + 60
 	KindRemoveSchema
+	KindSetLimit
+	KindRemoveLimit
+	KindPauseLimit
 )
 
 // Command is one atomic change: it takes effect completely or not at all.
@@ -115,6 +118,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
 		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil), (*MarkIngested)(nil),
 		(*ChangeJob)(nil), (*SetRetention)(nil), (*ReleaseBodies)(nil), (*SetSchema)(nil), (*RemoveSchema)(nil),
+		(*SetLimit)(nil), (*RemoveLimit)(nil), (*PauseLimit)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}

@@ -41,9 +41,10 @@ func (c *Place) apply(l *Ledger) Result {
 // longer permits that.
 func (d *dispatches) place(placement *Placement) bool {
 	old := d.jobs.find(placement.Job)
-	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() {
+	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() || !d.limitsPermit(old) {
 		return false
 	}
+	d.startLimits(old)
 	next := *old
 	next.state = job.Active
 	next.attempt++
@@ -80,6 +81,9 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 		return Settled{Stale: true, State: old.state, RunAt: time.Unix(0, old.due)}
 	}
 
+	if d.HasLimits() {
+		d.settleCircuits(old, settlement)
+	}
 	next := *old
 	if settlement.Next == job.NextDone {
 		d.complete(old, &next, settlement)

@@ -11,10 +11,14 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 15
+const formatVersion = 16
 
-// oldestFormat is the earliest format that can be decoded. It has no schemas.
-const oldestFormat = 14
+// oldestFormat is the earliest format that can be decoded. It has no schemas and no limits.
+const (
+	oldestFormat  = 14
+	schemasFormat = 15 // the first with schemas
+	limitsFormat  = 16 // the first with limits
+)
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
 // encode to the same bytes, also if they were restored from different
@@ -65,7 +69,10 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	if c.decoding() {
 		l.finished.limits = l.retention.finishedLimits()
 	}
-	c.jobs(&l.dispatches)
+	if l.jobs.limits.now = l.now; format >= limitsFormat {
+		c.limits(&l.jobs.limits)
+	}
+	c.jobs(&l.dispatches, format)
 	c.external(l)
 	c.forgottenIDs(&l.jobs)
 	c.outbox(&l.outbox)
@@ -75,14 +82,14 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	c.crons(&l.crons)
 	c.membership(&l.membership)
 	c.backups(l)
-	if format > oldestFormat {
+	if format >= schemasFormat {
 		c.schemas(&l.schemas)
 	}
 }
 
 // jobs encodes or decodes each queue with its jobs: waiting jobs in start
 // order, active jobs by fence, then the others by state and time.
-func (c *codec) jobs(d *dispatches) {
+func (c *codec) jobs(d *dispatches, format uint64) {
 	active := make(map[string][]uint32) // numbers by queue name
 	for item := range d.active.Scan {
 		name := d.jobs.queueOf(item.number).name
@@ -92,6 +99,9 @@ func (c *codec) jobs(d *dispatches) {
 	each(c, d.queues.byName.Len(), values(&d.queues.byName), func(q *queue) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
 		c.retention(&q.config.Retention)
+		if format >= limitsFormat {
+			c.queueLimits(&q.config)
+		}
 		if c.decoding() {
 			d.queues.set(q)
 		}
@@ -105,7 +115,7 @@ func (c *codec) jobs(d *dispatches) {
 			return decoded
 		}
 		eachIn(c, count, stored, space, func(stored *storedJob) {
-			c.record(stored, &d.jobs)
+			c.record(stored, &d.jobs, format)
 			if c.decoding() {
 				stored.queue = q
 				c.addJob(d, stored)
@@ -119,6 +129,17 @@ func (c *codec) retention(r *job.Retention) {
 	list(c, (*[]job.RetentionSetting)(r), func(s *job.RetentionSetting) {
 		c.fields((*uint8)(&s.Key.Kept), (*uint8)(&s.Key.Bound), &s.Value)
 	})
+}
+
+// queueLimits encodes or decodes the settings of a queue that decide when and in which order its
+// jobs start.
+func (c *codec) queueLimits(q *job.QueueConfig) {
+	list(c, &q.Limits, func(limit *string) { c.fields(limit) })
+	c.fields(&q.KeyPath, &q.KeyOptional, &q.Fair, &q.Age, &q.MaxAttempts, &q.Timeout)
+	list(c, &q.Weights, func(w *job.KeyWeight) { c.fields(&w.Key, &w.Weight) })
+	if optional(c, &q.Priority) {
+		c.fields(q.Priority)
+	}
 }
 
 // addJob adds a decoded job to the ledger, and counts its dispatch. A job in a
@@ -171,7 +192,10 @@ func (q *queue) numbers(active []uint32, states ...job.State) iter.Seq[uint32] {
 }
 
 // record encodes or decodes a job except its queue. A decoded job shares names with the others.
-func (c *codec) record(stored *storedJob, shared *jobs) {
+func (c *codec) record(stored *storedJob, shared *jobs, format uint64) {
+	if format >= limitsFormat {
+		c.fields((*name)(&stored.key), (*name)(&stored.limits))
+	}
 	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
 		&stored.priority, (*uint8)(&stored.state), &stored.losses, (*uint8)(&stored.flags))
 	hasOptions := stored.options != options{}

@@ -77,15 +77,14 @@ func (j *jobs) diagnoseOrder(stored *storedJob, diagnosis *JobDiagnosis) {
 		classes = []string{ClassPlain, ClassBare}
 	}
 	first := orderItem{key: orderKey(stored.priority, 0)} // of its priority
-	for _, class := range classes {
-		wl, ok := q.waitlists.Get(class)
-		if !ok {
+	for _, wl := range q.waitlists.Scan {
+		if !slices.Contains(classes, wl.class) {
 			continue
 		}
-		diagnosis.Ahead += wl.jobs.Rank(stored.order())
+		diagnosis.Ahead += q.rank(wl.jobs, stored.order())
 		diagnosis.AheadHigher += wl.jobs.Rank(first)
 		for lower := stored.priority; lower > 0; {
-			head, ok := j.FirstWaitingJob(q.name, class, lower-1)
+			head, ok := j.FirstWaitingJob(wl.id(), lower-1)
 			if !ok {
 				break
 			}
@@ -131,12 +130,12 @@ func (j *jobs) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
 	if q == nil {
 		return nil
 	}
-	for class, wl := range q.waitlists.Scan {
+	for _, wl := range q.waitlists.Scan {
 		if len(heads) >= limit {
 			break
 		}
 		if first, ok := wl.jobs.Min(); ok {
-			heads = append(heads, WaitlistHead{j.at(first.number).waitingJob(), class, wl.jobs.Len()})
+			heads = append(heads, WaitlistHead{j.at(first.number).waitingJob(), wl.class, wl.jobs.Len()})
 		}
 	}
 	return heads

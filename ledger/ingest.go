@@ -176,11 +176,14 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 	stored := storedJob{
 		record: record{id: j.ID, accepted: j.Accepted.UnixNano(), priority: min(j.Priority, job.MaxPriority)},
-		queue:  q, function: j.Function,
+		queue:  q, traits: traits{function: j.Function, key: j.LimitKey, limits: joinUses(j.Limits)},
 		options: options{
 			maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: choiceOf(j.RetryOnTimeout),
 			resultTTL: j.ResultTTL, blobOwner: j.BlobOwner,
 		},
+	}
+	if j.NoPriority && q.config.Priority != nil {
+		stored.priority = min(*q.config.Priority, job.MaxPriority)
 	}
 	stored.setPosition(j.Position)
 	if j.RunAt.IsZero() {

@@ -121,7 +121,7 @@ func (w *eventChecker) apply(e *Event) error {
 
 // checkInvariants compares all indexes and counters of the ledger with its records.
 func checkInvariants(l *Ledger) error {
-	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l)} {
+	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l), checkLimits(l), checkPlaceable(l)} {
 		if err != nil {
 			return err
 		}
@@ -296,13 +296,13 @@ func checkQueues(l *Ledger) error {
 	for _, view := range l.Queues() {
 		q := l.queues.get(view.Name)
 		var want [job.States]int
-		q.waitlists.Scan(func(class string, wl *waitlist) bool {
+		q.waitlists.Scan(func(_ string, wl *waitlist) bool {
 			if wl.jobs.Len() > 0 {
 				busy++
 			}
 			wl.jobs.Scan(func(item orderItem) bool {
 				want[job.Waiting]++
-				if r := l.jobs.at(item.number); !isStored(l, r) || item != r.order() || Class(r.function) != class {
+				if r := l.jobs.at(item.number); !isStored(l, r) || item != r.order() || Class(r.function) != wl.class {
 					err = fmt.Errorf("queue %s: %s in a waitlist is not the stored job", q.name, r.id)
 				}
 				return true
@@ -354,11 +354,15 @@ func checkReads(l *Ledger, q QueueView) error {
 	var err error
 	l.Classes(func(class string) bool {
 		var last *WaitingJob
-		l.WaitingJobs(q.Name, class, func(w WaitingJob) bool {
-			if last != nil && !last.Before(&w) {
-				err = fmt.Errorf("queue %s starts %s before %s", q.Name, last.ID, w.ID)
-			}
-			last = &w
+		l.WaitlistsOfQueue(q.Name, class, func(id WaitlistID) bool {
+			last = nil
+			l.WaitingJobs(id, func(w WaitingJob) bool {
+				if last != nil && !last.Before(&w) && q.Config.Age == 0 {
+					err = fmt.Errorf("queue %s starts %s before %s", q.Name, last.ID, w.ID)
+				}
+				last = &w
+				return err == nil
+			})
 			return err == nil
 		})
 		return err == nil
@@ -390,11 +394,15 @@ func checkOutbox(l *Ledger) error {
 	return nil
 }
 
-// encoded returns the encoded state of l.
-func encoded(t interface {
+// failer is a [testing.T] or a [rapid.T].
+type failer interface {
 	Helper()
 	Fatal(...any)
-}, l *Ledger) []byte {
+	Fatalf(string, ...any)
+}
+
+// encoded returns the encoded state of l.
+func encoded(t failer, l *Ledger) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	if err := l.Encode(&buf); err != nil {
@@ -426,7 +434,7 @@ func TestEventChecker_Fails(t *testing.T) {
 		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
 		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
 		"options":  func(l *Ledger) { l.jobs.options.add(options{runAt: 1}) },
-		"uses":     func(l *Ledger) { l.jobs.functions.replace(0, "", "x") },
+		"uses":     func(l *Ledger) { l.jobs.traits.replace(0, traits{}, traits{function: "x"}) },
 		"replaced": func(l *Ledger) {
 			r := anyJob(l)
 			l.jobs.byID.move(&r.id, r.number, l.jobs.records.add(r.record))

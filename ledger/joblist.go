@@ -212,8 +212,8 @@ func (s *JobList) readQueue(q *queue, active []*storedJob, after JobPlace, n int
 		case state != job.Waiting:
 			add(m.byTime(jobs, q.lists[state]))
 		default:
-			for class, wl := range q.waitlists.Scan {
-				if s.query.Function != "" && class != Class(s.query.Function) {
+			for _, wl := range q.waitlists.Scan {
+				if s.query.Function != "" && wl.class != Class(s.query.Function) {
 					continue
 				}
 				for _, priority := range wl.priorities() {

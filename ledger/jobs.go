@@ -14,32 +14,43 @@ import (
 // [jobs.load] and [jobs.save].
 type storedJob struct {
 	record
-	number   uint32 // of its record; 0: it is not stored yet
-	queue    *queue // in a copy of the ledger only its name may be read
-	function string
-	options  options
-	run      run
+	number  uint32 // of its record; 0: it is not stored yet
+	queue   *queue // in a copy of the ledger only its name may be read
+	options options
+	traits
+	run run
 }
 
 // record is what the ledger keeps of every job. It has no pointers, only numbers: 0 stands for
 // what a job does not have.
 type record struct {
-	id             job.ID
-	accepted       int64 // Unix nanoseconds
-	due            int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
-	seq            uint64
-	queueNumber    uint32
-	functionNumber uint32
-	optionsNumber  uint32
-	runNumber      uint32
-	n              uint32 // number of the last dispatch
-	attempt        uint32 // number of attempts that count
-	lane           uint8
-	priority       uint8
-	state          job.State
-	losses         uint8
-	flags          flags
-	index          uint8 // of its record in the message, see [job.Position]
+	id            job.ID
+	accepted      int64 // Unix nanoseconds
+	due           int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
+	seq           uint64
+	queueNumber   uint32
+	traitsNumber  uint32
+	optionsNumber uint32
+	runNumber     uint32
+	n             uint32 // number of the last dispatch
+	attempt       uint32 // number of attempts that count
+	lane          uint8
+	priority      uint8
+	state         job.State
+	losses        uint8
+	flags         flags
+	index         uint8 // of its record in the message, see [job.Position]
+}
+
+// traits are what many jobs have in common.
+type traits struct {
+	function string
+	key      string // see [job.Job.LimitKey]
+	limits   string // see [job.Job.Limits], as joinUses writes them
+}
+
+func (t traits) clone() traits {
+	return traits{strings.Clone(t.function), strings.Clone(t.key), strings.Clone(t.limits)}
 }
 
 // flags are properties of a stored job.
@@ -181,24 +192,26 @@ type jobs struct {
 	options   table[options]
 	runs      table[runRecord]
 	ends      table[end]
-	functions sharedValues[string]
+	traits    sharedValues[traits]
 	executors sharedValues[executor]
 	byID      *idIndex                // of records and forgotten; nil in a copy
 	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
 	finished  finished                // ended jobs; only its counts in a copy
 	retention RetentionSettings
 	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
-	lines     int                           // number of runner waitlists of all queues
-	forgotten *idRing                       // ids of forgotten jobs, for the dedupe horizon
-	active    *sortedList[fenceItem]        // active jobs by fence; there are few, so no queue has an index of its own
-	names     map[string]string             // shared names, see intern; nil in a copy
-	bodies    map[job.ID]int                // how many unfinished jobs need the blobs of an owner; nil in a copy
-	failed    map[job.ID]int                // how many failed jobs would need them if they were retried; nil in a copy
+	lines     int                           // number of pairs of a queue and a runner that have waitlists
+	limits    limits
+	forgotten *idRing                // ids of forgotten jobs, for the dedupe horizon
+	active    *sortedList[fenceItem] // active jobs by fence; there are few, so no queue has an index of its own
+	names     map[string]string      // shared names, see intern; nil in a copy
+	bodies    map[job.ID]int         // how many unfinished jobs need the blobs of an owner; nil in a copy
+	failed    map[job.ID]int         // how many failed jobs would need them if they were retried; nil in a copy
 }
 
 func newJobs() jobs {
 	return jobs{
-		functions: newSharedValues(strings.Clone),
+		traits:    newSharedValues(traits.clone),
+		limits:    newLimits(),
 		executors: newSharedValues(executor.clone),
 		byID:      newIDIndex(),
 		names:     make(map[string]string),
@@ -286,8 +299,9 @@ func (r *record) setPosition(p job.Position) { r.lane, r.seq, r.index = p.Lane, 
 // form, which next replaces, or nil for a new job.
 func (j *jobs) store(old, next *storedJob) {
 	wl := j.joinWaitlist(next) // before old leaves it
+	staysActive := old != nil && old.state == job.Active && next.state == job.Active
 	if old != nil {
-		j.unindex(old)
+		j.unindex(old, staysActive)
 		j.save(old, next)
 	} else {
 		j.save(new(storedJob), next)
@@ -301,8 +315,14 @@ func (j *jobs) store(old, next *storedJob) {
 			j.waitlists.Set(wl.key(), wl)
 		}
 		wl.jobs.Set(next.order())
+		if wl.keyed {
+			j.limits.addToGroup(wl, next)
+		}
 	case job.Active:
 		j.active.Set(next.byFence())
+		if !staysActive {
+			j.limits.take(wl, next)
+		}
 	case job.Delayed:
 		next.queue.list(next.state).Set(next.byAcceptance())
 		j.due.Set(next.byDue())
@@ -312,8 +332,9 @@ func (j *jobs) store(old, next *storedJob) {
 	}
 }
 
-// unindex removes a job from every index except byID.
-func (j *jobs) unindex(old *storedJob) {
+// unindex removes a job from every index except byID. staysActive is whether it is stored again
+// as active, and so keeps its slots of limits.
+func (j *jobs) unindex(old *storedJob, staysActive bool) {
 	j.queues.touch(old.queue)
 	old.queue.counts[old.state]--
 	j.countBody(old, -1)
@@ -321,11 +342,17 @@ func (j *jobs) unindex(old *storedJob) {
 	switch old.state {
 	case job.Waiting:
 		wl.jobs.Delete(old.order())
+		if wl.keyed {
+			j.limits.removeFromGroup(wl, old)
+		}
 		if wl.jobs.Len() == 0 {
 			j.waitlists.Delete(wl.key())
 		}
 	case job.Active:
 		j.active.Delete(old.byFence())
+		if !staysActive {
+			j.limits.release(wl, old)
+		}
 	case job.Delayed:
 		old.queue.list(old.state).Delete(old.byAcceptance())
 		j.due.Delete(old.byDue())
@@ -363,18 +390,22 @@ func (j *jobs) copy() jobs {
 	return jobs{
 		queues: j.queues.copy(), due: j.due.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
 		records: j.records.copy(), options: j.options.copy(), runs: j.runs.copy(), ends: j.ends.copy(),
-		functions: j.functions.copy(), executors: j.executors.copy(),
+		traits: j.traits.copy(), executors: j.executors.copy(), limits: j.limits.copy(),
 		finished: finished{limits: j.finished.limits, sharedCount: j.finished.sharedCount, ownCount: j.finished.ownCount}, retention: j.retention,
 	}
 }
 
-// NextDue returns when the next delayed job is due; the zero time without delayed jobs.
+// NextDue returns when the next delayed job is due, or waiting jobs are free of the rate of a
+// limit; the zero time if neither will be.
 func (j *jobs) NextDue() time.Time {
-	earliest, ok := j.due.Min()
-	if !ok {
+	at := j.limits.nextWake()
+	if earliest, ok := j.due.Min(); ok && (at == 0 || earliest.at < at) {
+		at = earliest.at
+	}
+	if at == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, earliest.at)
+	return time.Unix(0, at)
 }
 
 // maxInterned limits the table of shared names. A full table starts again from empty, which

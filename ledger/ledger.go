@@ -95,8 +95,10 @@ func New() *Ledger {
 func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.index, l.term, l.epoch = at.Index, at.Term, at.Epoch
 	l.now = max(l.now, at.At.UnixNano())
+	l.jobs.limits.now = l.now
 	l.outbox.begin(at.Index, l.now, cmds)
 	l.promote()
+	l.jobs.limits.wake()
 	l.guards.expire(l.now)
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {

@@ -19,7 +19,7 @@ import (
 func TestLedger_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := newGenerator()
-		restored, seen, producer, limits := New(), newEventChecker(), keyClaims{}, limitChecker{}
+		restored, seen, producer, limits, starts := New(), newEventChecker(), keyClaims{}, limitChecker{}, newStartChecker()
 		var kept *Ledger // a copy, and what it was when it was taken
 		var before []byte
 		for range rapid.IntRange(1, 60).Draw(t, "entries") {
@@ -28,7 +28,7 @@ func TestLedger_Properties(t *testing.T) {
 			if got, want := fmt.Sprint(formatResults(b)), fmt.Sprint(formatResults(a)); got != want {
 				t.Fatalf("replicas answer differently:\n%s\n%s", want, got)
 			}
-			for _, err := range []error{checkInvariants(g.ledger), checkInvariants(restored), seen.observe(g.ledger), producer.ingest(g.ledger, cmds, a), producer.check(g.ledger), limits.check(g.ledger, cmds)} {
+			for _, err := range []error{checkInvariants(g.ledger), checkInvariants(restored), seen.observe(g.ledger), producer.ingest(g.ledger, cmds, a), producer.check(g.ledger), limits.check(g.ledger, cmds), starts.check(g.ledger, cmds, a)} {
 				if err != nil {
 					t.Fatalf("after entry %d: %v", g.at.Index, err)
 				}
@@ -77,7 +77,7 @@ func formatResults(results []Result) []string {
 	return lines
 }
 
-func roundTrip(t *rapid.T, l *Ledger) *Ledger {
+func roundTrip(t failer, l *Ledger) *Ledger {
 	back, err := Decode(bytes.NewReader(encoded(t, l)))
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func (g *generator) entry(t *rapid.T) []Command {
 func (g *generator) fullRun(t *rapid.T) []Command {
 	p, s := &Place{}, &Settle{}
 	for _, q := range g.ledger.Queues() {
-		g.ledger.WaitingJobs(q.Name, ClassPlain, func(w WaitingJob) bool {
+		g.ledger.WaitingJobs(WaitlistID{Queue: q.Name}, func(w WaitingJob) bool {
 			p.Placements = append(p.Placements, Placement{Job: w.ID, N: w.N, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
 			next := job.Next(rapid.IntRange(1, 4).Draw(t, "verdict"))
 			s.Settlements = append(s.Settlements, Settlement{Job: w.ID, N: w.N, Next: next, Result: job.Value{Data: []byte("1")}, Reason: "r"})
@@ -174,7 +174,7 @@ func (g *generator) command(t *rapid.T) Command {
 }
 
 func (g *generator) anyCommand(t *rapid.T) Command {
-	switch n := rapid.IntRange(0, 33).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 37).Draw(t, "command"); {
 	case n < 6:
 		return g.ingest(t)
 	case n < 12:
@@ -205,6 +205,8 @@ func (g *generator) anyCommand(t *rapid.T) Command {
 		return g.cron(t)
 	case n < 32:
 		return g.member(t)
+	case n < 36:
+		return limitCommand(t)
 	}
 	return g.contract(t)
 }
@@ -249,6 +251,7 @@ func (g *generator) ingest(t *rapid.T) Command {
 		if rapid.IntRange(0, 3).Draw(t, "large") == 0 {
 			j.BlobOwner = g.id(t)
 		}
+		drawUses(t, &j)
 		if j.Guards = drawGuards(t); j.Guards != nil {
 			j = g.maybeDuplicate(t, j)
 		}

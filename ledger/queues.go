@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tidwall/btree"
 
@@ -114,9 +115,9 @@ func (q *queue) copyTo(c *queue) {
 	*c = *q
 	c.ended = nil
 	c.waitlists = btree.Map[string, *waitlist]{}
-	for class, original := range q.waitlists.Scan {
+	for name, original := range q.waitlists.Scan {
 		if original.jobs.Len() > 0 {
-			c.waitlists.Set(class, &waitlist{queue: c, class: class, jobs: original.jobs.Copy()})
+			c.waitlists.Set(name, &waitlist{queue: c, class: original.class, limits: original.limits, keyed: original.keyed, jobs: original.jobs.Copy()})
 		}
 	}
 	for state, list := range q.lists {
@@ -127,8 +128,10 @@ func (q *queue) copyTo(c *queue) {
 	}
 }
 
-// key returns the key of the waitlist in jobs.waitlists.
-func (wl *waitlist) key() string { return wl.class + "\x00" + wl.queue.name }
+// key returns the key of the waitlist in jobs.waitlists: its class, queue and name.
+func (wl *waitlist) key() string {
+	return wl.class + "\x00" + wl.queue.name + wl.name()[len(wl.class):]
+}
 
 // list returns the queue's list for a state other than waiting and active, and
 // creates it if needed.
@@ -162,6 +165,9 @@ func (c *AddQueue) apply(l *Ledger) Result {
 	if err := job.ValidateRetention(c.Config.Retention, true); err != nil {
 		return Result{Err: err}
 	}
+	if err := l.checkConfig(&c.Config); err != nil {
+		return Result{Err: err}
+	}
 	if l.queues.byName.Len() >= MaxQueues {
 		return Result{Err: errTooManyQueues}
 	}
@@ -178,9 +184,32 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 	if err := job.ValidateRetention(c.Change.Retention, true); err != nil {
 		return Result{Err: err}
 	}
-	l.finished.configure(q, q.config.Changed(c.Change))
+	config := q.config.Changed(c.Change)
+	if err := l.checkConfig(&config); err != nil {
+		return Result{Err: err}
+	}
+	isQueue := func(other *queue) bool { return other == q }
+	if q.config.Fair != config.Fair || q.config.Age != config.Age || !slices.Equal(q.config.Limits, config.Limits) {
+		l.rebind(isQueue, func() { l.finished.configure(q, config) })
+	} else {
+		l.finished.configure(q, config)
+	}
 	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String())
 	return q.result()
+}
+
+// checkConfig returns an error if settings of a queue are out of range, or name a limit that does
+// not exist.
+func (l *Ledger) checkConfig(config *job.QueueConfig) error {
+	if err := config.Validate(); err != nil {
+		return err
+	}
+	for _, name := range config.Limits {
+		if l.jobs.limits.get(name) == nil {
+			return fmt.Errorf("%w: %s; create it first with 'yardmaster limit set'", ErrLimitNotFound, name)
+		}
+	}
+	return nil
 }
 
 // ErrQueueRemoving is returned for a queue with more finished jobs than one entry

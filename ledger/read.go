@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"iter"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -38,71 +36,24 @@ func (r *storedJob) waitingJob() WaitingJob {
 	waiting := WaitingJob{
 		Job: job.Job{
 			ID: r.id, Queue: r.queue.name, Function: r.function, Position: r.position(),
-			Accepted: time.Unix(0, r.accepted), Priority: r.priority,
+			Accepted: time.Unix(0, r.accepted), Priority: r.priority, LimitKey: r.key,
 		},
 		N: r.n, Attempt: r.attempt + 1, Due: time.Unix(0, r.due), Redelivered: r.flags&redelivered != 0,
 	}
 	o := &r.options
 	waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
 	waiting.RetryOnTimeout = o.retryOnTimeout.value()
+	if r.limits != "" {
+		waiting.Limits = splitUses(r.limits)
+	}
 	if o.runAt != 0 {
 		waiting.RunAt = time.Unix(0, o.runAt)
 	}
 	return waiting
 }
 
-// WaitingJobs yields the waiting jobs of a queue and class in start order,
-// until yield returns false.
-func (j *jobs) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
-	q := j.queues.get(queue)
-	if q == nil {
-		return
-	}
-	if wl, ok := q.waitlists.Get(class); ok {
-		wl.jobs.Scan(func(item orderItem) bool { return yield(j.at(item.number).waitingJob()) })
-	}
-}
-
-// Classes yields the classes that have waiting jobs, in order.
-func (j *jobs) Classes(yield func(class string) bool) {
-	var previous *waitlist // the waitlists of a class are adjacent
-	for _, wl := range j.waitlists.Scan {
-		if previous != nil && previous.class == wl.class {
-			continue
-		}
-		if !yield(wl.class) {
-			return
-		}
-		previous = wl
-	}
-}
-
-// QueuesWaiting yields the queues that have waiting jobs of a class, in the
-// order of their names. It must not be called on a copy.
-func (j *jobs) QueuesWaiting(class string, yield func(queue string) bool) {
-	prefix := class + "\x00"
-	j.waitlists.Ascend(prefix, func(key string, wl *waitlist) bool {
-		return strings.HasPrefix(key, prefix) && yield(wl.queue.name)
-	})
-}
-
-// Waitlists returns how many pairs of a queue and a class have waiting jobs. It must not be
-// called on a copy.
+// Waitlists returns how many waitlists have jobs. It must not be called on a copy.
 func (j *jobs) Waitlists() int { return j.waitlists.Len() }
-
-// Headroom returns how many more jobs of a queue may become active: 0 if the
-// queue is paused or its limit is reached, math.MaxInt without a limit, also
-// for a queue that does not exist yet.
-func (qs *queues) Headroom(queue string) int {
-	q := qs.get(queue)
-	switch {
-	case q == nil || q.config.Limit == 0 && !q.paused:
-		return math.MaxInt
-	case q.paused:
-		return 0
-	}
-	return max(0, int(q.config.Limit)-q.counts[job.Active])
-}
 
 // ActiveDispatch is a dispatch that is notified: it is placed with an executor.
 type ActiveDispatch struct {

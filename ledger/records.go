@@ -71,7 +71,7 @@ func (j *jobs) queueOf(number uint32) *queue {
 func (j *jobs) load(stored *storedJob, number uint32) {
 	stored.record, stored.number = *j.records.get(number), number
 	stored.queue = j.queueOf(number)
-	stored.function = j.functions.get(stored.functionNumber)
+	stored.traits = j.traits.get(stored.traitsNumber)
 	if stored.optionsNumber != 0 {
 		stored.options = *j.options.get(stored.optionsNumber)
 	}
@@ -90,8 +90,8 @@ func (j *jobs) load(stored *storedJob, number uint32) {
 // shared names.
 func (j *jobs) save(old, next *storedJob) {
 	next.queueNumber = next.queue.number
-	next.functionNumber = j.functions.replace(old.functionNumber, old.function, next.function)
-	next.function = j.functions.get(next.functionNumber)
+	next.traitsNumber = j.traits.replace(old.traitsNumber, old.traits, next.traits)
+	next.traits = j.traits.get(next.traitsNumber)
 	next.optionsNumber = put(&j.options, old.optionsNumber, old.options, next.options)
 	run := &next.run
 	run.executorNumber = j.executors.replace(old.run.executorNumber, old.run.executor, run.executor)

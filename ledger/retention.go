@@ -30,7 +30,7 @@ func (d *dispatches) remove(stored *storedJob) {
 // drop removes a job and remembers its id as forgotten, and whether a caller asked for
 // that. Keys that the job holds for a time stay held.
 func (d *dispatches) drop(stored *storedJob, asked bool) {
-	d.unindex(stored)
+	d.unindex(stored, false)
 	d.jobs.forget(stored, d.now, asked)
 }
 

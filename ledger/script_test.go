@@ -206,7 +206,7 @@ func (s *script) ask(words []string) {
 	case "job":
 		s.job(s.id(words[1]))
 	case "waitlist":
-		l.WaitingJobs(words[1], Class(strings.Join(words[2:], "")), func(w WaitingJob) bool {
+		l.WaitingJobs(WaitlistID{Queue: words[1], Class: Class(strings.Join(words[2:], ""))}, func(w WaitingJob) bool {
 			fmt.Fprintf(&s.out, "%s#%d attempt %d priority %d due %s redelivered %t\n",
 				w.ID, w.N, w.Attempt, w.Priority, w.Due.Sub(scriptStart), w.Redelivered)
 			return true

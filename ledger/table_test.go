@@ -43,7 +43,7 @@ func checkTables(l *Ledger) error {
 		r := j.at(number)
 		if err := errors.Join(
 			use("options", r.optionsNumber, r.options != options{}), use("runs", r.runNumber, r.run != run{}), use("ends", r.run.endNumber, r.run.end != end{}),
-			use("functions", r.functionNumber, r.function != ""), use("executors", r.run.executorNumber, r.run.executor != executor{}),
+			use("traits", r.traitsNumber, r.traits != traits{}), use("executors", r.run.executorNumber, r.run.executor != executor{}),
 		); err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func checkTables(l *Ledger) error {
 			}
 		}
 	}
-	return errors.Join(checkUses(&j.functions, used["functions"]), checkUses(&j.executors, used["executors"]))
+	return errors.Join(checkUses(&j.traits, used["traits"]), checkUses(&j.executors, used["executors"]))
 }
 
 // checkUses compares the counts of shared values with their uses.

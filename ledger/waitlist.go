@@ -5,18 +5,59 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/tidwall/btree"
 )
 
-// waitlist holds the waiting jobs of one queue and class, which the same
-// executors may run, in start order. It exists as long as the queue has an
-// unfinished job of the class, so that function names chosen by producers leave
-// nothing behind.
+// waitlist holds waiting jobs of one queue and class, which the same executors may run, in
+// start order. The jobs that name limits themselves, or have a key for limits, have waitlists of
+// their own, so that what blocks all jobs of a waitlist is found without looking at them. A
+// waitlist exists as long as the queue has such an unfinished job, so that names chosen by
+// producers leave nothing behind.
 type waitlist struct {
 	queue      *queue
 	class      string
+	limits     string // names of the limits that its jobs name themselves, sorted and joined by ","
+	keyed      bool   // its jobs have keys, and are in groups
 	jobs       *sortedList[orderItem]
-	unfinished int // number of waiting, delayed and active jobs of the class; 0 in a copy
+	unfinished int // number of waiting, delayed and active jobs; 0 in a copy
+
+	bounds []*limit              // that its jobs use, of the queue and by name; nil in a copy
+	groups map[groupKey]*group   // of the waiting jobs, if it is keyed; nil in a copy
+	ready  *btree.BTreeG[*group] // those that no key blocks, see [queue.newReady]; nil in a copy
+}
+
+// waitlistName returns the name of a job's waitlist in its queue: its class and, if it has
+// limits or keys of its own, which they are.
+func (t *traits) waitlistName() string {
+	class := Class(t.function)
+	if t.key == "" && t.limits == "" {
+		return class
+	}
+	names, keyed := t.ownLimits()
+	return waitlistName(class, names, keyed)
+}
+
+func waitlistName(class, limits string, keyed bool) string {
+	switch {
+	case keyed:
+		return class + "\x00" + limits + "\x00k"
+	case limits != "":
+		return class + "\x00" + limits
+	}
+	return class
+}
+
+// ownLimits returns the names of the limits that a job names itself, joined by ",", and whether
+// the job has a key.
+func (t *traits) ownLimits() (names string, keyed bool) {
+	keyed = t.key != ""
+	uses := splitUses(t.limits)
+	all := make([]string, len(uses))
+	for i, use := range uses {
+		all[i] = use.Limit
+		keyed = keyed || use.Key != ""
+	}
+	return strings.Join(all, ","), keyed
 }
 
 // The classes of jobs. A function with a runner's prefix has the class
@@ -61,7 +102,7 @@ func (j *jobs) checkRunnerLimit(q *queue, function string) error {
 	if !ofRunner(class) {
 		return nil
 	}
-	if _, ok := q.waitlists.Get(class); ok {
+	if q.hasClass(class) {
 		return nil
 	}
 	switch {
@@ -79,15 +120,26 @@ func (j *jobs) joinWaitlist(stored *storedJob) *waitlist {
 	if stored.state.Ended() {
 		return nil
 	}
-	q, class := stored.queue, Class(stored.function)
-	wl, ok := q.waitlists.Get(class)
+	q, name := stored.queue, stored.waitlistName()
+	wl, ok := q.waitlists.Get(name)
 	if !ok {
-		wl = &waitlist{queue: q, class: class, jobs: newSortedList(orderLess)}
-		q.waitlists.Set(class, wl)
+		wl = &waitlist{queue: q, class: Class(stored.function), jobs: newSortedList(orderLess)}
+		wl.limits, wl.keyed = stored.ownLimits()
 		j.countRunner(wl, 1)
+		q.waitlists.Set(name, wl)
+		j.limits.link(wl)
 	}
 	wl.unfinished++
 	return wl
+}
+
+// hasClass reports whether the queue has waitlists of a class.
+func (q *queue) hasClass(class string) (has bool) {
+	q.waitlists.Ascend(class, func(_ string, wl *waitlist) bool {
+		has = wl.class == class
+		return false
+	})
+	return has
 }
 
 // leaveWaitlist undoes joinWaitlist: it counts the job in its waitlist no more,
@@ -96,55 +148,23 @@ func (j *jobs) leaveWaitlist(stored *storedJob) *waitlist {
 	if stored.state.Ended() {
 		return nil
 	}
-	wl, _ := stored.queue.waitlists.Get(Class(stored.function))
+	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
 	wl.unfinished--
 	if wl.unfinished == 0 {
-		stored.queue.waitlists.Delete(wl.class)
+		stored.queue.waitlists.Delete(wl.name())
 		j.countRunner(wl, -1)
 	}
 	return wl
 }
 
-// countRunner adds n to the number of waitlists of runners, unless the waitlist
-// is not a runner's.
+// name returns the name of the waitlist in its queue.
+func (wl *waitlist) name() string { return waitlistName(wl.class, wl.limits, wl.keyed) }
+
+// countRunner adds n to the number of runners that jobs of the waitlist's queue name, if the
+// waitlist is a runner's, and the only one: it is called while the waitlist is not in its queue.
 func (j *jobs) countRunner(wl *waitlist, n int) {
-	if ofRunner(wl.class) {
+	if ofRunner(wl.class) && !wl.queue.hasClass(wl.class) {
 		wl.queue.runners += n
 		j.lines += n
 	}
-}
-
-// FirstWaitingJob returns the waiting job of a queue and class that starts first among
-// those of at most the given priority; ok is false if there is none. Its cost does not
-// grow with the number of jobs.
-func (j *jobs) FirstWaitingJob(queue, class string, priority uint8) (first WaitingJob, ok bool) {
-	q := j.queues.get(queue)
-	if q == nil {
-		return WaitingJob{}, false
-	}
-	if wl, found := q.waitlists.Get(class); found {
-		wl.jobs.Ascend(orderItem{key: orderKey(priority, 0)}, func(item orderItem) bool {
-			first, ok = j.at(item.number).waitingJob(), true
-			return false
-		})
-	}
-	return first, ok
-}
-
-// NextWaitingJob returns the waiting job that starts next after another one of its queue
-// and class; ok is false if that one waits no longer, or is the last.
-func (j *jobs) NextWaitingJob(w *WaitingJob) (next WaitingJob, ok bool) {
-	stored := j.find(w.ID)
-	if stored == nil || stored.state != job.Waiting {
-		return WaitingJob{}, false
-	}
-	wl, _ := stored.queue.waitlists.Get(Class(stored.function))
-	wl.jobs.Ascend(stored.order(), func(item orderItem) bool {
-		if item.number == stored.number {
-			return true
-		}
-		next, ok = j.at(item.number).waitingJob(), true
-		return false
-	})
-	return next, ok
 }

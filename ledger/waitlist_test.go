@@ -24,21 +24,22 @@ func checkWaitlists(l *Ledger) error {
 		if want[r.queue] == nil {
 			want[r.queue] = map[string]int{}
 		}
-		want[r.queue][Class(r.function)]++
+		want[r.queue][r.waitlistName()]++
 	}
 	all := 0
 	var err error
 	l.queues.byName.Scan(func(_ string, q *queue) bool {
-		runners := 0
-		q.waitlists.Scan(func(class string, wl *waitlist) bool {
-			if ofRunner(class) {
-				runners++
+		classes := map[string]bool{}
+		q.waitlists.Scan(func(name string, wl *waitlist) bool {
+			if ofRunner(wl.class) {
+				classes[wl.class] = true
 			}
-			if n := want[q][class]; n == 0 || wl.unfinished != n || wl.class != class || wl.queue != q {
-				err = fmt.Errorf("queue %s: waitlist %q of %d unfinished jobs, want %d", q.name, class, wl.unfinished, n)
+			if n := want[q][name]; n == 0 || wl.unfinished != n || wl.name() != name || wl.queue != q {
+				err = fmt.Errorf("queue %s: waitlist %q of %d unfinished jobs, want %d", q.name, name, wl.unfinished, n)
 			}
 			return err == nil
 		})
+		runners := len(classes)
 		if all += runners; err == nil && (q.waitlists.Len() != len(want[q]) || q.runners != runners) {
 			err = fmt.Errorf("queue %s: %d waitlists of %d runners, counted %d, want %d waitlists", q.name, q.waitlists.Len(), runners, q.runners, len(want[q]))
 		}

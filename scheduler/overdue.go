@@ -39,7 +39,7 @@ type overdueJobs struct {
 	placer *placer
 	ledger *ledger.Ledger
 	pool   *pool
-	lists  []waitlistKey
+	lists  []ledger.WaitlistID
 
 	found bool                // whether heads is set
 	heads []ledger.WaitingJob // the next job of each waitlist and priority
@@ -67,7 +67,7 @@ func (o *overdueJobs) placeBefore(w *ledger.WaitingJob) bool {
 		candidate := o.heads[i]
 		o.advance(i)
 		if _, ok := o.placer.check(o.ledger, &candidate); ok {
-			return o.placer.reserve(&candidate, o.pool) != waitlist.Stop
+			return o.placer.reserve(o.ledger, &candidate, o.pool) != waitlist.Stop
 		}
 	}
 	return false
@@ -75,9 +75,9 @@ func (o *overdueJobs) placeBefore(w *ledger.WaitingJob) bool {
 
 // find sets heads for the priorities up to the given one.
 func (o *overdueJobs) find(priority uint8) {
-	for _, k := range o.lists {
-		for at := priority; ; {
-			head, ok := o.ledger.FirstWaitingJob(k.queue, k.class, at)
+	for _, id := range o.lists {
+		for at := priority; !o.ledger.Ages(id.Queue); {
+			head, ok := o.ledger.FirstWaitingJob(id, at)
 			if !ok {
 				break
 			}

@@ -34,7 +34,7 @@ func (p *placeFixture) addJobs(jobs ...priorityJob) (ids []job.ID) {
 
 // start places jobs and has the ledger start them. It returns them in their order.
 func (p *placeFixture) start() (started []ledger.WaitingJob) {
-	p.place(p.raft.ledger)
+	p.place(p.raft.ledger, p.raft.ledger.Now())
 	c := &ledger.Place{}
 	for _, k := range p.pending {
 		started = append(started, k.WaitingJob)
@@ -70,7 +70,7 @@ func TestOverdue_Order(t *testing.T) {
 		p.offer(job.RRQ, "py", "py/1", 1)
 		var waiting []ledger.WaitingJob
 		for _, queue := range []string{"a", "b"} {
-			p.raft.ledger.WaitingJobs(queue, "py#", func(w ledger.WaitingJob) bool { waiting = append(waiting, w); return true })
+			p.raft.ledger.WaitingJobs(ledger.WaitlistID{Queue: queue, Class: "py#"}, func(w ledger.WaitingJob) bool { waiting = append(waiting, w); return true })
 		}
 		for len(waiting) > 0 {
 			slices.SortFunc(waiting, func(a, b ledger.WaitingJob) int {

@@ -22,6 +22,7 @@ type waitlistKey struct{ queue, class string }
 // placement is applied.
 type placement struct {
 	ledger.WaitingJob
+	uses        []job.LimitUse // the limits that it uses
 	slot        *slot
 	incarnation uint64 // of the slot's node when the slot was reserved
 }
@@ -37,25 +38,34 @@ type placer struct {
 	pending  []*placement                  // wait for the next entry
 	inFlight map[job.DispatchID]*placement // until their entry is applied, with the pending ones
 	byQueue  map[string]int                // number of inFlight, by queue
-	next     int                           // index in capacity.runners of the pool that is served first; the workers' pools count as one more
-	cut      bool                          // the last placeOnWorkers did not get to all pools
+	limits   limitsInFlight
+	turns    map[string]ledger.FairTurn // of fair queues
+	next     int                        // index in capacity.runners of the pool that is served first; the workers' pools count as one more
+	cut      bool                       // the last placeOnWorkers did not get to all pools
 	merger   waitlist.Merger
 	unused   []placement
 	lottery  lottery // decides when a job of a lower priority starts first
+
+	at     time.Time      // the time of the present call of place, by the clock of the ledger
+	wakeAt time.Time      // when the rate or circuit of a limit may permit a start; zero: none is known
+	uses   []job.LimitUse // of the job that was checked last
 }
 
 func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
 	return &placer{
 		loop: loop, lanes: lanes, capacity: c, inFlight: map[job.DispatchID]*placement{}, byQueue: map[string]int{},
-		lottery: lottery{seed: loop.epoch},
+		limits: newLimitsInFlight(), turns: map[string]ledger.FairTurn{}, lottery: lottery{seed: loop.epoch},
 	}
 }
 
 // place adds a placement, with a reserved slot, for every waiting job that may run now. Its
 // cost depends on the number of placements it makes and on the smaller of two numbers: that
 // of the queues whose workers have free capacity, and that of the waitlists. It does
-// nothing while the outbox is three quarters full.
-func (pl *placer) place(l *ledger.Ledger) {
+// nothing while the outbox is three quarters full. at is not after the stamp of the next
+// entry, so that what limits permit then, they permit when the entry is applied.
+func (pl *placer) place(l *ledger.Ledger, at time.Time) {
+	pl.at, pl.wakeAt = at, time.Time{}
+	clear(pl.limits.full)
 	if l.OutboxBytes() >= ledger.MaxOutbox/4*3 {
 		return
 	}
@@ -118,18 +128,15 @@ func (pl *placer) placeFor(l *ledger.Ledger, p *pool) {
 		if !ok {
 			return step
 		}
-		return pl.reserve(w, p)
+		return pl.reserve(l, w, p)
 	})
 }
 
 // check reports whether a job can be placed. It cannot if a placement of it is in flight,
-// if its body cannot be read, if its queue has reached its limit, or if the entry is full;
-// step is then how the merge of the waitlists continues.
+// if its body cannot be read, if its queue or a limit that it uses permits no start, or if the
+// entry is full; step is then how the merge of the waitlists continues.
 func (pl *placer) check(l *ledger.Ledger, w *ledger.WaitingJob) (step waitlist.Step, ok bool) {
-	if _, placed := pl.inFlight[job.DispatchID{Job: w.ID, N: w.N}]; placed {
-		return waitlist.Next, false
-	}
-	if pl.lanes.unreadable(w.Position) {
+	if pl.Placed(job.DispatchID{Job: w.ID, N: w.N}) || pl.lanes.unreadable(w.Position) {
 		return waitlist.Next, false
 	}
 	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue] {
@@ -138,19 +145,27 @@ func (pl *placer) check(l *ledger.Ledger, w *ledger.WaitingJob) (step waitlist.S
 	if pl.full() {
 		return waitlist.Stop, false
 	}
+	pl.uses = nil
+	if l.HasLimits() {
+		return pl.checkLimits(l, w)
+	}
 	return waitlist.Next, true
 }
 
 // reserve places a job on a slot of pool. It returns [waitlist.Stop] if there is none.
-func (pl *placer) reserve(w *ledger.WaitingJob, pool *pool) waitlist.Step {
+func (pl *placer) reserve(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) waitlist.Step {
 	s := pool.reserve()
 	if s == nil {
 		return waitlist.Stop
 	}
 	p := pl.newPlacement()
-	*p = placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
+	*p = placement{WaitingJob: *w, uses: pl.uses, slot: s, incarnation: s.node.incarnation}
 	pl.inFlight[job.DispatchID{Job: w.ID, N: w.N}] = p
 	pl.byQueue[w.Queue]++
+	pl.limits.add(p.uses, 1)
+	if l.IsFair(w.Queue) {
+		pl.turns[w.Queue] = pl.turns[w.Queue].After(w.LimitKey, l.KeyWeight(w.Queue, w.LimitKey))
+	}
 	pl.pending = append(pl.pending, p)
 	pl.loop.entry.size += placementSize
 	pl.loop.markUrgent()
@@ -174,30 +189,55 @@ func (pl *placer) newPlacement() *placement {
 // forget removes a placement, whose entry was applied, from those in flight.
 func (pl *placer) forget(p *placement) {
 	delete(pl.inFlight, job.DispatchID{Job: p.ID, N: p.N})
+	pl.limits.add(p.uses, -1)
 	if pl.byQueue[p.Queue]--; pl.byQueue[p.Queue] == 0 {
 		delete(pl.byQueue, p.Queue)
 	}
 }
 
-// jobsOf returns the jobs of waitlists in start order: those in the ledger, and those
-// whose ingest is in flight.
-func (pl *placer) jobsOf(l *ledger.Ledger, waitlists []waitlistKey) []iter.Seq[ledger.WaitingJob] {
-	jobs := make([]iter.Seq[ledger.WaitingJob], 0, len(waitlists))
-	for _, k := range waitlists {
-		jobs = append(jobs, func(yield func(ledger.WaitingJob) bool) { l.WaitingJobs(k.queue, k.class, yield) })
-		if provisional := pl.lanes.provisional[k]; len(provisional) > 0 {
+// jobsOf returns the jobs of waitlists that may start, in the order of their queues: those in
+// the ledger, and those whose ingest is in flight. The waitlists of a fair queue are one list.
+func (pl *placer) jobsOf(l *ledger.Ledger, ids []ledger.WaitlistID) []iter.Seq[ledger.WaitingJob] {
+	jobs := make([]iter.Seq[ledger.WaitingJob], 0, len(ids))
+	var fair map[string][]ledger.WaitlistID
+	for _, id := range ids {
+		if l.IsFair(id.Queue) {
+			if fair == nil {
+				fair = make(map[string][]ledger.WaitlistID)
+			}
+			fair[id.Queue] = append(fair[id.Queue], id)
+			continue
+		}
+		jobs = append(jobs, func(yield func(ledger.WaitingJob) bool) { l.Placeable(id, pl, yield) })
+		if provisional := pl.lanes.provisional[waitlistKey{id.Queue, id.Class}]; id.Own == "" && len(provisional) > 0 {
 			jobs = append(jobs, provisionalSeq(provisional))
 		}
+	}
+	for _, queue := range slices.Sorted(maps.Keys(fair)) {
+		turn := pl.turns[queue]
+		jobs = append(jobs, func(yield func(ledger.WaitingJob) bool) { l.PlaceableFairly(fair[queue], turn, pl, yield) })
 	}
 	return jobs
 }
 
 // waitlistsFor returns the waitlists whose jobs the workers of a pool may run. It leaves
-// out queues that have reached their limit.
-func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlistKey) {
+// out those that their queue or a limit blocks.
+func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (ids []ledger.WaitlistID) {
 	add := func(queue, class string) bool {
-		if headroom := l.Headroom(queue); headroom > pl.byQueue[queue] {
-			waitlists = append(waitlists, waitlistKey{queue, class})
+		if headroom := l.Headroom(queue); headroom <= pl.byQueue[queue] {
+			return true
+		}
+		plain := ledger.WaitlistID{Queue: queue, Class: class}
+		inLedger := false
+		l.WaitlistsOfQueue(queue, class, func(id ledger.WaitlistID) bool {
+			inLedger = inLedger || id == plain
+			if !l.HasLimits() || pl.hasRoom(l, id) {
+				ids = append(ids, id)
+			}
+			return true
+		})
+		if !inLedger && len(pl.lanes.provisional[waitlistKey{queue, class}]) > 0 {
+			ids = append(ids, plain)
 		}
 		return true
 	}
@@ -206,7 +246,7 @@ func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlis
 			add(k.key, ledger.ClassPlain)
 			add(k.key, ledger.ClassBare)
 		}
-		return waitlists
+		return ids
 	}
 	runnerClass := k.key + "#"
 	pl.queuesOfClass(l, runnerClass, func(queue string) bool { return add(queue, runnerClass) })
@@ -221,7 +261,7 @@ func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) (waitlists []waitlis
 			return pl.loop.cfg.Routes[queue] != "" || add(queue, ledger.ClassBare)
 		})
 	}
-	return waitlists
+	return ids
 }
 
 // queuesOfClass calls yield once for each queue that has waiting jobs of a class, in the
@@ -323,25 +363,28 @@ func (o *orphans) scanQueues(l *ledger.Ledger, fn func(runner, queue, class stri
 	}
 }
 
-// cancel cancels the first jobs of a waitlist, at most limit, and returns how many it
+// cancel cancels the first jobs of a queue and class, at most limit, and returns how many it
 // has cancelled.
 func (o *orphans) cancel(l *ledger.Ledger, runner, queue, class string, limit int) (cancelled int) {
-	l.WaitingJobs(queue, class, func(w ledger.WaitingJob) bool {
-		if cancelled == limit {
-			return false
-		}
-		cancelled++
-		o.loop.submit(&ledger.CancelJob{
-			Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
-		}, nil)
-		return true
+	l.WaitlistsOfQueue(queue, class, func(id ledger.WaitlistID) bool {
+		l.WaitingJobs(id, func(w ledger.WaitingJob) bool {
+			if cancelled == limit {
+				return false
+			}
+			cancelled++
+			o.loop.submit(&ledger.CancelJob{
+				Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
+			}, nil)
+			return true
+		})
+		return cancelled < limit
 	})
 	return cancelled
 }
 
-// anyWaiting reports whether the ledger's waitlist of a queue and class has a job.
+// anyWaiting reports whether the ledger has a waiting job of a queue and class.
 func anyWaiting(l *ledger.Ledger, queue, class string) (found bool) {
-	l.WaitingJobs(queue, class, func(ledger.WaitingJob) bool {
+	l.WaitlistsOfQueue(queue, class, func(ledger.WaitlistID) bool {
 		found = true
 		return false
 	})

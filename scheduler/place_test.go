@@ -58,7 +58,7 @@ func (p *placeFixture) offer(kind job.Kind, key, worker string, free int) {
 
 // placed runs place and returns the placements: queue, function and worker of each.
 func (p *placeFixture) placed() map[string]int {
-	p.place(p.raft.ledger)
+	p.place(p.raft.ledger, p.raft.ledger.Now())
 	picked := map[string]int{}
 	for _, k := range p.pending {
 		picked[k.Queue+" "+k.Function+" "+k.slot.worker]++
@@ -140,7 +140,7 @@ func TestPlace(t *testing.T) {
 				t.Errorf("placed %v, want %v", got, test.want)
 			}
 			before := len(p.pending)
-			if p.place(p.raft.ledger); len(p.pending) != before {
+			if p.place(p.raft.ledger, p.raft.ledger.Now()); len(p.pending) != before {
 				t.Errorf("a second call places %d more", len(p.pending)-before)
 			}
 		})
@@ -190,7 +190,7 @@ func BenchmarkPlace_ManyQueues(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				p.place(p.raft.ledger)
+				p.place(p.raft.ledger, p.raft.ledger.Now())
 				for _, k := range p.pending {
 					p.forget(k)
 					k.slot.unreserve()
@@ -218,7 +218,7 @@ func BenchmarkPlace(b *testing.B) {
 				b.ReportAllocs()
 				picks := 0
 				for b.Loop() {
-					p.place(p.raft.ledger)
+					p.place(p.raft.ledger, p.raft.ledger.Now())
 					picks += len(p.pending)
 					for _, k := range p.pending {
 						p.forget(k)

@@ -111,8 +111,10 @@ func (t *tenure) flush() error {
 	return t.ended
 }
 
-// idleWait is how long the loop sleeps when nothing is pending.
-const idleWait = time.Hour
+const (
+	idleWait = time.Hour        // how long the loop sleeps when nothing is pending
+	minWake  = time.Millisecond // the shortest sleep until a limit may permit a start
+)
 
 // doDueWork does what is due apart from submitting an entry: it places waiting jobs,
 // submits and publishes cron ticks, and requests missing records. It returns how long
@@ -120,9 +122,14 @@ const idleWait = time.Hour
 // once. now is the local monotonic time, for timeouts. Jobs are due by the time of the
 // ledger, which t.loop.clock follows.
 func (t *tenure) doDueWork(now time.Time) (wait time.Duration) {
-	if t.loop.placeDirty {
-		t.loop.ledger.View(t.placer.place)
+	if wakeAt := t.placer.wakeAt; t.loop.placeDirty || !wakeAt.IsZero() && !wakeAt.After(t.loop.clock.now()) {
+		at := t.loop.clock.now()
+		t.loop.ledger.View(func(l *ledger.Ledger) { t.placer.place(l, at) })
 		t.loop.placeDirty = false
+	}
+	untilWake := idleWait
+	if !t.placer.wakeAt.IsZero() {
+		untilWake = t.placer.wakeAt.Sub(t.loop.clock.now())
 	}
 	untilDue := idleWait
 	if !t.nextDue.IsZero() {
@@ -136,7 +143,7 @@ func (t *tenure) doDueWork(now time.Time) (wait time.Duration) {
 		untilCron = t.crons.fireDue()
 	}
 	untilGap := t.lanes.readGaps(now)
-	return max(0, min(untilDue, untilCron, untilGap, t.entryWait(now)))
+	return max(0, min(untilDue, untilCron, untilGap, max(untilWake, minWake), t.entryWait(now)))
 }
 
 // entryWait returns how long the next entry may still wait for further commands; 0 or less
@@ -169,7 +176,7 @@ func (t *tenure) submitEntry() (bool, error) {
 		t.lanes.addIngests(l, b)
 		t.dispatches.addOutcomes(l, b)
 		t.loop.addCommands(b)
-		t.placer.place(l)
+		t.placer.place(l, b.at)
 		t.placer.addPlacements(b, t.dispatches.finishPlacements)
 	})
 	if c := t.outbox.TakePublished(); c != nil {

@@ -1,0 +1,93 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// circuit is the state of a limit's circuit breaker: closed, or open. Some time after it has
+// opened, a few jobs at a time may start as probes: the first that completes closes it.
+type circuit struct {
+	failures []int64 // times of the failures that may open it, in Unix nanoseconds, oldest first
+	openedAt int64   // 0: it is closed
+	probeAt  int64   // open: when the first probe may start
+	probes   int     // active jobs that are probes; it follows from the active jobs
+}
+
+// startsAt returns the earliest time at which the circuit permits a start.
+func (c *circuit) startsAt(m *limit) int64 {
+	switch {
+	case c.openedAt == 0:
+		return 0
+	case c.probes >= m.Circuit.Probes():
+		return never
+	}
+	return c.probeAt
+}
+
+// isProbe reports whether an active job is a probe.
+func (c *circuit) isProbe(stored *storedJob) bool {
+	return c.openedAt != 0 && stored.run.started >= c.probeAt
+}
+
+// settleCircuits tells the circuits of an active job's limits how its attempt ends. An attempt
+// that is given back, or was cancelled, says nothing about what the limits protect.
+func (d *dispatches) settleCircuits(stored *storedJob, settlement *Settlement) {
+	completed := settlement.Next == job.NextDone
+	if !completed && (settlement.Next == job.NextGiveBack || stored.flags&cancelling != 0) {
+		return
+	}
+	var fault job.Fault
+	if settlement.Fault != nil {
+		fault = *settlement.Fault
+	}
+	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
+	for _, m := range wl.bounds {
+		if m.Circuit.OpenAfter == 0 {
+			continue
+		}
+		c := &m.circuit
+		failed := !completed && m.Circuit.Counts(fault.Type, fault.Code)
+		switch {
+		case c.openedAt == 0 && failed:
+			c.fail(m, d.now)
+			if c.openedAt != 0 {
+				d.circuitChanged(m, "limit.open", fmt.Sprintf("%d failures within %s", m.Circuit.OpenAfter, m.Circuit.Within))
+			}
+		case c.openedAt != 0 && c.isProbe(stored) && failed:
+			c.open(m, d.now)
+			d.circuitChanged(m, "limit.open", "a probe failed")
+		case c.openedAt != 0 && c.isProbe(stored) && completed:
+			*c = circuit{}
+			d.circuitChanged(m, "limit.close", "a probe completed")
+		}
+	}
+}
+
+// fail counts a failure, and opens the circuit if there were enough of them.
+func (c *circuit) fail(m *limit, now int64) {
+	recent := c.failures[:0]
+	for _, at := range c.failures {
+		if at > now-int64(m.Circuit.Within) {
+			recent = append(recent, at)
+		}
+	}
+	c.failures = append(recent, now)
+	if len(c.failures) >= int(m.Circuit.OpenAfter) {
+		c.open(m, now)
+	}
+}
+
+// open opens the circuit. No active job is a probe then.
+func (c *circuit) open(m *limit, now int64) {
+	*c = circuit{openedAt: now, probeAt: now + int64(m.Circuit.Pause())}
+}
+
+// circuitChanged emits the events of a circuit that has opened or closed.
+func (d *dispatches) circuitChanged(m *limit, action, reason string) {
+	d.act(Actor{Door: DoorLedger, Reason: reason}, action, Event{}, m.Name)
+	if m.circuit.openedAt != 0 {
+		d.emit(Event{Kind: RunBlockedOnSystem, A: "limit " + m.Name, B: "its circuit is open: " + reason})
+	}
+}

@@ -1,0 +1,314 @@
+package ledger
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tidwall/btree"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// MaxLimits is the number of limits that a cluster may have.
+const MaxLimits = 1000
+
+// limit is a named limit, and what the active jobs use of it. How many jobs are active is not
+// encoded: it follows from the active jobs, so that no slot can be lost.
+type limit struct {
+	job.Limit
+	changed   int64                         // when it was set last, in Unix nanoseconds
+	bucket    job.Bucket                    // of Rate
+	buckets   btree.Map[string, job.Bucket] // of RatePerKey, by key; those that are full may be missing
+	circuit   circuit
+	fullSince int64 // since when Total jobs have been active; 0: fewer are
+
+	running int                  // active jobs that use it
+	keys    map[string]*limitKey // those with active or waiting jobs, if it bounds keys; nil in a copy
+	swept   int                  // length of buckets after those that are full were removed last
+}
+
+// limitKey is a key of a limit that bounds keys.
+type limitKey struct {
+	limit   *limit
+	key     string
+	running int      // active jobs
+	groups  []*group // of waiting jobs that use the limit under the key
+	blocked bool     // none of them may start
+	wakeAt  int64    // when it may stop being blocked, its place in limits.wakes; 0: it has none
+}
+
+// limits are the limits of the cluster.
+type limits struct {
+	byName btree.Map[string, *limit]
+	wakes  *btree.BTreeG[*limitKey] // blocked by a rate only, by wakeAt; nil in a copy
+	now    int64                    // the ledger's time
+}
+
+func newLimits() limits {
+	return limits{wakes: btree.NewBTreeGOptions(func(a, b *limitKey) bool {
+		if a.wakeAt != b.wakeAt {
+			return a.wakeAt < b.wakeAt
+		}
+		if c := strings.Compare(a.limit.Name, b.limit.Name); c != 0 {
+			return c < 0
+		}
+		return a.key < b.key
+	}, treeOptions)}
+}
+
+// copy returns a copy with what is encoded.
+func (ls *limits) copy() limits {
+	c := limits{now: ls.now}
+	for name, original := range ls.byName.Scan {
+		copied := *original
+		copied.buckets = *original.buckets.Copy()
+		copied.circuit.failures = slices.Clone(original.circuit.failures)
+		copied.keys = nil
+		c.byName.Set(name, &copied)
+	}
+	return c
+}
+
+// get returns the limit of a name, or nil.
+func (ls *limits) get(name string) *limit {
+	found, _ := ls.byName.Get(name)
+	return found
+}
+
+// HasLimits reports whether there are named limits.
+func (j *jobs) HasLimits() bool { return j.limits.byName.Len() > 0 }
+
+// joinUses returns the limits that a job names as one text, in the order of their names, "" if
+// it names none. Neither a name nor a key has a byte 0 or a name '='.
+func joinUses(uses []job.LimitUse) string {
+	if len(uses) == 0 {
+		return ""
+	}
+	sorted := slices.SortedFunc(slices.Values(uses), func(a, b job.LimitUse) int { return strings.Compare(a.Limit, b.Limit) })
+	var b strings.Builder
+	for _, use := range sorted {
+		b.WriteString(use.Limit + "=" + use.Key + "\x00")
+	}
+	return b.String()
+}
+
+// splitUses returns the uses in a text of [joinUses].
+func splitUses(text string) (uses []job.LimitUse) {
+	for use := range strings.SplitSeq(text, "\x00") {
+		if name, key, found := strings.Cut(use, "="); found {
+			uses = append(uses, job.LimitUse{Limit: name, Key: key})
+		}
+	}
+	return uses
+}
+
+// keyFor returns the key under which a job uses a limit.
+func (t *traits) keyFor(limit string) string {
+	if t.limits != "" {
+		for _, use := range splitUses(t.limits) {
+			if use.Limit == limit && use.Key != "" {
+				return use.Key
+			}
+		}
+	}
+	return t.key
+}
+
+// startsAt returns the earliest time, in Unix nanoseconds, at which the rate, the circuit and the
+// pause of the limit permit a start, [never] if no time does; now or earlier means at once.
+func (m *limit) startsAt() int64 {
+	switch {
+	case m.Paused:
+		return never
+	case m.Rate.IsSet():
+		burst, _ := m.Bursts()
+		return max(m.bucket.Next(m.Rate, burst), m.circuit.startsAt(m))
+	}
+	return m.circuit.startsAt(m)
+}
+
+// never is after every time.
+const never = 1<<63 - 1
+
+// permits reports whether a job may start under a key.
+func (m *limit) permits(key string, now int64) bool {
+	if m.Total >= 0 && m.running >= int(m.Total) || m.startsAt() > now {
+		return false
+	}
+	if !m.BoundsKeys() {
+		return true
+	}
+	running := 0
+	if k := m.keys[key]; k != nil {
+		running = k.running
+	}
+	blocked, _ := m.keyBlocked(key, running, now)
+	return !blocked
+}
+
+// keyBlocked reports whether no job of a key may start of which running are active. If only
+// the rate blocks it, wakeAt is when it no longer does.
+func (m *limit) keyBlocked(key string, running int, now int64) (blocked bool, wakeAt int64) {
+	if m.PerKey >= 0 && running >= int(m.PerKey) {
+		return true, 0
+	}
+	if m.RatePerKey.IsSet() {
+		bucket, _ := m.buckets.Get(key)
+		_, burst := m.Bursts()
+		if next := bucket.Next(m.RatePerKey, burst); next > now {
+			return true, next
+		}
+	}
+	return false, 0
+}
+
+// start takes a start from the rates of the limit.
+func (ls *limits) start(m *limit, key string) {
+	if m.Rate.IsSet() {
+		m.bucket = m.bucket.Start(m.Rate, ls.now)
+	}
+	if m.RatePerKey.IsSet() {
+		bucket, _ := m.buckets.Get(key)
+		m.buckets.Set(key, bucket.Start(m.RatePerKey, ls.now))
+		m.sweep(ls.now)
+	}
+}
+
+// sweep removes buckets that are full once there may be more of them than of others.
+func (m *limit) sweep(now int64) {
+	const fewest = 1024
+	if m.buckets.Len() < 2*m.swept+fewest {
+		return
+	}
+	var full []string
+	for key, bucket := range m.buckets.Scan {
+		if int64(bucket) <= now {
+			full = append(full, key)
+		}
+	}
+	for _, key := range full {
+		m.buckets.Delete(key)
+	}
+	m.swept = m.buckets.Len()
+}
+
+// limitsPermit reports whether the limits of a waiting job permit that it starts now.
+func (j *jobs) limitsPermit(stored *storedJob) bool {
+	if !j.HasLimits() {
+		return true
+	}
+	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
+	for _, m := range wl.bounds {
+		if !m.permits(stored.keyFor(m.Name), j.limits.now) {
+			return false
+		}
+	}
+	return true
+}
+
+// startLimits takes a start of a waiting job from the rates of its limits.
+func (j *jobs) startLimits(stored *storedJob) {
+	if !j.HasLimits() {
+		return
+	}
+	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
+	for _, m := range wl.bounds {
+		j.limits.start(m, stored.keyFor(m.Name))
+	}
+}
+
+// take counts an active job in the limits of its waitlist.
+func (ls *limits) take(wl *waitlist, stored *storedJob) {
+	for _, m := range wl.bounds {
+		m.running++
+		if m.Total >= 0 && m.running >= int(m.Total) && m.fullSince == 0 {
+			m.fullSince = ls.now
+		}
+		if m.circuit.isProbe(stored) {
+			m.circuit.probes++
+		}
+		if m.BoundsKeys() {
+			k := ls.key(m, stored.keyFor(m.Name))
+			k.running++
+			ls.update(k)
+		}
+	}
+}
+
+// release undoes take.
+func (ls *limits) release(wl *waitlist, stored *storedJob) {
+	for _, m := range wl.bounds {
+		m.running--
+		if m.Total < 0 || m.running < int(m.Total) {
+			m.fullSince = 0
+		}
+		if m.circuit.isProbe(stored) {
+			m.circuit.probes--
+		}
+		if m.BoundsKeys() {
+			k := ls.key(m, stored.keyFor(m.Name))
+			k.running--
+			ls.update(k)
+		}
+	}
+}
+
+// key returns a key of a limit that bounds keys, and adds it if necessary.
+func (ls *limits) key(m *limit, key string) *limitKey {
+	k := m.keys[key]
+	if k == nil {
+		if m.keys == nil {
+			m.keys = make(map[string]*limitKey)
+		}
+		k = &limitKey{limit: m, key: key}
+		m.keys[k.key] = k
+		k.blocked, _ = m.keyBlocked(key, 0, ls.now)
+	}
+	return k
+}
+
+// update blocks or frees the groups of a key as its limit demands now. It removes a key without
+// jobs.
+func (ls *limits) update(k *limitKey) {
+	blocked, wakeAt := k.limit.keyBlocked(k.key, k.running, ls.now)
+	if len(k.groups) == 0 {
+		wakeAt = 0
+	}
+	if wakeAt != k.wakeAt {
+		if k.wakeAt != 0 {
+			ls.wakes.Delete(k)
+		}
+		if k.wakeAt = wakeAt; wakeAt != 0 {
+			ls.wakes.Set(k)
+		}
+	}
+	if blocked != k.blocked {
+		k.blocked = blocked
+		for _, g := range k.groups {
+			g.block(blocked)
+		}
+	}
+	if k.running == 0 && len(k.groups) == 0 {
+		delete(k.limit.keys, k.key)
+	}
+}
+
+// wake frees the keys that a rate no longer blocks, at most maxPromotions at a time.
+func (ls *limits) wake() {
+	for range maxPromotions {
+		first, ok := ls.wakes.Min()
+		if !ok || first.wakeAt > ls.now {
+			return
+		}
+		ls.update(first)
+	}
+}
+
+// nextWake returns when the next key is to be freed, in Unix nanoseconds; 0: none is.
+func (ls *limits) nextWake() int64 {
+	first, ok := ls.wakes.Min()
+	if !ok {
+		return 0
+	}
+	return first.wakeAt
+}

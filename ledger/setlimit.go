@@ -1,0 +1,257 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/btree"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Errors of commands about limits.
+var (
+	ErrTooManyLimits  = fmt.Errorf("the yard already has the maximum of %d limits; remove one first, or use one limit with keys", MaxLimits)
+	ErrLimitNotFound  = errors.New("there is no such limit")
+	ErrLimitPaused    = errors.New("the limit is already paused")
+	ErrLimitNotPaused = errors.New("the limit is not paused")
+)
+
+// LimitInUseError refuses to remove a limit that queues use.
+type LimitInUseError struct{ Queues []string }
+
+func (e *LimitInUseError) Error() string {
+	return fmt.Sprintf("queues use the limit: %s; take it from them first, or force the removal", strings.Join(e.Queues, ", "))
+}
+
+// SetLimit creates a limit, or changes settings of it. A lowered bound stops no running job:
+// none starts until as many as necessary have ended.
+type SetLimit struct {
+	Name   string
+	Change job.LimitChange
+	Asked
+}
+
+// RemoveLimit removes a limit: its jobs continue without it. It is refused while queues use the
+// limit, unless Force is set: the limit is then taken from them.
+type RemoveLimit struct {
+	Name  string
+	Force bool
+	Asked
+}
+
+// PauseLimit pauses a limit, under which no job starts then, or resumes it.
+type PauseLimit struct {
+	Name   string
+	Paused bool
+	Asked
+}
+
+func (*SetLimit) Kind() Kind    { return KindSetLimit }
+func (*RemoveLimit) Kind() Kind { return KindRemoveLimit }
+func (*PauseLimit) Kind() Kind  { return KindPauseLimit }
+
+func (c *SetLimit) apply(l *Ledger) Result {
+	ls := &l.jobs.limits
+	old := ls.get(c.Name)
+	settings := job.NewLimit(c.Name)
+	if old != nil {
+		settings = old.Limit
+	}
+	settings = settings.Changed(c.Change)
+	if err := settings.Validate(); err != nil {
+		return Result{Err: err}
+	}
+	affects := func(q *queue) bool { return q.uses(c.Name) }
+	switch {
+	case old == nil && ls.byName.Len() >= MaxLimits:
+		return Result{Err: ErrTooManyLimits}
+	case old == nil:
+		l.rebind(affects, func() {
+			added := &limit{}
+			added.set(settings, l.now)
+			ls.byName.Set(c.Name, added)
+		})
+	case old.BoundsKeys() != settings.BoundsKeys():
+		l.rebind(affects, func() { old.set(settings, l.now) })
+	default:
+		old.set(settings, l.now)
+		for _, k := range old.keys {
+			ls.update(k)
+		}
+	}
+	l.act(c.By, "limit.set", Event{}, c.Name+" "+c.Change.String())
+	return Result{}
+}
+
+// set changes the settings. What is still to be made up for of a rate is kept.
+func (m *limit) set(settings job.Limit, now int64) {
+	m.bucket = m.bucket.Converted(m.Rate, settings.Rate, now)
+	if m.RatePerKey != settings.RatePerKey {
+		var converted btree.Map[string, job.Bucket]
+		for key, bucket := range m.buckets.Scan {
+			if b := bucket.Converted(m.RatePerKey, settings.RatePerKey, now); b != 0 {
+				converted.Set(key, b)
+			}
+		}
+		m.buckets, m.swept = converted, converted.Len()
+	}
+	if settings.Circuit.OpenAfter == 0 {
+		m.circuit = circuit{}
+	}
+	m.Limit, m.changed = settings, now
+	switch full := m.Total >= 0 && m.running >= int(m.Total); {
+	case !full:
+		m.fullSince = 0
+	case m.fullSince == 0:
+		m.fullSince = now
+	}
+}
+
+func (c *RemoveLimit) apply(l *Ledger) Result {
+	if l.jobs.limits.get(c.Name) == nil {
+		return Result{Err: ErrLimitNotFound}
+	}
+	var using []*queue
+	for _, q := range l.queues.byName.Scan {
+		if slices.Contains(q.config.Limits, c.Name) {
+			using = append(using, q)
+		}
+	}
+	if len(using) > 0 && !c.Force {
+		refused := &LimitInUseError{}
+		for _, q := range using[:min(len(using), 10)] {
+			refused.Queues = append(refused.Queues, q.name)
+		}
+		return Result{Err: refused}
+	}
+	l.rebind(func(q *queue) bool { return q.uses(c.Name) }, func() {
+		l.jobs.limits.byName.Delete(c.Name)
+		for _, q := range using {
+			l.queues.touch(q)
+			q.config.Limits = slices.DeleteFunc(slices.Clone(q.config.Limits), func(name string) bool { return name == c.Name })
+		}
+	})
+	l.act(c.By, "limit.remove", Event{}, c.Name)
+	return Result{}
+}
+
+func (c *PauseLimit) apply(l *Ledger) Result {
+	m := l.jobs.limits.get(c.Name)
+	switch {
+	case m == nil:
+		return Result{Err: ErrLimitNotFound}
+	case m.Paused && c.Paused:
+		return Result{Err: ErrLimitPaused}
+	case !m.Paused && !c.Paused:
+		return Result{Err: ErrLimitNotPaused}
+	}
+	m.Paused = c.Paused
+	action := "limit.resume"
+	if c.Paused {
+		action = "limit.pause"
+	}
+	l.act(c.By, action, Event{}, c.Name)
+	return Result{}
+}
+
+// limits encodes or decodes the limits, in the order of their names.
+func (c *codec) limits(ls *limits) {
+	each(c, ls.byName.Len(), values(&ls.byName), func(m *limit) {
+		c.fields(&m.Name, (*int64)(&m.Total), (*int64)(&m.PerKey), &m.Rate.Starts, &m.Rate.Per, &m.Burst,
+			&m.RatePerKey.Starts, &m.RatePerKey.Per, &m.BurstPerKey, &m.Paused, &m.changed, &m.fullSince)
+		s := &m.Circuit
+		c.fields(&s.OpenAfter, &s.Within, &s.HalfOpen, &s.ProbeAfter)
+		list(c, &s.On, func(name *string) { c.fields(name) })
+		c.fields(&m.circuit.openedAt, &m.circuit.probeAt)
+		list(c, &m.circuit.failures, func(at *int64) { c.fields(at) })
+		bucket := max(int64(m.bucket), ls.now)
+		c.fields(&bucket)
+		m.bucket = job.Bucket(bucket)
+		c.buckets(m, ls.now)
+		if c.decoding() {
+			ls.byName.Set(m.Name, m)
+		}
+	})
+}
+
+// buckets encodes or decodes the buckets of keys that are not full.
+func (c *codec) buckets(m *limit, now int64) {
+	type keyBucket struct {
+		key    string
+		bucket int64
+	}
+	var owing []keyBucket
+	for key, bucket := range m.buckets.Scan {
+		if int64(bucket) > now {
+			owing = append(owing, keyBucket{key, int64(bucket)})
+		}
+	}
+	list(c, &owing, func(b *keyBucket) { c.fields(&b.key, &b.bucket) })
+	if c.decoding() {
+		for _, b := range owing {
+			m.buckets.Set(b.key, job.Bucket(b.bucket))
+		}
+		m.swept = len(owing)
+	}
+}
+
+// rebind carries out a change after which limits bound other jobs: those of the queues that
+// affects reports.
+func (j *jobs) rebind(affects func(*queue) bool, change func()) {
+	fullSince := make(map[*limit]int64)
+	for _, m := range j.limits.byName.Scan {
+		fullSince[m] = m.fullSince
+	}
+	var active []*storedJob
+	for item := range j.active.Scan {
+		if q := j.queueOf(item.number); affects(q) {
+			active = append(active, j.at(item.number))
+		}
+	}
+	var waitlists []*waitlist
+	for _, q := range j.queues.byName.Scan {
+		if affects(q) {
+			for _, wl := range q.waitlists.Scan {
+				waitlists = append(waitlists, wl)
+			}
+		}
+	}
+	waitlistOf := func(stored *storedJob) *waitlist {
+		wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
+		return wl
+	}
+	for _, stored := range active {
+		j.limits.release(waitlistOf(stored), stored)
+	}
+	for _, wl := range waitlists {
+		j.limits.unlink(wl)
+	}
+	change()
+	for _, wl := range waitlists {
+		j.limits.link(wl)
+	}
+	for _, stored := range active {
+		j.limits.take(waitlistOf(stored), stored)
+	}
+	for m, since := range fullSince {
+		if since != 0 && m.fullSince != 0 {
+			m.fullSince = since
+		}
+	}
+}
+
+// uses reports whether jobs of the queue may use a limit.
+func (q *queue) uses(limit string) bool {
+	if slices.Contains(q.config.Limits, limit) {
+		return true
+	}
+	for _, wl := range q.waitlists.Scan {
+		if slices.Contains(wl.names(), limit) {
+			return true
+		}
+	}
+	return false
+}
