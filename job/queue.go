@@ -61,6 +61,7 @@ type QueueConfig struct {
 	Priority    *uint8
 	MaxAttempts uint32
 	Timeout     time.Duration
+	Retries     []RetryRule // in the order of their functions, see [QueueConfig.Rule]
 }
 
 // KeyWeight is how many jobs of a key a fair queue starts in each round.
@@ -100,6 +101,8 @@ type QueueChange struct {
 	Priority       *int8          // -1 removes it
 	MaxAttempts    *uint32
 	Timeout        *time.Duration
+	DropRetries    bool // removes all retry rules before Retries are made
+	Retries        []RetryChange
 }
 
 // Names are names, of limits or of types of errors.
@@ -109,7 +112,8 @@ type Names struct{ Names []string }
 func (c QueueChange) IsEmpty() bool {
 	return c.Limit == nil && c.AllowOverrides == nil && c.RetryOnTimeout == nil && len(c.Retention) == 0 &&
 		c.Limits == nil && c.KeyPath == nil && c.KeyOptional == nil && c.Fair == nil && len(c.Weights) == 0 && c.Age == nil &&
-		c.Priority == nil && c.MaxAttempts == nil && c.Timeout == nil
+		c.Priority == nil && c.MaxAttempts == nil && c.Timeout == nil &&
+		!c.DropRetries && len(c.Retries) == 0
 }
 
 // String returns the changed settings, such as "concurrency_limit=4 failed.age=1h".
@@ -154,6 +158,10 @@ func (c *QueueChange) startSettings() (settings []string) {
 	add("priority", c.Priority != nil, text(c.Priority))
 	add("max_attempts", c.MaxAttempts != nil, text(c.MaxAttempts))
 	add("timeout", c.Timeout != nil, text(c.Timeout))
+	add("retry", c.DropRetries, "")
+	for i := range c.Retries {
+		settings = append(settings, c.Retries[i].settings()...)
+	}
 	return settings
 }
 
@@ -180,6 +188,12 @@ func (c QueueConfig) Changed(change QueueChange) QueueConfig {
 	set(&c.Age, change.Age)
 	set(&c.MaxAttempts, change.MaxAttempts)
 	set(&c.Timeout, change.Timeout)
+	if change.DropRetries {
+		c.Retries = nil
+	}
+	if len(change.Retries) > 0 {
+		c.Retries = withRetries(c.Retries, change.Retries)
+	}
 	if len(change.Weights) > 0 {
 		c.Weights = withWeights(c.Weights, change.Weights)
 	}
@@ -234,6 +248,9 @@ func (c *QueueConfig) Validate() error {
 		if w.Weight > MaxKeyWeight {
 			return invalid("the weight of key %q is %d; must be 1 to %d", w.Key, w.Weight, MaxKeyWeight)
 		}
+	}
+	if err := validateRetries(c.Retries); err != nil {
+		return err
 	}
 	return ValidKeyPath(c.KeyPath)
 }

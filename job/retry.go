@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"math/bits"
@@ -53,9 +54,9 @@ type Verdict struct {
 
 // Decide returns what is to happen to a job whose attempt a has ended with
 // outcome o: it is done, is retried after a delay, fails as a dead letter, or is given
-// back, which repeats the attempt without counting it. Decide is deterministic and has
-// no side effects.
-func (p Policy) Decide(a Attempt, o Outcome) Verdict {
+// back, which repeats the attempt without counting it. r is the rule of the job's queue for
+// its function, or nil. Decide is deterministic and has no side effects.
+func (p Policy) Decide(a Attempt, r *RetryRule, o Outcome) Verdict {
 	switch o.Status {
 	case Success:
 		return Verdict{Next: NextDone}
@@ -79,25 +80,33 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		fallback = ReasonTimeout
 	}
 	reason := o.reason(fallback)
-	maxAttempts := a.MaxAttempts
-	if maxAttempts == 0 {
-		maxAttempts = max(p.MaxAttempts, 1)
+	if why := r.discards(&o); why != "" {
+		return Verdict{Next: NextDead, Reason: withNote(reason, why)}
 	}
-	final := o.Final || o.Permanent() || o.Status == TimedOut && !a.RetryOnTimeout
+	p = p.with(r)
+	maxAttempts := cmp.Or(a.MaxAttempts, max(p.MaxAttempts, 1))
+	retriesTimeouts := *cmp.Or(a.RetryOnTimeout, new(r.retriesTimeouts()))
+	final := o.Final || o.Permanent() || o.Status == TimedOut && !retriesTimeouts
 	if final || a.Number >= maxAttempts {
 		return Verdict{Next: NextDead, Reason: reason}
 	}
+	if why := r.excludes(&o); why != "" {
+		return Verdict{Next: NextDead, Reason: withNote(reason, why)}
+	}
 	return Verdict{Next: NextRetry, Delay: p.delay(a, o), Reason: reason}
 }
+
+// withNote returns a reason that ends with a note, in at most [MaxInlineFault] bytes.
+func withNote(reason, note string) string { return CutText(reason, MaxInlineFault-len(note)) + note }
 
 // Attempt describes the attempt that ended.
 type Attempt struct {
 	Job            ID            // seeds the jitter
 	Number         uint32        // of this attempt, from 1
 	Losses         uint32        // how often a dispatch of the job was lost before
-	MaxAttempts    uint32        // the job's own setting; 0: the policy's
+	MaxAttempts    uint32        // the setting of the job, or else of its queue; 0: the policy's
 	RetryInterval  time.Duration // the job's own setting; 0: exponential backoff
-	RetryOnTimeout bool          // the setting of the job, or else of its queue
+	RetryOnTimeout *bool         // the setting of the job, or else of its queue; nil: the rule's, or false
 }
 
 // delay returns the delay before the next attempt: what the worker asked for,

@@ -42,10 +42,10 @@ func TestPolicy_Decide(t *testing.T) {
 		{"the last retry", Attempt{Number: 5}, Outcome{Status: Retry, RetryAfter: after(s)}, Verdict{Next: NextDead, Reason: "error"}},
 		// Final outcomes.
 		{"timeout", Attempt{Number: 1}, Outcome{Status: TimedOut}, Verdict{Next: NextDead, Reason: "timeout"}},
-		{"timeout that is retried", Attempt{Number: 1, RetryOnTimeout: true}, Outcome{Status: TimedOut}, Verdict{NextRetry, 5 * s, "timeout", false}},
-		{"timeout at its interval", Attempt{Number: 2, RetryOnTimeout: true, RetryInterval: 7 * s}, Outcome{Status: TimedOut, Started: true, Fault: fault("too long", FaultTimeout)}, Verdict{NextRetry, 7 * s, "too long", false}},
-		{"the last timeout", Attempt{Number: 5, RetryOnTimeout: true}, Outcome{Status: TimedOut}, Verdict{Next: NextDead, Reason: "timeout"}},
-		{"cancelled", Attempt{Number: 1, RetryOnTimeout: true}, Outcome{Status: RunCancelled}, Verdict{Next: NextDead, Reason: "cancelled"}},
+		{"timeout that is retried", Attempt{Number: 1, RetryOnTimeout: new(true)}, Outcome{Status: TimedOut}, Verdict{NextRetry, 5 * s, "timeout", false}},
+		{"timeout at its interval", Attempt{Number: 2, RetryOnTimeout: new(true), RetryInterval: 7 * s}, Outcome{Status: TimedOut, Started: true, Fault: fault("too long", FaultTimeout)}, Verdict{NextRetry, 7 * s, "too long", false}},
+		{"the last timeout", Attempt{Number: 5, RetryOnTimeout: new(true)}, Outcome{Status: TimedOut}, Verdict{Next: NextDead, Reason: "timeout"}},
+		{"cancelled", Attempt{Number: 1, RetryOnTimeout: new(true)}, Outcome{Status: RunCancelled}, Verdict{Next: NextDead, Reason: "cancelled"}},
 		{"no handler", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", HandlerNotFound)}, Verdict{Next: NextDead, Reason: "none"}},
 		{"no handler, but a retry", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", "other")}, Verdict{NextRetry, 5 * s, "none", false}},
 		{"invalid", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("bad", FaultInvalid)}, Verdict{Next: NextDead, Reason: "bad"}},
@@ -61,14 +61,14 @@ func TestPolicy_Decide(t *testing.T) {
 		{"lost too often", Attempt{Number: 1, Losses: 9}, Outcome{Status: Lost}, Verdict{Next: NextDead, Reason: "lost_too_often"}},
 		{"lost too often, and how", Attempt{Number: 1, Losses: 9}, Outcome{Status: Lost, Fault: fault("runner go/1 ended: exit status 3", FaultLost)}, Verdict{Next: NextDead, Reason: "lost_too_often: runner go/1 ended: exit status 3"}},
 	} {
-		if diff := cmp.Diff(c.want, exact.Decide(c.attempt, c.outcome)); diff != "" {
+		if diff := cmp.Diff(c.want, exact.Decide(c.attempt, nil, c.outcome)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
 }
 
 func TestPolicy_WithoutAttempts(t *testing.T) {
-	if v := (Policy{}).Decide(Attempt{Number: 1}, Outcome{Status: Error}); v.Next != NextDead {
+	if v := (Policy{}).Decide(Attempt{Number: 1}, nil, Outcome{Status: Error}); v.Next != NextDead {
 		t.Errorf("a policy of no attempts decides %+v", v)
 	}
 }
@@ -76,7 +76,7 @@ func TestPolicy_WithoutAttempts(t *testing.T) {
 // retryDelay returns the delay after a failed attempt.
 func retryDelay(p Policy, a Attempt, o Outcome) time.Duration {
 	o.Status = Error
-	return p.Decide(a, o).Delay
+	return p.Decide(a, nil, o).Delay
 }
 
 // A backoff is lengthened by at most the policy's jitter, and never shortened. The same

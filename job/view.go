@@ -18,9 +18,9 @@ type View struct {
 	Started        time.Time // of the last attempt; zero: never started
 	Ended          time.Time
 	Priority       uint8
-	MaxAttempts    uint32        // 0: the cluster's default
+	MaxAttempts    uint32        // of the job, else of its queue; 0: the cluster's default
 	RetryInterval  time.Duration // 0: exponential backoff
-	Timeout        time.Duration // 0: the cluster's default
+	Timeout        time.Duration // of the job, else of its queue; 0: the cluster's default
 	RetryOnTimeout *bool         // nil: as its queue has it
 	Attempts       uint32
 	Dispatches     uint32

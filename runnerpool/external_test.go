@@ -90,7 +90,7 @@ func TestExternalRunner_RefusedDial(t *testing.T) {
 		t.Errorf("outcome is %s (started %t) %+v", o.Status, o.Started, o.Fault)
 	}
 	last := job.Attempt{Number: 1, MaxAttempts: 1, Losses: job.MaxLosses - 1}
-	if v := job.DefaultPolicy.Decide(last, o); v.Next != job.NextGiveBack || v.Loss {
+	if v := job.DefaultPolicy.Decide(last, nil, o); v.Next != job.NextGiveBack || v.Loss {
 		t.Errorf("verdict is %+v", v)
 	}
 	if pools.mu.Lock(); pools.available(w) != 0 {

@@ -63,7 +63,7 @@ func TestFaults(t *testing.T) {
 			if o.Status != test.status || !o.Started || !strings.Contains(text, test.text) {
 				t.Errorf("outcome is %s (started %t) %q", o.Status, o.Started, text)
 			}
-			v := job.DefaultPolicy.Decide(job.Attempt{Number: 1}, o)
+			v := job.DefaultPolicy.Decide(job.Attempt{Number: 1}, nil, o)
 			if v.Next != test.next || (v.Next != job.NextGiveBack) != test.counted {
 				t.Errorf("verdict is %+v", v)
 			}
@@ -79,7 +79,7 @@ func TestFaults_Attempts(t *testing.T) {
 	y := startHarness(t, testConfig("", nil))
 	last := job.Attempt{Number: 5}
 	for function, want := range map[string]job.Next{"error": job.NextDead, "retry": job.NextDead, "crash": job.NextGiveBack} {
-		if v := job.DefaultPolicy.Decide(last, y.run(function, nil)); v.Next != want {
+		if v := job.DefaultPolicy.Decide(last, nil, y.run(function, nil)); v.Next != want {
 			t.Errorf("%s: %+v", function, v)
 		}
 	}
@@ -89,7 +89,7 @@ func TestFaults_Attempts(t *testing.T) {
 		a := y.start("wait", nil)
 		y.awaitSent(a)
 		y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: why})
-		if v := job.DefaultPolicy.Decide(last, y.awaitOutcome()); v.Next != want {
+		if v := job.DefaultPolicy.Decide(last, nil, y.awaitOutcome()); v.Next != want {
 			t.Errorf("%s: %+v", why, v)
 		}
 	}

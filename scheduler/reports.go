@@ -220,8 +220,8 @@ func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time
 	active, _ := l.Dispatch(o.Job, o.N)
 	verdict := ds.loop.cfg.Policy.Decide(job.Attempt{
 		Job: o.Job, Number: max(active.Attempt, 1), Losses: active.Losses, MaxAttempts: active.MaxAttempts, RetryInterval: active.RetryInterval,
-		RetryOnTimeout: active.RetryOnTimeout != nil && *active.RetryOnTimeout,
-	}, *o)
+		RetryOnTimeout: active.RetryOnTimeout,
+	}, l.RetryRule(active.Queue, active.Function), *o)
 	s := ledger.Settlement{
 		Job: o.Job, N: o.N, Next: verdict.Next, Loss: verdict.Loss, Reason: verdict.Reason,
 		Result: o.Result, Blob: o.Blob, Dropped: o.Dropped, Fault: o.Fault,
