@@ -38,10 +38,10 @@ type Job struct {
 	Ended          *time.Time        `json:"ended_at,omitempty"`
 	Priority       uint8             `json:"priority"` // 0 to 9; 9 starts first
 	Attempts       uint32            `json:"attempts"`
-	MaxAttempts    uint32            `json:"max_attempts,omitempty"` // 0 means the yard's default
+	MaxAttempts    uint32            `json:"max_attempts,omitempty"` // of the job, else of its queue; 0 means the yard's default
 	Dispatches     uint32            `json:"dispatches"`
 	Losses         uint32            `json:"losses,omitempty"`            // dispatches whose executor was lost
-	TimeoutMS      int64             `json:"timeout_ms,omitempty"`        // of an attempt; 0 means the yard's default
+	TimeoutMS      int64             `json:"timeout_ms,omitempty"`        // of an attempt, by the job or else by its queue; 0 means the yard's default
 	RetryInterval  int64             `json:"retry_interval_ms,omitempty"` // 0 means increasing
 	RetryOnTimeout *bool             `json:"retry_on_timeout,omitempty"`  // nil means as its queue has it
 	Node           string            `json:"node,omitempty"`

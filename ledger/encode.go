@@ -140,6 +140,14 @@ func (c *codec) queueLimits(q *job.QueueConfig) {
 	if optional(c, &q.Priority) {
 		c.fields(q.Priority)
 	}
+	list(c, &q.Retries, func(r *job.RetryRule) {
+		c.fields(&r.Function, &r.MaxAttempts, &r.Backoff, &r.MaxBackoff)
+		if optional(c, &r.Jitter) {
+			c.fields(r.Jitter)
+		}
+		list(c, &r.RetryOn, func(name *string) { c.fields(name) })
+		list(c, &r.DiscardOn, func(name *string) { c.fields(name) })
+	})
 }
 
 // addJob adds a decoded job to the ledger, and counts its dispatch. A job in a

@@ -43,6 +43,10 @@ func limitCommand(t *rapid.T) Command {
 	case 2, 3, 4, 5:
 		c := &ChangeQueue{Name: someQueues.Draw(t, "queue")}
 		c.Change.Limits = &job.Names{Names: rapid.SliceOfN(someLimits, 0, 2).Draw(t, "limits")}
+		if rapid.Bool().Draw(t, "retried") {
+			c.Change.Retries = []job.RetryChange{drawRetry(t)}
+			c.Change.DropRetries = rapid.IntRange(0, 4).Draw(t, "drop rules") == 0
+		}
 		if rapid.Bool().Draw(t, "ordered") {
 			c.Change.Fair = new(rapid.Bool().Draw(t, "fair"))
 			c.Change.Age = new(rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "age"))
@@ -62,6 +66,22 @@ func limitCommand(t *rapid.T) Command {
 		c.Change.OpenAfter, c.Change.Within = new(uint32(1)), new(time.Minute)
 	case 1:
 		c.Change.OpenAfter = new(uint32(0))
+	}
+	return c
+}
+
+// drawRetry draws a change of a queue's retry rule, which may be out of range.
+func drawRetry(t *rapid.T) (c job.RetryChange) {
+	c.Function = rapid.SampledFrom([]string{"", "send", "other"}).Draw(t, "function")
+	c.Remove = rapid.IntRange(0, 4).Draw(t, "remove rule") == 0
+	if rapid.Bool().Draw(t, "attempts and delays") {
+		c.MaxAttempts = new(rapid.Uint32Range(0, 3).Draw(t, "attempts"))
+		c.Backoff = new(time.Duration(rapid.Int64Range(0, 3).Draw(t, "backoff")) * time.Second)
+		c.Jitter = new(rapid.SampledFrom([]int16{-1, 0, 20, 101}).Draw(t, "jitter"))
+	}
+	if rapid.Bool().Draw(t, "errors") {
+		c.RetryOn = &job.Names{Names: rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "timeout"}), 0, 2).Draw(t, "retry on")}
+		c.DiscardOn = &job.Names{Names: rapid.SliceOfN(rapid.SampledFrom([]string{"c", "d", "bad name"}), 0, 2).Draw(t, "discard on")}
 	}
 	return c
 }

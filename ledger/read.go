@@ -11,7 +11,7 @@ import (
 )
 
 // WaitingJob is a waiting job as the scheduler needs it: everything of an
-// assignment except the body.
+// assignment except the body. Its attempts and timeout are those of its queue if it names none.
 type WaitingJob struct {
 	job.Job
 	N           uint32 // number of the pending dispatch
@@ -41,7 +41,7 @@ func (r *storedJob) waitingJob() WaitingJob {
 		N: r.n, Attempt: r.attempt + 1, Due: time.Unix(0, r.due), Redelivered: r.flags&redelivered != 0,
 	}
 	o := &r.options
-	waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
+	waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = r.maxAttempts(), r.timeout(), o.retryInterval
 	waiting.RetryOnTimeout = o.retryOnTimeout.value()
 	if r.limits != "" {
 		waiting.Limits = splitUses(r.limits)
@@ -51,6 +51,19 @@ func (r *storedJob) waitingJob() WaitingJob {
 	}
 	return waiting
 }
+
+// maxAttempts returns how many attempts the job may have by its own setting, else by its
+// queue; 0: as the cluster has it.
+func (r *storedJob) maxAttempts() uint32 {
+	if own := r.options.maxAttempts; own > 0 {
+		return own
+	}
+	return r.queue.config.Attempts(r.function)
+}
+
+// timeout returns the timeout of the job's attempts by its own setting, else by its queue; 0:
+// as the cluster has it.
+func (r *storedJob) timeout() time.Duration { return cmp.Or(r.options.timeout, r.queue.config.Timeout) }
 
 // Waitlists returns how many waitlists have jobs. It must not be called on a copy.
 func (j *jobs) Waitlists() int { return j.waitlists.Len() }
@@ -161,7 +174,7 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	}
 	view.RunAt = view.Created
 	o := &r.options
-	view.MaxAttempts, view.Timeout, view.RetryInterval, view.ResultTTL = o.maxAttempts, o.timeout, o.retryInterval, o.resultTTL
+	view.MaxAttempts, view.Timeout, view.RetryInterval, view.ResultTTL = r.maxAttempts(), r.timeout(), o.retryInterval, o.resultTTL
 	view.RetryOnTimeout = o.retryOnTimeout.value()
 	if o.runAt != 0 {
 		view.RunAt = time.Unix(0, o.runAt).UTC()
@@ -213,6 +226,14 @@ func (qs *queues) Queue(name string) (QueueView, bool) {
 		return QueueView{}, false
 	}
 	return q.view(), true
+}
+
+// RetryRule returns the rule by which a queue retries the jobs of a function, nil if it has none.
+func (qs *queues) RetryRule(queue, function string) *job.RetryRule {
+	if q := qs.get(queue); q != nil {
+		return q.config.Rule(function)
+	}
+	return nil
 }
 
 // QueuesAfter yields the queues after a name, in the order of their names, until yield

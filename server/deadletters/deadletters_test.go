@@ -8,18 +8,28 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 func TestRequeue_AttemptsLeft(t *testing.T) {
-	m := &requeuer{Server: New(Config{MaxAttempts: 5})}
+	state := ledger.New()
+	state.Apply(ledger.Stamp{Index: 1, Term: 1, At: time.Now()}, []ledger.Command{&ledger.AddQueue{ID: job.ID{1}, Name: "mail", Config: job.QueueConfig{
+		MaxAttempts: 8, Retries: []job.RetryRule{{Function: "send", MaxAttempts: 7}},
+	}}})
+	m := &requeuer{Server: New(Config{MaxAttempts: 5, View: func(read func(*ledger.Ledger)) { read(state) }})}
 	own := int64(3)
 	for _, c := range []struct {
-		own  *int64
-		had  uint32
-		want int64
-	}{{nil, 0, 5}, {nil, 2, 3}, {nil, 5, 1}, {nil, 9, 1}, {&own, 1, 2}, {&own, 3, 1}} {
-		if got := *m.attemptsLeft(c.own, c.had); got != c.want {
-			t.Errorf("%v after %d: %d, want %d", c.own, c.had, got, c.want)
+		own             *int64
+		queue, function string
+		had             uint32
+		want            int64
+	}{
+		{nil, "gone", "", 0, 5}, {nil, "gone", "", 2, 3}, {nil, "gone", "", 5, 1}, {nil, "gone", "", 9, 1}, {&own, "mail", "", 1, 2}, {&own, "mail", "", 3, 1},
+		{nil, "mail", "send", 5, 2}, {nil, "mail", "other", 5, 3},
+	} {
+		l := &letter{DeadLetterMessage: api.DeadLetterMessage{Queue: c.queue, Function: c.function, Attempts: c.had}}
+		if got := *m.attemptsLeft(c.own, l); got != c.want {
+			t.Errorf("%v in %s after %d: %d, want %d", c.own, c.queue, c.had, got, c.want)
 		}
 	}
 }

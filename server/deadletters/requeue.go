@@ -254,7 +254,7 @@ func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release 
 	}
 	spec = respec(spec)
 	if r.req.KeepAttempts {
-		spec.MaxAttempts = r.attemptsLeft(spec.MaxAttempts, l.Attempts)
+		spec.MaxAttempts = r.attemptsLeft(spec.MaxAttempts, l)
 	}
 	return spec, release, nil
 }
@@ -275,11 +275,17 @@ func (r *requeuer) largeSpec(ctx context.Context, l *letter, size int64) (job.Sp
 	return spec, err
 }
 
-// attemptsLeft returns how many attempts a job has left after used ones, at least one.
-// limit is the job's own limit; nil means the default.
-func (r *requeuer) attemptsLeft(limit *int64, used uint32) *int64 {
+// attemptsLeft returns how many attempts the job of a letter has left, at least one. limit is
+// the job's own limit; nil means that of its queue, or else the default.
+func (r *requeuer) attemptsLeft(limit *int64, l *letter) *int64 {
 	if limit == nil {
-		return new(max(1, int64(r.cfg.MaxAttempts)-int64(used)))
+		var ofQueue uint32
+		r.cfg.View(func(state *ledger.Ledger) {
+			if q, ok := state.Queue(l.Queue); ok {
+				ofQueue = q.Config.Attempts(l.Function)
+			}
+		})
+		limit = new(int64(cmp.Or(ofQueue, r.cfg.MaxAttempts)))
 	}
-	return new(max(1, *limit-int64(used)))
+	return new(max(1, *limit-int64(l.Attempts)))
 }
