@@ -212,19 +212,25 @@ func (r *RetryRule) discards(o *Outcome) string {
 		return ""
 	}
 	if name := o.names(r.DiscardOn); name != "" {
-		return fmt.Sprintf(" (not retried: %s is in discard_on of the %s)", name, r.describe())
+		return fmt.Sprintf("%s%s is in discard_on of the %s)", notRetried, name, r.describe())
 	}
 	return ""
 }
 
-// excludes returns why the rule does not retry an error, or "" if it does. The request of a
-// handler to be run again is not an error.
+// excludes returns why the rule does not retry an error, or "" if it does. A handler that asks
+// for another attempt gets it.
 func (r *RetryRule) excludes(o *Outcome) string {
-	if r == nil || len(r.RetryOn) == 0 || o.Status != Error || o.names(r.RetryOn) != "" {
+	if r == nil || len(r.RetryOn) == 0 || o.Status != Error || o.RetryAfter != nil || o.names(r.RetryOn) != "" {
 		return ""
 	}
-	return fmt.Sprintf(" (not retried: %s is not in retry_on of the %s)", o.kind(), r.describe())
+	return fmt.Sprintf("%s%s is not in retry_on of the %s)", notRetried, o.kind(), r.describe())
 }
+
+// notRetried begins the note in the reason of a job that a rule has ended.
+const notRetried = " (not retried: "
+
+// DecidedByRule reports whether a retry rule ended a job that failed for a reason.
+func DecidedByRule(reason string) bool { return strings.Contains(reason, notRetried) }
 
 // retriesTimeouts reports whether the rule has timeouts retried unless the job decides.
 func (r *RetryRule) retriesTimeouts() bool {

@@ -54,6 +54,7 @@ func TestPolicy_DecideByRule(t *testing.T) {
 		{"no type", RetryRule{RetryOn: []string{"http_503"}}, Attempt{Number: 1}, fail("", ""),
 			Verdict{Next: NextDead, Reason: "boom (not retried: an error without a type is not in retry_on of the retry rule for all functions)"}},
 		{"retry that the handler asks for", RetryRule{RetryOn: []string{"http_503"}}, Attempt{Number: 1}, Outcome{Status: Retry}, Verdict{NextRetry, 5 * s, "error", false}},
+		{"delay that the handler asks for", RetryRule{RetryOn: []string{"http_503"}}, Attempt{Number: 1}, Outcome{Status: Error, RetryAfter: new(s)}, Verdict{NextRetry, s, "error", false}},
 		{"final", RetryRule{RetryOn: []string{"http_503"}}, Attempt{Number: 1}, Outcome{Status: Error, Final: true, Fault: &Fault{Type: "http_503"}}, Verdict{Next: NextDead, Reason: "error"}},
 		{"retried timeout", RetryRule{RetryOn: []string{"timeout"}}, Attempt{Number: 1}, timeout, Verdict{NextRetry, 5 * s, "timeout", false}},
 		{"timeout that the job does not retry", RetryRule{RetryOn: []string{"timeout"}}, Attempt{Number: 1, RetryOnTimeout: new(false)}, timeout, Verdict{Next: NextDead, Reason: "timeout"}},
