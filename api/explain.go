@@ -113,6 +113,12 @@ type ReasonData struct {
 	Lag         uint64          `json:"lag,omitempty"`    // messages before it that are not ingested, each of one job or more
 	Job         *job.ID         `json:"job,omitempty"`    // another job
 	Error       string          `json:"error,omitempty"`
+	// What has set the attempts, the delay between them and the timeout: job; rule, the queue's
+	// retry rule for RuleFunction; or queue. Omitted, it is the yard.
+	AttemptsFrom string  `json:"attempts_from,omitempty"`
+	DelayFrom    string  `json:"delay_from,omitempty"`
+	TimeoutFrom  string  `json:"timeout_from,omitempty"`
+	RuleFunction *string `json:"rule_function,omitempty"` // "": all functions without a rule of their own
 }
 
 // NodeExecutors is what a member has to run the jobs of a queue or a runner.

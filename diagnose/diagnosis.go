@@ -143,15 +143,15 @@ func (d *diagnosis) delayReason() reason {
 		limit := d.maxAttempts()
 		r.Code, r.Data.Error, r.Data.Attempt, r.Data.MaxAttempts = api.ReasonBackoff, p.Reason, p.Attempts, limit
 		r.Text += fmt.Sprintf(": attempt %d of %d failed (%s), and it is tried again then", p.Attempts, limit, p.Reason)
+		d.attemptSettings(r.Data)
+		d.delaySettings(r.Data)
+		r.Text += d.settingsNote(r.Data)
 	case p.Debounced:
 		r.Code = api.ReasonDebounced
 		r.Text += ", unless another job with its debounce key takes its place before"
 	}
 	return r
 }
-
-// maxAttempts returns how many attempts the job may have.
-func (d *diagnosis) maxAttempts() uint32 { return cmp.Or(d.job.MaxAttempts, d.attempts) }
 
 // blockers returns what prevents every job of the queue from starting, whatever its
 // function is: missing answers of the authority, its state, a pause, the limit.
@@ -268,11 +268,13 @@ func (d *diagnosis) runningReasons() (all []reason) {
 		Node: p.Node, Channel: p.Worker, Since: &p.Started, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(),
 		Deadline: &deadline, RemainingMS: max(0, deadline.Sub(d.now).Milliseconds()), Losses: p.Losses,
 	}
+	d.attemptSettings(data)
+	d.timeoutSettings(data)
 	if r := p.Progress; r != nil {
 		data.Lease, data.Percent = timePtr(r.Lease.UTC()), r.Percent
 	}
-	where := reason{Reason: api.Reason{Code: api.ReasonRunning, Data: data, Text: fmt.Sprintf("it runs on node %s, channel %s, since %s: attempt %d of %d, until %s at the latest",
-		p.Node, p.Worker, ledger.FormatTime(p.Started), p.Attempts, data.MaxAttempts, ledger.FormatTime(deadline))}}
+	where := reason{Reason: api.Reason{Code: api.ReasonRunning, Data: data, Text: fmt.Sprintf("it runs on node %s, channel %s, since %s: attempt %d of %d, until %s at the latest%s",
+		p.Node, p.Worker, ledger.FormatTime(p.Started), p.Attempts, data.MaxAttempts, ledger.FormatTime(deadline), d.settingsNote(data))}}
 	add := func(c api.ReasonCode, format string, args ...any) {
 		all = append(all, reason{Reason: api.Reason{Code: c, Text: fmt.Sprintf(format, args...), Data: &api.ReasonData{Node: p.Node}}})
 	}
@@ -304,6 +306,7 @@ func (d *diagnosis) endReason() reason {
 		r.Text = fmt.Sprintf("it completed at %s, by attempt %d of %d, on node %s", endedAt, p.Attempts, data.MaxAttempts, p.Node)
 		return r
 	}
+	d.attemptSettings(data)
 	data.Error = p.Reason
 	if p.State == job.Cancelled {
 		r.Code = api.ReasonCancelled
@@ -316,11 +319,11 @@ func (d *diagnosis) endReason() reason {
 		return r
 	}
 	var hint string
-	if p.Fault != nil && p.Fault.Type == job.FaultTimeout && p.Attempts < data.MaxAttempts {
+	if p.Fault != nil && p.Fault.Type == job.FaultTimeout && p.Attempts < data.MaxAttempts && !job.DecidedByRule(p.Reason) {
 		hint = " (a timeout is final unless the job or its queue has retry_on_timeout)"
 	}
-	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts: %s%s; its dead letter: 'yardmaster dlq show %s'",
-		endedAt, p.Attempts, data.MaxAttempts, p.Reason, hint, p.ID)
+	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts%s: %s%s; its dead letter: 'yardmaster dlq show %s'",
+		endedAt, p.Attempts, data.MaxAttempts, d.settingsNote(data), p.Reason, hint, p.ID)
 	return r
 }
 

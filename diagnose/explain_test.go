@@ -66,6 +66,18 @@ var explainCases = []struct {
 }{
 	{newTestDiagnosis(job.Delayed, nil), "delayed!", "It is due at 2026-03-19T02:00:00.000Z."},
 	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.Retrying, q.job.Reason = true, "boom" }), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 5 failed (boom)"},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) {
+		q.job.Retrying, q.job.Reason, q.job.Function, q.job.MaxAttempts = true, "boom", "send", 3
+		q.job.QueueView.Config.Retries = []job.RetryRule{{Function: "send", MaxAttempts: 3, Backoff: time.Second}}
+	}), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 3 failed (boom), and it is tried again then (attempts and delay by the retry rule of queue mail for function send)"},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) {
+		q.job.Retrying, q.job.Reason, q.job.MaxAttempts, q.job.QueueView.Config.MaxAttempts = true, "boom", 3, 3
+		q.job.QueueView.Config.Retries = []job.RetryRule{{Jitter: new(uint8(0))}}
+	}), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 3 failed (boom), and it is tried again then (delay by the retry rule of queue mail for all functions, attempts by queue mail)"},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) {
+		q.job.Retrying, q.job.Reason, q.job.MaxAttempts, q.job.OwnAttempts, q.job.RetryInterval = true, "boom", 3, true, time.Second
+		q.job.QueueView.Config.Retries = []job.RetryRule{{Backoff: time.Second}}
+	}), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 3 failed (boom), and it is tried again then."},
 	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.Retrying, q.job.Redelivered = true, true }), "given_back!", "It is due at"},
 	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.Debounced = true }), "debounced!", "It is due at"},
 	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.QueueView.Paused, q.job.PausedSince = true, testNow }), "delayed! queue_paused!", "It is due at 2026-03-19T02:00:00.000Z; and queue mail is paused since 2026-03-19T01:00:00.000Z."},
@@ -112,6 +124,8 @@ var explainCases = []struct {
 	{newTestDiagnosis(job.Waiting, withNoAnswer(api.ReasonNoAuthority)), "no_authority! next_in_line", "It waits"},
 	{newTestDiagnosis(job.Waiting, withNoAnswer(api.ReasonAuthoritySilent)), "authority_silent! next_in_line", "It waits"},
 	{newTestDiagnosis(job.Active, nil), "running", "It runs on node n1, channel overhop/w1, since 2026-03-19T01:00:01.000Z: attempt 1 of 5, until 2026-03-19T01:01:01.000Z at the latest."},
+	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.job.MaxAttempts, q.job.Timeout = 3, time.Second }), "running",
+		"It runs on node n1, channel overhop/w1, since 2026-03-19T01:00:01.000Z: attempt 1 of 3, until 2026-03-19T01:00:02.000Z at the latest (attempts and timeout by queue mail)."},
 	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.job.Recalled = job.RecallCancelled }), "stopping running", "It is being stopped"},
 	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.placement.Dispatch = &scheduler.DispatchStatus{} }), "running not_taken", "It runs"},
 	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.placement.Dispatch = &scheduler.DispatchStatus{Confirmed: true, Silent: true} }), "running node_silent", "It runs"},
@@ -119,6 +133,12 @@ var explainCases = []struct {
 	{newTestDiagnosis(job.Completed, nil), "completed", "It completed at 2026-03-19T01:00:02.000Z, by attempt 1 of 5, on node n1."},
 	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason, q.job.Fault = "late", &job.Fault{Type: job.FaultTimeout} }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: late (a timeout is final unless the job or its queue has retry_on_timeout)"},
 	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason = "boom" }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: boom; its dead letter"},
+	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason, q.job.MaxAttempts = "boom", 1 }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 1 attempts (attempts by queue mail): boom; its dead letter"},
+	{newTestDiagnosis(job.Failed, func(q *diagnosis) {
+		rule := &job.RetryRule{DiscardOn: []string{job.FaultTimeout}}
+		v := job.DefaultPolicy.Decide(job.Attempt{Number: 1}, rule, job.Outcome{Status: job.TimedOut})
+		q.job.Reason, q.job.Fault = v.Reason, &job.Fault{Type: job.FaultTimeout}
+	}), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: timeout (not retried: timeout is in discard_on of the retry rule for all functions); its dead letter"},
 	{newTestDiagnosis(job.Cancelled, func(q *diagnosis) {
 		q.job.Cancellation = &job.Cancellation{Actor: "ann", Door: "cli", Reason: "wrong customer"}
 	}), "cancelled", "It was cancelled by ann, over cli (wrong customer), and ended at"},

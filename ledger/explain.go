@@ -25,6 +25,8 @@ type JobDiagnosis struct {
 	LowerDue     time.Time        // waiting: since when the first jobs of lower priorities for the same executors are due, the earliest; zero: there are none
 	Fence        uint64           // active: fence of its dispatch
 	Result       uint64           // number of its result; 0: none
+	OwnAttempts  bool             // the job itself sets how often it is tried
+	OwnTimeout   bool             // the job itself sets the timeout of its attempts
 }
 
 // Diagnose returns the diagnosis of a job; ok is false if the ledger has no
@@ -37,6 +39,7 @@ func (d *dispatches) Diagnose(id job.ID) (diagnosis JobDiagnosis, ok bool) {
 	diagnosis = JobDiagnosis{
 		QueueView: stored.queue.view(), LimitReached: stored.queue.limitReached(), Due: time.Unix(0, stored.due).UTC(),
 		Redelivered: stored.flags&redelivered != 0, Debounced: d.holdsDebounce(stored),
+		OwnAttempts: stored.options.maxAttempts > 0, OwnTimeout: stored.options.timeout > 0,
 	}
 	diagnosis.View, diagnosis.Result = stored.view()
 	diagnosis.PausedSince, _ = d.PausedSince(stored.queue.name)
