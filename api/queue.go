@@ -17,15 +17,17 @@ type QueueRequest struct {
 	AllowOverrides *bool                `json:"allow_job_overrides"` // nil means true
 	RetryOnTimeout bool                 `json:"retry_on_timeout"`    // whether a timeout is retried like an error, unless the job decides
 	Retention      QueueRetentionChange `json:"retention,omitzero"`  // settings that differ from the yard's
+	Retry          []RetryRuleChange    `json:"retry,omitempty"`     // how jobs are retried, by function
 }
 
 // QueueChange names a queue, and the settings of it that change.
 type QueueChange struct {
-	Name           string               `json:"name"`
-	Limit          Setting[int64]       `json:"concurrency_limit,omitzero"`
-	AllowOverrides Setting[bool]        `json:"allow_job_overrides,omitzero"`
-	RetryOnTimeout Setting[bool]        `json:"retry_on_timeout,omitzero"`
-	Retention      QueueRetentionChange `json:"retention,omitzero"`
+	Name           string                     `json:"name"`
+	Limit          Setting[int64]             `json:"concurrency_limit,omitzero"`
+	AllowOverrides Setting[bool]              `json:"allow_job_overrides,omitzero"`
+	RetryOnTimeout Setting[bool]              `json:"retry_on_timeout,omitzero"`
+	Retention      QueueRetentionChange       `json:"retention,omitzero"`
+	Retry          Setting[[]RetryRuleChange] `json:"retry,omitzero"` // rules that are not given stay; null removes all
 }
 
 // Setting is a setting in a request that changes some of them. A key that is missing in
@@ -67,6 +69,7 @@ type Queue struct {
 	RetryOnTimeout bool               `json:"retry_on_timeout,omitempty"`
 	Retention      []RetentionSetting `json:"retention,omitempty"` // that differ from the yard's
 	Schemas        []QueueSchema      `json:"schemas,omitempty"`   // of payloads, by function; only of one queue that is shown
+	Retry          []RetryRule        `json:"retry,omitempty"`     // how jobs are retried, by function; not in lists of queues
 	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed and cancelled
 }
 
@@ -128,6 +131,7 @@ func QueueOf(v *ledger.QueueView) Queue {
 	q := Queue{
 		ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides,
 		RetryOnTimeout: v.Config.RetryOnTimeout, Retention: OwnRetention(v.Config.Retention),
+		Retry: retryRulesOf(v.Config.Retries),
 	}
 	if v.Paused {
 		q.State = "paused"

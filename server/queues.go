@@ -42,7 +42,9 @@ func (h *Queues) list(ctx context.Context, q *api.QueueListRequest) (*api.QueueL
 				list.Next = list.Queues[limit-1].Name
 				return false
 			}
-			list.Queues = append(list.Queues, api.QueueOf(&v))
+			shown := api.QueueOf(&v)
+			shown.Retry = nil // a page may be too long with them
+			list.Queues = append(list.Queues, shown)
 			return true
 		})
 		SetIndex(ctx, l.Index())
@@ -99,6 +101,11 @@ func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, erro
 		return nil, err
 	}
 	c.Config.Retention = job.Retention(nil).With(own)
+	retries, err := retryChanges(q.Retry)
+	if err != nil {
+		return nil, err
+	}
+	c.Config = c.Config.Changed(job.QueueChange{Retries: retries})
 	if err := job.ValidQueue(q.Name); err != nil {
 		return nil, err
 	}
@@ -137,6 +144,13 @@ func (h *Queues) set(ctx context.Context, q *api.QueueChange) (*api.Queue, error
 		return nil, err
 	}
 	c.Change.Retention = own
+	if rules, given := q.Retry.Get(); given && rules == nil {
+		c.Change.DropRetries = true
+	} else if given {
+		if c.Change.Retries, err = retryChanges(*rules); err != nil {
+			return nil, err
+		}
+	}
 	if c.Change.IsEmpty() {
 		return nil, &job.InvalidError{Reason: "the request changes nothing; give a setting of the queue, such as concurrency_limit"}
 	}

@@ -114,6 +114,7 @@ func queueAdd(env *command.Env) *cobra.Command {
 	var limit int64
 	var retryOnTimeout bool
 	var retention []string
+	var retries retryFlags
 	c := env.WithJSON(&cobra.Command{
 		Use:     "add <queue>",
 		Aliases: []string{"create"},
@@ -136,12 +137,16 @@ func queueAdd(env *command.Env) *cobra.Command {
 			if err := addRetention(c, request, retention); err != nil {
 				return err
 			}
+			if err := retries.add(c, request); err != nil {
+				return err
+			}
 			return requestQueue(c.Context(), env, "add", request, queueTable)
 		},
 	})
 	c.Flags().BoolVar(&retryOnTimeout, "retry-on-timeout", false, queueTimeoutsUsage)
 	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
 	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
+	retries.register(c)
 	return c
 }
 
@@ -150,14 +155,21 @@ func queueSet(env *command.Env) *cobra.Command {
 	var limit string
 	var retryOnTimeout bool
 	var retention []string
+	var retries retryFlags
 	c := env.WithJSON(&cobra.Command{
 		Use:   "set <queue>",
 		Short: "Change settings of a queue; those that are not given stay",
 		Long: `Changes settings of a queue. Under a raised limit more jobs start at once. A lowered
-limit stops no job: none starts until enough have ended.`,
+limit stops no job: none starts until enough have ended.
+
+--backoff, --max-backoff, --jitter, --retry-on and --discard-on set how jobs are retried
+that do not set it themselves: those of --function, else those of all functions without
+such settings of their own. 'none' resets a setting.`,
 		Example: `  yardmaster queue set mail --limit 20
   yardmaster queue set mail --limit none
   yardmaster queue set mail --retry-on-timeout
+  yardmaster queue set mail --backoff 10s --max-backoff 1h --retry-on http_503,timeout
+  yardmaster queue set mail --function charge --attempts 3 --discard-on invalid_card
   yardmaster queue set mail --retention finished.age=30d --retention failed.count=default`,
 		RunE: func(c *cobra.Command, args []string) error {
 			request := named(args)
@@ -167,9 +179,12 @@ limit stops no job: none starts until enough have ended.`,
 			if c.Flags().Changed("retry-on-timeout") {
 				request["retry_on_timeout"] = retryOnTimeout
 			}
+			if err := retries.add(c, request); err != nil {
+				return err
+			}
 			switch n, err := strconv.ParseInt(limit, 10, 64); {
 			case !c.Flags().Changed("limit") && len(request) == 1:
-				return usererror.Usage(c, "there is nothing to change: give --limit, --retry-on-timeout or --retention")
+				return usererror.Usage(c, "there is nothing to change: give --limit, --retry-on-timeout, --backoff, --retry-on, --discard-on or --retention")
 			case !c.Flags().Changed("limit"):
 			case limit == "none":
 				request["concurrency_limit"] = nil
@@ -184,6 +199,8 @@ limit stops no job: none starts until enough have ended.`,
 	c.Flags().BoolVar(&retryOnTimeout, "retry-on-timeout", false, queueTimeoutsUsage)
 	c.Flags().StringVar(&limit, "limit", "", "largest `number` of the queue's jobs that run at the same time in the whole yard, or none")
 	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
+	retries.register(c)
+	retries.registerRemoval(c)
 	return c
 }
 
@@ -226,6 +243,7 @@ func queueTable(w io.Writer, q *api.Queue) {
 		}
 		command.Printf(w, "\nIts own retention: %s\n", strings.Join(settings, " "))
 	}
+	queueRetries(w, q)
 	queueSchemas(w, q)
 }
 
