@@ -177,7 +177,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "queue-add", Subject: "yard.api.v1.queue.add", Summary: "add a queue",
-		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides retry_on_timeout retention", Reply: Queue{}, Indexed: true,
+		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides retry_on_timeout retention retry", Reply: Queue{}, Indexed: true,
 	},
 	{
 		Name: "queue-set", Subject: "yard.api.v1.queue.set", Summary: "change settings of a queue; those that are not given stay",

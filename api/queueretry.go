@@ -27,6 +27,12 @@ type RetryRuleChange struct {
 	DiscardOn    Setting[[]string] `json:"discard_on,omitzero"`
 }
 
+// UnmarshalJSON reads a change of a rule and refuses unknown keys, also within a [Setting].
+func (r *RetryRuleChange) UnmarshalJSON(data []byte) error {
+	type plain RetryRuleChange // without this method
+	return job.UnmarshalStrict("a retry rule", data, (*plain)(r))
+}
+
 // retryRulesOf returns the retry rules of a queue as the API shows them.
 func retryRulesOf(rules []job.RetryRule) (shown []RetryRule) {
 	for _, r := range rules {
