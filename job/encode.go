@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // Most accepted jobs are written as a record, so this is done here without reflection, and
@@ -39,12 +40,9 @@ func (s *Spec) encode() (text []byte, ok bool) {
 		b = append(base64.StdEncoding.AppendEncode(b, s.Payload), '"')
 	}
 	if s.RunAt != nil {
-		var err error
-		b = append(b, `,"run_at":"`...)
-		if b, err = s.RunAt.AppendText(b); err != nil {
+		if b, ok = appendTime(append(b, `,"run_at":`...), *s.RunAt); !ok {
 			return nil, false
 		}
-		b = append(b, '"')
 	}
 	b = appendOptInt(b, `,"delay_ms":`, s.DelayMS)
 	b = appendOptInt(b, `,"priority":`, s.Priority)
@@ -65,6 +63,23 @@ func (s *Spec) encode() (text []byte, ok bool) {
 	b = appendOptInt(b, `,"rate_limit_ms":`, s.RateLimitMS)
 	b = appendOptText(b, `,"debounce_key":`, s.DebounceKey)
 	b = appendOptInt(b, `,"debounce_ms":`, s.DebounceMS)
+	b = appendOptText(b, `,"limit_key":`, s.LimitKey)
+	b = appendOptText(b, `,"key":`, s.Key)
+	if len(s.Limits) > 0 {
+		b = appendTexts(append(b, `,"limits":`...), s.Limits)
+	}
+	if len(s.Tags) > 0 {
+		b = appendList(append(b, `,"tags":`...), s.Tags)
+	}
+	if len(s.Meta) > 0 {
+		b = appendTexts(append(b, `,"meta":`...), s.Meta)
+	}
+	if s.ExpiresAt != nil {
+		if b, ok = appendTime(append(b, `,"expires_at":`...), *s.ExpiresAt); !ok {
+			return nil, false
+		}
+	}
+	b = appendOptInt(b, `,"expires_in_ms":`, s.ExpiresInMS)
 	if len(b) == 0 {
 		return []byte("{}"), true
 	}
@@ -91,6 +106,24 @@ func appendOptText(b []byte, name string, text *string) []byte {
 		return b
 	}
 	return AppendText(append(b, name...), *text)
+}
+
+// appendTime appends a time as a string; ok is false if it has no form in JSON.
+func appendTime(b []byte, t time.Time) (text []byte, ok bool) {
+	b, err := t.AppendText(append(b, '"'))
+	return append(b, '"'), err == nil
+}
+
+// appendList appends an array with strings.
+func appendList(b []byte, texts []string) []byte {
+	b = append(b, '[')
+	for i, text := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendText(b, text)
+	}
+	return append(b, ']')
 }
 
 // appendTexts appends an object with strings, in the order of their names.

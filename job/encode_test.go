@@ -44,6 +44,7 @@ func randomSpec(rnd *rand.Rand) Spec {
 	s := Spec{
 		DelayMS: optInt(), Priority: optInt(), MaxAttempts: optInt(), TimeoutMS: optInt(), RetryInterval: optInt(), ResultTTLMS: optInt(),
 		UniqueKey: optText(), UniqueTTLMS: optInt(), UniqueUntil: optText(), RateLimitKey: optText(), RateLimitMS: optInt(), DebounceKey: optText(), DebounceMS: optInt(),
+		LimitKey: optText(), Key: optText(), ExpiresInMS: optInt(),
 	}
 	if rnd.IntN(2) == 0 {
 		s.Function = text()
@@ -58,22 +59,37 @@ func randomSpec(rnd *rand.Rand) Spec {
 		}
 	}
 	if rnd.IntN(4) == 0 {
-		zone := time.FixedZone("", rnd.IntN(200_000)-100_000) // some have no form in JSON
-		s.RunAt = new(time.Unix(rnd.Int64N(1<<38)-1<<35, rnd.Int64N(1e9)).In(zone))
+		s.RunAt = randomTime(rnd)
+	}
+	if rnd.IntN(8) == 0 {
+		s.ExpiresAt = randomTime(rnd)
 	}
 	if rnd.IntN(4) == 0 {
 		s.RetryOnTimeout = new(rnd.IntN(2) == 0)
 	}
+	for _, texts := range []*map[string]string{&s.Trace, &s.Limits, &s.Meta} {
+		if rnd.IntN(4) == 0 {
+			*texts = map[string]string{}
+			for range rnd.IntN(4) {
+				(*texts)[text()] = text()
+			}
+		}
+	}
 	if rnd.IntN(4) == 0 {
-		s.Trace = map[string]string{}
 		for range rnd.IntN(4) {
-			s.Trace[text()] = text()
+			s.Tags = append(s.Tags, text())
 		}
 	}
 	if rnd.IntN(10) == 0 {
 		s.Blob = &Blob{Name: text(), Chunks: 1, Size: 2, SHA256: text()}
 	}
 	return s
+}
+
+// randomTime returns a time, which has perhaps no form in JSON.
+func randomTime(rnd *rand.Rand) *time.Time {
+	zone := time.FixedZone("", rnd.IntN(200_000)-100_000)
+	return new(time.Unix(rnd.Int64N(1<<38)-1<<35, rnd.Int64N(1e9)).In(zone))
 }
 
 // TestSpec_Encode checks that Encode returns what encoding/json does, errors included.

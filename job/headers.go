@@ -23,7 +23,7 @@ func MergeHeaders(body []byte, h Headers) ([]byte, error) {
 	if h == (Headers{}) {
 		return body, nil
 	}
-	spec, err := ParseSpec(body)
+	spec, err := ParseJob(body)
 	if err != nil {
 		return body, nil
 	}

@@ -69,7 +69,7 @@ func (r *Record) Parse(lane string, defaults Defaults) (Job, Spec, error) {
 	if r.HeaderErr != nil {
 		return rejected, Spec{}, r.HeaderErr
 	}
-	spec, err := ParseShared(r.Body)
+	spec, err := parseRecord(r.Body, r.Queue, r.Key, id)
 	if err == nil {
 		err = ValidQueue(r.Queue)
 	}

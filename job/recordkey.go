@@ -6,15 +6,17 @@ import (
 	"strings"
 )
 
-// recordKey is the name of the producer's key in the body of a record. It is not part of a
-// [Spec]: producers give their key apart from the job.
+// recordKey is the name of the producer's key in the body of a record. Producers give their key
+// apart from the job; what they write under this name is a short form of limit_key, see
+// [ParseRecord].
 const recordKey = "key"
 
 // WithKey returns the body of a record with the producer's key added to it, so that the key
 // can be shown wherever the record is: in its lane, relocated, or in a dead letter. The ledger
 // does not keep keys, which would add up to half of what a job takes there. A key that is a UUID
-// is the job's id and is not added, nor is one that a client has generated. The body must be valid JSON; unless it is an object with
-// fields, WithKey returns it as it is.
+// is the job's id and is not added, nor is one that a client has generated. What the producer
+// wrote under the same name is repeated as limit_key. The body must be valid JSON; unless it is an
+// object with fields, WithKey returns it as it is.
 func WithKey(body []byte, key string) []byte {
 	const space = " \t\r\n"
 	fields, isObject := bytes.CutSuffix(bytes.TrimRight(body, space), []byte("}"))
@@ -28,14 +30,44 @@ func WithKey(body []byte, key string) []byte {
 	}
 	with := make([]byte, 0, len(fields)+len(recordKey)+len(text)+5)
 	with = append(with, fields...)
+	if bytes.Contains(body, []byte(`"`+recordKey+`"`)) {
+		if s, err := parseWithKey(body); err == nil && s.Key != nil && s.LimitKey == nil && *s.Key != key {
+			with = AppendText(append(with, `,"limit_key":`...), *s.Key)
+		}
+	}
 	with = append(with, `,"`+recordKey+`":`...)
 	with = append(with, text...)
 	return append(with, '}')
 }
 
+// ParseRecord is [ParseSpec] for the body of the record of a job. The text under "key" is the
+// job's limit key, unless it is the producer's key, which [WithKey] added. The producer's key of
+// a record that [WithKey] has not seen is recordKey.
+func ParseRecord(body []byte, queue, producerKey string, id ID) (Spec, error) {
+	s, err := parseRecord(body, queue, producerKey, id)
+	s.Params = bytes.Clone(s.Params)
+	return s, err
+}
+
+// parseRecord is ParseRecord for a spec that is not kept: its params may share the memory of
+// body.
+func parseRecord(body []byte, queue, producerKey string, id ID) (Spec, error) {
+	s, err := parseWithKey(body)
+	if err != nil {
+		return Spec{}, err
+	}
+	if s.keyIsNote(queue, producerKey, id) {
+		s.Key = nil
+	}
+	if err := s.UseKey(); err != nil {
+		return s, err
+	}
+	return s, s.Validate()
+}
+
 // KeyOf returns the key that [WithKey] added to the body of the record of a job, "" if there
-// is none: the producer gave no key, or a UUID, or the record is one that debounced the job, or a client
-// has generated the key.
+// is none: the producer gave no key, or a UUID, or the record is one that debounced the job, or a
+// client has generated the key.
 func KeyOf(body []byte, queue string, id ID) string {
 	at := bytes.LastIndex(body, []byte(`,"`+recordKey+`":`))
 	if at < 0 {

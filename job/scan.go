@@ -18,14 +18,14 @@ import (
 // parse the body, which may still be valid.
 func ScanSpec(body []byte) (Spec, bool) {
 	var s Spec
-	ok := s.scan(body, "")
+	ok := s.scan(body, true)
 	return s, ok
 }
 
-// scan parses a body into s, a zero Spec, except for the text under the name ignored, if that
-// is not "". The params are those in body, not a copy. If scan returns false, encoding/json has
+// scan parses a body into s, a zero Spec, withKey with the text under "key", and else without
+// it. The params are those in body, not a copy. If scan returns false, encoding/json has
 // to parse the body and s must be discarded.
-func (s *Spec) scan(body []byte, ignored string) bool {
+func (s *Spec) scan(body []byte, withKey bool) bool {
 	i := skipSpace(body, 0)
 	if i == len(body) || body[i] != '{' {
 		return false
@@ -40,7 +40,7 @@ func (s *Spec) scan(body []byte, ignored string) bool {
 			return false
 		}
 		name := body[nameStart+1 : nameEnd-1]
-		if i = skipSpace(body, i+1); ignored != "" && string(name) == ignored {
+		if i = skipSpace(body, i+1); !withKey && string(name) == recordKey {
 			i = skipString(body, i)
 		} else {
 			i = s.scanField(name, body, i)
@@ -95,6 +95,12 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		return scanString(&s.UniqueUntil, body, i)
 	case "unique_ttl_ms":
 		return scanInt(&s.UniqueTTLMS, body, i)
+	case "limit_key":
+		return scanString(&s.LimitKey, body, i)
+	case recordKey:
+		return scanString(&s.Key, body, i)
+	case "expires_in_ms":
+		return scanInt(&s.ExpiresInMS, body, i)
 	}
 	return -1
 }

@@ -43,6 +43,14 @@ type Spec struct {
 	RateLimitMS  *int64  `json:"rate_limit_ms,omitempty"`
 	DebounceKey  *string `json:"debounce_key,omitempty"`
 	DebounceMS   *int64  `json:"debounce_ms,omitempty"`
+
+	LimitKey    *string           `json:"limit_key,omitempty"`     // under which the job uses limits, and shares a fair queue
+	Key         *string           `json:"key,omitempty"`           // a short form of LimitKey, see [Spec.UseKey]
+	Limits      map[string]string `json:"limits,omitempty"`        // limits that the job uses besides those of its queue, each with a key; "" stands for LimitKey
+	Tags        []string          `json:"tags,omitempty"`          // shown with the job
+	Meta        map[string]string `json:"meta,omitempty"`          // likewise
+	ExpiresAt   *time.Time        `json:"expires_at,omitempty"`    // a job that has not started by then ends as expired; excludes ExpiresInMS
+	ExpiresInMS *int64            `json:"expires_in_ms,omitempty"` // likewise, from the time at which the record was stored
 }
 
 // Blob refers to bytes that are too large for a record or a message. The blob
@@ -76,28 +84,53 @@ func invalid(format string, args ...any) error {
 	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// ParseSpec parses and validates a record's body. It ignores unknown keys and
-// does not panic on any input. The error is an [*InvalidError].
+// ParseSpec parses and validates a record's body. It ignores unknown keys and the text under
+// "key", see [ParseRecord]. It does not panic on any input. The error is an [*InvalidError].
 func ParseSpec(body []byte) (Spec, error) {
-	var s Spec
-	if s.scan(body, recordKey) { // much faster than encoding/json, but not for every body
-		s.Params = bytes.Clone(s.Params)
-		return s, s.Validate()
-	}
-	return decodeSpec(body)
+	s, err := ParseShared(body)
+	s.Params = bytes.Clone(s.Params)
+	return s, err
 }
 
 // ParseShared is [ParseSpec] for a spec that is not kept: its params may share the memory
 // of body.
 func ParseShared(body []byte) (Spec, error) {
 	var s Spec
-	if s.scan(body, recordKey) {
-		return s, s.Validate()
+	if !s.scan(body, false) { // much faster than encoding/json, but not for every body
+		var err error
+		if s, err = decodeSpec(body); err != nil {
+			return Spec{}, err
+		}
+		s.Key = nil
+	}
+	return s, s.Validate()
+}
+
+// ParseJob is [ParseSpec] for what a producer wrote, before a node added anything: the text
+// under "key" is the job's limit key.
+func ParseJob(body []byte) (Spec, error) {
+	s, err := parseWithKey(body)
+	if err == nil {
+		err = s.UseKey()
+	}
+	if err == nil {
+		err = s.Validate()
+	}
+	s.Params = bytes.Clone(s.Params)
+	return s, err
+}
+
+// parseWithKey parses a body, including the text under "key", and does not validate it. The
+// params may share the memory of body.
+func parseWithKey(body []byte) (Spec, error) {
+	var s Spec
+	if s.scan(body, true) {
+		return s, nil
 	}
 	return decodeSpec(body)
 }
 
-// decodeSpec is [ParseSpec] by encoding/json. It is a function of its own because its spec is
+// decodeSpec parses a body with encoding/json. It is a function of its own because its spec is
 // allocated.
 func decodeSpec(body []byte) (Spec, error) {
 	var s Spec
@@ -107,7 +140,7 @@ func decodeSpec(body []byte) (Spec, error) {
 	if string(s.Params) == "null" { // absent, as in every other field
 		s.Params = nil
 	}
-	return s, s.Validate()
+	return s, nil
 }
 
 // Validate checks that the fields are complete, within their ranges and
@@ -155,6 +188,7 @@ func (s *Spec) validateFields() error {
 		{"retry_interval_ms", s.RetryInterval, 1, MaxDuration.Milliseconds()},
 		{"delay_ms", s.DelayMS, 0, MaxDuration.Milliseconds()},
 		{"result_ttl_ms", s.ResultTTLMS, 0, MaxDuration.Milliseconds()},
+		{"expires_in_ms", s.ExpiresInMS, 1, MaxDuration.Milliseconds()},
 	} {
 		if field.value != nil && (*field.value < field.min || *field.value > field.max) {
 			return invalid("%s is %d; must be %d to %d", field.name, *field.value, field.min, field.max)
@@ -169,7 +203,16 @@ func (s *Spec) validateFields() error {
 	if err := validateTrace(s.Trace); err != nil {
 		return err
 	}
-	return s.validateGuards()
+	if err := s.validateGuards(); err != nil {
+		return err
+	}
+	if err := s.validateLimits(); err != nil {
+		return err
+	}
+	if err := s.validateLabels(); err != nil {
+		return err
+	}
+	return s.validateExpiry()
 }
 
 func isJSONObject(raw json.RawMessage) bool {
@@ -191,7 +234,10 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	j := Job{
 		ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority,
 		Timeout: milliseconds(s.TimeoutMS), RetryInterval: milliseconds(s.RetryInterval), ResultTTL: milliseconds(s.ResultTTLMS),
-		RetryOnTimeout: s.RetryOnTimeout, Guards: s.guards(),
+		RetryOnTimeout: s.RetryOnTimeout, Guards: s.guards(), Limits: s.limitUses(), Expires: s.expiry(stored), NoPriority: s.Priority == nil,
+	}
+	if s.LimitKey != nil {
+		j.LimitKey = *s.LimitKey
 	}
 	if s.Blob != nil {
 		j.BlobOwner = s.Blob.Owner()

@@ -92,7 +92,7 @@ func TestSpec_Job(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Job{ID: ID{1}, Queue: "mail", Position: pos, Accepted: stored, Priority: DefaultPriority}
+	want := Job{ID: ID{1}, Queue: "mail", Position: pos, Accepted: stored, Priority: DefaultPriority, NoPriority: true}
 	if diff := cmp.Diff(want, plain.Job(ID{1}, "mail", pos, stored)); diff != "" {
 		t.Errorf("plain (-want +got):\n%s", diff)
 	}
@@ -112,7 +112,7 @@ func TestSpec_Job(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = Job{
-		ID: ID{1}, Queue: "mail", Function: "f", Position: pos, Accepted: stored, Priority: DefaultPriority,
+		ID: ID{1}, Queue: "mail", Function: "f", Position: pos, Accepted: stored, Priority: DefaultPriority, NoPriority: true,
 		RunAt: stored.Add(1500 * time.Millisecond), ResultTTL: 2500 * time.Millisecond,
 	}
 	if diff := cmp.Diff(want, later.Job(ID{1}, "mail", pos, stored)); diff != "" {

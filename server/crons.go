@@ -120,7 +120,7 @@ func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) 
 	if err := cronspec.Check(&c); err != nil {
 		return nil, err
 	}
-	spec, err := job.ParseSpec(q.Job)
+	spec, err := job.ParseJob(q.Job)
 	if err == nil {
 		err = h.Intake.CheckPayload(c.Queue, &spec)
 	}
@@ -157,7 +157,7 @@ func (h *Crons) run(ctx context.Context, q *api.CronRequest) (*api.EnqueueReply,
 	if err != nil {
 		return nil, err
 	}
-	spec, err := job.ParseSpec(c.Body)
+	spec, err := job.ParseJob(c.Body)
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func Check(c *ledger.Cron) error {
 	if len(c.Body) > ledger.MaxCronBody {
 		return &job.InvalidError{Reason: fmt.Sprintf("job has %d bytes; a cron entry's at most %d: store what is larger elsewhere and name it in params", len(c.Body), ledger.MaxCronBody)}
 	}
-	spec, err := job.ParseSpec(c.Body)
+	spec, err := job.ParseJob(c.Body)
 	switch {
 	case err != nil:
 		return err

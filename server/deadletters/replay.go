@@ -87,7 +87,7 @@ func (s *Server) finishedJob(ctx context.Context, name, queue string) (finishedJ
 	case err != nil:
 		return finishedJob{}, jobview.ReadError("body", id, err)
 	}
-	spec, err := job.ParseSpec(body)
+	spec, err := job.ParseRecord(body, view.Queue, "", id)
 	return finishedJob{id, view.Queue, spec}, err
 }
 
@@ -119,6 +119,6 @@ func (s *Server) fromDeadLetter(ctx context.Context, v job.View, notFound error)
 	if err != nil {
 		return finishedJob{}, jobview.ReadError("body", v.ID, err)
 	}
-	spec, err := job.ParseSpec(body)
+	spec, err := job.ParseRecord(body, dl.Queue, "", v.ID)
 	return finishedJob{v.ID, dl.Queue, spec}, err
 }

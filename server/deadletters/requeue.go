@@ -224,13 +224,25 @@ func (r *requeuer) enqueue(ctx context.Context, l *letter, id job.ID, to string)
 	return item, err
 }
 
-// respec returns the specification of a job that is to run again: due at once, and
-// without guards, which are there to limit producers.
+// respec returns the specification of a job that is to run again: due at once, without
+// guards, which are there to limit producers, and without an expiry.
 func respec(spec job.Spec) job.Spec {
 	spec.ClearSchedule()
 	spec.UniqueKey, spec.UniqueTTLMS, spec.UniqueUntil = nil, nil, nil
 	spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil
+	spec.ClearExpiry()
 	return spec
+}
+
+// parseRecord parses the record of a dead letter. A record that the ledger refused is not named
+// by its producer's key, so that the key in it is not recognized: beside a limit key, it is
+// ignored.
+func parseRecord(l *letter) (job.Spec, error) {
+	spec, err := job.ParseRecord(l.record, l.Queue, "", l.job)
+	if err != nil {
+		return job.ParseSpec(l.record)
+	}
+	return spec, nil
 }
 
 // spec returns the specification of the new job. The caller must call release when it
@@ -240,7 +252,7 @@ func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release 
 	if l.record == nil {
 		return spec, release, errors.New("the letter has no record, which was already gone when the letter was written; it can only be removed, with 'yardmaster dlq rm'")
 	}
-	if spec, err = job.ParseSpec(l.record); err == nil && spec.Blob != nil {
+	if spec, err = parseRecord(l); err == nil && spec.Blob != nil {
 		r.largeBody.Lock()
 		release = r.largeBody.Unlock
 		spec, err = r.largeSpec(ctx, l, spec.Blob.Size)

@@ -124,6 +124,9 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 	if !p.named {
 		p.Key = uuid.Must(uuid.NewV7()).String()
 	}
+	if p.Spec.Key != nil {
+		p.Body = nil // the record has it as limit_key
+	}
 	id, err := in.Validate(j.Queue, &p.Spec, p.Key, j.MustExist)
 	p.id = id
 	switch {
@@ -137,7 +140,7 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 }
 
 // Validate checks a job for a queue and returns its id, which follows from the queue and
-// the key. The error is a [*job.InvalidError], or wraps job.ErrQueueNotFound if the local
+// the key. It replaces the short form of the limit key in spec. The error is a [*job.InvalidError], or wraps job.ErrQueueNotFound if the local
 // ledger does not have the queue and mustExist or the configuration requires it, or
 // job.ErrTooManyQueues if it has no space for the queue.
 func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
@@ -146,6 +149,9 @@ func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist b
 	}
 	if spec.Blob != nil {
 		return job.ID{}, &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
+	}
+	if err := spec.UseKey(); err != nil {
+		return job.ID{}, err
 	}
 	if err := spec.Validate(); err != nil {
 		return job.ID{}, err
