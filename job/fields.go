@@ -130,6 +130,9 @@ func (s *Spec) expiry(stored time.Time) time.Time {
 // MissingLimitError is returned for a job that names a limit which does not exist.
 type MissingLimitError struct{ Limit string }
 
+// Unwrap makes the error an [*InvalidError], too.
+func (e *MissingLimitError) Unwrap() error { return &InvalidError{Reason: e.Error()} }
+
 func (e *MissingLimitError) Error() string {
 	return "the job names the limit " + e.Limit + ", which does not exist: create it with 'yardmaster limit set " + e.Limit + "', or leave it out of limits"
 }

@@ -227,6 +227,10 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 		in.rejectJob(j, identity, reason)
 		return Decision{Ingested: IngestedRejected, Reason: reason}
 	}
+	if err := in.checkLimits(j); err != nil {
+		in.rejectJob(j, identity, err.Error())
+		return Decision{Ingested: IngestedRejected, Reason: err.Error()}
+	}
 	if err := in.checkRunnerLimit(old.queue, j.Function); err != nil {
 		in.rejectJob(j, identity, err.Error())
 		return Decision{Ingested: IngestedKeysFull, Reason: err.Error()}

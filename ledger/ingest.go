@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -131,7 +132,11 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 		return IngestedKnown, ""
 	}
 
-	q, err := in.queueFor(j, createQueues)
+	err := in.checkLimits(j)
+	var q *queue
+	if err == nil {
+		q, err = in.queueFor(j, createQueues)
+	}
 	if err != nil {
 		in.rejectJob(j, identity, err.Error())
 		return IngestedRejected, err.Error()
@@ -149,6 +154,27 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 	}
 	in.enqueue(nil, &added)
 	return IngestedWaiting, ""
+}
+
+// checkLimits returns an error if a limit that the job names does not exist.
+func (j *jobs) checkLimits(added *job.Job) error {
+	for _, use := range added.Limits {
+		if j.limits.get(use.Limit) == nil {
+			return &job.MissingLimitError{Limit: use.Limit}
+		}
+	}
+	return nil
+}
+
+// MissingLimit returns the first limit in a job's specification that does not exist, "" if all
+// do.
+func (j *jobs) MissingLimit(limits map[string]string) string {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if j.limits.get(name) == nil {
+			return name
+		}
+	}
+	return ""
 }
 
 // queueFor returns the queue of job j, or creates it if create is set.

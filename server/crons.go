@@ -122,6 +122,9 @@ func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) 
 	}
 	spec, err := job.ParseJob(q.Job)
 	if err == nil {
+		err = h.Intake.CheckLimits(&spec)
+	}
+	if err == nil {
 		err = h.Intake.CheckPayload(c.Queue, &spec)
 	}
 	if err != nil {

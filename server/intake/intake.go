@@ -130,8 +130,8 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 	id, err := in.Validate(j.Queue, &p.Spec, p.Key, j.MustExist)
 	p.id = id
 	switch {
-	case errors.Is(err, job.ErrQueueNotFound), errors.Is(err, job.ErrTooManyQueues):
-		p.background(&in.barriers, "too many jobs for queues that are unknown to this node", p.retryValidate)
+	case mayBeStale(err):
+		p.background(&in.barriers, "too many jobs for queues or limits that are unknown to this node", p.retryValidate)
 	case err != nil:
 		p.finish(Ack{}, err)
 	default:
@@ -139,10 +139,30 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 	}
 }
 
+// mayBeStale reports whether the local ledger, which may lag, is why a job is not valid.
+func mayBeStale(err error) bool {
+	_, isLimit := errors.AsType[*job.MissingLimitError](err)
+	return isLimit || errors.Is(err, job.ErrQueueNotFound) || errors.Is(err, job.ErrTooManyQueues)
+}
+
+// CheckLimits returns a [*job.MissingLimitError] if the local ledger does not have a limit that
+// the job names.
+func (in *Intake) CheckLimits(spec *job.Spec) error {
+	if len(spec.Limits) == 0 {
+		return nil
+	}
+	missing := ""
+	in.cfg.Waiters.View(func(l *ledger.Ledger) { missing = l.MissingLimit(spec.Limits) })
+	if missing != "" {
+		return &job.MissingLimitError{Limit: missing}
+	}
+	return nil
+}
+
 // Validate checks a job for a queue and returns its id, which follows from the queue and
 // the key. It replaces the short form of the limit key in spec. The error is a [*job.InvalidError], or wraps job.ErrQueueNotFound if the local
 // ledger does not have the queue and mustExist or the configuration requires it, or
-// job.ErrTooManyQueues if it has no space for the queue.
+// job.ErrTooManyQueues if it has no space for the queue, or is a [*job.MissingLimitError].
 func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
 	if err := job.ValidQueue(queue); err != nil {
 		return job.ID{}, err
@@ -170,6 +190,9 @@ func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist b
 		if err != nil {
 			return job.ID{}, fmt.Errorf("queue %q: %w", queue, err)
 		}
+	}
+	if err := in.CheckLimits(spec); err != nil {
+		return job.ID{}, err
 	}
 	return job.KeyID(queue, key)
 }

@@ -56,7 +56,7 @@ func (p *pending) background(group *errgroup.Group, fullReason string, step func
 	}
 }
 
-// retryValidate validates a job whose queue was unknown again, once the local ledger is
+// retryValidate validates a job whose queue or limit was unknown again, once the local ledger is
 // current, and accepts it.
 func (p *pending) retryValidate() error {
 	if err := p.in.cfg.ReadBarrier(p.in.ctx); err != nil {
