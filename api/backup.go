@@ -57,9 +57,10 @@ type BackupQueue struct {
 	Completed int    `json:"completed"`
 	Failed    int    `json:"failed"`
 	Cancelled int    `json:"cancelled"`
+	Expired   int    `json:"expired,omitempty"`
 }
 
 // Jobs returns the number of all jobs.
 func (q *BackupQueue) Jobs() int {
-	return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed + q.Cancelled
+	return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed + q.Cancelled + q.Expired
 }

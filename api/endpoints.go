@@ -77,7 +77,7 @@ var Endpoints = []Endpoint{
 		Pattern: "POST /v1/jobs/{id}/cancel", Request: JobRequest{}, Accepts: "queue reason", Query: "queue", Reply: JobChanged{}, Indexed: true,
 	},
 	{
-		Name: "job-retry", Subject: "yard.api.v1.job.retry", Summary: "run a failed or cancelled job again",
+		Name: "job-retry", Subject: "yard.api.v1.job.retry", Summary: "run a failed, cancelled or expired job again",
 		Pattern: "POST /v1/jobs/{id}/retry", Request: JobRequest{}, Accepts: "queue", Query: "queue", Reply: JobChanged{}, Indexed: true,
 	},
 	{

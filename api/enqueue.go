@@ -34,7 +34,7 @@ type CallRequest struct {
 // CallReply reports how a job has ended.
 type CallReply struct {
 	EnqueueReply
-	State         string          `json:"state"` // completed, failed or cancelled
+	State         string          `json:"state"` // completed, failed, cancelled or expired
 	Attempts      uint32          `json:"attempts"`
 	Result        json.RawMessage `json:"result,omitempty"`
 	ResultMsgpack []byte          `json:"result_msgpack,omitempty"`

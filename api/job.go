@@ -24,7 +24,7 @@ type Job struct {
 	JID            string            `json:"jid"`           // "<queue>:<id>"
 	Key            string            `json:"key,omitempty"` // with which it was enqueued; omitted if it was a UUID, which is the id, and if the record of the job is gone
 	Queue          string            `json:"queue"`
-	State          string            `json:"state"` // new, waiting, delayed, active, completed, failed or cancelled
+	State          string            `json:"state"` // new, waiting, delayed, active, completed, failed, cancelled or expired
 	Function       string            `json:"function,omitempty"`
 	Params         json.RawMessage   `json:"params,omitempty"`
 	ParamsStart    string            `json:"params_start,omitempty"` // job-list only: the beginning of params that are too large to show
@@ -44,6 +44,11 @@ type Job struct {
 	TimeoutMS      int64             `json:"timeout_ms,omitempty"`        // of an attempt, by the job or else by its queue; 0 means the yard's default
 	RetryInterval  int64             `json:"retry_interval_ms,omitempty"` // 0 means increasing
 	RetryOnTimeout *bool             `json:"retry_on_timeout,omitempty"`  // nil means as its queue has it
+	Expires        *time.Time        `json:"expires_at,omitempty"`        // it ends as expired if it has not started by then
+	LimitKey       string            `json:"limit_key,omitempty"`         // under which it uses limits
+	Limits         map[string]string `json:"limits,omitempty"`            // that it names itself, each with a key; "" stands for LimitKey
+	Tags           []string          `json:"tags,omitempty"`              // omitted if PayloadGone
+	Meta           map[string]string `json:"meta,omitempty"`              // likewise
 	Node           string            `json:"node,omitempty"`
 	Worker         string            `json:"worker,omitempty"`
 	Reason         string            `json:"reason,omitempty"`          // why the job or its last attempt failed
@@ -76,7 +81,7 @@ type Progress struct {
 // JobListRequest selects jobs, and a page of them.
 type JobListRequest struct {
 	Queues   []string `json:"queues"`   // empty means all
-	States   []string `json:"states"`   // waiting, delayed, active, completed, failed or cancelled; empty means all
+	States   []string `json:"states"`   // waiting, delayed, active, completed, failed, cancelled or expired; empty means all
 	Function string   `json:"function"` // "" means any
 	Order    string   `json:"order"`    // by time of acceptance, then id: newest or oldest first; "" means newest
 	Limit    int      `json:"limit"`    // jobs of a page, 1 to 1000; 0 means 50

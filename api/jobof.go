@@ -18,6 +18,18 @@ func progressOf(r *job.Progress) *Progress {
 	return &Progress{Percent: r.Percent, Data: r.Data.Data}
 }
 
+// limitsOf returns the limits that a job names, nil if it names none.
+func limitsOf(uses []job.LimitUse) map[string]string {
+	if len(uses) == 0 {
+		return nil
+	}
+	limits := make(map[string]string, len(uses))
+	for _, use := range uses {
+		limits[use.Limit] = use.Key
+	}
+	return limits
+}
+
 // JobOf returns v as the API shows it. Larger bodies and results than MaxShownBytes are
 // left out.
 func JobOf(v *job.View) Job {
@@ -27,6 +39,7 @@ func JobOf(v *job.View) Job {
 		Started: timePtr(v.Started), Ended: timePtr(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(), RetryOnTimeout: v.RetryOnTimeout,
+		Expires: timePtr(v.Expires), LimitKey: v.LimitKey, Limits: limitsOf(v.Limits),
 		Node: v.Node, Worker: v.Worker, Cancellation: v.Cancellation,
 		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
 		Lane: v.Position.Lane, Seq: v.Position.Seq, Index: v.Position.Index, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone,
@@ -35,7 +48,7 @@ func JobOf(v *job.View) Job {
 		j.Reason, j.Error = v.Reason, v.Fault
 	}
 	if v.Spec != nil {
-		j.Trace = v.Spec.Trace
+		j.Trace, j.Tags, j.Meta = v.Spec.Trace, v.Spec.Tags, v.Spec.Meta
 		if j.PayloadBytes = len(v.Spec.Params) + len(v.Spec.Payload); j.PayloadBytes <= MaxShownBytes {
 			j.Params, j.Payload, j.PayloadBytes = v.Spec.Params, v.Spec.Payload, 0
 		}

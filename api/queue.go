@@ -70,7 +70,7 @@ type Queue struct {
 	Retention      []RetentionSetting `json:"retention,omitempty"` // that differ from the yard's
 	Schemas        []QueueSchema      `json:"schemas,omitempty"`   // of payloads, by function; only of one queue that is shown
 	Retry          []RetryRule        `json:"retry,omitempty"`     // how jobs are retried, by function; not in lists of queues
-	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed and cancelled
+	Counts         map[string]int     `json:"counts"`              // by state: waiting, delayed, active, completed, failed, cancelled and expired
 }
 
 // QueueListRequest asks for a page of the queues.

@@ -59,6 +59,7 @@ const (
 	ReasonNodeSilent ReasonCode = "node_silent"
 	ReasonCompleted  ReasonCode = "completed"
 	ReasonCancelled  ReasonCode = "cancelled"
+	ReasonExpired    ReasonCode = "expired"
 	ReasonFailed     ReasonCode = "failed"
 )
 

@@ -168,9 +168,9 @@ func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
 }
 
 // sameQueue reports whether a queue is restored as it was saved: with the same jobs, of
-// which the active ones wait again and delayed ones may have become due.
+// which the active ones wait again, and others may have become due or expired.
 func sameQueue(saved, restored api.BackupQueue) bool {
-	leftActive := restored.Waiting + restored.Failed + restored.Cancelled - saved.Waiting - saved.Failed - saved.Cancelled
+	leftActive := restored.Waiting + restored.Failed + restored.Cancelled + restored.Expired - saved.Waiting - saved.Failed - saved.Cancelled - saved.Expired
 	activeWait := restored.Active == 0 && leftActive == saved.Active
 	return restored.Jobs() == saved.Jobs() && restored.Completed == saved.Completed && restored.Paused == saved.Paused &&
 		(restored.Delayed < saved.Delayed || restored.Delayed == saved.Delayed && activeWait)

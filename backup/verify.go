@@ -267,7 +267,7 @@ func Queues(l *ledger.Ledger) []api.BackupQueue {
 		all = append(all, api.BackupQueue{
 			Name: q.Name, Paused: q.Paused, Limit: q.Config.Limit,
 			Waiting: q.Counts[job.Waiting], Delayed: q.Counts[job.Delayed], Active: q.Counts[job.Active],
-			Completed: q.Counts[job.Completed], Failed: q.Counts[job.Failed], Cancelled: q.Counts[job.Cancelled],
+			Completed: q.Counts[job.Completed], Failed: q.Counts[job.Failed], Cancelled: q.Counts[job.Cancelled], Expired: q.Counts[job.Expired],
 		})
 	}
 	return all

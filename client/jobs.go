@@ -51,7 +51,7 @@ func (j Jobs) Cancel(ctx context.Context, id, reason string) (state string, err 
 	return reply.State, err
 }
 
-// Retry runs a failed or cancelled job again, and returns its state.
+// Retry runs a failed, cancelled or expired job again, and returns its state.
 func (j Jobs) Retry(ctx context.Context, id string) (state string, err error) {
 	reply, err := operate[api.JobChanged](ctx, j.c, "job.retry", api.JobRequest{ID: id})
 	return reply.State, err

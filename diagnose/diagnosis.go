@@ -123,7 +123,7 @@ func (d *diagnosis) reasons() (all []reason) {
 		return append(order, all...)
 	case job.Active:
 		return d.runningReasons()
-	case job.Completed, job.Failed, job.Cancelled:
+	case job.Completed, job.Failed, job.Cancelled, job.Expired:
 		return append(all, d.endReason())
 	}
 	return nil
@@ -294,8 +294,8 @@ func (d *diagnosis) runningReasons() (all []reason) {
 	return all
 }
 
-// endReason returns when and where the job completed, or when and why it failed or was
-// cancelled.
+// endReason returns when and where the job completed, or when and why it failed, was
+// cancelled or expired.
 func (d *diagnosis) endReason() reason {
 	p := &d.job
 	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses}
@@ -311,6 +311,11 @@ func (d *diagnosis) endReason() reason {
 	if p.State == job.Cancelled {
 		r.Code = api.ReasonCancelled
 		r.Text = fmt.Sprintf("it was cancelled%s, and ended at %s, after %s", cancelledBy(p.Cancellation), endedAt, plural(int(p.Attempts), "attempt"))
+		return r
+	}
+	if p.State == job.Expired {
+		r.Code = api.ReasonExpired
+		r.Text = fmt.Sprintf("it expired at %s, before it could start; 'yardmaster job retry %s' lets it wait again, without an expiry", ledger.FormatTime(p.Expires), p.ID)
 		return r
 	}
 	r.Code = api.ReasonFailed

@@ -76,8 +76,8 @@ func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unp
 func lastEventOf(p *ledger.JobDiagnosis) historyEvent {
 	kind := ledger.DispatchFailed
 	switch p.State {
-	case job.Cancelled:
-		if p.Dispatches == 0 { // cancelled while it was delayed
+	case job.Cancelled, job.Expired:
+		if p.Dispatches == 0 { // it ended while it was delayed
 			kind = ledger.OperatorActed
 		}
 	case job.Waiting:

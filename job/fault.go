@@ -19,6 +19,7 @@ type Fault struct {
 const (
 	HandlerNotFound = "handler_not_found" // final
 	FaultCancelled  = "cancelled"
+	FaultExpired    = "expired" // the job had not started in time
 	FaultTimeout    = "timeout"
 	FaultLost       = "lost"
 	FaultInvalid    = "invalid"  // the job cannot be run as it is; final

@@ -20,22 +20,23 @@ const (
 	Completed       // ended successfully
 	Failed          // ended with a failure; its body is in the dead letter stream
 	Cancelled       // ended because a caller cancelled it; there is no dead letter
+	Expired         // ended because it had not started in time; there is no dead letter
 )
 
 // States is the number of states.
 const States = len(stateNames)
 
-var stateNames = [...]string{"new", "waiting", "delayed", "active", "completed", "failed", "cancelled"}
+var stateNames = [...]string{"new", "waiting", "delayed", "active", "completed", "failed", "cancelled", "expired"}
 
 func (s State) String() string { return stateNames[s] }
 
 // Ended reports whether s is final: a job leaves it only at a caller's request.
 func (s State) Ended() bool { return s >= Completed }
 
-// Overhop returns the state in terms of Overhop's protocol, in which a cancelled job has
-// failed.
+// Overhop returns the state in terms of Overhop's protocol, in which a cancelled or expired job
+// has failed.
 func (s State) Overhop() State {
-	if s == Cancelled {
+	if s == Cancelled || s == Expired {
 		return Failed
 	}
 	return s

@@ -19,6 +19,7 @@ const (
 	ReasonTimeout      = "timeout"
 	ReasonCancelled    = "cancelled"
 	ReasonRemoved      = "removed"
+	ReasonExpired      = "expired"
 )
 
 // Policy decides what follows an outcome. The defaults equal those of RRQ, which has no

@@ -38,6 +38,9 @@ type View struct {
 	Position       Position
 	DeadLetter     uint64    // number of the dead letter of a failed job; 0: there is none
 	Progress       *Progress // nil: the job is not running, or its node was not asked
+	LimitKey       string
+	Limits         []LimitUse // that the job names itself
+	Expires        time.Time  // zero: it does not expire
 }
 
 // Cancellation is who cancelled a job, how, why and when. The name is "" if the system

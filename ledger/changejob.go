@@ -55,6 +55,9 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	if next.priority == old.priority && next.due == old.due {
 		return Result{State: old.state}
 	}
+	if err := next.checkExpiry(); err != nil {
+		return Result{Err: err, State: old.state}
+	}
 	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings())
 	l.extendKeys(&next)
 	switch {
@@ -117,6 +120,7 @@ func notChangeable(state job.State) error {
 		job.Completed: "'yardmaster job replay' runs it again as a new job",
 		job.Failed:    "'yardmaster job retry' lets it wait again",
 		job.Cancelled: "'yardmaster job retry' lets it wait again",
+		job.Expired:   "'yardmaster job retry' lets it wait again, without an expiry",
 	}[state]
 	return fmt.Errorf("the job is %s; %w; %s", state, job.ErrNotChangeable, remedy)
 }

@@ -279,7 +279,7 @@ type RemoveJob struct {
 	Asked
 }
 
-// RetryJob makes a failed or cancelled job waiting again. Its attempts start again from 0
+// RetryJob makes a failed, cancelled or expired job waiting again. Its attempts start again from 0
 // unless KeepAttempts is set. N is the dispatch whose failure the caller refers
 // to: if another dispatch came later, the command is refused; 0 means the last
 // one. Relocated is the sequence of a copy of the job's record in the stream of

@@ -37,11 +37,11 @@ func (c *Place) apply(l *Ledger) Result {
 }
 
 // place makes a waiting job active at the executor that a placement names. It
-// returns false and changes nothing if the job's state, a pause or a limit no
+// returns false and changes nothing if the job's state, its expiry, a pause or a limit no
 // longer permits that.
 func (d *dispatches) place(placement *Placement) bool {
 	old := d.jobs.find(placement.Job)
-	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() || !d.limitsPermit(old) {
+	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() || old.hasExpired(d.now) || !d.limitsPermit(old) {
 		return false
 	}
 	d.startLimits(old)
@@ -190,7 +190,7 @@ func (d *dispatches) fail(old, next *storedJob, reason string, fault *job.Fault)
 	next.run.failure.deadLetter = d.addDeadLetter(next, reason, fault).Number
 }
 
-// end ends a job as failed or cancelled: it replaces old by next, whose run it may change.
+// end ends a job as failed, cancelled or expired: it replaces old by next, whose run it may change.
 func (d *dispatches) end(old, next *storedJob, state job.State, reason string, fault *job.Fault) {
 	next.run.failure = d.failure(reason, fault)
 	next.state, next.due, next.flags = state, d.now, old.flags&guarded
@@ -283,15 +283,15 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 	return Result{State: stored.state}
 }
 
-// apply makes the failed or cancelled job waiting, as if it had been enqueued now: how it
-// ended is only in the history. It refuses a job whose record is not valid or may have been
+// apply makes the failed, cancelled or expired job waiting, as if it had been enqueued now: how
+// it ended is only in the history, and it no longer expires. It refuses a job whose record is not valid or may have been
 // purged, and a dispatch number that is not the job's last one.
 func (c *RetryJob) apply(l *Ledger) Result {
 	old := l.jobs.find(c.Job)
 	switch {
 	case old == nil:
 		return Result{Err: job.ErrJobNotFound}
-	case old.state != job.Failed && old.state != job.Cancelled:
+	case old.state != job.Failed && old.state != job.Cancelled && old.state != job.Expired:
 		return Result{Err: job.ErrNotFailed, State: old.state}
 	case old.flags&malformed != 0:
 		return Result{Err: job.ErrMalformed, State: old.state}
@@ -303,7 +303,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	}
 	switch {
 	case old.options.blobOwner.IsZero():
-	case old.state == job.Cancelled: // its body may be being removed
+	case old.state != job.Failed: // its body may be being removed
 		return Result{Err: job.ErrRecordReclaimed, State: old.state}
 	case c.AsOf < l.released:
 		return Result{Err: job.ErrRecordReclaimed, State: old.state}
@@ -319,6 +319,7 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	l.revived = l.index
 	next.losses, next.flags, next.run = 0, old.flags&guarded, run{}
 	next.setDue(l.now)
+	next.options.expires = 0
 	if !c.KeepAttempts {
 		next.attempt = 0
 	}

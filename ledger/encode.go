@@ -109,7 +109,7 @@ func (c *codec) jobs(d *dispatches, format uint64) {
 		for _, inState := range q.counts {
 			count += inState
 		}
-		stored := d.jobs.loaded(q.numbers(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled))
+		stored := d.jobs.loaded(q.numbers(active[q.name], job.Delayed, job.Completed, job.Failed, job.Cancelled, job.Expired))
 		space := func() *storedJob {
 			*decoded = storedJob{}
 			return decoded
@@ -215,6 +215,9 @@ func (c *codec) record(stored *storedJob, shared *jobs, format uint64) {
 			c.fields(retry)
 		}
 		o.retryOnTimeout = choiceOf(retry)
+		if format >= limitsFormat {
+			c.fields(&o.expires)
+		}
 	}
 	run := &stored.run
 	hasRun := stored.runNumber != 0

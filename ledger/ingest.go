@@ -211,6 +211,9 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 	if j.NoPriority && q.config.Priority != nil {
 		stored.priority = min(*q.config.Priority, job.MaxPriority)
 	}
+	if !j.Expires.IsZero() {
+		stored.options.expires = max(j.Expires.UnixNano(), 1)
+	}
 	stored.setPosition(j.Position)
 	if j.RunAt.IsZero() {
 		stored.due = min(stored.accepted, in.now)

@@ -121,7 +121,7 @@ func (w *eventChecker) apply(e *Event) error {
 
 // checkInvariants compares all indexes and counters of the ledger with its records.
 func checkInvariants(l *Ledger) error {
-	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l), checkLimits(l), checkPlaceable(l)} {
+	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l), checkExpiring(l), checkLimits(l), checkPlaceable(l)} {
 		if err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func checkInvariants(l *Ledger) error {
 		id := r.id
 		if owner := r.options.blobOwner; !owner.IsZero() && r.state == job.Failed {
 			failed[owner]++
-		} else if !owner.IsZero() && r.state != job.Completed && r.state != job.Cancelled {
+		} else if !owner.IsZero() && (!r.state.Ended() || r.state == job.Failed) {
 			bodies[owner]++
 		}
 		switch {

@@ -50,7 +50,7 @@ func listJobs(l *Ledger, q *JobQuery) *JobPage {
 func checkLists(t *rapid.T, l *Ledger) {
 	q := &JobQuery{
 		Queues:   rapid.SliceOfN(rapid.SampledFrom([]string{"mail", "post", "_system", "no queue"}), 0, 3).Draw(t, "queues"),
-		States:   rapid.SliceOfN(rapid.SampledFrom([]job.State{job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed, job.Cancelled}), 0, 3).Draw(t, "states"),
+		States:   rapid.SliceOfN(rapid.SampledFrom([]job.State{job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed, job.Cancelled, job.Expired}), 0, 3).Draw(t, "states"),
 		Function: rapid.SampledFrom([]string{"", "", "send", "rust#send"}).Draw(t, "function"),
 		Oldest:   rapid.Bool().Draw(t, "oldest"),
 		Limit:    rapid.IntRange(1, 5).Draw(t, "limit"),

@@ -72,6 +72,7 @@ type options struct {
 	retryInterval  time.Duration
 	resultTTL      time.Duration
 	blobOwner      job.ID // of the blob with the job's body, see [job.Job.BlobOwner]; zero: the body is in the record
+	expires        int64  // see [job.Job.Expires], in Unix nanoseconds; 0: it does not expire
 	maxAttempts    uint32
 	retryOnTimeout choice // see [job.Job.RetryOnTimeout]
 }
@@ -196,6 +197,7 @@ type jobs struct {
 	executors sharedValues[executor]
 	byID      *idIndex                // of records and forgotten; nil in a copy
 	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
+	expiring  *btree.BTreeG[timeItem] // jobs that may expire, by the time at which they do; nil in a copy
 	finished  finished                // ended jobs; only its counts in a copy
 	retention RetentionSettings
 	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
@@ -218,6 +220,7 @@ func newJobs() jobs {
 		bodies:    make(map[job.ID]int),
 		failed:    make(map[job.ID]int),
 		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
+		expiring:  btree.NewBTreeGOptions(timeLess, treeOptions),
 		finished:  newFinished(),
 		waitlists: new(btree.Map[string, *waitlist]),
 		forgotten: new(idRing),
@@ -309,6 +312,9 @@ func (j *jobs) store(old, next *storedJob) {
 	j.queues.touch(next.queue)
 	next.queue.counts[next.state]++
 	j.countBody(next, 1)
+	if next.mayExpire() {
+		j.expiring.Set(next.byExpiry())
+	}
 	switch next.state {
 	case job.Waiting:
 		if wl.jobs.Len() == 0 {
@@ -338,6 +344,9 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 	j.queues.touch(old.queue)
 	old.queue.counts[old.state]--
 	j.countBody(old, -1)
+	if old.mayExpire() {
+		j.expiring.Delete(old.byExpiry())
+	}
 	wl := j.leaveWaitlist(old)
 	switch old.state {
 	case job.Waiting:
@@ -363,10 +372,10 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 }
 
 // countBody adds n to the number of jobs that need the blob with the body of stored,
-// if it has one and has not completed.
+// if it has one and may still run.
 func (j *jobs) countBody(stored *storedJob, n int) {
 	owner := stored.options.blobOwner
-	if owner.IsZero() || stored.state == job.Completed || stored.state == job.Cancelled {
+	if owner.IsZero() || stored.state.Ended() && stored.state != job.Failed {
 		return
 	}
 	counts := j.bodies
@@ -395,18 +404,23 @@ func (j *jobs) copy() jobs {
 	}
 }
 
-// NextDue returns when the next delayed job is due, or waiting jobs are free of the rate of a
-// limit; the zero time if neither will be.
+// NextDue returns when the next delayed job is due, a job expires, or waiting jobs are free of
+// the rate of a limit; the zero time if nothing of this will happen. It must not be called on a
+// copy.
 func (j *jobs) NextDue() time.Time {
 	at := j.limits.nextWake()
-	if earliest, ok := j.due.Min(); ok && (at == 0 || earliest.at < at) {
-		at = earliest.at
+	for _, index := range [...]*btree.BTreeG[timeItem]{j.due, j.expiring} {
+		if earliest, ok := index.Min(); ok && (at == 0 || earliest.at < at) {
+			at = earliest.at
+		}
 	}
 	if at == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, at)
+	return unixNano(at)
 }
+
+func unixNano(at int64) time.Time { return time.Unix(0, at) }
 
 // maxInterned limits the table of shared names. A full table starts again from empty, which
 // costs memory and nothing else.

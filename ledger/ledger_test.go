@@ -185,7 +185,7 @@ func TestLedger_ListRefusesBadPages(t *testing.T) {
 	f, p, s := ingestBatch(0, 3, "")
 	p.Placements, s.Settlements = p.Placements[:2], s.Settlements[:1]
 	l.Apply(stamp, []Command{f, p, s})
-	for _, state := range []job.State{job.New, job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed, job.Cancelled} {
+	for _, state := range []job.State{job.New, job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed, job.Cancelled, job.Expired} {
 		for _, page := range [][2]int{{-1, 5}, {0, 0}, {0, -1}, {9, 5}, {1 << 62, 1 << 62}} {
 			if views := l.List("mail", state, page[0], page[1]); len(views) > 0 {
 				t.Errorf("%d %s jobs after %d, at most %d", len(views), state, page[0], page[1])

@@ -123,9 +123,18 @@ type startChecker struct {
 
 func newStartChecker() *startChecker { return &startChecker{} }
 
-// check returns an error if more jobs use a limit after an entry than it permits, and than
+// check returns an error if a job started that had expired, or if more jobs use a limit after an entry than it permits, and than
 // before. An entry that changes limits is only taken note of.
 func (s *startChecker) check(l *Ledger, cmds []Command, results []Result) (err error) {
+	for i, c := range cmds {
+		if c, isPlace := c.(*Place); isPlace && results[i].Err == nil {
+			for k := range c.Placements {
+				if stored := l.jobs.find(c.Placements[k].Job); results[i].Placed[k] && stored.attempt == 1 && stored.options.expires != 0 && stored.options.expires <= l.now {
+					return fmt.Errorf("job %s started after it had expired", stored.id)
+				}
+			}
+		}
+	}
 	before, beforeUse := s.byLimit, s.byUse
 	s.byLimit, s.byUse = activeUses(l)
 	for i, c := range cmds {

@@ -251,6 +251,9 @@ func (g *generator) ingest(t *rapid.T) Command {
 		if rapid.IntRange(0, 3).Draw(t, "large") == 0 {
 			j.BlobOwner = g.id(t)
 		}
+		if rapid.IntRange(0, 3).Draw(t, "expiring") == 0 {
+			j.Expires = g.at.At.Add(somePauses.Draw(t, "expires"))
+		}
 		drawUses(t, &j)
 		if j.Guards = drawGuards(t); j.Guards != nil {
 			j = g.maybeDuplicate(t, j)

@@ -232,7 +232,7 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 		return Result{Err: job.ErrQueueNotEmpty}
 	}
 	removed := 0
-	for _, state := range [...]job.State{job.Completed, job.Failed, job.Cancelled} {
+	for _, state := range [...]job.State{job.Completed, job.Failed, job.Cancelled, job.Expired} {
 		finished := q.list(state)
 		for oldest, ok := finished.Min(); ok; oldest, ok = finished.Min() {
 			if removed == maxRemoved {

@@ -190,6 +190,13 @@ func (r *storedJob) view() (view job.View, result uint64) {
 			view.Cancellation = &job.Cancellation{Actor: c.by.Name, Door: string(c.by.Door), Reason: c.by.Reason, At: time.Unix(0, c.at).UTC()}
 		}
 	}
+	view.LimitKey = r.key
+	if r.limits != "" {
+		view.Limits = splitUses(r.limits)
+	}
+	if o.expires != 0 {
+		view.Expires = time.Unix(0, o.expires).UTC()
+	}
 	view.Node, view.Worker = r.run.node, r.run.channel
 	if f := r.run.failure; f != nil {
 		view.Reason = f.reason

@@ -214,6 +214,12 @@ func (s *script) record(word string, pos job.Position) job.Job {
 	if at := option(parts, "at"); at != "" {
 		j.RunAt = s.time(at)
 	}
+	if at := option(parts, "expires"); at != "" {
+		j.Expires = s.time(at)
+	}
+	if name := option(parts, "uses"); name != "" {
+		j.Limits = []job.LimitUse{{Limit: name}}
+	}
 	if at := option(parts, "acc"); at != "" {
 		j.Accepted = s.time(at)
 	}

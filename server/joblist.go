@@ -50,7 +50,7 @@ func jobQuery(q *api.JobListRequest) (*ledger.JobQuery, error) {
 	for _, name := range q.States {
 		state, ok := job.ParseState(name)
 		if !ok || state == job.New {
-			return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be waiting, delayed, active, completed, failed or cancelled", name)}
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be waiting, delayed, active, completed, failed, cancelled or expired", name)}
 		}
 		query.States = append(query.States, state)
 	}

@@ -30,7 +30,7 @@ const (
 var cancelStates = []job.State{job.Waiting, job.Delayed, job.Active}
 
 // clearStates are the states of jobs that can be removed.
-var clearStates = []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed, job.Cancelled}
+var clearStates = []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed, job.Cancelled, job.Expired}
 
 // cancelJobs cancels the jobs of a queue that the request selects.
 func (h *Queues) cancelJobs(ctx context.Context, q *api.QueueJobsRequest) (*api.QueueJobsReply, error) {

@@ -17,8 +17,8 @@ import (
 func jobRetry(env *command.Env) *cobra.Command {
 	return jobVerb(env, "retry", &cobra.Command{
 		Use:   "retry <job>...",
-		Short: "Retry a failed or cancelled job",
-		Long: `Makes a failed or cancelled job wait again, under its own id and with all its
+		Short: "Retry a failed, cancelled or expired job",
+		Long: `Makes a failed, cancelled or expired job wait again, under its own id and with all its
 attempts. It is due at once, also if it was cancelled before its time, and how it
 ended is only in its history. A dead letter stays. 'yardmaster dlq requeue' also removes the dead letter, and works
 for a job that is no longer in the ledger. To run a completed job again, use

@@ -29,7 +29,7 @@ jobs instead, also active ones.`,
   yardmaster queue clear mail --all`,
 	})
 	flags := c.Flags()
-	flags.StringSliceVar(&request.States, "state", nil, "only jobs in these `states`: waiting, delayed, completed, failed, cancelled")
+	flags.StringSliceVar(&request.States, "state", nil, "only jobs in these `states`: waiting, delayed, completed, failed, cancelled, expired")
 	flags.StringVar(&request.Function, "function", "", "only jobs that call this `function`")
 	flags.BoolVar(&request.All, "all", false, "all jobs of the queue that are not active")
 	flags.BoolVarP(&request.DryRun, "dry-run", "n", false, "show which jobs would be removed, at most 1,000, without changing anything")

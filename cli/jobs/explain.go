@@ -196,8 +196,8 @@ func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 	row("state", e.Queue.State)
 	row("limit", limitText(e.Queue.Limit))
 	n := e.Queue.Counts
-	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed, %d cancelled",
-		n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"]))
+	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed, %d cancelled, %d expired",
+		n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"], n["expired"]))
 	if o := e.Oldest; o != nil {
 		row("oldest", fmt.Sprintf("%s, waiting for %s", o.ID, time.Duration(o.AgeMS)*time.Millisecond))
 	}

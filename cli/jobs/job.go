@@ -149,7 +149,7 @@ func jobNote(j *api.Job) string {
 		return fmt.Sprintf("on %s, %s", command.OrDash(j.Node), command.OrDash(j.Worker))
 	case "delayed":
 		return "due " + command.TimeText(&j.RunAt)
-	case "failed":
+	case "failed", "expired":
 		return command.OrDash(j.Reason)
 	case "cancelled":
 		return command.OrDash(cancellationText(j.Cancellation))
@@ -189,6 +189,15 @@ func jobTable(out io.Writer, j *api.Job) {
 	}
 	row("timeout", durationText(j.TimeoutMS))
 	row("retry interval", durationText(j.RetryInterval))
+	row("expires", command.TimeText(j.Expires))
+	row("limit key", j.LimitKey)
+	for _, name := range command.SortedKeys(j.Limits) {
+		row("limit "+name, cmp.Or(j.Limits[name], "under its limit key"))
+	}
+	row("tags", strings.Join(j.Tags, ", "))
+	for _, name := range command.SortedKeys(j.Meta) {
+		row("meta "+name, j.Meta[name])
+	}
 	if j.RetryOnTimeout != nil {
 		row("retry on timeout", strconv.FormatBool(*j.RetryOnTimeout))
 	}

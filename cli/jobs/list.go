@@ -69,7 +69,7 @@ type listFlags struct {
 }
 
 // jobStates are the states of jobs in the ledger, in the order of display.
-var jobStates = []string{"active", "waiting", "delayed", "failed", "cancelled", "completed"}
+var jobStates = []string{"active", "waiting", "delayed", "failed", "cancelled", "expired", "completed"}
 
 // jobPage is an [api.JobList] whose jobs are JSON.
 type jobPage struct {

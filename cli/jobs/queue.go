@@ -222,12 +222,12 @@ func addRetention(c *cobra.Command, request map[string]any, settings []string) e
 }
 
 func queuesTable(w io.Writer, s *api.QueueList) {
-	command.Printf(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\n")
+	command.Printf(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\n")
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := q.Counts
 		command.Row(w, q.Name, q.State, limitText(q.Limit),
-			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"])
+			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"], n["expired"])
 	}
 }
 

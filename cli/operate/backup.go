@@ -205,9 +205,9 @@ func manifestTable(w io.Writer, m *backup.Manifest) {
 
 func backupQueuesTable(w io.Writer, queues []api.BackupQueue) {
 	t := command.Table(w) // its columns differ from those of w
-	command.Printf(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\n")
+	command.Printf(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\n")
 	for _, q := range queues {
-		command.Row(t, q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed, q.Cancelled)
+		command.Row(t, q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed, q.Cancelled, q.Expired)
 	}
 	t.Flush() // w is in memory
 }

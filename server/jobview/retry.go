@@ -12,7 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 )
 
-// Retrier lets failed and cancelled jobs wait again. All fields are required.
+// Retrier lets failed, cancelled and expired jobs wait again. All fields are required.
 type Retrier struct {
 	Viewer         *Viewer
 	Propose        func(context.Context, ledger.Command) (authority.Result, error)

@@ -233,7 +233,8 @@ func (s *session) find(ctx context.Context, id job.ID, show func(context.Context
 }
 
 // overhopView returns a job in the protocol's terms, in which a cancelled job has failed
-// with an error of the type cancelled, however its worker ended it.
+// with an error of the type cancelled, however its worker ended it, and an expired job with one
+// of the type expired.
 func overhopView(view job.View) job.View {
 	if view.State == job.Cancelled {
 		fault := job.Fault{Message: view.Reason}
@@ -250,7 +251,7 @@ func overhopView(view job.View) job.View {
 // statesOf returns the states that are the given one in the protocol's terms.
 func statesOf(state job.State) []job.State {
 	if state == job.Failed {
-		return []job.State{job.Failed, job.Cancelled}
+		return []job.State{job.Failed, job.Cancelled, job.Expired}
 	}
 	return []job.State{state}
 }

@@ -1,0 +1,47 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// mayExpire reports whether the job ends as expired unless it starts in time.
+func (r *storedJob) mayExpire() bool {
+	return r.options.expires != 0 && r.attempt == 0 && (r.state == job.Waiting || r.state == job.Delayed)
+}
+
+// hasExpired reports whether the job may no longer start.
+func (r *storedJob) hasExpired(now int64) bool { return r.mayExpire() && r.options.expires <= now }
+
+// byExpiry returns the job's item in the index by the time at which it expires.
+func (r *storedJob) byExpiry() timeItem { return timeItem{r.options.expires, r.id, r.number} }
+
+// expireJobs ends jobs that have not started in time, at most maxPromotions at a time. The
+// pending dispatch of a waiting job ends as failed. A delayed job has none, so that only the act
+// of the ledger itself is in history.
+func (d *dispatches) expireJobs() {
+	for range maxPromotions {
+		earliest, ok := d.jobs.expiring.Min()
+		if !ok || earliest.at > d.now {
+			return
+		}
+		old := d.jobs.at(earliest.number)
+		next := *old
+		if old.state == job.Waiting {
+			d.emitUnstartedFailure(old, job.ReasonExpired, job.FaultExpired)
+		} else {
+			d.actOnJob(Actor{Door: DoorLedger}, "job.expire", old)
+		}
+		fault := &job.Fault{Message: "expired: it had not started by " + FormatTime(unixNano(old.options.expires)), Type: job.FaultExpired}
+		d.end(old, &next, job.Expired, fault.Message, fault)
+	}
+}
+
+// checkExpiry returns an error if the job would expire before it is due.
+func (r *storedJob) checkExpiry() error {
+	if r.options.expires == 0 || r.attempt > 0 || r.due < r.options.expires {
+		return nil
+	}
+	return &job.InvalidError{Reason: fmt.Sprintf("the job expires at %s, before it would start: give an earlier time", FormatTime(unixNano(r.options.expires)))}
+}
