@@ -20,7 +20,8 @@ type Replica struct {
 
 	copyTime atomic.Int64 // nanoseconds that the last copy took
 
-	schemas atomic.Pointer[ledger.Schemas] // those of the ledger, to be read without mu
+	schemas  atomic.Pointer[ledger.Schemas]  // those of the ledger, to be read without mu
+	keyPaths atomic.Pointer[ledger.KeyPaths] // likewise
 
 	index  atomic.Uint64 // of the last applied entry
 	nextMu sync.Mutex
@@ -43,6 +44,9 @@ func (r *Replica) View(fn func(*ledger.Ledger)) {
 // applied, but has those of every entry whose proposer knows that it is applied.
 func (r *Replica) Schemas() *ledger.Schemas { return r.schemas.Load() }
 
+// KeyPaths returns the key paths in the ledger, as Schemas does its schemas.
+func (r *Replica) KeyPaths() *ledger.KeyPaths { return r.keyPaths.Load() }
+
 // Copy returns a copy of the current ledger, for reads that take longer.
 func (r *Replica) Copy() *ledger.Ledger {
 	r.mu.Lock() // copying marks the original's trees
@@ -63,11 +67,14 @@ func (r *Replica) copyLedger() *ledger.Ledger {
 // not received is replaced by the next one.
 func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
 
-// advance publishes the schemas, sets the last applied index and wakes the waiters. The caller must
+// advance publishes the schemas and key paths, sets the last applied index and wakes the waiters. The caller must
 // hold mu, so that a woken waiter sees the entry.
 func (r *Replica) advance(index uint64) {
 	if current := r.ledger.Schemas(); current != r.schemas.Load() {
 		r.schemas.Store(current)
+	}
+	if current := r.ledger.KeyPaths(); current != r.keyPaths.Load() {
+		r.keyPaths.Store(current)
 	}
 	r.nextMu.Lock()
 	defer r.nextMu.Unlock()

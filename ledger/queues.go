@@ -60,6 +60,8 @@ type queues struct {
 	numbers table[*queue]             // of the original, also in a copy
 	copies  btree.Map[string, *queue] // each as it was at the last copy, for the next one; never changed
 	changed []*queue                  // those that were added or changed since then
+
+	keyPaths *KeyPaths
 }
 
 func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
@@ -71,6 +73,7 @@ func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 func (q *queues) set(added *queue) {
 	added.number = q.numbers.add(added)
 	q.byName.Set(added.name, added)
+	q.setKeyPath(added.name, added.keyPath())
 	q.touch(added)
 }
 
@@ -86,6 +89,7 @@ func (q *queues) remove(name string) {
 	if removed, ok := q.byName.Delete(name); ok {
 		q.numbers.remove(removed.number)
 	}
+	q.setKeyPath(name, KeyPath{})
 	q.copies.Delete(name)
 }
 
@@ -194,6 +198,7 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 	} else {
 		l.finished.configure(q, config)
 	}
+	l.queues.setKeyPath(c.Name, q.keyPath())
 	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String())
 	return q.result()
 }

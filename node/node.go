@@ -39,6 +39,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/limitkeys"
 	"github.com/yardmaster-dev/yardmaster/server/schemas"
 	"github.com/yardmaster-dev/yardmaster/server/worker"
 	"github.com/yardmaster-dev/yardmaster/tracing"
@@ -71,6 +72,7 @@ type Node struct {
 	endpoints   func() []cluster.Endpoint // of [api.Endpoints]
 	scheduler   *scheduler.Scheduler
 	schemas     *schemas.Checker
+	limitKeys   *limitkeys.Finder
 	intake      *intake.Intake
 	queuesFull  atomic.Bool // the ledger has as many queues as it may have
 	notifier    *intake.Notifier
@@ -251,6 +253,7 @@ func (n *Node) wire() (err error) {
 		behind: func(member string) bool { return n.monitor.Behind(member) }, identity: identities.of,
 	}
 	n.schemas = schemas.New(n.schemasConfig())
+	n.limitKeys = &limitkeys.Finder{KeyPaths: n.raft.KeyPaths, ToJSON: edge.JSONOf}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.cluster.Publisher.OnStored(n.notifier.Add)
@@ -264,7 +267,7 @@ func (n *Node) wire() (err error) {
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
-		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load, Schemas: n.schemas,
+		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load, Schemas: n.schemas, Keys: n.limitKeys,
 		OnAccept: n.metrics.Accepted,
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})

@@ -181,10 +181,19 @@ func (ls *lanes) receiveRecords(records []job.Record) {
 // are stored apart from their records where that is necessary.
 func (ls *lanes) parse(ctx context.Context, lane *laneState, records []job.Record, mayRead bool) ([]pendingMessage, error) {
 	cfg := &ls.loop.cfg
-	if cfg.CheckPayload == nil {
-		return parseRecords(records, lane.identity, cfg.Defaults, nil)
-	}
-	return parseRecords(records, lane.identity, cfg.Defaults, func(r *job.Record, spec *job.Spec) (Verdict, error) {
+	return parseRecords(records, lane.identity, cfg.Defaults, func(r *job.Record, spec *job.Spec, j *job.Job) (Verdict, error) {
+		if cfg.LimitKey != nil && spec.Blob == nil {
+			key, err := cfg.LimitKey(r.Queue, spec)
+			if err != nil {
+				return Verdict{Rejection: err}, nil
+			}
+			if key != nil {
+				j.LimitKey = *key
+			}
+		}
+		if cfg.CheckPayload == nil {
+			return Verdict{}, nil
+		}
 		return cfg.CheckPayload(ctx, r, spec, mayRead)
 	})
 }
@@ -192,9 +201,9 @@ func (ls *lanes) parse(ctx context.Context, lane *laneState, records []job.Recor
 // parseRecords parses and validates records, in which those of a message are adjacent. It
 // runs outside the loop because parsing JSON is the most expensive part of an ingest. The
 // result shares no memory with the lane's messages. check checks the payload of
-// a valid record; nil checks none. If it fails, parseRecords returns the messages before that
+// a valid record, and may complete its job; nil checks none. If it fails, parseRecords returns the messages before that
 // record, with the error.
-func parseRecords(records []job.Record, identity string, d job.Defaults, check func(*job.Record, *job.Spec) (Verdict, error)) ([]pendingMessage, error) {
+func parseRecords(records []job.Record, identity string, d job.Defaults, check func(*job.Record, *job.Spec, *job.Job) (Verdict, error)) ([]pendingMessage, error) {
 	parsed := make([]pendingRecord, len(records))
 	messages := make([]pendingMessage, 0, len(records))
 	for i := range records {
@@ -202,7 +211,7 @@ func parseRecords(records []job.Record, identity string, d job.Defaults, check f
 		var spec job.Spec
 		parsed[i].job, spec, parsed[i].err = records[i].Parse(identity, d)
 		if parsed[i].err == nil && check != nil {
-			verdict, err := check(&records[i], &spec)
+			verdict, err := check(&records[i], &spec, &parsed[i].job)
 			if err != nil {
 				return messagesBefore(messages, records[i].Seq), err
 			}

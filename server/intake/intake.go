@@ -18,6 +18,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/limitkeys"
 	"github.com/yardmaster-dev/yardmaster/server/schemas"
 )
 
@@ -39,7 +40,7 @@ type Ack struct {
 	Debounced bool // ID is an earlier job that now has the new specification
 }
 
-// Config is what an [Intake] uses. All fields but Schemas are required.
+// Config is what an [Intake] uses. All fields but Schemas and Keys are required.
 type Config struct {
 	Publish      func(queue, key string, at time.Time, body []byte, done func(lanes.Ack, error))
 	CheckLoad    func() error                                                        // returns an error if no job may be published at present
@@ -51,6 +52,7 @@ type Config struct {
 	CreateQueues bool                        // jobs may create their queues
 	QueuesFull   func() bool                 // reports, perhaps late, [ledger.Ledger.QueuesFull]
 	Schemas      *schemas.Checker            // checks the payloads of jobs; nil: there are no schemas
+	Keys         *limitkeys.Finder           // finds limit keys in the params of jobs; nil: they are not there
 	OnAccept     func()                      // called for each record that a lane has stored
 	OnReject     func(error)                 // called for each job that is not accepted
 }
@@ -198,8 +200,11 @@ func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist b
 }
 
 // CheckPayload returns a [*job.PayloadError] if the payload of a job for a queue does not match
-// a schema that is enforced.
+// a schema that is enforced, and a [*job.InvalidError] if it lacks the job's limit key.
 func (in *Intake) CheckPayload(queue string, spec *job.Spec) error {
+	if _, err := in.cfg.Keys.Find(queue, spec); err != nil {
+		return err
+	}
 	_, err := in.cfg.Schemas.Check(queue, spec)
 	return err
 }

@@ -116,8 +116,13 @@ func (p *pending) accept() {
 }
 
 // publishLarge checks the payload of a job, and publishes the job after its body, which is too
-// large for a lane.
+// large for a lane. Its limit key is in the record, so that the authority need not read the body.
 func (p *pending) publishLarge() error {
+	key, err := p.in.cfg.Keys.Find(p.Queue, &p.Spec)
+	if err != nil {
+		return err
+	}
+	p.Spec.LimitKey = key
 	version, err := p.in.cfg.Schemas.Check(p.Queue, &p.Spec)
 	if err != nil {
 		return err

@@ -1,0 +1,45 @@
+package job
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// KeyAt returns the limit key of a job from its params, a JSON object, or "" if there are none.
+// path is valid, see [ValidKeyPath]. A string is the key itself; of a number or a boolean it is
+// the JSON text. Without a value, or with null, found is false. The error, an [*InvalidError],
+// names the path.
+func KeyAt(params []byte, path string) (key string, found bool, err error) {
+	value := params
+	for name := range strings.SplitSeq(strings.TrimPrefix(path, "params."), ".") {
+		if value = field(value, name); value == nil {
+			return "", false, nil
+		}
+	}
+	switch value[0] {
+	case 'n':
+		return "", false, nil
+	case '{', '[':
+		return "", false, invalid("the limit key at %s must be a string, a number or a boolean", path)
+	case '"':
+		if err := json.Unmarshal(value, &key); err != nil {
+			return "", false, invalid("the limit key at %s is not a valid string: %v", path, err)
+		}
+	default:
+		key = string(value)
+	}
+	if err := ValidLimitKey(key); err != nil {
+		return "", false, invalid("at %s: %v", path, err)
+	}
+	return key, true, nil
+}
+
+// field returns the value of a field of a JSON object without the space around it, nil if object
+// is no object or does not have the field.
+func field(object []byte, name string) []byte {
+	var fields map[string]json.RawMessage
+	if !isJSONObject(object) || json.Unmarshal(object, &fields) != nil {
+		return nil
+	}
+	return fields[name]
+}
