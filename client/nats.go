@@ -93,7 +93,11 @@ func (s *Spec) apiRequest() (*api.EnqueueRequest, error) {
 		ResultTTLMS: unlessZero(m.ResultTTL),
 		UniqueKey:   m.UniqueKey, UniqueTTLMS: m.UniqueTTL, UniqueUntil: m.UniqueUntil,
 		RateLimitKey: m.RateLimitKey, RateLimitMS: m.RateLimit, DebounceKey: m.DebounceKey, DebounceMS: m.Debounce,
+		LimitKey: m.LimitKey, Limits: m.Limits, Tags: m.Tags, Meta: m.Meta, ExpiresInMS: m.ExpiresIn,
 	}}
+	if !s.ExpiresAt.IsZero() {
+		r.ExpiresAt = &s.ExpiresAt
+	}
 	if !s.RunAt.IsZero() {
 		r.RunAt = &s.RunAt
 	}

@@ -3,7 +3,9 @@ package client
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
@@ -64,6 +66,22 @@ type Spec struct {
 
 	// Trace carries a trace context, for example traceparent, to the handler.
 	Trace map[string]string
+
+	// LimitKey is the key under which the job uses limits, such as the id of a customer: a
+	// limit may bound the jobs of each key, and a fair queue serves the keys in turn. nil
+	// means the value at the key path of the queue, if it has one, and else none.
+	LimitKey *string
+	// Limits are limits that the job uses besides those of its queue, each with a key; ""
+	// stands for LimitKey.
+	Limits map[string]string
+	// Tags and Meta are shown with the job: up to 20 each, of tags with 1 to 64 bytes, and
+	// of names with as many and values of up to 512 bytes.
+	Tags []string
+	Meta map[string]string
+	// ExpiresIn ends the job as expired if it has not started in this time after it was
+	// accepted, ExpiresAt if it has not started by then. One of them may be set.
+	ExpiresIn time.Duration
+	ExpiresAt time.Time
 }
 
 // ErrInvalidJob is wrapped by the errors of jobs that cannot be sent.
@@ -88,13 +106,15 @@ func (s *Spec) validate() error {
 		return invalidJob("RateLimitKey and RateLimit need each other")
 	case (s.DebounceKey == "") != (s.Debounce == 0):
 		return invalidJob("DebounceKey and Debounce need each other")
+	case s.ExpiresIn != 0 && !s.ExpiresAt.IsZero():
+		return invalidJob("ExpiresIn and ExpiresAt exclude each other")
 	}
 	for _, d := range [...]struct {
 		name  string
 		value time.Duration
 	}{
 		{"Timeout", s.Timeout}, {"RetryInterval", s.RetryInterval}, {"ResultTTL", s.ResultTTL},
-		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce},
+		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce}, {"ExpiresIn", s.ExpiresIn},
 	} {
 		if d.value != 0 && (d.value < time.Millisecond || d.value > job.MaxDuration) {
 			return invalidJob("%s is %s; if it is set, it is at least 1ms and at most ten years", d.name, d.value)
@@ -113,6 +133,8 @@ func (s *Spec) message() (overhop.Enqueue, error) {
 		UniqueKey: unlessZero(s.UniqueKey), UniqueTTL: unlessZero(s.UniqueTTL.Milliseconds()), UniqueUntil: unlessZero(s.UniqueUntil),
 		RateLimitKey: unlessZero(s.RateLimitKey), RateLimit: unlessZero(s.RateLimit.Milliseconds()),
 		DebounceKey: unlessZero(s.DebounceKey), Debounce: unlessZero(s.Debounce.Milliseconds()),
+		LimitKey: s.LimitKey, Limits: s.Limits, Tags: s.Tags, Meta: s.Meta,
+		ExpiresIn: unlessZero(s.ExpiresIn.Milliseconds()), ExpiresAt: s.ExpiresAt,
 	}
 	if s.Priority != nil {
 		request.Priority = new(int64(*s.Priority))
@@ -205,6 +227,35 @@ func RateLimit(key string, d time.Duration) Option {
 func Debounce(key string, d time.Duration) Option {
 	return func(s *Spec) { s.DebounceKey, s.Debounce = key, d }
 }
+
+// LimitKey sets the key under which a job uses limits: see [Spec.LimitKey].
+func LimitKey(key string) Option { return func(s *Spec) { s.LimitKey = &key } }
+
+// UseLimit lets a job use a limit besides those of its queue. A key of "" stands for the job's
+// [LimitKey].
+func UseLimit(name, key string) Option {
+	return func(s *Spec) {
+		s.Limits = maps.Clone(s.Limits)
+		if s.Limits == nil {
+			s.Limits = make(map[string]string)
+		}
+		s.Limits[name] = key
+	}
+}
+
+// Tags adds tags, which are shown with a job.
+func Tags(tags ...string) Option {
+	return func(s *Spec) { s.Tags = append(slices.Clip(s.Tags), tags...) }
+}
+
+// Meta sets the metadata that is shown with a job.
+func Meta(meta map[string]string) Option { return func(s *Spec) { s.Meta = meta } }
+
+// ExpiresIn ends a job as expired if it has not started in this time after it was accepted.
+func ExpiresIn(d time.Duration) Option { return func(s *Spec) { s.ExpiresIn = d } }
+
+// ExpiresAt ends a job as expired if it has not started by t.
+func ExpiresAt(t time.Time) Option { return func(s *Spec) { s.ExpiresAt = t } }
 
 // Trace carries a trace context to the handler.
 func Trace(context map[string]string) Option { return func(s *Spec) { s.Trace = context } }

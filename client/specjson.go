@@ -74,6 +74,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		UniqueKey: valueOr0(stored.UniqueKey), UniqueTTL: milliseconds(stored.UniqueTTLMS), UniqueUntil: valueOr0(stored.UniqueUntil),
 		RateLimitKey: valueOr0(stored.RateLimitKey), RateLimit: milliseconds(stored.RateLimitMS),
 		DebounceKey: valueOr0(stored.DebounceKey), Debounce: milliseconds(stored.DebounceMS),
+		LimitKey: stored.LimitKey, Limits: stored.Limits, Tags: stored.Tags, Meta: stored.Meta, ExpiresIn: milliseconds(stored.ExpiresInMS),
+		ExpiresAt: valueOr0(stored.ExpiresAt),
 	}
 	if stored.Priority != nil {
 		s.Priority = new(int(*stored.Priority))
@@ -87,7 +89,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 // check returns an error that wraps [ErrInvalidJob] if the cluster would refuse the job.
 func (s *storedSpec) check() error {
 	_, keyErr := job.KeyID(s.Queue, s.ID)
-	if err := errors.Join(job.ValidQueue(s.Queue), keyErr, s.Validate()); err != nil {
+	if err := errors.Join(job.ValidQueue(s.Queue), keyErr, s.UseKey(), s.Validate()); err != nil {
 		return invalidJob("%w", err)
 	}
 	return nil

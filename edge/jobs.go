@@ -138,6 +138,7 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 		UniqueKey: request.UniqueKey, UniqueTTLMS: request.UniqueTTL, UniqueUntil: request.UniqueUntil,
 		RateLimitKey: request.RateLimitKey, RateLimitMS: request.RateLimit,
 		DebounceKey: request.DebounceKey, DebounceMS: request.Debounce,
+		LimitKey: request.LimitKey, Limits: request.Limits, Tags: request.Tags, Meta: request.Meta, ExpiresInMS: request.ExpiresIn,
 		MaxAttempts:    nilIfZero(request.MaxAttempts),
 		RetryInterval:  nilIfZero(min(request.RetryInterval, longest)),
 		TimeoutMS:      nilIfZero(min(request.Timeout, longest)),
@@ -146,6 +147,9 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 	}
 	if !request.At.IsZero() {
 		spec.RunAt = new(request.At)
+	}
+	if !request.ExpiresAt.IsZero() {
+		spec.ExpiresAt = new(request.ExpiresAt)
 	}
 	if request.PayloadJSON != nil {
 		spec.Params = slices.Clone(request.PayloadJSON)

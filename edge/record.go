@@ -38,8 +38,33 @@ func (q queries) jobFields(view *job.View) overhop.Fields {
 	if view.PayloadGone {
 		record["payload_gone"] = true
 	}
+	setLabels(record, view)
 	setResultGone(record, view)
 	return record
+}
+
+// setLabels adds under which key a job uses limits, its tags and metadata, and when it expires,
+// as far as it has them.
+func setLabels(record overhop.Fields, view *job.View) {
+	if view.LimitKey != "" {
+		record["limit_key"] = view.LimitKey
+	}
+	if len(view.Limits) > 0 {
+		limits := overhop.Fields{}
+		for _, use := range view.Limits {
+			limits[use.Limit] = use.Key
+		}
+		record["limits"] = limits
+	}
+	if !view.Expires.IsZero() {
+		record["expires_at"] = view.Expires
+	}
+	if view.Spec != nil && len(view.Spec.Tags) > 0 {
+		record["tags"] = view.Spec.Tags
+	}
+	if view.Spec != nil && len(view.Spec.Meta) > 0 {
+		record["meta"] = view.Spec.Meta
+	}
 }
 
 // setResultGone adds why there is no result any more to the record or the JOBEND of a job

@@ -141,6 +141,7 @@ entry again changes nothing.`,
 	durationflag.Var(flags, &f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
 	durationflag.Var(flags, &f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
 	flags.BoolVar(&f.retryOnTimeout, "retry-on-timeout", false, retryOnTimeoutUsage)
+	f.labels.add(c)
 	flags.StringVar(&zone, "zone", "", "IANA time `zone` of the schedule (default UTC)")
 	flags.StringVar(&missed, "missed", "skip", "what to do about times missed while there was no authority: skip, or `once` to make one job for all of them")
 	flags.StringVar(&overlap, "overlap", "allow", "what to do if the previous job has not ended: `allow` another one, or skip")

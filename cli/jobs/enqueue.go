@@ -40,6 +40,7 @@ type enqueueFlags struct {
 	resultTTL      time.Duration
 	trace          []string // name=value
 	guards         guardFlags
+	labels         labelFlags
 	wait           waitFlags
 	bulk           string // file
 }
@@ -76,6 +77,7 @@ times NATS_TIMEOUT), which makes no second job.`,
   yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
   yardmaster enqueue mail digest --unique-key digest-ann --unique-ttl 1h
   yardmaster enqueue index rebuild --debounce-key index --debounce 5s
+  yardmaster enqueue mail alert --limit-key acme --tag urgent --expires-in 15m
   echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait
   echo '{"function":"send","params":{"to":"ann"},"id":"order-7"}' | yardmaster enqueue mail --bulk -`,
 	})
@@ -93,6 +95,8 @@ times NATS_TIMEOUT), which makes no second job.`,
 	durationflag.Var(flags, &f.resultTTL, "result-ttl", 0, "`time` to keep the result after the job has ended (default as long as the job)")
 	flags.StringArrayVar(&f.trace, "trace", nil, "`name=value` of the trace context, passed to the worker or runner; may be repeated")
 	f.guards.add(c)
+	f.labels.add(c)
+	f.labels.addMoment(c)
 	f.wait.add(c, "the job")
 	flags.StringVar(&f.bulk, "bulk", "", "`file` with one job as JSON per line; - for standard input")
 	c.RunE = func(c *cobra.Command, args []string) error { return enqueue(env, c, args, &f) }
@@ -200,7 +204,10 @@ func (f *enqueueFlags) spec(env *command.Env, c *cobra.Command) (spec *job.Spec,
 	if err := f.setStart(spec, c); err != nil {
 		return nil, err
 	}
-	if spec.Trace, err = f.traceContext(c); err != nil {
+	if spec.Trace, err = namedValues(c, "trace", f.trace); err != nil {
+		return nil, err
+	}
+	if err := f.labels.setOn(spec, c); err != nil {
 		return nil, err
 	}
 	if given("retry-on-timeout") {
@@ -243,22 +250,6 @@ func (f *enqueueFlags) setStart(spec *job.Spec, c *cobra.Command) error {
 		spec.RunAt = &start
 	}
 	return nil
-}
-
-// traceContext returns the entries of the --trace flags, or nil without such a flag.
-func (f *enqueueFlags) traceContext(c *cobra.Command) (map[string]string, error) {
-	if len(f.trace) == 0 {
-		return nil, nil
-	}
-	entries := make(map[string]string, len(f.trace))
-	for _, text := range f.trace {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok || name == "" {
-			return nil, usererror.Usage(c, "--trace is %q: must be name=value", text)
-		}
-		entries[name] = value
-	}
-	return entries, nil
 }
 
 // readParams returns the JSON object that a value of --params gives: the value itself,

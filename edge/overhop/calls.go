@@ -73,12 +73,26 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	m := beginMap(b)
 	writeIfGiven(&m, "debounce_key", e.DebounceKey, AppendStr)
 	writeIfGiven(&m, "debounce_ms", e.Debounce, AppendInt)
+	if !e.ExpiresAt.IsZero() {
+		m.begin("expires_at")
+		m.out = AppendTime(m.out, e.ExpiresAt)
+	}
+	writeIfGiven(&m, "expires_in_ms", e.ExpiresIn, AppendInt)
 	writeUnlessZero(&m, "fn", e.Function, AppendStr)
 	field, payload := c.userValue("job_payload", e.Payload)
 	m.begin(field)
 	m.out = append(m.out, payload...)
 	writeUnlessZero(&m, "key", e.Key, AppendStr)
+	writeIfGiven(&m, "limit_key", e.LimitKey, AppendStr)
+	if len(e.Limits) > 0 {
+		m.begin("limits")
+		m.out = AppendValue(m.out, e.Limits)
+	}
 	writeUnlessZero(&m, "max_attempts", max(e.MaxAttempts, 0), AppendInt)
+	if len(e.Meta) > 0 {
+		m.begin("meta")
+		m.out = AppendValue(m.out, e.Meta)
+	}
 	writeUnlessZero(&m, "notify", e.Notify, AppendBool)
 	writeIfGiven(&m, "priority", e.Priority, AppendInt)
 	m.begin("q")
@@ -91,6 +105,10 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	if !e.At.IsZero() {
 		m.begin("scheduled_at")
 		m.out = AppendTime(m.out, e.At)
+	}
+	if len(e.Tags) > 0 {
+		m.begin("tags")
+		m.out = AppendValue(m.out, e.Tags)
 	}
 	writeUnlessZero(&m, "timeout_ms", max(e.Timeout, 0), AppendInt)
 	if len(e.Trace) > 0 {

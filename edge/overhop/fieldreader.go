@@ -266,6 +266,23 @@ func (r *fieldReader) optStrings(name string) map[string]string {
 	return texts
 }
 
+// optTexts returns an array of at most maxStringMap texts, nil if it is missing.
+func (r *fieldReader) optTexts(name string) (texts []string) {
+	if r.isAbsent(name) {
+		return nil
+	}
+	for item := range r.container(name, KindArray, "an array of texts").Items() {
+		if len(texts) == maxStringMap {
+			r.fail("%s has more than %d texts", name, maxStringMap)
+		}
+		if r.err != nil {
+			return nil
+		}
+		texts = append(texts, string(r.textOf(name, item)))
+	}
+	return texts
+}
+
 // milliseconds converts ms to a Duration, at most the largest one.
 func milliseconds(ms int64) time.Duration {
 	return time.Duration(min(ms, maxInt/int64(time.Millisecond))) * time.Millisecond

@@ -230,13 +230,20 @@ type Enqueue struct {
 	RateLimit    *int64
 	DebounceKey  *string
 	Debounce     *int64
+
+	LimitKey  *string           // under which the job uses limits; nil: not set
+	Limits    map[string]string // limits that it uses besides those of its queue, each with a key; "" stands for LimitKey
+	Tags      []string
+	Meta      map[string]string
+	ExpiresIn *int64    // milliseconds after which the job expires unless it has started; nil: never
+	ExpiresAt time.Time // in place of ExpiresIn; zero: never
 }
 
 // enqueueFields are the fields of an ENQUEUE.
 var enqueueFields = []string{
-	"debounce_key", "debounce_ms", "fn", "job_payload", "job_payload_json", "key", "max_attempts", "notify", "priority", "q",
-	"rate_limit_key", "rate_limit_ms", "result_ttl_ms", "retry_interval_ms", "retry_on_timeout", "scheduled_at", "timeout_ms", "trace",
-	"unique_key", "unique_ttl_ms", "unique_until",
+	"debounce_key", "debounce_ms", "expires_at", "expires_in_ms", "fn", "job_payload", "job_payload_json", "key", "limit_key", "limits",
+	"max_attempts", "meta", "notify", "priority", "q", "rate_limit_key", "rate_limit_ms", "result_ttl_ms", "retry_interval_ms",
+	"retry_on_timeout", "scheduled_at", "tags", "timeout_ms", "trace", "unique_key", "unique_ttl_ms", "unique_until",
 }
 
 // ParseEnqueue parses the payload of an ENQUEUE. The fields of the delivery
@@ -266,6 +273,9 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 		e.UniqueUntil = r.optKey("unique_until")
 		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key"), r.optCount("rate_limit_ms", minInt, maxInt)
 		e.DebounceKey, e.Debounce = r.optKey("debounce_key"), r.optCount("debounce_ms", minInt, maxInt)
+		e.LimitKey, e.Limits = r.optKey("limit_key"), r.optStrings("limits")
+		e.Tags, e.Meta = r.optTexts("tags"), r.optStrings("meta")
+		e.ExpiresIn, e.ExpiresAt = r.optCount("expires_in_ms", minInt, maxInt), r.optTime("expires_at")
 	}
 	return e, r.err
 }

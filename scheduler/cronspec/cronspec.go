@@ -129,6 +129,8 @@ func Check(c *ledger.Cron) error {
 		return err
 	case spec.Deferred():
 		return &job.InvalidError{Reason: "run_at, delay_ms: a cron entry's schedule says when its jobs run"}
+	case spec.ExpiresAt != nil:
+		return &job.InvalidError{Reason: "expires_at: a cron entry's jobs are made at different times; give expires_in_ms"}
 	case spec.Blob != nil:
 		return &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
 	case spec.HasGuards():
