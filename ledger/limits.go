@@ -75,6 +75,9 @@ func (ls *limits) get(name string) *limit {
 	return found
 }
 
+// HasLimit reports whether there is a limit of a name.
+func (j *jobs) HasLimit(name string) bool { return j.limits.get(name) != nil }
+
 // HasLimits reports whether there are named limits.
 func (j *jobs) HasLimits() bool { return j.limits.byName.Len() > 0 }
 

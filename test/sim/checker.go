@@ -33,8 +33,9 @@ type checker struct {
 	reportedStatus map[dispatch]job.Status // as workers reported it
 	paused         map[string]bool         // queues
 	removed        map[job.ID]bool         // jobs that the ledger may lack
-	skipped        map[job.ID]bool         // jobs with a placement that was not accepted: later jobs may start before them
+	skipped        map[job.ID]bool         // jobs with a placement that was not accepted, or with limits: later jobs may start before them
 	guards         *guardChecker
+	limits         *limitChecker
 	external       *externalChecker
 	crons          *cronChecker
 	now            time.Time         // the ledger's time
@@ -86,6 +87,7 @@ func newChecker(sim *simulation) *checker {
 		order: map[orderKey]lastStarted{}, runs: map[runKey]*jobRun{}, fences: map[job.ID]uint64{}, reportedStatus: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
 		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{},
 		guards:   &guardChecker{sim: sim, unique: map[job.GuardKey]keyHolder{}, rate: map[job.GuardKey]time.Time{}, hasKeys: map[job.ID]bool{}, noJob: map[job.ID]bool{}},
+		limits:   &limitChecker{sim: sim, uses: map[job.ID]map[string]string{}},
 		external: &externalChecker{states: map[string]ledger.EventKind{}},
 		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, last: map[string]time.Time{}},
 	}
@@ -134,8 +136,12 @@ func (ch *checker) onReported(o job.Outcome) {
 // elsewhere under a lease, the queue's limit and the fence.
 func (ch *checker) onStarted(r *jobRun) {
 	now, copies, active := time.Now(), 0, 0
+	var running []*jobRun
 	for k, other := range ch.runs {
 		mayRun := other.mayRun(now)
+		if mayRun {
+			running = append(running, other)
+		}
 		if mayRun && other.Queue == r.Queue {
 			active++
 		}
@@ -152,6 +158,7 @@ func (ch *checker) onStarted(r *jobRun) {
 	if r.Queue == "narrow" && active >= narrowLimit {
 		ch.sim.fail("%s starts %s while %d others of its queue run, whose limit is %d", r.process.id, r.RequestID(), active, narrowLimit)
 	}
+	ch.limits.onStarted(r, running)
 	if last := ch.fences[r.Job]; r.Fence <= last {
 		ch.sim.fail("%s starts %s with fence %d after %d", r.process.id, r.RequestID(), r.Fence, last)
 	}
@@ -246,10 +253,18 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 				ch.skipped[p.Job] = true // by a pause that may end before the next entry
 			case ch.paused[view.Queue]:
 				ch.sim.fail("%s starts in a queue that is paused", job.RequestID(p.Job, p.N))
+			default:
+				ch.limits.onPlaced(p.Job, ch.now)
 			}
 		}
 	case *ledger.Ingest:
 		for i := range c.Jobs {
+			if r.Ingested[i] == ledger.IngestedWaiting || r.Ingested[i] == ledger.IngestedDelayed {
+				ch.limits.onIngested(&c.Jobs[i])
+				if len(c.Jobs[i].Limits) > 0 {
+					ch.skipped[c.Jobs[i].ID] = true
+				}
+			}
 			ch.guards.onIngested(ch.now, &c.Jobs[i], r.Ingested[i])
 			if at := &c.Jobs[i]; r.Ingested[i] == ledger.IngestedRateLimited { // its events use the record's id
 				ch.removed[job.RecordID(c.Identity, at.Position, at.Accepted)] = true

@@ -35,8 +35,16 @@ var mutants = []mutant{
 	{"a given-back attempt is subtracted twice", []edit{
 		{"ledger/dispatch.go", "next.attempt--\n", "next.attempt -= min(2, next.attempt)\n"}}, ""},
 	{"a queue's limit is not checked", []edit{
-		{"ledger/dispatch.go", "|| old.queue.limitReached() {", "{"},
+		{"ledger/dispatch.go", "|| old.queue.limitReached() ||", "||"},
 		{"scheduler/place.go", "headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue]", "headroom != math.MaxInt && headroom <= 0"}}, ""},
+	{"the slots of a limit's keys are not checked", []edit{
+		{"ledger/limits.go", "if m.PerKey >= 0 && running >= int(m.PerKey) {", "if m.PerKey == 0 {"}}, ""},
+	{"a restored ledger forgets what is to be made up for of a rate", []edit{
+		{"ledger/setlimit.go", "bucket := max(int64(m.bucket), ls.now)", "bucket := ls.now"}}, ""},
+	{"placements in flight do not count for a limit", []edit{
+		{"ledger/dispatch.go", " || !d.limitsPermit(old) {", " {"},
+		{"scheduler/limits.go", "if f.byLimit[use.Limit] += n; f.byLimit", "if f.byLimit[use.Limit] += 0; f.byLimit"},
+		{"scheduler/limits.go", "if f.byUse[use] += n; f.byUse", "if f.byUse[use] += 0; f.byUse"}}, ""},
 	{"a placement is committed although its queue is paused", []edit{
 		{"ledger/dispatch.go", "|| old.queue.paused ||", "||"}}, ""},
 	{"a gap in a lane is skipped", []edit{
@@ -106,7 +114,7 @@ var mutants = []mutant{
 		{"ledger/horizon.go", "in.jobs.forgotten.trim(until - int64(DedupeHorizon))", "in.jobs.forgotten.trim(max(until, in.now) - int64(DedupeHorizon))"}},
 		"./ledger TestForget_UnreadableLane|TestForget_Properties"},
 	{"the waitlists of a runner are never deleted", []edit{
-		{"ledger/waitlist.go", "stored.queue.waitlists.Delete(wl.class)", "_ = wl.class"}},
+		{"ledger/waitlist.go", "stored.queue.waitlists.Delete(wl.name())", "_ = wl.name()"}},
 		"./ledger TestWaitlists_RemovedWithLastJob"},
 	{"several batches of history are in flight", []edit{
 		{"scheduler/outbox/publisher.go", "batchWindow     = 1\n", "batchWindow     = 4\n"}}, ""},

@@ -1,9 +1,12 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +36,12 @@ func (p *producers) start() {
 	}
 	p.ensure("make narrow", func(l *ledger.Ledger) bool { _, ok := l.Queue("narrow"); return ok },
 		&ledger.AddQueue{ID: job.ID{1}, Name: "narrow", Config: job.QueueConfig{Limit: narrowLimit, RetryOnTimeout: true}})
+	if sim.plan.Steps != nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(limitCommands())) {
+		p.ensure("make limit "+name, func(l *ledger.Ledger) bool { return l.HasLimit(name) }, limitCommands()[name])
+	}
 }
 
 // body returns the body of a job; some bodies are invalid.
@@ -65,14 +74,31 @@ func (p *producers) body(queue, key string) []byte {
 	case n < 44:
 		fields = append(fields, fmt.Sprintf(`"debounce_key":"d%d","debounce_ms":%d`, n%2, 200+sim.intn("window "+key, 3000)))
 	}
-	return []byte("{" + strings.Join(fields, ",") + "}")
+	return []byte("{" + strings.Join(append(fields, p.limits(key)...), ",") + "}")
+}
+
+// limits returns the fields with the limits that a job names. The jobs of a plan name none.
+func (p *producers) limits(key string) []string {
+	if p.sim.plan.Steps != nil {
+		return nil
+	}
+	limitKey := p.sim.intn("limit key "+key, 3)
+	switch n := p.sim.intn("limits "+key, 10); {
+	case n < 2:
+		return []string{fmt.Sprintf(`"limits":{"shared":"k%d"}`, limitKey)}
+	case n < 3:
+		return []string{fmt.Sprintf(`"limits":{"shared":"","paced":""},"limit_key":"k%d"`, limitKey)}
+	case n < 4:
+		return []string{`"limits":{"paced":""}`}
+	}
+	return nil
 }
 
 // enqueue publishes a record until it is acknowledged, each time under the same key
 // and possibly to another lane.
 func (p *producers) enqueue(queue, key string, body []byte) {
 	sim := p.sim
-	if queue == "narrow" && !p.hasQueue("narrow") {
+	if queue == "narrow" && !p.hasQueue("narrow") || bytes.Contains(body, []byte(`"limits"`)) && !p.hasLimits() {
 		sim.after(100*time.Millisecond, "enqueue "+key, func() { p.enqueue(queue, key, body) })
 		return
 	}
@@ -129,6 +155,20 @@ func (p *producers) notify(from *process, message []job.Record) {
 		return
 	}
 	p.sim.net.send(from, to, "notice "+message[0].Key, func(dst *process) { dst.sched.ReceiveRecords(message) })
+}
+
+// hasLimits reports whether any node's ledger has all limits of the run.
+func (p *producers) hasLimits() bool {
+	for _, n := range p.sim.nodes {
+		all := true
+		for name := range limitCommands() {
+			all = all && n.process.ledger.HasLimit(name)
+		}
+		if all {
+			return true
+		}
+	}
+	return false
 }
 
 // hasQueue reports whether any node's ledger has a queue.
