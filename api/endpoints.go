@@ -177,7 +177,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "queue-add", Subject: "yard.api.v1.queue.add", Summary: "add a queue",
-		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides retry_on_timeout retention retry", Reply: Queue{}, Indexed: true,
+		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "*", Reply: Queue{}, Indexed: true,
 	},
 	{
 		Name: "queue-set", Subject: "yard.api.v1.queue.set", Summary: "change settings of a queue; those that are not given stay",
@@ -233,6 +233,31 @@ var Endpoints = []Endpoint{
 	{
 		Name: "schema-remove", Subject: "yard.api.v1.schema.remove", Summary: "remove the schema of the payloads of a queue's function",
 		Pattern: "DELETE /v1/schemas/{queue}", Request: SchemaRequest{}, Accepts: "function", Reply: SchemaRemoved{}, Indexed: true,
+	},
+
+	{
+		Name: "limit-list", Subject: "yard.api.v1.limit.list", Summary: "a page of the limits, and how much of each is used",
+		Pattern: "GET /v1/limits", Request: LimitListRequest{}, Accepts: "*", Reply: LimitList{}, Indexed: true,
+	},
+	{
+		Name: "limit-show", Subject: "yard.api.v1.limit.show", Summary: "one limit, the queues and keys that use it, and the jobs that hold its slots",
+		Pattern: "GET /v1/limits/{name}", Request: LimitRequest{}, Reply: LimitDetail{}, Indexed: true,
+	},
+	{
+		Name: "limit-set", Subject: "yard.api.v1.limit.set", Summary: "create a limit, or change settings of it; those that are not given stay, and null resets one",
+		Pattern: "PATCH /v1/limits/{name}", Request: LimitChange{}, Accepts: "*", Reply: LimitDetail{}, Indexed: true,
+	},
+	{
+		Name: "limit-remove", Subject: "yard.api.v1.limit.remove", Summary: "remove a limit that no queue uses, or any with force, which takes it from its queues",
+		Pattern: "DELETE /v1/limits/{name}", Request: LimitRequest{}, Accepts: "force", Reply: Removed{}, Indexed: true,
+	},
+	{
+		Name: "limit-pause", Subject: "yard.api.v1.limit.pause", Summary: "start no more jobs that use a limit",
+		Pattern: "POST /v1/limits/{name}/pause", Request: LimitRequest{}, Reply: LimitDetail{}, Indexed: true,
+	},
+	{
+		Name: "limit-resume", Subject: "yard.api.v1.limit.resume", Summary: "start jobs that use a limit again",
+		Pattern: "POST /v1/limits/{name}/resume", Request: LimitRequest{}, Reply: LimitDetail{}, Indexed: true,
 	},
 
 	{

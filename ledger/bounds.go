@@ -86,7 +86,11 @@ func textFields(c Command) []textField {
 	case *AddQueue:
 		return []textField{{"name", len(c.Name), MaxText}}
 	case *ChangeQueue:
-		return []textField{{"name", len(c.Name), MaxText}}
+		all := []textField{{"name", len(c.Name), MaxText}}
+		for i := range c.Change.Weights {
+			all = append(all, textField{"key", len(c.Change.Weights[i].Key), job.MaxLimitKeyLen})
+		}
+		return all
 	case *RemoveQueue:
 		return []textField{{"name", len(c.Name), MaxText}}
 	case *PauseQueue:
@@ -100,7 +104,26 @@ func textFields(c Command) []textField {
 		}
 		return all
 	}
-	return schemaFields(c)
+	return append(schemaFields(c), limitFields(c)...)
+}
+
+// limitFields returns the texts of a command about limits.
+func limitFields(c Command) []textField {
+	switch c := c.(type) {
+	case *SetLimit:
+		all := []textField{{"name", len(c.Name), MaxText}}
+		if c.Change.On != nil {
+			for _, name := range c.Change.On.Names {
+				all = append(all, textField{"on", len(name), job.MaxFaultNameLen})
+			}
+		}
+		return all
+	case *RemoveLimit:
+		return []textField{{"name", len(c.Name), MaxText}}
+	case *PauseLimit:
+		return []textField{{"name", len(c.Name), MaxText}}
+	}
+	return nil
 }
 
 func leaseFields(owner, id, until string) []textField {

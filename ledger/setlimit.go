@@ -17,14 +17,17 @@ var (
 	ErrLimitNotFound  = errors.New("there is no such limit")
 	ErrLimitPaused    = errors.New("the limit is already paused")
 	ErrLimitNotPaused = errors.New("the limit is not paused")
+	ErrLimitInUse     = errors.New("queues use the limit") // wrapped by a [LimitInUseError]
 )
 
 // LimitInUseError refuses to remove a limit that queues use.
 type LimitInUseError struct{ Queues []string }
 
 func (e *LimitInUseError) Error() string {
-	return fmt.Sprintf("queues use the limit: %s; take it from them first, or force the removal", strings.Join(e.Queues, ", "))
+	return fmt.Sprintf("%v: %s; take it from them first, or force the removal", ErrLimitInUse, strings.Join(e.Queues, ", "))
 }
+
+func (e *LimitInUseError) Unwrap() error { return ErrLimitInUse }
 
 // SetLimit creates a limit, or changes settings of it. A lowered bound stops no running job:
 // none starts until as many as necessary have ended.

@@ -115,6 +115,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		n.jobHandlers(),
 		&server.Queues{Authority: n.proposer, View: n.raft.View, Schemas: schemas},
 		schemas,
+		&server.Limits{Authority: n.proposer, View: n.raft.View, DefaultTimeout: n.cfg.Scheduler.DefaultTimeout},
 		&server.Retention{Authority: n.proposer, View: n.raft.View, Status: n.reporter.AuthorityStatus},
 		&server.Crons{
 			Authority: n.proposer, View: n.raft.View, Intake: n.intake, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,

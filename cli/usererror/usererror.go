@@ -123,6 +123,7 @@ var remediesByText = []struct{ part, remedy string }{
 	{job.ErrNotFailed.Error(), "'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
 	{ledger.ErrCronNotFound.Error(), "'yardmaster cron list' lists the entries"},
 	{ledger.ErrSchemaNotFound.Error(), "'yardmaster schema list' lists the schemas"},
+	{ledger.ErrLimitNotFound.Error(), "'yardmaster limit list' lists the limits, and 'yardmaster limit set' creates one"},
 	{"there is no member", "'yardmaster cluster members' lists them"},
 	{"no other member to hand the authority to", "'yardmaster cluster members' lists the members"},
 }

@@ -63,11 +63,13 @@ type Result struct {
 	State job.State       `json:"state,omitempty"`
 	Queue *api.Queue      `json:"queue,omitempty"` // the queue that was added or changed, after the command
 	Error string          `json:"error,omitempty"` // why the ledger rejected the command; "": it did not
-	Code  string          `json:"code,omitempty"`  // key of the error in sharedErrors
+	Code  string          `json:"code,omitempty"`  // of the error: its key in sharedErrors, or codeInvalid
 }
 
-// codeQueueRemoving is the code in sharedErrors of a command that has to be repeated.
-const codeQueueRemoving = "queue_removing"
+const (
+	codeQueueRemoving = "queue_removing" // in sharedErrors, of a command that has to be repeated
+	codeInvalid       = "invalid"        // of a [*job.InvalidError]
+)
 
 // sharedErrors are the errors that keep their identity between nodes, by code.
 var sharedErrors = map[string]error{
@@ -76,7 +78,9 @@ var sharedErrors = map[string]error{
 	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueNotPaused, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
-	"too_many_crons": ledger.ErrTooManyCrons, "schema_not_found": ledger.ErrSchemaNotFound, "too_many_schemas": ledger.ErrTooManySchemas, "backlog_full": ledger.ErrBacklogFull,
+	"too_many_crons": ledger.ErrTooManyCrons, "schema_not_found": ledger.ErrSchemaNotFound, "too_many_schemas": ledger.ErrTooManySchemas,
+	"limit_not_found": ledger.ErrLimitNotFound, "too_many_limits": ledger.ErrTooManyLimits, "limit_in_use": ledger.ErrLimitInUse,
+	"limit_paused": ledger.ErrLimitPaused, "limit_not_paused": ledger.ErrLimitNotPaused, "backlog_full": ledger.ErrBacklogFull,
 	"held": ledger.ErrBackupRunning, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrNotRestoring, "bring_part": ledger.ErrRestoreIncomplete,
 	"bringing": ledger.ErrRestoring, "members_changing": ledger.ErrMembersChanging, "runners_full": ledger.ErrRunnersFull,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "not_changeable": job.ErrNotChangeable, "lease_lost": job.ErrLeaseLost,
@@ -93,14 +97,17 @@ var retryDelays = map[error]time.Duration{ledger.ErrRestoring: time.Second, ledg
 // RejectedError is the reason why the ledger rejected a command.
 type RejectedError struct {
 	text  string
-	cause error // from sharedErrors; nil if the code is unknown
+	cause error // by its code; nil if that is unknown
 }
 
 func (e *RejectedError) Error() string { return e.text }
 func (e *RejectedError) Unwrap() error { return e.cause }
 
-// sharedErrorCode returns the code of err in sharedErrors, "" if it has none.
+// sharedErrorCode returns the code of err, "" if it has none.
 func sharedErrorCode(err error) string {
+	if _, invalid := errors.AsType[*job.InvalidError](err); invalid {
+		return codeInvalid
+	}
 	for code, shared := range sharedErrors {
 		if errors.Is(err, shared) {
 			return code
@@ -165,6 +172,9 @@ func (c *Client) RecordAct(ctx context.Context, act *ledger.RecordAct) {
 // rejection returns the error for a command that the ledger rejected.
 func rejection(r *Result) error {
 	cause := sharedErrors[r.Code]
+	if r.Code == codeInvalid {
+		cause = &job.InvalidError{Reason: r.Error}
+	}
 	if delay := retryDelays[cause]; delay > 0 {
 		return &job.UnavailableError{Reason: r.Error, RetryAfter: delay}
 	}
