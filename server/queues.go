@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -42,9 +43,7 @@ func (h *Queues) list(ctx context.Context, q *api.QueueListRequest) (*api.QueueL
 				list.Next = list.Queues[limit-1].Name
 				return false
 			}
-			shown := api.QueueOf(&v)
-			shown.Retry = nil // a page may be too long with them
-			list.Queues = append(list.Queues, shown)
+			list.Queues = append(list.Queues, api.QueueOf(&v).Brief())
 			return true
 		})
 		SetIndex(ctx, l.Index())
@@ -86,16 +85,11 @@ func findQueue(ctx context.Context, c *authority.Client, name string) (*api.Queu
 // add adds a queue with the settings of the request, and defaults for those that are not
 // given.
 func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, error) {
-	c := &ledger.AddQueue{ID: job.ID(uuid.New()), Name: q.Name, Config: job.DefaultQueueConfig}
-	limit, err := checkLimit(q.Limit)
+	config, err := q.Config()
 	if err != nil {
 		return nil, err
 	}
-	c.Config.Limit = limit
-	if q.AllowOverrides != nil {
-		c.Config.AllowOverrides = *q.AllowOverrides
-	}
-	c.Config.RetryOnTimeout = q.RetryOnTimeout
+	c := &ledger.AddQueue{ID: job.ID(uuid.New()), Name: q.Name, Config: config}
 	own, err := queueRetention(&q.Retention)
 	if err != nil {
 		return nil, err
@@ -112,33 +106,13 @@ func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, erro
 	return h.change(ctx, q.Name, c)
 }
 
-// checkLimit returns the concurrency limit of a request, 0 for nil.
-func checkLimit(limit *int64) (uint32, error) {
-	if limit == nil {
-		return 0, nil
-	}
-	if *limit < 1 || *limit > job.MaxLimit {
-		return 0, &job.InvalidError{Reason: fmt.Sprintf("concurrency_limit is %d; must be 1 to %d, or null for no limit", *limit, int64(job.MaxLimit))}
-	}
-	return uint32(*limit), nil
-}
-
 // set changes the settings of a queue that the request gives.
 func (h *Queues) set(ctx context.Context, q *api.QueueChange) (*api.Queue, error) {
-	c := &ledger.ChangeQueue{Name: q.Name}
-	if value, given := q.Limit.Get(); given {
-		limit, err := checkLimit(value)
-		if err != nil {
-			return nil, err
-		}
-		c.Change.Limit = &limit
+	change, err := q.Change()
+	if err != nil {
+		return nil, err
 	}
-	if value, given := q.AllowOverrides.Get(); given {
-		c.Change.AllowOverrides = cmp.Or(value, &job.DefaultQueueConfig.AllowOverrides)
-	}
-	if value, given := q.RetryOnTimeout.Get(); given {
-		c.Change.RetryOnTimeout = cmp.Or(value, &job.DefaultQueueConfig.RetryOnTimeout)
-	}
+	c := &ledger.ChangeQueue{Name: q.Name, Change: change}
 	own, err := queueRetention(&q.Retention)
 	if err != nil {
 		return nil, err
@@ -169,6 +143,9 @@ func (h *Queues) resume(ctx context.Context, q *api.QueueRequest) (*api.Queue, e
 // state would not do: another client may have removed the queue since.
 func (h *Queues) change(ctx context.Context, name string, c ledger.Command) (*api.Queue, error) {
 	result, err := commit(ctx, h.Authority, c)
+	if errors.Is(err, ledger.ErrLimitNotFound) { // which is no answer to whether the queue exists
+		return nil, &api.Error{Code: api.CodeInvalid, Text: "limits: " + err.Error()}
+	}
 	if err != nil {
 		return nil, err
 	}

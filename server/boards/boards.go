@@ -257,7 +257,7 @@ type queueRow struct {
 
 // queueRowOf returns the row of a queue.
 func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
-	row := queueRow{Queue: api.QueueOf(v)}
+	row := queueRow{Queue: api.QueueOf(v).Brief()}
 	if oldest, ok := l.OldestWaitingJob(v.Name); ok {
 		row.Oldest = new(oldest.Due.UTC())
 	}
