@@ -37,6 +37,9 @@ func TestSpec_JSON(t *testing.T) {
 		"all fields": NewSpec(greeting{"ann"}, Queue("q"), Key("k 1"), RunAt(time.Unix(2e9, 123456789)), Priority(0), MaxAttempts(7), Timeout(1500*time.Millisecond),
 			RetryEvery(time.Minute), ResultTTL(time.Hour), RetryOnTimeout(false), Unique("u", time.Hour), OnConflict(UseExisting), RateLimit("r", time.Second),
 			Trace(map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})),
+		"labels": NewSpec(greeting{}, LimitKey("acme"), UseLimit("smtp", ""), UseLimit("api", "eu"), Tags("a"), Tags("b", "c"),
+			Meta(map[string]string{"ticket": "7"}), ExpiresIn(90*time.Second)),
+		"expiry":   NewSpec(greeting{}, ExpiresAt(time.Unix(2e9, 5).UTC())),
 		"until":    NewSpec(greeting{}, UniqueUntil("u", "end")),
 		"debounce": NewSpec(greeting{}, Debounce("d", time.Minute), Priority(9), RetryOnTimeout(true)),
 	} {

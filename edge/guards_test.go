@@ -1,12 +1,46 @@
 package edge
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
+
+// TestEnqueue_Labels checks that limit keys, limits, tags, metadata and an expiry reach the
+// cluster, and are in the job's record.
+func TestEnqueue_Labels(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
+		p := r.register(true)
+		labels := fields{"limit_key": "acme", "limits": map[string]string{"smtp": ""}, "tags": []string{"a", "b"}, "meta": map[string]string{"n": "v"}}
+		request := fields{"q": "jobs", "expires_in_ms": 90_000}
+		maps.Copy(request, labels)
+		p.ask(overhop.TEnqueue, request, overhop.TOK)
+		spec := r.cluster.specs[len(r.cluster.specs)-1]
+		if *spec.LimitKey != "acme" || spec.Limits["smtp"] != "" || len(spec.Limits) != 1 || !slices.Equal(spec.Tags, []string{"a", "b"}) || spec.Meta["n"] != "v" || *spec.ExpiresInMS != 90_000 {
+			t.Errorf("spec is %+v", spec)
+		}
+		p.ask(overhop.TEnqueue, fields{"q": "jobs", "expires_at": "2030-01-01T00:00:00Z"}, overhop.TOK)
+		if spec = r.cluster.specs[len(r.cluster.specs)-1]; !spec.ExpiresAt.Equal(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)) || spec.LimitKey != nil || spec.Tags != nil {
+			t.Errorf("spec is %+v", spec)
+		}
+		for _, f := range []fields{
+			{"limit_key": "a\n"}, {"limits": map[string]string{"a b": ""}}, {"tags": []string{""}}, {"meta": map[string]string{"": "v"}},
+			{"expires_in_ms": 0}, {"expires_in_ms": 5, "expires_at": "2030-01-01T00:00:00Z"},
+		} {
+			f["q"] = "jobs"
+			p.expectErr(overhop.TEnqueue, f, overhop.CodeInvalidJobPayload)
+		}
+		for key, value := range map[string]any{"limit_key": 7, "limits": []string{"a"}, "tags": "a", "meta": []any{1}, "expires_at": true} {
+			p = r.register(true)
+			p.expectErr(overhop.TEnqueue, fields{"q": "jobs", key: value}, violation)
+			p.expectClosed()
+		}
+	})
+}
 
 // The guards of an ENQUEUE reach the yard unchanged; invalid ones are refused.
 func TestEnqueue_Guards(t *testing.T) {

@@ -79,3 +79,33 @@ func TestIngest_PayloadApart(t *testing.T) {
 		}
 	}, func(c *Config) { c.CheckPayload = checkByName(&readable, nil) })
 }
+
+// TestIngest_LimitKey checks that a job gets the limit key that the configuration finds, and that
+// a record is rejected for which it returns an error.
+func TestIngest_LimitKey(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		records := h.lanes.storePacked("mail", `{"function":"found"}`, `{"function":"missing"}`, `{"function":"none","limit_key":"own"}`)
+		h.sched.ReceiveRecords(records)
+		for i, want := range []struct {
+			state  job.State
+			key    string
+			reason string
+		}{{job.Waiting, "acme", ""}, {job.Failed, "", "no key"}, {job.Waiting, "own", ""}} {
+			id := h.id(records[i])
+			h.until(fmt.Sprintf("record %d is %s", i, want.state), func() bool { return h.state(id) == want.state })
+			if view, _ := h.find(id); view.LimitKey != want.key || view.Reason != want.reason {
+				t.Errorf("record %d has the key %q, reason %q", i, view.LimitKey, view.Reason)
+			}
+		}
+	}, func(c *Config) {
+		c.LimitKey = func(queue string, spec *job.Spec) (*string, error) {
+			switch spec.Function {
+			case "found":
+				return new("acme"), nil
+			case "missing":
+				return nil, &job.InvalidError{Reason: "no key"}
+			}
+			return spec.LimitKey, nil
+		}
+	})
+}

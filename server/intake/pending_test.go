@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/limitkeys"
 	"github.com/yardmaster-dev/yardmaster/test/fakeledger"
 )
 
@@ -236,4 +238,61 @@ func TestPending_RetryAfterRejection(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestPublish_LimitKey checks that the short form of a limit key is stored as limit_key, that a
+// job without a key is refused where its queue has a key path, that the record of a large job
+// has the key, and that a job which names an unknown limit is refused.
+func TestPublish_LimitKey(t *testing.T) {
+	f := fakeledger.New()
+	f.Apply(&ledger.AddQueue{ID: job.ID{1}, Name: "keyed", Config: job.QueueConfig{KeyPath: "params.customer"}})
+	f.Apply(&ledger.SetLimit{Name: "smtp"})
+	var paths *ledger.KeyPaths
+	f.View(func(l *ledger.Ledger) { paths = l.KeyPaths() })
+	var published []byte
+	in := New(Config{
+		Waiters: ledgerwait.New(f, time.Second), QueuesFull: func() bool { return false }, CreateQueues: true,
+		Keys:     &limitkeys.Finder{KeyPaths: func() *ledger.KeyPaths { return paths }},
+		OnReject: func(error) {}, OnAccept: func() {}, CheckLoad: func() error { return nil },
+		ReadBarrier: func(context.Context) error { return nil },
+		DelayAck:    func(_ bool, answer func()) { answer() },
+		StoreBody: func(_ context.Context, id string, body []byte) (job.Blob, error) {
+			return job.Blob{Name: id, Chunks: 1, Size: int64(len(body)), SHA256: strings.Repeat("0", 64)}, nil
+		},
+		Publish: func(_, _ string, _ time.Time, body []byte, done func(lanes.Ack, error)) {
+			published = body
+			done(lanes.Ack{Position: job.Position{Seq: 1}}, nil)
+		},
+	})
+	defer in.Close()
+	large := `,"pad":"` + strings.Repeat("x", job.MaxInlineBody) + `"`
+	for _, c := range []struct{ queue, body, want string }{ // want is a part of the record, or of the error after a '!'
+		{"mail", `{"function":"f","key":"acme"}`, `{"function":"f","limit_key":"acme"}`},
+		{"mail", `{"function":"f","key":"acme","limit_key":"beta"}`, "!key and limit_key differ"},
+		{"mail", `{"function":"f","limits":{"smtp":""}}`, `"limits":{"smtp":""}`},
+		{"mail", `{"function":"f","limits":{"smtp":"","stripe":""}}`, "!yardmaster limit set stripe"},
+		{"keyed", `{"params":{"customer":"acme"}}`, `{"params":{"customer":"acme"}}`},
+		{"keyed", `{"params":{"customer":7` + large + `}}`, `"limit_key":"7"`},
+		{"keyed", `{"params":{"client":"acme"}}`, "!params.customer"},
+		{"keyed", `{"params":{"client":"acme"` + large + `}}`, "!params.customer"},
+	} {
+		spec, ok := job.ScanSpec([]byte(c.body))
+		if !ok {
+			if err := json.Unmarshal([]byte(c.body), &spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		published = nil
+		_, err := in.Publish(t.Context(), Job{Queue: c.queue, Spec: spec, Body: []byte(c.body), Block: true})
+		name := c.body[:min(len(c.body), 80)]
+		reason, refused := strings.CutPrefix(c.want, "!")
+		switch _, invalid := errors.AsType[*job.InvalidError](err); {
+		case refused:
+			if !invalid || !strings.Contains(err.Error(), reason) || published != nil {
+				t.Errorf("%s: error %v, want %q; published %.80s", name, err, reason, published)
+			}
+		case err != nil || !strings.Contains(string(published), c.want):
+			t.Errorf("%s: published %.200s, %v; want %s", name, published, err, c.want)
+		}
+	}
 }
