@@ -23,7 +23,7 @@ var (
 	notFoundErrors = []error{job.ErrQueueNotFound, job.ErrJobNotFound, streams.ErrNotStored}
 	conflictErrors = []error{
 		job.ErrQueueExists, job.ErrTooManyQueues, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueNotPaused, job.ErrSystemQueue,
-		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrNotChangeable, job.ErrLeaseLost,
+		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrNotChangeable, job.ErrExpiresBefore, job.ErrLeaseLost,
 		ledger.ErrBackupRunning, ledger.ErrNotFresh, ledger.ErrNotRestoring, ledger.ErrRestoreIncomplete, ledger.ErrMembersChanging,
 	}
 )

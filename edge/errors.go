@@ -25,6 +25,7 @@ var errorCodes = [...]struct {
 	{job.ErrNotRemovable, overhop.CodeJobNotRemovable},
 	{job.ErrNotActive, overhop.CodeJobNotActive},
 	{job.ErrNotChangeable, overhop.CodeJobNotPending},
+	{job.ErrExpiresBefore, overhop.CodeInvalidJobPayload},
 	{job.ErrNotFailed, overhop.CodeJobNotActive},
 	{job.ErrRecordReclaimed, overhop.CodeJobNotActive},
 	{job.ErrMalformed, overhop.CodeInvalidJobPayload},

@@ -24,6 +24,7 @@ var (
 	ErrMalformed     = errors.New("the job's record cannot be a job; enqueue it again, corrected")
 	ErrNotFailed     = errors.New("job has not failed, so there is nothing to retry")
 	ErrNotChangeable = errors.New("only a waiting or delayed job can be changed")
+	ErrExpiresBefore = errors.New("the job would expire before it starts")
 	ErrJobEnded      = errors.New("job has ended already")
 
 	// ErrRecordReclaimed is returned for a retry of a job whose record is no

@@ -43,5 +43,5 @@ func (r *storedJob) checkExpiry() error {
 	if r.options.expires == 0 || r.attempt > 0 || r.due < r.options.expires {
 		return nil
 	}
-	return &job.InvalidError{Reason: fmt.Sprintf("the job expires at %s, before it would start: give an earlier time", FormatTime(unixNano(r.options.expires)))}
+	return fmt.Errorf("%w: it expires at %s; give an earlier time", job.ErrExpiresBefore, FormatTime(unixNano(r.options.expires)))
 }

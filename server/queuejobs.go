@@ -87,7 +87,7 @@ func (h *Queues) changeJobs(ctx context.Context, q *api.QueueJobsRequest, possib
 			switch {
 			case err == nil:
 				item.State, item.Changed = state.String(), true
-			case errors.Is(err, job.ErrJobNotFound), errors.Is(err, job.ErrJobEnded), errors.Is(err, job.ErrNotRemovable), errors.Is(err, job.ErrNotChangeable):
+			case errors.Is(err, job.ErrJobNotFound), errors.Is(err, job.ErrJobEnded), errors.Is(err, job.ErrNotRemovable), errors.Is(err, job.ErrNotChangeable), errors.Is(err, job.ErrExpiresBefore):
 			default:
 				return err
 			}

@@ -83,7 +83,7 @@ var sharedErrors = map[string]error{
 	"limit_paused": ledger.ErrLimitPaused, "limit_not_paused": ledger.ErrLimitNotPaused, "backlog_full": ledger.ErrBacklogFull,
 	"held": ledger.ErrBackupRunning, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrNotRestoring, "bring_part": ledger.ErrRestoreIncomplete,
 	"bringing": ledger.ErrRestoring, "members_changing": ledger.ErrMembersChanging, "runners_full": ledger.ErrRunnersFull,
-	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "not_changeable": job.ErrNotChangeable, "lease_lost": job.ErrLeaseLost,
+	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "not_changeable": job.ErrNotChangeable, "expires_before": job.ErrExpiresBefore, "lease_lost": job.ErrLeaseLost,
 	"record_reclaimed": job.ErrRecordReclaimed,
 }
 

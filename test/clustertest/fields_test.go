@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
@@ -37,7 +37,7 @@ func TestJobFields(t *testing.T) {
 	shown("order-1", "acme")
 	_, js := connect(t, m)
 	for key, body := range map[string]string{"order-2": `{` + labels + `,"key":"beta"}`, "order-3": `{` + labels + `,"key":"beta","limit_key":"beta"}`} {
-		if _, err := js.Publish("yard.jobs.mail", []byte(body), nats.MsgId(key)); err != nil {
+		if _, err := js.Publish(shortContext(t), "yard.jobs.mail", []byte(body), jetstream.WithMsgID(key)); err != nil {
 			t.Fatal(err)
 		}
 		shown(key, "beta")
@@ -53,7 +53,7 @@ func TestJobFields(t *testing.T) {
 	if refused, ok := errors.AsType[*api.Error](err); !ok || refused.Code != api.CodeInvalid || !strings.Contains(refused.Text, "yardmaster limit set stripe") {
 		t.Errorf("an unknown limit: %v", err)
 	}
-	if _, err := js.Publish("yard.jobs.mail", []byte(`{"function":"f","limits":{"stripe":""}}`), nats.MsgId("order-5")); err != nil {
+	if _, err := js.Publish(shortContext(t), "yard.jobs.mail", []byte(`{"function":"f","limits":{"stripe":""}}`), jetstream.WithMsgID("order-5")); err != nil {
 		t.Fatal(err)
 	}
 	cl.Eventually("the record is a dead letter", func() error {
