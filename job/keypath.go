@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// KeyAt returns the limit key of a job from its params, a JSON object, or "" if there are none.
-// path is valid, see [ValidKeyPath]. A string is the key itself; of a number or a boolean it is
-// the JSON text. Without a value, or with null, found is false. The error, an [*InvalidError],
-// names the path.
+// KeyAt returns the limit key at a valid path, see [ValidKeyPath], in the params of a job. The
+// params are a JSON object or empty. A string is the key itself, and a number or a boolean the
+// key in its JSON form. If the value is missing or null, found is false. The error, an
+// [*InvalidError], names the path.
 func KeyAt(params []byte, path string) (key string, found bool, err error) {
 	value := params
 	for name := range strings.SplitSeq(strings.TrimPrefix(path, "params."), ".") {

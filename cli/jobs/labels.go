@@ -25,8 +25,8 @@ type labelFlags struct {
 
 func (f *labelFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.limitKey, "limit-key", "", "`key` under which the job uses limits and shares a fair queue, such as a customer (default from its params, where the queue says so)")
-	flags.StringArrayVar(&f.limits, "use-limit", nil, "`name[=key]` of a limit that the job uses besides those of its queue; may be repeated")
+	flags.StringVar(&f.limitKey, "limit-key", "", "`key` under which the job uses limits and shares a fair queue, such as a customer (default from its params if the queue has a key path)")
+	flags.StringArrayVar(&f.limits, "use-limit", nil, "`name[=key]` of a limit to use besides those of the queue; may be repeated")
 	flags.StringArrayVar(&f.tags, "tag", nil, "`text` shown with the job; may be repeated")
 	flags.StringArrayVar(&f.meta, "meta", nil, "`name=value` shown with the job; may be repeated")
 	durationflag.Var(flags, &f.expiresIn, "expires-in", 0, "end the job as expired if it has not started in this `time` after it is stored")
@@ -71,7 +71,8 @@ func (f *labelFlags) setOn(spec *job.Spec, c *cobra.Command) (err error) {
 	return nil
 }
 
-// namedValues returns the entries of a flag whose texts are name=value, nil if there are none.
+// namedValues returns the entries of a repeated flag with values of the form name=value, or nil
+// without such a flag.
 func namedValues(c *cobra.Command, flag string, texts []string) (map[string]string, error) {
 	if len(texts) == 0 {
 		return nil, nil

@@ -47,7 +47,7 @@ class ApiCalls(Session):
         """Iterate over the jobs of several queues and states, reading a page at a time.
 
         No queues or states means all; a state is waiting, delayed, active,
-        completed, failed or cancelled. Jobs are in the order in which they were
+        completed, failed, cancelled or expired. Jobs are in the order in which they were
         accepted, the newest first, and none appears twice or is missed because
         another changes its state.
         """

@@ -56,7 +56,7 @@ class ListedJob(TypedDict, total=False):
     jid: str
     key: str
     queue: str
-    state: str  # new, waiting, delayed, active, completed, failed or cancelled
+    state: str  # new, waiting, delayed, active, completed, failed, cancelled or expired
     function: str
     params: Any
     params_start: str
