@@ -85,12 +85,6 @@ func textFields(c Command) []textField {
 		return []textField{{"id", len(c.ServerID), MaxText}}
 	case *AddQueue:
 		return []textField{{"name", len(c.Name), MaxText}}
-	case *ChangeQueue:
-		all := []textField{{"name", len(c.Name), MaxText}}
-		for i := range c.Change.Weights {
-			all = append(all, textField{"key", len(c.Change.Weights[i].Key), job.MaxLimitKeyLen})
-		}
-		return all
 	case *RemoveQueue:
 		return []textField{{"name", len(c.Name), MaxText}}
 	case *PauseQueue:
@@ -107,9 +101,15 @@ func textFields(c Command) []textField {
 	return append(schemaFields(c), limitFields(c)...)
 }
 
-// limitFields returns the texts of a command about limits.
+// limitFields returns the texts of a command about limits, or the settings of a queue.
 func limitFields(c Command) []textField {
 	switch c := c.(type) {
+	case *ChangeQueue:
+		all := []textField{{"name", len(c.Name), MaxText}}
+		for i := range c.Change.Weights {
+			all = append(all, textField{"key", len(c.Change.Weights[i].Key), job.MaxLimitKeyLen})
+		}
+		return all
 	case *SetLimit:
 		all := []textField{{"name", len(c.Name), MaxText}}
 		if c.Change.On != nil {
