@@ -115,7 +115,7 @@ holds the authority fails.`,
 	node.AddCommand(operate.Drain(env), operate.Resume(env))
 	root.AddCommand(run.Warden(env), movedVerb("drill"), movedVerb("bench"))
 	addGroup(root, "Run", run.Demo(env), node, run.Worker(env), run.Runner(env))
-	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
+	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), jobs.LimitVerbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
 		contract.Exec(env), contract.Init(env), operate.CertVerbs(env), operate.Backup(env), operate.Restore(env))
 	addGroup(root, "Inspect", inspect.Status(env), inspect.Workers(env), inspect.Health(env), inspect.Events(env), contract.Snapshot(env), contract.Schema(env, jobs.SchemaVerbs(env)...), versionVerb(env))
 	checkArgs(root)

@@ -69,7 +69,7 @@ func TestAgainstNode(t *testing.T) {
 		}
 		return strings.TrimSpace(got.out)
 	}
-	must(0, []string{"mail", "running", "4"}, "queue", "add", "mail", "--limit", "4")
+	must(0, []string{"mail", "running", "4"}, "queue", "add", "mail", "--concurrency", "4")
 	must(1, []string{"queue mail: queue exists already"}, "queue", "add", "mail")
 	background(t, "worker", "--addr", edge, "--queue", "mail", "--credits", "2")
 

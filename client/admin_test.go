@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,7 @@ func TestTransports(t *testing.T) {
 			p.requeuesDeadLetters()
 			p.changesCron()
 			p.setsSchemas()
+			p.setsLimits()
 			p.refusesConflicts()
 			if s, err := c.Status(t.Context()); err != nil || len(s.Nodes) != 1 {
 				t.Errorf("status: %+v, %v", s.Nodes, err)
@@ -341,6 +343,70 @@ func (p program) setsSchemas() {
 	}
 	p.need(p.c.Schemas().Remove(ctx, queue, "chore"))
 	if _, err := p.c.Schemas().Get(ctx, queue, "chore"); !errors.Is(err, client.ErrNotFound) {
+		p.Errorf("removed: %v", err)
+	}
+}
+
+// setsLimits sets, shows, lists, pauses and removes a limit, and lets a queue use it.
+func (p program) setsLimits() {
+	ctx, limits, name, queue := p.Context(), p.c.Limits(), p.queue, p.queue+"-limited"
+	set, err := limits.Set(ctx, api.LimitChange{Name: name, Total: api.SetTo[int64](2), PerKey: api.SetTo[int64](1), Rate: api.SetTo("100/s")})
+	if err != nil || *set.Total != 2 || *set.PerKey != 1 || set.Rate != "100/s" || set.Burst != 10 || *set.Tokens != 10 {
+		p.Fatalf("set: %+v, %v", set, err)
+	}
+	settings := api.StartSettings{
+		Limits: api.SetTo([]string{name}), Key: api.SetTo("params.customer"), KeyOptional: api.SetTo(true), Fair: api.SetTo(true),
+		Weights: map[string]*int64{"acme": new(int64(3))}, Priority: api.SetTo[int64](0), Age: api.SetTo[int64](60_000),
+	}
+	q, err := p.c.Queues().Add(ctx, api.QueueRequest{Name: queue, StartSettings: settings})
+	if err != nil || !slices.Equal(q.Limits, []string{name}) || q.Key != "params.customer" || !q.Fair || q.Weights["acme"] != 3 || *q.Priority != 0 || q.Age != 60_000 {
+		p.Errorf("added: %+v, %v", q, err)
+	}
+	q, err = p.c.Queues().Set(ctx, api.QueueChange{Name: queue, StartSettings: api.StartSettings{
+		Key: api.Reset[string](), Priority: api.Reset[int64](), Weights: map[string]*int64{"acme": nil},
+	}})
+	if err != nil || !slices.Equal(q.Limits, []string{name}) || q.Key != "" || q.Priority != nil || len(q.Weights) != 0 || !q.Fair {
+		p.Errorf("changed: %+v, %v", q, err)
+	}
+	if _, err := p.c.Queues().Set(ctx, api.QueueChange{Name: queue, StartSettings: api.StartSettings{Limits: api.SetTo([]string{"nosuch"})}}); !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "limits: ") {
+		p.Errorf("a limit that does not exist: %v", err)
+	}
+	if _, err := limits.Set(ctx, api.LimitChange{Name: name, Rate: api.SetTo("fast")}); !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), `rate is "fast"`) {
+		p.Errorf("a malformed rate: %v", err)
+	}
+
+	if _, err := p.c.Enqueue(ctx, client.Spec{Queue: queue, Function: "f"}); err != nil {
+		p.Fatal(err)
+	}
+	eventually(p.T, func() error {
+		shown, err := limits.Get(ctx, name)
+		if err == nil && (shown.Waiting != 1 || len(shown.Queues) != 1 || len(shown.Keys) != 1) {
+			err = fmt.Errorf("shown: %+v", shown)
+		}
+		return err
+	})
+	p.need(limits.Pause(ctx, name))
+	p.need(limits.Pause(ctx, name))
+	var listed []api.Limit
+	for l, err := range limits.List(ctx) {
+		p.need(err)
+		if l.Name == name {
+			listed = append(listed, l)
+		}
+	}
+	if len(listed) != 1 || !listed[0].Paused {
+		p.Errorf("listed: %+v", listed)
+	}
+	explained, err := p.c.Queues().Explain(ctx, queue)
+	if err != nil || !slices.ContainsFunc(explained.Reasons, func(r api.Reason) bool { return r.Code == api.ReasonLimitPaused && r.Data.Name == name }) {
+		p.Errorf("explained: %+v, %v", explained.Reasons, err)
+	}
+	p.need(limits.Resume(ctx, name))
+	if err := limits.Remove(ctx, name, false); !errors.Is(err, client.ErrConflict) || !strings.Contains(err.Error(), queue) {
+		p.Errorf("removed while a queue uses it: %v", err)
+	}
+	p.need(limits.Remove(ctx, name, true))
+	if _, err := limits.Get(ctx, name); !errors.Is(err, client.ErrNotFound) {
 		p.Errorf("removed: %v", err)
 	}
 }

@@ -1,91 +1,61 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"math"
-	"slices"
-	"time"
+	"iter"
 
-	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
-// defaultConcurrency is how many jobs of a queue run at once if the worker does not say.
-const defaultConcurrency = 10
+// Limits shows and changes named limits: how many jobs run at once, in all and of each key, and how
+// many start in a time. A queue uses the limits of its setting Limits: see [Queues.Set].
+type Limits struct{ c *Client }
 
-// concurrency returns how many jobs of a queue the worker runs at once.
-func (w *Worker) concurrency(queue string) uint32 {
-	return uint32(cmp.Or(w.Queues[queue], w.Concurrency, defaultConcurrency))
+// Limits returns the operations on limits.
+func (c *Client) Limits() Limits { return Limits{c} }
+
+// Set creates a limit, or changes settings of it: those that are given, with [api.SetTo] or
+// [api.Reset]. A lowered bound stops no running job.
+func (l Limits) Set(ctx context.Context, change api.LimitChange) (api.LimitDetail, error) {
+	return operate[api.LimitDetail](ctx, l.c, "limit.set", change)
 }
 
-// validate returns an error that names the first setting that is out of range, or names a
-// queue or a function without a handler.
-func (w *Worker) validate() error {
-	if len(w.handlers) == 0 {
-		return errors.New("worker has no handlers: call Handle before Run")
-	}
-	if w.Concurrency < 0 || w.Concurrency > math.MaxInt32 {
-		return fmt.Errorf("worker: Concurrency is %d; it is 1 or more, or 0 for %d", w.Concurrency, defaultConcurrency)
-	}
-	if w.ShutdownGrace < 0 {
-		return fmt.Errorf("worker: ShutdownGrace is %s; it is not negative", w.ShutdownGrace)
-	}
-	functions := map[string]bool{}
-	for _, queue := range slices.Sorted(maps.Keys(w.handlers)) {
-		if err := job.ValidQueue(queue); err != nil {
-			return fmt.Errorf("worker: a handler is of the queue %q: %w", queue, err)
-		}
-		for function := range w.handlers[queue] {
-			functions[function] = true
-		}
-	}
-	for _, queue := range slices.Sorted(maps.Keys(w.Queues)) {
-		switch n := w.Queues[queue]; {
-		case w.handlers[queue] == nil:
-			return fmt.Errorf("worker: Queues has the queue %q, for which there is no handler", queue)
-		case n < 0 || n > math.MaxInt32:
-			return fmt.Errorf("worker: Queues has %d for queue %q; it is 1 or more, or 0 for Concurrency", n, queue)
-		}
-	}
-	for _, function := range slices.Sorted(maps.Keys(w.Functions)) {
-		switch n := w.Functions[function]; {
-		case !functions[function]:
-			return fmt.Errorf("worker: Functions has the function %q, for which there is no handler", function)
-		case n < 1:
-			return fmt.Errorf("worker: Functions has %d for function %q; it is 1 or more", n, function)
-		}
-	}
-	return nil
+// Get returns a limit, the queues and keys that use it, and the jobs that hold its slots.
+func (l Limits) Get(ctx context.Context, name string) (api.LimitDetail, error) {
+	return operate[api.LimitDetail](ctx, l.c, "limit.show", api.LimitRequest{Name: name})
 }
 
-// How long a job waits whose function is at its limit.
-const (
-	limitDelay    = time.Second // at first; later a quarter of the job's age
-	limitMaxDelay = 30 * time.Second
-)
+// List returns all limits by name, and how much of each is used. It reads one page after the other.
+func (l Limits) List(ctx context.Context) iter.Seq2[api.Limit, error] {
+	return pages(func(after string) ([]api.Limit, string, error) {
+		page, err := operate[api.LimitList](ctx, l.c, "limit.list", api.LimitListRequest{After: after})
+		return page.Limits, page.Next, err
+	})
+}
 
-// errAtLimit is wrapped by the errors of jobs that are given back for the limit of their
-// function.
-var errAtLimit = errors.New("the function is at its limit in this worker")
+// Pause starts no more jobs that use a limit. It does nothing if the limit is paused.
+func (l Limits) Pause(ctx context.Context, name string) error {
+	return l.change(ctx, "limit.pause", name)
+}
 
-// limited returns the handler of a function within its limit, if it has one: a job beyond the
-// limit is given back, so that it does not occupy a slot of its queue.
-func (w *Worker) limited(function string, handler HandlerFunc) HandlerFunc {
-	running := w.running[function]
-	if running == nil {
-		return handler
+// Resume starts jobs that use a limit again. It does nothing if the limit is not paused.
+func (l Limits) Resume(ctx context.Context, name string) error {
+	return l.change(ctx, "limit.resume", name)
+}
+
+// change pauses or resumes a limit, unless it is already so.
+func (l Limits) change(ctx context.Context, op, name string) error {
+	_, err := operate[api.LimitDetail](ctx, l.c, op, api.LimitRequest{Name: name})
+	if errors.Is(err, ErrConflict) {
+		return nil
 	}
-	return func(ctx context.Context, job *JobInfo) (any, error) {
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-			return handler(ctx, job)
-		default:
-			delay := min(max(time.Since(job.Accepted)/4, limitDelay), limitMaxDelay)
-			return nil, fmt.Errorf("%w: %w", errAtLimit, Snooze(delay))
-		}
-	}
+	return err
+}
+
+// Remove removes a limit. The error is [ErrConflict] if queues use it, unless force is set: then it
+// is taken from them.
+func (l Limits) Remove(ctx context.Context, name string, force bool) error {
+	_, err := operate[api.Removed](ctx, l.c, "limit.remove", api.LimitRequest{Name: name, Force: force})
+	return err
 }

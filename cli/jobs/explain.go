@@ -194,7 +194,7 @@ func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 	row := command.Fields(w)
 	row("queue", e.Queue.Name)
 	row("state", e.Queue.State)
-	row("limit", limitText(e.Queue.Limit))
+	row("concurrency", concurrencyText(e.Queue.Limit))
 	n := e.Queue.Counts
 	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed, %d cancelled, %d expired",
 		n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"], n["expired"]))
@@ -213,6 +213,9 @@ func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 		text := fmt.Sprintf("%s of %d", h.ID, h.Count)
 		if h.Function != "" {
 			text += ", " + h.Function
+		}
+		if h.Key != "" {
+			text += ", key " + h.Key
 		}
 		row("first", text)
 		reasonRows(row, h.Reasons)

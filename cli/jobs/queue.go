@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/retentionflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -23,15 +27,16 @@ func QueueVerbs(env *command.Env) *cobra.Command {
 		Use:   "queue <verb>",
 		Short: "List, show, explain, add, change, pause, resume, clear and remove queues",
 		Long: `Shows and changes queues. A queue is created by its first job; add it beforehand to
-give it a concurrency limit.`,
+give it settings of its own.`,
 		Example: `  yardmaster queue list
-  yardmaster queue add mail --limit 10
+  yardmaster queue add mail --concurrency 10
   yardmaster queue pause mail`,
 	}, queueList(env),
 		queueVerb(env, "show", "Show a queue and its number of jobs by state"),
 		queueExplain(env),
 		queueAdd(env),
 		queueSet(env),
+		queueWeight(env),
 		queueVerb(env, "pause", "Pause a queue: its jobs do not start; running jobs continue"),
 		queueVerb(env, "resume", "Resume a paused queue"),
 		queueClear(env),
@@ -111,96 +116,163 @@ letters and history stay.`,
 
 // queueAdd returns the verb 'queue add'.
 func queueAdd(env *command.Env) *cobra.Command {
-	var limit int64
-	var retryOnTimeout bool
-	var retention []string
-	var retries retryFlags
 	c := env.WithJSON(&cobra.Command{
 		Use:     "add <queue>",
 		Aliases: []string{"create"},
 		Short:   "Add a queue",
-		Example: `  yardmaster queue add mail --limit 10`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := job.ValidQueue(args[0]); err != nil {
-				return usererror.Usage(c, "%v", err)
-			}
-			request := named(args)
-			if c.Flags().Changed("limit") {
-				if limit < 1 || limit > job.MaxLimit {
-					return usererror.Usage(c, "--limit is %d: must be 1 to %d", limit, int64(job.MaxLimit))
-				}
-				request["concurrency_limit"] = limit
-			}
-			if retryOnTimeout {
-				request["retry_on_timeout"] = true
-			}
-			if err := addRetention(c, request, retention); err != nil {
-				return err
-			}
-			if err := retries.add(c, request); err != nil {
-				return err
-			}
-			return requestQueue(c.Context(), env, "add", request, queueTable)
-		},
+		Example: `  yardmaster queue add mail --concurrency 10
+  yardmaster queue add mail --limit stripe --key params.customer --fair`,
 	})
-	c.Flags().BoolVar(&retryOnTimeout, "retry-on-timeout", false, queueTimeoutsUsage)
-	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
-	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
-	retries.register(c)
+	add := addQueueSettings(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := job.ValidQueue(args[0]); err != nil {
+			return usererror.Usage(c, "%v", err)
+		}
+		request := named(args)
+		if err := add(request); err != nil {
+			return err
+		}
+		return explainNumbers(request, requestQueue(c.Context(), env, "add", request, queueTable))
+	}
 	return c
 }
 
 // queueSet returns the verb 'queue set'.
 func queueSet(env *command.Env) *cobra.Command {
-	var limit string
-	var retryOnTimeout bool
-	var retention []string
-	var retries retryFlags
 	c := env.WithJSON(&cobra.Command{
 		Use:   "set <queue>",
 		Short: "Change settings of a queue; those that are not given stay",
-		Long: `Changes settings of a queue. Under a raised limit more jobs start at once. A lowered
-limit stops no job: none starts until enough have ended.
+		Long: `Changes settings of a queue. Under a raised bound more jobs start at once. A lowered one
+stops no job: none starts until enough have ended. --limit names limits of 'yardmaster
+limit set'; the names that are given replace those of the queue.
 
 --backoff, --max-backoff, --jitter, --retry-on and --discard-on set how jobs are retried
 that do not set it themselves: those of --function, else those of all functions without
 such settings of their own. 'none' resets a setting.`,
-		Example: `  yardmaster queue set mail --limit 20
+		Example: `  yardmaster queue set mail --concurrency 20
+  yardmaster queue set mail --limit stripe --key params.customer --fair
   yardmaster queue set mail --limit none
-  yardmaster queue set mail --retry-on-timeout
   yardmaster queue set mail --backoff 10s --max-backoff 1h --retry-on http_503,timeout
   yardmaster queue set mail --function charge --attempts 3 --discard-on invalid_card
   yardmaster queue set mail --retention finished.age=30d --retention failed.count=default`,
-		RunE: func(c *cobra.Command, args []string) error {
-			request := named(args)
-			if err := addRetention(c, request, retention); err != nil {
-				return err
-			}
-			if c.Flags().Changed("retry-on-timeout") {
-				request["retry_on_timeout"] = retryOnTimeout
-			}
-			if err := retries.add(c, request); err != nil {
-				return err
-			}
-			switch n, err := strconv.ParseInt(limit, 10, 64); {
-			case !c.Flags().Changed("limit") && len(request) == 1:
-				return usererror.Usage(c, "there is nothing to change: give --limit, --retry-on-timeout, --backoff, --retry-on, --discard-on or --retention")
-			case !c.Flags().Changed("limit"):
-			case limit == "none":
-				request["concurrency_limit"] = nil
-			case err != nil || n < 1 || n > job.MaxLimit:
-				return usererror.Usage(c, "--limit is %q: must be 1 to %d, or none", limit, int64(job.MaxLimit))
-			default:
-				request["concurrency_limit"] = n
-			}
-			return requestQueue(c.Context(), env, "set", request, queueTable)
-		},
 	})
-	c.Flags().BoolVar(&retryOnTimeout, "retry-on-timeout", false, queueTimeoutsUsage)
-	c.Flags().StringVar(&limit, "limit", "", "largest `number` of the queue's jobs that run at the same time in the whole yard, or none")
-	c.Flags().StringArrayVar(&retention, "retention", nil, retentionUsage)
+	add := addQueueSettings(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		request := named(args)
+		if err := add(request); err != nil {
+			return err
+		}
+		if len(request) == 1 {
+			return usererror.Usage(c, "there is nothing to change: give a setting, such as --concurrency, --limit or --retention")
+		}
+		return explainNumbers(request, requestQueue(c.Context(), env, "set", request, queueTable))
+	}
+	return c
+}
+
+// addQueueSettings adds the flags of a queue's settings to c. The function that it returns adds
+// those that are given to a request.
+func addQueueSettings(c *cobra.Command) func(request map[string]any) error {
+	var limits, retention []string
+	flags := c.Flags()
+	add := addSettings(c, []setting{
+		{"concurrency", "concurrency_limit", "`number` of the queue's jobs that run at the same time in the whole yard", number(1, job.MaxLimit)},
+		{"key", "key", "`path` in params with the key of a job, such as params.customer", func(text string) (any, error) { return text, job.ValidKeyPath(text) }},
+		{"age", "age_ms", "`time` of waiting that is worth as much as one class of priority", milliseconds},
+		{"priority", "priority", "priority, 0 to 9, of jobs that give none", number(0, job.MaxPriority)},
+		{"timeout", "timeout_ms", "`time` limit of an attempt of jobs that give none", milliseconds},
+	})
+	flags.StringArrayVar(&limits, "limit", nil, "`name` of a limit that all jobs of the queue use, or none; may be repeated")
+	switches := []string{"key-optional", "fair", "retry-on-timeout"}
+	flags.Bool("key-optional", false, "accept jobs without a value at --key")
+	flags.Bool("fair", false, "share the starts among keys: see 'yardmaster queue weight'")
+	flags.Bool("retry-on-timeout", false, queueTimeoutsUsage)
+	flags.StringArrayVar(&retention, "retention", nil, retentionUsage)
+	var retries retryFlags
 	retries.register(c)
-	retries.registerRemoval(c)
+	if c.Name() == "set" {
+		retries.registerRemoval(c)
+	}
+	return func(request map[string]any) error {
+		for _, name := range switches {
+			if flags.Changed(name) {
+				request[strings.ReplaceAll(name, "-", "_")], _ = flags.GetBool(name)
+			}
+		}
+		if err := addLimits(c, request, limits); err != nil {
+			return err
+		}
+		if err := add(request); err != nil {
+			return err
+		}
+		if err := retries.add(c, request); err != nil {
+			return err
+		}
+		return addRetention(c, request, retention)
+	}
+}
+
+// addLimits adds the names of limits to a request.
+func addLimits(c *cobra.Command, request map[string]any, limits []string) error {
+	for _, name := range limits {
+		if err := job.ValidLimit(name); err != nil {
+			return usererror.Usage(c, "--limit: %v", err)
+		}
+	}
+	switch {
+	case len(limits) == 1 && limits[0] == "none":
+		request["limits"] = nil
+	case slices.Contains(limits, "none"):
+		return usererror.Usage(c, "--limit none excludes names of limits")
+	case len(limits) > 0:
+		request["limits"] = limits
+	}
+	return nil
+}
+
+// explainNumbers returns err, the error of a request, or a better one if a number was given in
+// place of the name of a limit: before there were named limits, --limit was what --concurrency is.
+func explainNumbers(request map[string]any, err error) error {
+	limits, _ := request["limits"].([]string)
+	for _, name := range limits {
+		if _, notNumber := strconv.ParseUint(name, 10, 64); notNumber == nil && connect.Refused(err, api.CodeInvalid) != nil {
+			return usererror.New(fmt.Sprintf("--limit names a limit, and there is none named %s", name),
+				fmt.Sprintf("give the number of jobs that run at the same time as --concurrency %s", name))
+		}
+	}
+	return err
+}
+
+// queueWeight returns the verb 'queue weight'.
+func queueWeight(env *command.Env) *cobra.Command {
+	c := env.WithJSON(&cobra.Command{
+		Use:   "weight <queue> <key=weight>...",
+		Short: "Set how many jobs of a key a fair queue starts in each round",
+		Long: `Sets weights of keys in a fair queue: how many jobs of the key start in each round among
+the keys that have waiting jobs. Keys without a weight have 1.`,
+		Example: `  yardmaster queue weight mail acme=3 beta=none`,
+	})
+	c.RunE = func(c *cobra.Command, args []string) error {
+		request, weights := named(args), map[string]any{}
+		for _, arg := range args[1:] {
+			at := strings.LastIndexByte(arg, '=')
+			if at < 0 {
+				return usererror.Usage(c, "%q names no weight: write key=number, or key=none", arg)
+			}
+			key, text := arg[:at], arg[at+1:]
+			if text == "none" {
+				weights[key] = nil
+				continue
+			}
+			weight, err := number(1, job.MaxKeyWeight)(text)
+			if err != nil {
+				return usererror.Usage(c, "the weight of %q is %q: %v", key, text, err)
+			}
+			weights[key] = weight
+		}
+		request["weights"] = weights
+		return requestQueue(c.Context(), env, "set", request, queueTable)
+	}
 	return c
 }
 
@@ -222,17 +294,18 @@ func addRetention(c *cobra.Command, request map[string]any, settings []string) e
 }
 
 func queuesTable(w io.Writer, s *api.QueueList) {
-	command.Printf(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\n")
+	command.Printf(w, "QUEUE\tSTATE\tCONCURRENCY\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\n")
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := q.Counts
-		command.Row(w, q.Name, q.State, limitText(q.Limit),
+		command.Row(w, q.Name, q.State, concurrencyText(q.Limit),
 			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"], n["expired"])
 	}
 }
 
 func queueTable(w io.Writer, q *api.Queue) {
 	queuesTable(w, &api.QueueList{Queues: []api.Queue{*q}})
+	startSettings(w, q)
 	if q.RetryOnTimeout {
 		command.Printf(w, "\nTimeouts are retried, unless a job decides.\n")
 	}
@@ -247,7 +320,37 @@ func queueTable(w io.Writer, q *api.Queue) {
 	queueSchemas(w, q)
 }
 
-func limitText(limit *uint32) string {
+// startSettings shows the settings of a queue that decide when its jobs start, and how.
+func startSettings(w io.Writer, q *api.Queue) {
+	var settings []string
+	add := func(name string, isSet bool, value any) {
+		if isSet {
+			settings = append(settings, fmt.Sprintf("%s=%v", name, value))
+		}
+	}
+	milliseconds := func(ms int64) string { return duration.Format(time.Duration(ms) * time.Millisecond) }
+	add("limit", len(q.Limits) > 0, strings.Join(q.Limits, ","))
+	add("key", q.Key != "", q.Key)
+	add("key-optional", q.KeyOptional, true)
+	add("fair", q.Fair, true)
+	add("age", q.Age > 0, milliseconds(q.Age))
+	if q.Priority != nil {
+		add("priority", true, *q.Priority)
+	}
+	add("attempts", q.MaxAttempts > 0, q.MaxAttempts)
+	add("timeout", q.Timeout > 0, milliseconds(q.Timeout))
+	if len(settings) > 0 {
+		command.Printf(w, "\nSettings: %s\n", strings.Join(settings, " "))
+	}
+	if len(q.Weights) > 0 {
+		command.Printf(w, "\nKEY\tWEIGHT\n")
+		for _, key := range command.SortedKeys(q.Weights) {
+			command.Row(w, functionName(key), q.Weights[key])
+		}
+	}
+}
+
+func concurrencyText(limit *uint32) string {
 	if limit == nil {
 		return "-"
 	}

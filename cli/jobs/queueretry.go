@@ -25,7 +25,7 @@ type retryFlags struct {
 func (f *retryFlags) register(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.function, "function", "", "`function` to whose jobs the retry settings apply (default all functions without settings of their own)")
-	flags.StringVar(&f.attempts, "attempts", "", "total attempts of jobs of --function that set none, a `number` or none")
+	flags.StringVar(&f.attempts, "attempts", "", "total attempts of jobs that set none, of the queue or of --function, a `number` or none")
 	flags.StringVar(&f.backoff, "backoff", "", "`delay` after the first failed attempt, doubled with each, or none")
 	flags.StringVar(&f.maxBackoff, "max-backoff", "", "longest `delay` between attempts, or none")
 	flags.StringVar(&f.jitter, "jitter", "", "`percent` by which delays are lengthened at most, or none")
@@ -65,6 +65,10 @@ func (f *retryFlags) add(c *cobra.Command, request map[string]any) error {
 			rule[flag.key] = value
 		}
 	}
+	if attempts, set := rule["max_attempts"]; set && f.function == "" {
+		request["max_attempts"] = attempts // a setting of the queue
+		delete(rule, "max_attempts")
+	}
 	isSet := len(rule) > given
 	switch removes := c.Flags().Changed("retry"); {
 	case removes && f.retry != "none":
@@ -80,9 +84,6 @@ func (f *retryFlags) add(c *cobra.Command, request map[string]any) error {
 		return usererror.Usage(c, "--function needs a retry setting, such as --backoff")
 	case !isSet:
 		return nil
-	}
-	if _, given := rule["max_attempts"]; given && f.function == "" {
-		return usererror.Usage(c, "--attempts needs --function")
 	}
 	request["retry"] = []any{rule}
 	return nil
