@@ -73,6 +73,7 @@ type NextDueJob struct {
 type WaitlistHead struct {
 	ID       job.ID   `json:"id"`
 	Function string   `json:"function"`
+	Key      string   `json:"limit_key,omitempty"`
 	Count    int      `json:"count"` // number of jobs that need them, this one included
 	Reasons  []Reason `json:"reasons"`
 }
@@ -90,7 +91,13 @@ type ReasonData struct {
 	At          *time.Time      `json:"at,omitempty"`    // when it will end, or when it happened
 	Since       *time.Time      `json:"since,omitempty"` // when it began
 	Queue       string          `json:"queue,omitempty"`
-	Limit       uint32          `json:"limit,omitempty"`
+	Limit       uint32          `json:"limit,omitempty"`        // of the queue or the named limit: jobs that run at the same time
+	Name        string          `json:"limit_name,omitempty"`   // of the named limit
+	Key         *string         `json:"limit_key,omitempty"`    // under which the job uses it
+	Rate        string          `json:"rate,omitempty"`         // of the named limit or of each of its keys
+	Weight      int             `json:"weight,omitempty"`       // of the key
+	Keys        int             `json:"keys,omitempty"`         // that have waiting jobs
+	KeysBlocked int             `json:"keys_blocked,omitempty"` // those of them of which no job may start
 	Active      int             `json:"active,omitempty"`       // active jobs of the queue
 	Holders     []ActiveJob     `json:"holders,omitempty"`      // those of them that have run longest
 	MoreHolders int             `json:"more_holders,omitempty"` // active jobs that are not in Holders

@@ -21,6 +21,9 @@ type diagnosis struct {
 	now        time.Time
 	job        ledger.JobDiagnosis
 	holders    []ledger.ActiveDispatch         // active jobs of the queue, if its limit is reached
+	limits     []ledger.LimitBlock             // why limits permit no start
+	keys       ledger.KeyOrder                 // of a waiting job
+	keyCounts  ledger.KeyCounts                // of a queue
 	outboxFull bool                            // so full that the authority places no job
 	timeout    time.Duration                   // of jobs that set none
 	attempts   uint32                          // maximum of jobs that set none
@@ -36,6 +39,10 @@ func (d *diagnosis) readLedger(l *ledger.Ledger, id job.ID) (ok bool) {
 	d.job, ok = l.Diagnose(id)
 	if ok && d.job.LimitReached && d.job.State != job.Active && !d.job.State.Ended() {
 		d.holders = l.ActiveInQueue(d.job.View.Queue, api.MaxActiveJobs)
+	}
+	if ok {
+		d.limits = l.LimitBlocks(id, d.now)
+		d.keys, _ = l.KeyOrder(id)
 	}
 	d.outboxFull = outboxFull(l)
 	return ok
@@ -181,6 +188,9 @@ func (d *diagnosis) blockers() (all []reason) {
 		data.MoreHolders = max(0, active-len(data.Holders))
 		block(api.ReasonLimit, data, "queue %s runs as many jobs at once as its limit allows: %d", p.View.Queue, data.Limit)
 	}
+	for i := range d.limits {
+		all = append(all, d.limitReason(&d.limits[i]))
+	}
 	return all
 }
 
@@ -233,6 +243,8 @@ func (d *diagnosis) executorReasons() (all []reason) {
 func (d *diagnosis) orderReasons(blocked bool) []reason {
 	p := &d.job
 	switch {
+	case d.keys.Fair:
+		return []reason{d.fairReason()}
 	case p.Ahead > 0:
 		return []reason{{Reason: api.Reason{Code: api.ReasonJobsAhead, Text: d.aheadText(), Data: &api.ReasonData{Ahead: p.Ahead}}}}
 	case d.placement != nil && d.placement.Placing:
@@ -247,7 +259,7 @@ func (d *diagnosis) orderReasons(blocked bool) []reason {
 // and which starts do not follow that order because jobs are overdue.
 func (d *diagnosis) aheadText() string {
 	p := &d.job
-	text := fmt.Sprintf("jobs of its queue for the same executors that start before it, by priority and then by acceptance: %d", p.Ahead)
+	text := fmt.Sprintf("jobs of its queue for the same executors that start before it, %s: %d", d.orderText(), p.Ahead)
 	isOverdue := func(due time.Time) bool { return d.now.Sub(due) > scheduler.OverdueAfter }
 	switch {
 	case p.AheadHigher > 0 && isOverdue(p.Due):

@@ -277,6 +277,8 @@ func TestExplainCodes(t *testing.T) {
 		"idle": "TestQueueExplanation", "flows": "TestQueueExplanation",
 		"not_folded": "test/clustertest", "unknown_here": "test/clustertest", "forgotten": "test/clustertest",
 		"lane_in_trouble": "TestExplainNotIngested",
+		"limit_paused":    "TestLimitReason", "limit_circuit_open": "TestLimitReason", "limit_full": "TestLimitReason", "limit_rate": "TestLimitReason",
+		"limit_key_full": "TestLimitReason", "limit_key_rate": "TestLimitReason", "keys_blocked": "TestKeysReason", "fair_turn": "TestFairReason",
 	}
 	for _, c := range explainCases {
 		for _, one := range strings.Fields(c.want) {

@@ -52,6 +52,9 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 	queries.Wait()
 
 	reasons := queueDiagnosis.blockers()
+	if r := keysReason(view.Name, queueDiagnosis.keyCounts); r != nil {
+		reasons = append(reasons, *r)
+	}
 	statedForQueue := map[api.ReasonCode]bool{}
 	for _, r := range reasons {
 		statedForQueue[r.Code] = true
@@ -61,7 +64,7 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 			switch {
 			case statedForQueue[r.Code]:
 				continue
-			case r.blocks && i == 0:
+			case r.blocks && i == 0 && !isOfKey(r.Code):
 				reasons = append(reasons, r)
 			default:
 				e.Heads[i].Reasons = append(e.Heads[i].Reasons, r.Reason)
@@ -84,6 +87,8 @@ func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, queueDi
 	queueDiagnosis.job.PausedSince, _ = l.PausedSince(queue.Name) // zero if it is not paused
 	queueDiagnosis.holders = l.ActiveInQueue(queue.Name, api.MaxActiveJobs)
 	queueDiagnosis.outboxFull = outboxFull(l)
+	queueDiagnosis.limits = l.QueueLimitBlocks(queue.Name, queueDiagnosis.now)
+	queueDiagnosis.keyCounts = l.KeyCounts(queue.Name)
 
 	e.Active = queueDiagnosis.holderList()
 	e.MoreActive = max(0, active-len(e.Active))
@@ -101,7 +106,7 @@ func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, queueDi
 		headDiagnosis := g.newDiagnosis()
 		headDiagnosis.readLedger(l, head.ID)
 		heads = append(heads, headDiagnosis)
-		e.Heads = append(e.Heads, api.WaitlistHead{ID: head.ID, Function: head.Function, Count: head.Count, Reasons: []api.Reason{}})
+		e.Heads = append(e.Heads, api.WaitlistHead{ID: head.ID, Function: head.Function, Key: head.LimitKey, Count: head.Count, Reasons: []api.Reason{}})
 	}
 	return heads
 }

@@ -1,0 +1,93 @@
+package diagnose
+
+import (
+	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// limitReason returns why a limit permits no start.
+func (d *diagnosis) limitReason(b *ledger.LimitBlock) reason {
+	m := &b.Limit
+	data := &api.ReasonData{Name: m.Name, At: timePtr(b.NextAt), Active: b.Running}
+	r := reason{Reason: api.Reason{Data: data}, blocks: true}
+	for i := range b.Holders {
+		data.Holders = append(data.Holders, api.NewActiveJob(&b.Holders[i], d.timeout))
+	}
+	if len(data.Holders) > 0 {
+		data.MoreHolders = max(0, b.Running-len(data.Holders))
+	}
+	if b.Kind.OfKey() {
+		data.Key = &b.Key
+	}
+	next := ""
+	if !b.NextAt.IsZero() {
+		next = ", the next at " + ledger.FormatTime(b.NextAt)
+	}
+	switch b.Kind {
+	case ledger.BlockPaused:
+		r.Code = api.ReasonLimitPaused
+		r.Text = fmt.Sprintf("limit %s is paused; 'yardmaster limit resume %s' ends that", m.Name, m.Name)
+	case ledger.BlockCircuit:
+		r.Code, data.Since = api.ReasonLimitCircuit, timePtr(m.Circuit.OpenedAt)
+		r.Text = fmt.Sprintf("the circuit of limit %s is open since %s", m.Name, ledger.FormatTime(m.Circuit.OpenedAt))
+		if b.NextAt.IsZero() {
+			r.Text += fmt.Sprintf(", and as many jobs probe whether it can close as may: %d", m.Circuit.Probes)
+		} else {
+			r.Text += ": the first job that probes whether it can close may start at " + ledger.FormatTime(b.NextAt)
+		}
+	case ledger.BlockSlots:
+		r.Code, data.Limit, data.Since = api.ReasonLimitFull, uint32(m.Total), timePtr(m.FullSince)
+		r.Text = fmt.Sprintf("limit %s permits %d jobs at once, and %d run", m.Name, m.Total, b.Running)
+	case ledger.BlockRate:
+		r.Code, data.Rate = api.ReasonLimitRate, m.Rate.String()
+		r.Text = fmt.Sprintf("limit %s permits %s starts%s", m.Name, m.Rate, next)
+	case ledger.BlockKeySlots:
+		r.Code, data.Limit = api.ReasonLimitKeyFull, uint32(m.PerKey)
+		r.Text = fmt.Sprintf("limit %s permits %d jobs of a key at once, and %d of key %q run", m.Name, m.PerKey, b.Running, b.Key)
+	case ledger.BlockKeyRate:
+		r.Code, data.Rate = api.ReasonLimitKeyRate, m.RatePerKey.String()
+		r.Text = fmt.Sprintf("limit %s permits %s starts of a key, of key %q%s", m.Name, m.RatePerKey, b.Key, next)
+	}
+	return r
+}
+
+// fairReason returns the place of the job in the rounds of a fair queue.
+func (d *diagnosis) fairReason() reason {
+	k := &d.keys
+	round := k.Ahead/max(1, k.Weight) + 1
+	text := fmt.Sprintf("its queue shares starts among %s; of key %q, %d waiting jobs start before it, and %d in each round: it starts in round %d from now",
+		plural(k.Keys, "key"), k.Key, k.Ahead, k.Weight, round)
+	if k.Blocked > 0 {
+		text += fmt.Sprintf("; limits permit no start of %d of the keys", k.Blocked)
+	}
+	return reason{Reason: api.Reason{Code: api.ReasonFairTurn, Text: text, Data: &api.ReasonData{
+		Queue: d.job.View.Queue, Key: &k.Key, Weight: k.Weight, Ahead: k.Ahead, Keys: k.Keys, KeysBlocked: k.Blocked,
+	}}}
+}
+
+// orderText returns by what the jobs of the queue are ordered.
+func (d *diagnosis) orderText() string {
+	if age := d.job.QueueView.Config.Age; age > 0 {
+		return fmt.Sprintf("by priority and acceptance, where %s of waiting is worth a class of priority", age)
+	}
+	return "by priority and then by acceptance"
+}
+
+// keysReason returns that bounds of keys permit no start of any job of a queue, nil if they permit
+// one.
+func keysReason(queue string, counts ledger.KeyCounts) *reason {
+	if counts.Keys == 0 || counts.Blocked < counts.Keys || counts.Unkeyed > 0 {
+		return nil
+	}
+	return &reason{blocks: true, Reason: api.Reason{
+		Code: api.ReasonKeysBlocked, Data: &api.ReasonData{Queue: queue, Keys: counts.Keys, KeysBlocked: counts.Blocked},
+		Text: fmt.Sprintf("of each key that waits, %s, as many jobs run or have started as limits permit", plural(counts.Keys, "key")),
+	}}
+}
+
+// isOfKey reports whether a reason concerns one key of a queue.
+func isOfKey(code api.ReasonCode) bool {
+	return code == api.ReasonLimitKeyFull || code == api.ReasonLimitKeyRate
+}
