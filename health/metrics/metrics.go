@@ -100,6 +100,7 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	c.collectDecisions(emit)
 	collectLedger(c.View, emit)
 	collectQueues(c.View, emit)
+	collectLimits(c.View, emit)
 	c.collectSchemas(emit)
 }
 
