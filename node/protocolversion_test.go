@@ -40,6 +40,12 @@ var protocolVersions = map[int]map[string]string{
 		"../cluster/wire/wire.go: version":          "5",
 		"../ledger/encode.go: formatVersion":        "15",
 	},
+	6: { // the ledger has limits
+		"../consensus/peers/hello.go: helloVersion": "1",
+		"../consensus/entry.go: entryVersion":       "1",
+		"../cluster/wire/wire.go: version":          "5",
+		"../ledger/encode.go: formatVersion":        "16",
+	},
 }
 
 func TestProtocolVersion(t *testing.T) {
