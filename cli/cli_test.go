@@ -300,7 +300,7 @@ func TestUsage(t *testing.T) {
 		{"job wait x --for 0s", "--for is 0s: must be more than 0"},
 		{"job show", "job is missing"},
 		{"job cancel", "no jobs are named"},
-		{"job list mail --state failed,tired", `--state is "tired": must be some of active, waiting, delayed, failed, cancelled, completed`},
+		{"job list mail --state failed,tired", `--state is "tired": must be some of active, waiting, delayed, failed, cancelled, expired, completed`},
 		{"job list mail --limit 0", "--limit must be at least 1"},
 		{"job list mail --limit many", `invalid argument "many" for "--limit" flag: must be a whole number; 'yard`},
 		{"job list mail --limit 99999999999999999999", `flag: is out of range; 'yard`},
