@@ -142,6 +142,7 @@ var explainCases = []struct {
 	{newTestDiagnosis(job.Cancelled, func(q *diagnosis) {
 		q.job.Cancellation = &job.Cancellation{Actor: "ann", Door: "cli", Reason: "wrong customer"}
 	}), "cancelled", "It was cancelled by ann, over cli (wrong customer), and ended at"},
+	{newTestDiagnosis(job.Expired, func(q *diagnosis) { q.job.Expires = testNow }), "expired", "It expired at " + ledger.FormatTime(testNow) + ", before it could start"},
 }
 
 func codesOf(reasons []reason) string {
