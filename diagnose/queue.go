@@ -64,7 +64,7 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 			switch {
 			case statedForQueue[r.Code]:
 				continue
-			case r.blocks && i == 0 && !isOfKey(r.Code):
+			case r.blocks && i == 0 && (!isOfKey(r.Code) || queueDiagnosis.keyCounts.Keys == 0):
 				reasons = append(reasons, r)
 			default:
 				e.Heads[i].Reasons = append(e.Heads[i].Reasons, r.Reason)
