@@ -97,7 +97,7 @@ func TestCollectQueues_Others(t *testing.T) {
 			t.Errorf("%s is %v, emitted %t; want %v", key, got, ok, want)
 		}
 	}
-	if len(shown) != 1+maxQueueLabels*8+6 {
+	if len(shown) != 1+maxQueueLabels*(job.States+1)+job.States-1 { // by state, paused and oldest; the others only by state
 		t.Errorf("%d series", len(shown))
 	}
 	for _, name := range []string{"q00029", "(others)"} {

@@ -283,7 +283,7 @@ var mayRequest = map[string]string{
 	"job-show": "pwoa", "job-wait": "pwoa", "job-explain": "oa", "job-result": "pwoa", "job-params": "pwoa", "worker-list": "oa", "job-logs": "oa", "job-list": "oa",
 	"cron-list": "oa", "cron-show": "oa", "ledger-hash": "oa", "queue-list": "oa", "queue-show": "oa", "queue-explain": "oa",
 	"dlq-list": "oa", "dlq-show": "oa", "dlq-stats": "oa", "cluster-members": "oa", "cluster-scrub": "oa", "retention-show": "oa",
-	"schema-list": "oa", "schema-show": "oa",
+	"schema-list": "oa", "schema-show": "oa", "limit-list": "oa", "limit-show": "oa",
 	"health": "woa", "readiness": "woa",
 }
 
