@@ -34,6 +34,8 @@ func TestMetrics(t *testing.T) {
 	send(t, n, "PUT", "/v1/queues/mail", "", bearer).decode(t, 200, nil)
 	send(t, n, "PUT", "/v1/schemas/mail", `{"function":"checked","schema":{"required":["to"]}}`, bearer).decode(t, 200, nil)
 	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"checked"}`, bearer).decode(t, 400, nil)
+	send(t, n, "PATCH", "/v1/limits/stripe", `{"total":2,"open_after":9,"within_ms":60000}`, bearer).decode(t, 200, nil)
+	send(t, n, "PATCH", "/v1/queues/mail", `{"limits":["stripe"]}`, bearer).decode(t, 200, nil)
 	serveQueue(t, n, "mail")
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"echo"}`, bearer).decode(t, 200, nil)
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"demo#echo"}`, bearer).decode(t, 200, nil)
@@ -55,6 +57,7 @@ func TestMetrics(t *testing.T) {
 		`yard_lane_lag_records{lane="0"} 0`, `yard_authority_known 1`, `yard_members{state="up"} 1`, `yard_records_ingested_total{result="job"} 3`,
 		`yard_runner_processes_up{runner="demo"} 1`, `yard_dispatches_ended_total{function="demo#echo",kind="runner",outcome="success",queue="mail",runner="demo"} 1`,
 		`yard_jetstream_streams_leaderless 0`, `yard_raft_leader 1`, `yard_queue_oldest_waiting_seconds{queue="mail"} 0`,
+		`yard_limit_slots{limit="stripe"} 2`, `yard_limit_jobs{limit="stripe",state="running"} 0`, `yard_limit_circuit_open{limit="stripe"} 0`,
 		`yard_jetstream_limit_bytes 2.68435456e+08`, `yard_overhop_credits 4`, `yard_jobs_refused_total{code="429"} 0`,
 	} {
 		if !strings.Contains(said, want+"\n") {

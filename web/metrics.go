@@ -43,7 +43,7 @@ var families = []family{
 	{"yard_queue_oldest_waiting_seconds", "Age of the oldest waiting job of a queue, since it was due; 0 if none waits.", false, []string{"queue"}},
 	{"yard_limits", "Named limits.", false, nil},
 	{"yard_limit_jobs", "Running and waiting jobs that use a limit.", false, []string{"limit", "state"}},
-	{"yard_limit_total", "Jobs that use a limit which may run at the same time; missing without such a bound.", false, []string{"limit"}},
+	{"yard_limit_slots", "Jobs that use a limit which may run at the same time; missing without such a bound.", false, []string{"limit"}},
 	{"yard_limit_full_seconds", "Time for which as many jobs have been running as a limit permits; 0 if fewer run.", false, []string{"limit"}},
 	{"yard_limit_circuit_open", "1 if the circuit of a limit is open; missing without a circuit.", false, []string{"limit"}},
 	{"yard_limit_paused", "1 if a limit is paused.", false, []string{"limit"}},

@@ -29,7 +29,7 @@ func collectLimits(view func(func(*ledger.Ledger)), emit web.Emit) {
 		emit("yard_limit_jobs", float64(m.Running), m.Name, "running")
 		emit("yard_limit_jobs", float64(m.Waiting), m.Name, "waiting")
 		if m.Total >= 0 {
-			emit("yard_limit_total", float64(m.Total), m.Name)
+			emit("yard_limit_slots", float64(m.Total), m.Name)
 			emit("yard_limit_full_seconds", full, m.Name)
 		}
 		if m.Limit.Circuit.OpenAfter > 0 {
