@@ -71,7 +71,7 @@ var mutants = []mutant{
 	{"a worker's lease outlasts its node's", []edit{
 		{"agent/heartbeat.go", "\tif a.lease.until.Before(until) {\n\t\treturn a.lease.until\n\t}\n", ""}}, ""},
 	{"a late recall stops a dispatch that a later move brought back", []edit{
-		{"agent/recall.go", "d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason)", "d != nil && d.recall(r.Reason)"},
+		{"agent/recall.go", "d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason, r.Message)", "d != nil && d.recall(r.Reason, r.Message)"},
 		{"job/report.go", "return r.Reason == RecallSuperseded && r.MoveIndex != 0", "return false && r.MoveIndex != 0"},
 		{"scheduler/reports.go", "\tt.dispatches.endMissing(n, &b)\n", ""}}, ""},
 	{"a new lease does not wake the lease's watcher", []edit{

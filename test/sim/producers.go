@@ -74,7 +74,11 @@ func (p *producers) body(queue, key string) []byte {
 	case n < 44:
 		fields = append(fields, fmt.Sprintf(`"debounce_key":"d%d","debounce_ms":%d`, n%2, 200+sim.intn("window "+key, 3000)))
 	}
-	return []byte("{" + strings.Join(append(fields, p.limits(key)...), ",") + "}")
+	body := strings.Join(fields, ",")
+	if !strings.Contains(body, "debounce_key") { // a later record would change the limits of the job
+		body = strings.Join(append(fields, p.limits(key)...), ",")
+	}
+	return []byte("{" + body + "}")
 }
 
 // limits returns the fields with the limits that a job names. The jobs of a plan name none.
