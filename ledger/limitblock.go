@@ -96,10 +96,7 @@ func (j *jobs) blocksOf(m *limit, key string, at time.Time) (blocks []LimitBlock
 			add(BlockRate, m.running, next)
 		}
 	}
-	running := 0
-	if k := m.keys[key]; k != nil {
-		running = k.running
-	}
+	running := m.runningOf(key)
 	if blocked, wakeAt := m.keyBlocked(key, running, now); blocked {
 		kind := BlockKeyRate
 		if wakeAt == 0 {

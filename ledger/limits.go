@@ -75,9 +75,6 @@ func (ls *limits) get(name string) *limit {
 	return found
 }
 
-// HasLimit reports whether there is a limit of a name.
-func (j *jobs) HasLimit(name string) bool { return j.limits.get(name) != nil }
-
 // HasLimits reports whether there are named limits.
 func (j *jobs) HasLimits() bool { return j.limits.byName.Len() > 0 }
 
@@ -141,12 +138,16 @@ func (m *limit) permits(key string, now int64) bool {
 	if !m.BoundsKeys() {
 		return true
 	}
-	running := 0
-	if k := m.keys[key]; k != nil {
-		running = k.running
-	}
-	blocked, _ := m.keyBlocked(key, running, now)
+	blocked, _ := m.keyBlocked(key, m.runningOf(key), now)
 	return !blocked
+}
+
+// runningOf returns the number of active jobs that use the limit, which bounds keys, under a key.
+func (m *limit) runningOf(key string) int {
+	if k := m.keys[key]; k != nil {
+		return k.running
+	}
+	return 0
 }
 
 // keyBlocked reports whether no job of a key may start of which running are active. If only

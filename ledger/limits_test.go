@@ -234,7 +234,7 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 		permitted := true
 		for name, key := range usesOf(l, jobs[0]) {
 			m := l.jobs.limits.get(name)
-			if blocked, _ := m.keyBlocked(key, activeOfKey(m, key), l.now); m.BoundsKeys() && blocked {
+			if blocked, _ := m.keyBlocked(key, m.runningOf(key), l.now); m.BoundsKeys() && blocked {
 				permitted = false
 			}
 		}
@@ -256,13 +256,6 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 		return fmt.Errorf("%d groups are ready, %d indexed", ready, wl.ready.Len())
 	}
 	return nil
-}
-
-func activeOfKey(m *limit, key string) int {
-	if k := m.keys[key]; k != nil {
-		return k.running
-	}
-	return 0
 }
 
 // limitHarness is a ledger with limits, and the jobs of one queue.

@@ -134,11 +134,8 @@ func (m *groupMerge) room(g *group) int {
 		if !bound.BoundsKeys() {
 			continue
 		}
-		key, running := t.keyFor(bound.Name), 0
-		if k := bound.keys[key]; k != nil {
-			running = k.running
-		}
-		ofKey, _ := bound.keyRoom(key, running, m.jobs.limits.now)
+		key := t.keyFor(bound.Name)
+		ofKey, _ := bound.keyRoom(key, m.jobs.limits.now)
 		room = min(room, ofKey-m.inFlight.Starts(job.LimitUse{Limit: bound.Name, Key: key}))
 	}
 	return room

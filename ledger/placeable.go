@@ -211,12 +211,8 @@ func (j *jobs) Room(use job.LimitUse, at time.Time) Room {
 		room.All = min(room.All, m.Circuit.Probes()-m.circuit.probes)
 	}
 	if m.BoundsKeys() {
-		running := 0
-		if k := m.keys[use.Key]; k != nil {
-			running = k.running
-		}
 		var wakeAt int64
-		room.OfKey, wakeAt = m.keyRoom(use.Key, running, now)
+		room.OfKey, wakeAt = m.keyRoom(use.Key, now)
 		if wakeAt != 0 && room.WakeAt.IsZero() {
 			room.WakeAt = time.Unix(0, wakeAt)
 		}
@@ -224,9 +220,10 @@ func (j *jobs) Room(use job.LimitUse, at time.Time) Room {
 	return room
 }
 
-// keyRoom returns how many more jobs may start under a key of which running are active; wakeAt
-// is as [limit.keyBlocked] returns it.
-func (m *limit) keyRoom(key string, running int, now int64) (room int, wakeAt int64) {
+// keyRoom returns how many more jobs may start under a key; wakeAt is as [limit.keyBlocked]
+// returns it.
+func (m *limit) keyRoom(key string, now int64) (room int, wakeAt int64) {
+	running := m.runningOf(key)
 	blocked, wakeAt := m.keyBlocked(key, running, now)
 	if blocked {
 		return 0, wakeAt

@@ -40,7 +40,7 @@ func (p *producers) start() {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(limitCommands())) {
-		p.ensure("make limit "+name, func(l *ledger.Ledger) bool { return l.HasLimit(name) }, limitCommands()[name])
+		p.ensure("make limit "+name, func(l *ledger.Ledger) bool { _, ok := l.Limit(name); return ok }, limitCommands()[name])
 	}
 }
 
@@ -166,7 +166,8 @@ func (p *producers) hasLimits() bool {
 	for _, n := range p.sim.nodes {
 		all := true
 		for name := range limitCommands() {
-			all = all && n.process.ledger.HasLimit(name)
+			_, ok := n.process.ledger.Limit(name)
+			all = all && ok
 		}
 		if all {
 			return true
