@@ -22,6 +22,10 @@ const (
 	DoorLedger  Door = "ledger" // the system itself, by a rule that someone has set
 )
 
+// byRule returns the actor of what the ledger does by a rule that someone has set, such as the
+// expiry of a job.
+func byRule(reason string) Actor { return Actor{Name: "yard", Door: DoorLedger, Reason: reason} }
+
 // Asked is the part of a command that an actor may ask for. Such a command, once
 // carried out, leaves an event [OperatorActed] if By has a door. It is the last
 // field of a command, so that the system's own commands stay small.

@@ -86,7 +86,7 @@ func (c *circuit) open(m *limit, now int64) {
 
 // circuitChanged emits the events of a circuit that has opened or closed.
 func (d *dispatches) circuitChanged(m *limit, action, reason string) {
-	d.act(Actor{Name: "yard", Door: DoorLedger, Reason: reason}, action, Event{}, m.Name)
+	d.act(byRule(reason), action, Event{}, m.Name)
 	if m.circuit.openedAt != 0 {
 		d.emit(Event{Kind: RunBlockedOnSystem, A: "limit " + m.Name, B: "its circuit is open: " + reason})
 	}

@@ -31,7 +31,7 @@ func (d *dispatches) expireJobs() {
 		if old.state == job.Waiting {
 			d.emitUnstartedFailure(old, job.ReasonExpired, job.FaultExpired)
 		} else {
-			d.actOnJob(Actor{Name: "yard", Door: DoorLedger}, "job.expire", old)
+			d.actOnJob(byRule(""), "job.expire", old)
 		}
 		fault := &job.Fault{Message: "expired: it had not started by " + FormatTime(unixNano(old.options.expires)), Type: job.FaultExpired}
 		d.end(old, &next, job.Expired, fault.Message, fault)
