@@ -150,10 +150,13 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 	if _, err := putRow(t, c, subjects.BucketQueues, "mail", `{"again":true}`, 0); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := kv.Keys(ctx)
-	if err != nil || !slices.Equal(keys, []string{"mail"}) {
-		t.Errorf("keys %v, %v", keys, err)
-	}
+	// Keys reads through a consumer, which may run on a replica that has not applied the write yet.
+	eventually(t, "the replica that lists the keys to have the new row", func() error {
+		if keys, err := kv.Keys(ctx); err != nil || !slices.Equal(keys, []string{"mail"}) {
+			return fmt.Errorf("keys %v, %w", keys, err)
+		}
+		return nil
+	})
 }
 
 // A row's write that the leader refuses because it has not applied the write before
