@@ -96,15 +96,17 @@ func TestLoad_Loses(t *testing.T) {
 
 func TestJobBody(t *testing.T) {
 	for _, function := range []string{"", "demo#echo"} {
-		body := jobBody(function, 123456789)
+		limitKey := strings.TrimSuffix(function, "#echo")
+		body := jobBody(function, limitKey, 123456789)
 		var job struct {
 			Function string
+			LimitKey string `json:"limit_key"`
 			Params   struct{ Due int64 }
 		}
 		if err := json.Unmarshal(body, &job); err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
-		if len(body) != bodySize || job.Function != function || job.Params.Due != 123456789 || dueOf(body) != 123456789 {
+		if len(body) != bodySize || job.Function != function || job.LimitKey != limitKey || job.Params.Due != 123456789 || dueOf(body) != 123456789 {
 			t.Errorf("%d bytes, %+v, due %d", len(body), job, dueOf(body))
 		}
 	}

@@ -25,14 +25,18 @@ const (
 )
 
 // jobBody returns the record of a job, 256 bytes of JSON, with the time at which it
-// was due, in nanoseconds after the begin of the load.
-func jobBody(function string, due int64) []byte {
+// was due, in nanoseconds after the begin of the load, and a limit key unless that is "".
+func jobBody(function, limitKey string, due int64) []byte {
 	b := make([]byte, 0, bodySize)
 	b = append(strconv.AppendInt(append(b, `{"params":{"due":`...), due, 10), `,"pad":"`...)
-	tail := `"},"function":"` + function + `"}`
-	if function == "" {
-		tail = `"}}`
+	tail := `"}`
+	if function != "" {
+		tail += `,"function":"` + function + `"`
 	}
+	if limitKey != "" {
+		tail += `,"limit_key":"` + limitKey + `"`
+	}
+	tail += "}"
 	b = append(b, padding[:max(bodySize-len(tail)-len(b), 0)]...)
 	return append(b, tail...)
 }
@@ -57,10 +61,11 @@ func asTransports[T transport](conns []T) (transports []transport) {
 // load is the load of one round and its progress.
 type load struct {
 	transports []transport
-	subject    string   // NATS subject, or name of the queue over Overhop
-	subjects   []string // if not empty, these instead of subject, in turn; NATS only
-	function   string   // of every job; "" means none
-	key        string   // prefix of every job's key; "" means no keys
+	subject    string             // NATS subject, or name of the queue over Overhop
+	subjects   []string           // if not empty, these instead of subject, in turn; NATS only
+	function   string             // of every job; "" means none
+	key        string             // prefix of every job's key; "" means no keys
+	limitKey   func(i int) string // of job i; nil means none; NATS only
 	began      time.Time
 
 	accepted atomic.Int64
@@ -106,7 +111,11 @@ func (l *load) message(i int, due time.Duration) *nats.Msg {
 	if len(l.subjects) > 0 {
 		subject = l.subjects[i%len(l.subjects)]
 	}
-	m := &nats.Msg{Subject: subject, Data: jobBody(l.function, int64(due))}
+	limitKey := ""
+	if l.limitKey != nil {
+		limitKey = l.limitKey(i)
+	}
+	m := &nats.Msg{Subject: subject, Data: jobBody(l.function, limitKey, int64(due))}
 	if l.key != "" {
 		m.Header = nats.Header{"Nats-Msg-Id": []string{l.key + strconv.Itoa(i)}}
 	}
@@ -142,8 +151,11 @@ func (l *load) failure() error {
 	return l.err
 }
 
-// started records the start of the job with this due time.
+// started records the start of the job with this due time, unless that is notMeasured.
 func (l *load) started(due int64) {
+	if due == notMeasured {
+		return
+	}
 	took := time.Since(l.began) - time.Duration(due)
 	l.mu.Lock()
 	defer l.mu.Unlock()

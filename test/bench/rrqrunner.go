@@ -189,7 +189,7 @@ func (w *wires) call(ctx context.Context, i int, function string, due int64) ([]
 
 // paramsOf returns the params of a job's record.
 func paramsOf(due int64) json.RawMessage {
-	body := jobBody("", due)
+	body := jobBody("", "", due)
 	return body[len(`{"params":`) : len(body)-1]
 }
 
@@ -374,7 +374,7 @@ func (d *fakeCluster) measure(t *task, a *agent.Agent, rate int, length time.Dur
 	case <-t.Done():
 		must.Do(t.Err())
 	}
-	body := jobBody("bench#noop", 0)
+	body := jobBody("bench#noop", "", 0)
 	assigned, refused := 0, 0
 	paced(t, time.Now(), rate, during(length), func(i int, _ time.Duration) {
 		assigned++

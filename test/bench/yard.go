@@ -25,7 +25,7 @@ type yards struct {
 // work queue on JetStream.
 func (b *bench) yardSuite() suite {
 	y := &yards{bench: b}
-	s := suite{name: "yard", interleaved: true, names: slices.Concat(y.rates(), y.latencies(), y.others())}
+	s := suite{name: "yard", interleaved: true, names: slices.Concat(y.rates(), y.limitRates(), y.latencies(), y.limitLatencies(), y.others())}
 	s.open = func(t *task) {
 		y.queue = startOnce(t, "queue", func(t *task) *peers { return startPeers(t, b.self) })
 		y.three = startOnce(t, "three", b.startCluster(procs.Options{Nodes: 3}))
