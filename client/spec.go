@@ -74,7 +74,7 @@ type Spec struct {
 	// Limits are limits that the job uses besides those of its queue, each with a key; ""
 	// stands for LimitKey.
 	Limits map[string]string
-	// Tags and Meta are shown with the job: up to 20 each, of tags with 1 to 64 bytes, and
+	// Tags and Meta are shown with the job and passed to its handler: up to 20 each, of tags with 1 to 64 bytes, and
 	// of names with as many and values of up to 512 bytes.
 	Tags []string
 	Meta map[string]string
@@ -243,12 +243,12 @@ func UseLimit(name, key string) Option {
 	}
 }
 
-// Tags adds tags, which are shown with a job.
+// Tags adds tags, which are shown with a job and passed to its handler.
 func Tags(tags ...string) Option {
 	return func(s *Spec) { s.Tags = append(slices.Clip(s.Tags), tags...) }
 }
 
-// Meta sets the metadata that is shown with a job.
+// Meta sets the metadata that is shown with a job and passed to its handler.
 func Meta(meta map[string]string) Option { return func(s *Spec) { s.Meta = meta } }
 
 // ExpiresIn ends a job as expired if it has not started in this time after it was accepted.

@@ -24,7 +24,9 @@ type JobInfo struct {
 	Redelivered bool              // an earlier attempt may have had side effects
 	Accepted    time.Time         // when the job was enqueued
 	Deadline    time.Time         // when the attempt is ended; zero: never
-	Trace       map[string]string // as enqueued
+	Trace       map[string]string // as enqueued, likewise Tags and Meta
+	Tags        []string
+	Meta        map[string]string
 
 	quest *overhop.Quest
 }
@@ -273,6 +275,6 @@ func (w *Worker) wrap(handler HandlerFunc) HandlerFunc {
 func infoOf(q *overhop.Quest) *JobInfo {
 	return &JobInfo{
 		ID: q.JID, Queue: q.Queue, Function: q.Function, Attempt: int(q.Attempt), MaxAttempts: int(q.MaxAttempts), Fence: q.Fence,
-		Redelivered: q.Redelivered, Accepted: q.Created, Deadline: q.Deadline, Trace: q.Trace, quest: q,
+		Redelivered: q.Redelivered, Accepted: q.Created, Deadline: q.Deadline, Trace: q.Trace, Tags: q.Tags, Meta: q.Meta, quest: q,
 	}
 }

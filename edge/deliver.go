@@ -35,7 +35,8 @@ func (s *Server) Start(assignment job.Assignment, spec job.Spec) bool {
 		Fence: int64(assignment.Fence), Redelivered: assignment.Redelivered,
 		Attempt: assignment.Attempt, MaxAttempts: assignment.MaxAttempts,
 		Created: assignment.Accepted, RunAt: assignment.RunAt,
-		Payload: overhop.Raw(spec.Payload), Params: spec.Params, JSON: w.conn.session.Hello.JSON, Content: w.conn.session.Hello.Content, Trace: spec.Trace,
+		Payload: overhop.Raw(spec.Payload), Params: spec.Params, JSON: w.conn.session.Hello.JSON, Content: w.conn.session.Hello.Content,
+		Trace: spec.Trace, Tags: spec.Tags, Meta: spec.Meta,
 	}
 	var d *dispatch
 	var exists bool

@@ -30,6 +30,8 @@ type Quest struct {
 	Redelivered bool           // an earlier dispatch of this attempt was lost or not acknowledged; the job may have run before
 	Credits     uint32         // credits left on SID
 	Trace       map[string]string
+	Tags        []string // as the producer gave them, likewise Meta
+	Meta        map[string]string
 }
 
 // AppendQuest appends a framed QUEST with a frame payload of at most limit
@@ -44,11 +46,10 @@ func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
 	if q.Function != "" {
 		fields++
 	}
-	if len(q.Trace) > 0 {
-		fields++
-	}
-	if q.Omitted {
-		fields++
+	for _, given := range [...]bool{len(q.Trace) > 0, len(q.Tags) > 0, len(q.Meta) > 0, q.Omitted} {
+		if given {
+			fields++
+		}
 	}
 	out, mark := Begin(b)
 	out = AppendMap(out, fields)
@@ -71,12 +72,18 @@ func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
 	out = AppendInt(AppendStr(out, "lease_ms"), q.Lease.Milliseconds())
 	out = AppendTime(AppendStr(out, "lease_until"), q.LeaseUntil)
 	out = appendCountOrNil(AppendStr(out, "max_attempts"), q.MaxAttempts)
+	if len(q.Meta) > 0 {
+		out = AppendValue(AppendStr(out, "meta"), q.Meta)
+	}
 	if q.Omitted {
 		out = AppendValue(AppendStr(out, "omitted"), []string{questPayload})
 	}
 	out = AppendStr(AppendStr(out, "q"), q.Queue)
 	out = AppendBool(AppendStr(out, "redelivered"), q.Redelivered)
 	out = AppendStr(AppendStr(out, "sid"), q.SID)
+	if len(q.Tags) > 0 {
+		out = AppendValue(AppendStr(out, "tags"), q.Tags)
+	}
 	out = AppendBin(AppendStr(out, "tok"), q.Token[:])
 	if len(q.Trace) > 0 {
 		out = AppendValue(AppendStr(out, "trace"), q.Trace)
@@ -147,7 +154,7 @@ func appendCountOrNil(b []byte, n uint32) []byte {
 // questFields are the fields of a QUEST.
 var questFields = []string{
 	"ack_by", "attempt", "beat_ms", "created_at", "credits", "deadline", "execution_start_at", "fence", "fn", "jid", "job_payload",
-	"job_payload_json", "lease_ms", "lease_until", "max_attempts", "omitted", "q", "redelivered", "sid", "tok", "trace",
+	"job_payload_json", "lease_ms", "lease_until", "max_attempts", "meta", "omitted", "q", "redelivered", "sid", "tags", "tok", "trace",
 }
 
 // ParseQuest parses the payload of a QUEST into a value that does not refer to
@@ -171,7 +178,7 @@ func parseQuest(payload Raw, previous *Quest) (Quest, error) {
 	q.MaxAttempts, q.Payload = uint32(r.optInt("max_attempts", 1, maxCount, 0)), slices.Clone(r.optional("job_payload"))
 	q.Created, q.RunAt = r.optTime("created_at"), r.optTime("execution_start_at")
 	q.AckBy, q.LeaseUntil, q.Deadline = r.optTime("ack_by"), r.optTime("lease_until"), r.optTime("deadline")
-	q.Trace = r.optStrings("trace")
+	q.Trace, q.Tags, q.Meta = r.optStrings("trace"), r.optTexts("tags"), r.optStrings("meta")
 	for key := range r.raw("omitted").Items() {
 		name, _ := key.Text()
 		q.Omitted = q.Omitted || string(name) == questPayload

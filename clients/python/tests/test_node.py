@@ -202,6 +202,19 @@ class Yard(NodeCase):
             with self.assertRaises(yardmaster.NotSupported):
                 self.client.retention()
             return
+        limit = self.client.set_limit("api", total=20, per_key=2, rate="100/s", open_after=3, within=30)
+        self.assertEqual((limit["total"], limit["per_key"], limit["rate"], limit["within_ms"]), (20, 2, "100/s", 30_000))
+        queue = self.client.configure_queue("snooze", limits=["api"], key="params.customer", key_optional=True, fair=True, timeout=60.5)
+        self.assertEqual((queue["limits"], queue["key"], queue["fair"], queue["timeout_ms"]), (["api"], "params.customer", True, 60_500))
+        for _ in range(2):
+            self.client.pause_limit("api")
+        self.assertEqual([(limit["name"], limit["paused"]) for limit in self.client.limits()], [("api", True)])
+        self.client.resume_limit("api")
+        with self.assertRaises(yardmaster.ApiError) as used:
+            self.client.remove_limit("api")
+        self.assertEqual(used.exception.status, 409)
+        self.assertEqual(self.client.limit("api")["queues"][0]["queue"], "snooze")
+        self.client.remove_limit("api", force=True)
         self.assertEqual(self.client.add_cron("nightly", "0 0 3 * * *", "snooze", {"a": 1}, "f")["state"], "running")
         self.assertEqual([entry["name"] for entry in self.client.cron_entries()], ["nightly"])
         self.assertEqual(self.client.pause_cron("nightly")["state"], "paused")

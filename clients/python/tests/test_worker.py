@@ -67,12 +67,12 @@ class WorkerCase(unittest.TestCase):
 
 class Outcomes(WorkerCase):
     def test_result(self) -> None:
-        self.start(lambda job: {"n": job.payload, "fence": job.fence})
+        self.start(lambda job: {"n": job.payload, "fence": job.fence, "tags": job.tags, "meta": job.meta})
         connection = self.accept_subscriber()
-        token = connection.push_quest(SID, 7)
+        token = connection.push_quest(SID, 7, tags=["t"], meta={"m": "v"})
         self.assertEqual(connection.answer(ACK)["tok"], token)
         p = connection.answer(DONE, {"status": "completed"})
-        self.assertEqual((p["tok"], p["result"], p["credits"]), (token, {"n": 7, "fence": 7}, 1))
+        self.assertEqual((p["tok"], p["result"], p["credits"]), (token, {"n": 7, "fence": 7, "tags": ["t"], "meta": {"m": "v"}}, 1))
 
     def test_floats(self) -> None:
         def handler(job: Job[Any]) -> Any:

@@ -21,8 +21,8 @@ worker keeps its jobs when it switches, because a job belongs to a worker by its
 token and not by its connection.
 
 Modules: ``codec`` and ``protocol`` are pure; ``connection`` has the thread that
-reads and writes; ``session`` repeats requests, and ``jobcalls``, ``queuecalls`` and
-``apicalls`` are the calls of ``aio.AsyncClient``, which ``client.Client`` makes to
+reads and writes; ``session`` repeats requests, and ``jobcalls``, ``queuecalls``,
+``apicalls`` and ``limitcalls`` are the calls of ``aio.AsyncClient``, which ``client.Client`` makes to
 block (see ``waits``); ``worker`` has the public side of a worker, ``dispatcher`` and
 ``subscriptions`` its state, ``executor`` the threads and the event loop of its handlers; ``typed`` and
 ``schemas`` are about dataclasses, ``testing`` is for your tests.
@@ -37,6 +37,7 @@ from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, Dupli
 from .handlers import Handler, Middleware
 from .job import Job, JobLogHandler, current_job
 from .jobcalls import Enqueued
+from .limitcalls import LimitSettings, QueueSettings
 from .newjob import JobOptions, NewJob
 from .schemas import schema
 from .typed import from_plain, kind, to_plain
@@ -46,7 +47,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ApiError", "AsyncClient", "CancelledError", "Client", "CodecError", "ConnectionLost", "DuplicateJob", "Enqueued", "Fail", "Handler",
-    "InvalidPayload", "Job", "JobCancelled", "JobFailed", "JobLogHandler", "JobNotFound", "JobOptions", "MessageTooLarge", "Middleware", "NewJob", "NotSupported",
-    "OverhopError", "PayloadError", "PermanentError", "QueueNotFound", "RateLimited", "Retry", "Snooze", "StopReason", "TLSError", "Unauthorized",
-    "Unavailable", "Worker", "current_job", "decode", "encode", "from_plain", "kind", "schema", "to_plain",
+    "InvalidPayload", "Job", "JobCancelled", "JobFailed", "JobLogHandler", "JobNotFound", "JobOptions", "LimitSettings", "MessageTooLarge",
+    "Middleware", "NewJob", "NotSupported", "OverhopError", "PayloadError", "PermanentError", "QueueNotFound", "QueueSettings", "RateLimited",
+    "Retry", "Snooze", "StopReason", "TLSError", "Unauthorized", "Unavailable", "Worker", "current_job", "decode", "encode", "from_plain",
+    "kind", "schema", "to_plain",
 ]

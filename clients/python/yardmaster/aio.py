@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from .apicalls import ApiCalls
 from .jobcalls import JobCalls
+from .limitcalls import LimitCalls
 from .queuecalls import QueueCalls
 
 Self = TypeVar("Self", bound="AsyncClient")
 
 
-class AsyncClient(JobCalls, QueueCalls, ApiCalls):
+class AsyncClient(JobCalls, QueueCalls, LimitCalls):
     """Enqueues jobs, waits for their results, and manages queues, with asyncio.
 
         async with AsyncClient(["10.0.0.1:9876"]) as client:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from datetime import datetime, timezone
-from typing import Any, Callable, Dict, Generic, MutableMapping, Optional, Protocol, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, Generic, List, MutableMapping, Optional, Protocol, Tuple, TypeVar, cast
 
 from .codec import MAX_DEPTH, Encoded, encode, read_json, user_value
 from .errors import CancelledError, StopReason
@@ -57,6 +57,8 @@ class Job(Generic[P]):
         #: that the job changes, so that they can reject a stale writer.
         self.fence: int = quest["fence"]
         self.trace: Dict[str, str] = quest.get("trace") or {}
+        self.tags: List[str] = quest.get("tags") or []
+        self.meta: Dict[str, str] = quest.get("meta") or {}
         self.created_at: Optional[datetime] = parse_optional_time(quest.get("created_at"))
         #: End of the time allowed for this attempt, by the node's clock; None: no limit.
         self.deadline: Optional[datetime] = parse_optional_time(quest.get("deadline"))

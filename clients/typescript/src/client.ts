@@ -1,4 +1,5 @@
 import { callAPI, CronEntries, DeadLetters } from "./admin.js";
+import { Limits } from "./limits.js";
 import { DEFAULT_TIMING, Timing } from "./connection.js";
 import { duration, integer, timeText } from "./checks.js";
 import { EnqueueRequest, enqueueRequest, JobDefinition, JobId, JobOptions, JobRequest } from "./enqueue.js";
@@ -50,6 +51,7 @@ export class Client {
   readonly queues: Queues;
   readonly deadLetters: DeadLetters;
   readonly cron: CronEntries;
+  readonly limits: Limits;
   readonly #requester: Requester;
   readonly #createQueues: boolean;
   readonly #creating = new Map<string, Promise<void>>(); // queues that jobs need
@@ -72,6 +74,7 @@ export class Client {
     this.queues = new Queues(this.#requester);
     this.deadLetters = new DeadLetters(this.#requester);
     this.cron = new CronEntries(this.#requester);
+    this.limits = new Limits(this.#requester);
   }
 
   /** The address of the connected node; undefined while there is none. */

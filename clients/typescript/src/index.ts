@@ -17,6 +17,7 @@ export {
 } from "./errors.js";
 export type { Handler, Middleware } from "./handlers.js";
 export { Job } from "./job.js";
+export { Limits, type Limit, type LimitDetail, type LimitSettings, type StartSettings } from "./limits.js";
 export type { Logger } from "./log.js";
 export type { Nodes } from "./nodes.js";
 export { Queues, type QueueConfig } from "./queues.js";

@@ -25,6 +25,8 @@ export interface Quest {
   readonly lease: number;
   readonly beat: number;
   readonly trace: Readonly<Record<string, string>>;
+  readonly tags: readonly string[];
+  readonly meta: Readonly<Record<string, string>>;
 }
 
 /** Parses a QUEST. Throws a CodecError if it lacks what is needed to answer it. */
@@ -50,6 +52,8 @@ export function parseQuest(fields: Fields): Quest {
     timeLeft: deadline && deadline.getTime() - sent,
     beat: intOf(fields["beat_ms"], 2000),
     trace: mapOf(fields["trace"]) as Record<string, string>,
+    tags: textsOf(fields["tags"]),
+    meta: mapOf(fields["meta"]) as Record<string, string>,
   };
 }
 
@@ -87,6 +91,9 @@ export class Job<Payload = unknown> {
   readonly deadline: Date | undefined;
   /** What the producer passed as `trace`. */
   readonly trace: Readonly<Record<string, string>>;
+  /** What the producer passed as `tags`, and below as `meta`. */
+  readonly tags: readonly string[];
+  readonly meta: Readonly<Record<string, string>>;
   /**
    * Aborted once the job must stop, with a {@link JobStopped} as reason. Pass it on:
    * `fetch(url, { signal: job.signal })`.
@@ -112,6 +119,8 @@ export class Job<Payload = unknown> {
     this.createdAt = quest.createdAt;
     this.deadline = quest.deadline;
     this.trace = quest.trace;
+    this.tags = quest.tags;
+    this.meta = quest.meta;
     this.signal = signal;
   }
 

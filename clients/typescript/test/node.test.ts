@@ -5,7 +5,7 @@ import { rmSync } from "node:fs";
 import { after, before, test, TestContext } from "node:test";
 import { Client, ClientOptions } from "../src/client.js";
 import { defineJob } from "../src/enqueue.js";
-import { CodecError, InvalidJob, JobFailed, JobStopped, NotSupported, OverhopError, TLSError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
+import { ApiError, CodecError, InvalidJob, JobFailed, JobStopped, NotSupported, OverhopError, TLSError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
 import { Job } from "../src/job.js";
 import { sleep } from "../src/wait.js";
 import { Worker, WorkerOptions } from "../src/worker.js";
@@ -227,6 +227,19 @@ test("operations of the API, and snoozing, where the node has them", { skip }, a
   }
   assert.equal(attempt, 1);
   assert(typeof status === "object");
+  const limit = await client.limits.set("api", { total: 20, per_key: 2, rate: "100/s", open_after: 3, within_ms: 30_000 });
+  assert.deepEqual([limit.total, limit.per_key, limit.rate, limit.within_ms], [20, 2, "100/s", 30_000]);
+  await client.limits.configureQueue("nightly", { limits: ["api"], key: "params.customer", key_optional: true, fair: true });
+  for (const _ of [1, 2]) {
+    await client.limits.pause("api");
+  }
+  for await (const { name, paused } of client.limits.list()) {
+    assert.deepEqual([name, paused], ["api", true]);
+  }
+  await client.limits.resume("api");
+  await assert.rejects(client.limits.remove("api"), (err) => err instanceof ApiError && err.status === 409);
+  assert.equal((await client.limits.get("api")).queues[0]?.queue, "nightly");
+  await client.limits.remove("api", { force: true });
   await client.cron.add("every-night", { schedule: "0 0 3 * * *", time_zone: "Europe/Berlin", queue: "nightly", job: { function: "build", params: { fail: true } } });
   const names: string[] = [];
   for await (const { name } of client.cron.list()) {

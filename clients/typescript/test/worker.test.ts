@@ -52,12 +52,12 @@ function stopOf(job: Job): Promise<JobStopped> {
 
 test("a result is reported with the credit for the next job", async (t) => {
   const node = await FakeNode.start(t);
-  start(t, [node], (job) => ({ n: job.payload, fence: job.fence, id: job.id, fn: job.fn, attempt: job.attempt, trace: job.trace }));
+  start(t, [node], (job) => ({ n: job.payload, fence: job.fence, id: job.id, fn: job.fn, attempt: job.attempt, trace: job.trace, tags: job.tags, meta: job.meta }));
   const connection = await subscriber(node);
-  const tok = connection.quest(7, { fn: "f", trace: { a: "b" } });
+  const tok = connection.quest(7, { fn: "f", trace: { a: "b" }, tags: ["t"], meta: { m: "v" } });
   assert.deepEqual(await connection.answer(T.ACK), { jid: jid(7), tok });
   assert.deepEqual(await connection.answer(T.DONE, { status: "completed" }), {
-    jid: jid(7), tok, credits: 1, result: { n: 7, fence: 7, id: jid(7), fn: "f", attempt: 1, trace: { a: "b" } },
+    jid: jid(7), tok, credits: 1, result: { n: 7, fence: 7, id: jid(7), fn: "f", attempt: 1, trace: { a: "b" }, tags: ["t"], meta: { m: "v" } },
   });
 });
 
