@@ -24,6 +24,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/limitkeys"
 	"github.com/yardmaster-dev/yardmaster/server/schemas"
 	"github.com/yardmaster-dev/yardmaster/server/worker"
 )
@@ -46,6 +47,7 @@ type node struct {
 	viewer   *jobview.Viewer
 	retrier  *jobview.Retrier
 	schemas  *schemas.Checker
+	keys     *limitkeys.Finder
 	handlers map[string]server.Handler // of the API, by the name of the endpoint
 }
 
@@ -94,6 +96,13 @@ func (n *node) wire() {
 		},
 		ToJSON: edge.JSONOf, LoadBody: streams.LoadRecordBody, Log: n.yard.log,
 	})
+	n.keys = &limitkeys.Finder{
+		KeyPaths: func() (paths *ledger.KeyPaths) {
+			m.View(func(l *ledger.Ledger) { paths = l.KeyPaths() })
+			return paths
+		},
+		ToJSON: edge.JSONOf,
+	}
 	n.intake = intake.New(intake.Config{
 		Publish:   n.publish,
 		CheckLoad: func() error { return nil },
@@ -108,7 +117,7 @@ func (n *node) wire() {
 			m.View(func(l *ledger.Ledger) { full = l.QueuesFull() })
 			return full
 		},
-		OnAccept: func() {}, OnReject: func(error) {}, Schemas: n.schemas,
+		OnAccept: func() {}, OnReject: func(error) {}, Schemas: n.schemas, Keys: n.keys,
 	})
 	n.viewer = &jobview.Viewer{
 		Ledger: m, Waiters: n.waiters, Reader: streams, Lanes: func() int { return len(streams.LaneEnds()) },
@@ -157,6 +166,15 @@ func (y *Yard) checkPayload(ctx context.Context, r *job.Record, spec *job.Spec, 
 	return n.schemas.CheckRecord(ctx, r, spec, mayRead)
 }
 
+// limitKey returns the limit key of a job that the authority ingests.
+func (y *Yard) limitKey(queue string, spec *job.Spec) (*string, error) {
+	n := y.anyNode()
+	if n == nil {
+		return spec.LimitKey, nil
+	}
+	return n.keys.Find(queue, spec)
+}
+
 // publish stores the record of a job and passes it to the authority. It takes no time.
 func (n *node) publish(queue, key string, _ time.Time, body []byte, done func(lanes.Ack, error)) {
 	record, err := n.yard.core.Streams.Publish(queue, key, body)
@@ -178,8 +196,8 @@ func (n *node) workers() *worker.Cluster {
 	}
 }
 
-// apiHandlers returns the handlers of the API's operations of jobs, queues, schemas, retention,
-// cron entries and dead letters.
+// apiHandlers returns the handlers of the API's operations of jobs, queues, limits, schemas,
+// retention, cron entries and dead letters.
 func (n *node) apiHandlers(streams memyard.Reader) map[string]server.Handler {
 	handlers := map[string]server.Handler{}
 	counts := &schemas.Peers{Checker: n.schemas, Node: n.Name, Members: func() []string { return n.yard.cfg.Members }, Fleet: n.Member}
@@ -193,6 +211,7 @@ func (n *node) apiHandlers(streams memyard.Reader) map[string]server.Handler {
 			WaitReason: func(context.Context, job.ID) string { return "" },
 		},
 		&server.Queues{Authority: n.proposer, View: n.View, Schemas: schemas},
+		&server.Limits{Authority: n.proposer, View: n.View, DefaultTimeout: n.yard.cfg.Scheduler.DefaultTimeout},
 		schemas,
 		&server.Retention{Authority: n.proposer, View: n.View, Status: func(ctx context.Context) scheduler.AuthorityStatus {
 			status, _ := n.Scheduler.Status(ctx) // of another member, it is not known

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,6 +49,57 @@ func TestSchemas(t *testing.T) {
 		h.Advance(61 * time.Minute)
 		if j := h.only("late"); j.State != "failed" || j.Error == nil || j.Error.Type != "rejected" {
 			h.Errorf("the job of the cron entry is %s", asJSON(j))
+		}
+	})
+}
+
+// A queue takes the keys of its jobs from their params, and a limit bounds the jobs of each key.
+func TestLimits(t *testing.T) {
+	bubble(t, func(h *harness) {
+		if err := h.c.Queues().Create(h.Context(), "mail"); err != nil {
+			h.Fatal(err)
+		}
+		if _, err := h.c.Limits().Set(h.Context(), api.LimitChange{Name: "stripe", PerKey: api.SetTo[int64](2)}); err != nil {
+			h.Fatal(err)
+		}
+		_, err := h.c.Queues().Set(h.Context(), api.QueueChange{Name: "mail", StartSettings: api.StartSettings{
+			Limits: api.SetTo([]string{"stripe"}), Key: api.SetTo("params.customer"),
+		}})
+		if err != nil {
+			h.Fatal(err)
+		}
+		_, err = h.c.Enqueue(h.Context(), client.Spec{Queue: "mail", Params: map[string]string{"name": "ann"}})
+		if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "params.customer") {
+			h.Errorf("a job without a key: %v", err)
+		}
+		var mu sync.Mutex
+		running, most := map[string]int{}, map[string]int{}
+		w := h.c.Worker()
+		w.Concurrency = 20
+		w.Handle("mail", "", func(_ context.Context, job *client.JobInfo) (any, error) {
+			var params struct{ Customer string }
+			if err := job.Decode(&params); err != nil {
+				return nil, err
+			}
+			count := func(n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				running[params.Customer] += n
+				most[params.Customer] = max(most[params.Customer], running[params.Customer])
+			}
+			count(1)
+			time.Sleep(time.Second)
+			count(-1)
+			return nil, nil
+		})
+		h.Work(w)
+		for i := range 12 {
+			h.enqueue(client.Spec{Queue: "mail", Params: map[string]string{"customer": []string{"acme", "beta"}[i%2]}})
+		}
+		began := time.Now()
+		h.Drain()
+		if took := time.Since(began); most["acme"] != 2 || most["beta"] != 2 || took < 3*time.Second {
+			h.Errorf("%v ran at the same time, for %s; want 2 of each customer, for three seconds", most, took)
 		}
 	})
 }

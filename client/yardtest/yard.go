@@ -106,7 +106,7 @@ func New(t testing.TB, options ...Option) *Yard {
 		option(y)
 	}
 	y.cfg.Log = y.log
-	y.cfg.Scheduler.CheckPayload = y.checkPayload
+	y.cfg.Scheduler.CheckPayload, y.cfg.Scheduler.LimitKey = y.checkPayload, y.limitKey
 	y.core = memyard.New(y.cfg)
 	y.ctx, y.cancel = context.WithCancel(context.Background())
 	t.Cleanup(y.stop)
