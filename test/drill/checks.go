@@ -42,6 +42,7 @@ func (h *Harness) check() {
 	if n := v.MaxConcurrent[LimitedQueue]; n > Strict {
 		h.Require(false, "%d jobs of a queue with the limit %d ran concurrently", n, Strict)
 	}
+	h.checkLimits(&v)
 	h.checkNoRetries(&v)
 	for reason, n := range v.reasons {
 		h.Figure("overlaps with the reason "+reason, n)

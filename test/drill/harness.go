@@ -38,6 +38,7 @@ type Harness struct {
 	authorityLimits []authorityLimit
 	ignorable       func(refusal string) bool // nil if publishes may fail and runs be repeated
 
+	limits        NamedLimits
 	observer      observer
 	contention    contention
 	orphans       orphans
@@ -239,6 +240,7 @@ func (h *Harness) StartSteadyLoadAt(interval time.Duration) {
 	for _, t := range Transports {
 		loads = append(loads, &Load{Queue: FreeQueue, Transport: t, Parallel: 2, Pace: interval})
 	}
+	loads = append(loads, CustomerLoads(func(string) *Load { return &Load{Parallel: 1, Pace: interval} })...)
 	h.StartLoads(loads...)
 	h.startObservers()
 	h.AwaitAcked(10, h.loads...)
@@ -269,14 +271,16 @@ func (h *Harness) startObservers() {
 }
 
 // StartWorkers creates the queues and starts workers: as many for FreeQueue, with
-// these credits, as for LimitedQueue. hold is how long they take over a job.
+// these credits, as for LimitedQueue and KeyedQueue. hold is how long they take over a job.
 func (h *Harness) StartWorkers(workers int, credits uint32, hold time.Duration) {
 	h.AddQueue(FreeQueue, 0)
 	h.AddQueue(LimitedQueue, Strict)
 	h.AddQueue(RunnerQueue, 0)
+	h.addKeyedQueue()
 	for range workers {
 		h.AddWorker(Task{Queue: FreeQueue, Credits: credits, Hold: hold})
 		h.AddWorker(Task{Queue: LimitedQueue, Credits: 4, Hold: 2 * hold})
+		h.AddWorker(Task{Queue: KeyedQueue, Credits: 4, Hold: 2 * hold})
 	}
 }
 

@@ -274,7 +274,7 @@ func ReadWitness(path string) (runs []check.Run, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("witness %s: malformed line %q: %w", filepath.Base(path), line, err)
 		}
-		run.Job = id.String()
+		run.Job, run.Worker = id.String(), filepath.Base(path)
 		dispatch := fmt.Sprint(run.Job, run.Fence)
 		i, begun := open[dispatch]
 		switch {
@@ -298,7 +298,8 @@ func parseWitness(line string) (run check.Run, id job.ID, ended bool, err error)
 	ended = words[0] == "end"
 	queue, text, isJID := strings.Cut(words[0], ":")
 	switch {
-	case len(words) == 5: // a worker: "<begin|end> <queue>:<job> <attempt> <fence> <time>"
+	case len(words) == 5 || len(words) == 6: // a worker: "<begin|end> <queue>:<job> <attempt> <fence> <time> [<key>]"
+		run.Key = strings.Join(words[5:], "")
 		run.Queue, text, _ = strings.Cut(words[1], ":")
 		if _, err := fmt.Sscan(words[3]+" "+words[4], &run.Fence, &run.Begin); err != nil {
 			return run, id, ended, err
@@ -321,8 +322,15 @@ type history struct {
 	eventGaps  int            // events whose number is not the next
 	duplicates int            // dispatches with two ends, and jobs delivered twice
 	delivered  map[string]int // number of deliveries of each job
+	placed     []placement
 	ends       []check.End
 	leases     []check.Lease
+}
+
+// placement is the assignment of a job to a node.
+type placement struct {
+	job, queue string
+	at         int64
 }
 
 // readHistory reads the whole history through one node.
@@ -343,11 +351,11 @@ func readHistory(ctx context.Context, n *Node) (h history, err error) {
 	err = c.History(ctx, time.Time{}, false, func(b streams.Batch) error {
 		for _, text := range bytes.Split(bytes.TrimSpace(b.Body), []byte("\n")) {
 			var e struct {
-				Event, Owner, Reason string
-				Request              string `json:"request_id"`
-				Lease                string `json:"lease_id"`
-				Seq                  uint64
-				At                   time.Time
+				Event, Owner, Queue, Reason string
+				Request                     string `json:"request_id"`
+				Lease                       string `json:"lease_id"`
+				Seq                         uint64
+				At                          time.Time
 			}
 			if err := json.Unmarshal(text, &e); err != nil {
 				return fmt.Errorf("malformed line of history %q: %w", text, err)
@@ -360,6 +368,9 @@ func readHistory(ctx context.Context, n *Node) (h history, err error) {
 			switch e.Event {
 			case "AuthorityAcquired", "AuthorityRenewed":
 				h.leases = append(h.leases, check.Lease{Acquired: e.Event == "AuthorityAcquired", Owner: e.Owner, ID: e.Lease, At: at})
+			case "DispatchQueued":
+				id, _, _ := strings.Cut(e.Request, "#")
+				h.placed = append(h.placed, placement{id, e.Queue, at})
 			case "DispatchDelivered", "DispatchFailed":
 				id, _, _ := strings.Cut(e.Request, "#")
 				h.ends = append(h.ends, check.End{Job: id, Failed: e.Event == "DispatchFailed", Reason: e.Reason, At: at})

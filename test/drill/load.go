@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,8 @@ type Load struct {
 	Queue     string
 	Transport Transport     // zero value: PlainPublish
 	Function  string        // "" means none
-	JobParams string        // params of every job as JSON; "" means its number
+	JobParams string        // params of every job as JSON; "" means its number and Customer
+	Customer  string        // the key of every job, in its params; "" means none
 	Fields    string        // further fields of every job as JSON without braces
 	Jobs      int           // number of jobs; 0 means until Stop
 	Prefix    string        // of every job's key; "" means queue and transport
@@ -93,7 +95,11 @@ func (l *Load) Key(n int) string {
 // publish publishes one job under its key until it is acknowledged.
 func (l *Load) publish(ctx context.Context, p Producer, n int) error {
 	m := Message{Queue: l.Queue, Key: l.Key(n), Function: l.Function, Params: l.JobParams, Fields: l.Fields}
-	if m.Params == "" {
+	switch {
+	case m.Params != "":
+	case l.Customer != "":
+		m.Params = fmt.Sprintf(`{"n":%d,"customer":%q}`, n, l.Customer)
+	default:
 		m.Params = fmt.Sprintf(`{"n":%d}`, n)
 	}
 	for {
@@ -172,7 +178,7 @@ type Task struct {
 // Work runs jobs until ctx ends. Its argument is a [Task] in JSON. It appends a line to the witness file when a job
 // begins and when it ends, each synced before Work continues:
 //
-//	<begin|end> <jid> <attempt> <fence> <nanoseconds of the host's monotonic clock>
+//	<begin|end> <jid> <attempt> <fence> <nanoseconds of the host's monotonic clock> [<customer in the params>]
 func Work(ctx context.Context, task string) (err error) {
 	var t Task
 	if err := json.Unmarshal([]byte(task), &t); err != nil {
@@ -207,7 +213,11 @@ func note(w *worker.Witness, what string, q *overhop.Quest) error {
 	if err != nil {
 		return err
 	}
-	return w.Append(fmt.Sprintf("%s %s %d %d %d", what, q.JID, q.Attempt, q.Fence, at))
+	var params struct {
+		Customer string `msgpack:"customer"`
+	}
+	_ = overhop.Unmarshal(q.Payload, &params) // params of other jobs are not objects
+	return w.Append(strings.TrimSpace(fmt.Sprintf("%s %s %d %d %d %s", what, q.JID, q.Attempt, q.Fence, at, params.Customer)))
 }
 
 // readHostClock reads the host's monotonic clock, in nanoseconds.

@@ -78,6 +78,7 @@ func startSavedLoad(s *drill.Harness) []*drill.Load {
 	for _, t := range drill.Transports {
 		jobs = append(jobs, &drill.Load{Queue: drill.FreeQueue, Transport: t, Jobs: 500, Parallel: 4})
 	}
+	jobs = append(jobs, drill.CustomerLoads(func(string) *drill.Load { return &drill.Load{Jobs: 400, Parallel: 2} })...)
 	long := &drill.Load{Queue: slowQueue, Jobs: 3}
 	s.StartLoads(jobs...)
 	for _, l := range jobs {
@@ -248,7 +249,7 @@ func checkRestored(s *drill.Harness, jobs []*drill.Load, before map[string]map[j
 	s.Require(held["completed"] == 0 && held["waiting"] > 300, "the jobs of the paused queue are %v after the restore", held)
 	// Repeated publishes must be recognized, whatever the state of the job.
 	for _, l := range jobs {
-		again := &drill.Load{Queue: l.Queue, Transport: l.Transport, Function: l.Function, JobParams: l.JobParams, Fields: l.Fields, Prefix: l.Prefix, Jobs: l.Jobs, Parallel: l.Parallel}
+		again := &drill.Load{Queue: l.Queue, Transport: l.Transport, Function: l.Function, JobParams: l.JobParams, Customer: l.Customer, Fields: l.Fields, Prefix: l.Prefix, Jobs: l.Jobs, Parallel: l.Parallel}
 		must.Do(again.Run(s.Ctx, s.Cluster))
 	}
 	setPaused(s, pausedQueue, "resume")

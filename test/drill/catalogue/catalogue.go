@@ -27,6 +27,7 @@ func All() []drill.Drill {
 		bounds,
 		members,
 		backups,
+		limits,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all

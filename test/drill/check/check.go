@@ -22,6 +22,8 @@ type Run struct {
 	Fence      uint64 // grows with each dispatch of a job
 	Begin, End int64  // by the host's clock, in nanoseconds; End is 0 if the worker died
 	Queue      string
+	Key        string // of its limits; "" if the witness does not record it
+	Worker     string // the witness file
 }
 
 // End is the end of a dispatch as history reports it.
