@@ -84,10 +84,7 @@ func (c *circuit) open(m *limit, now int64) {
 	*c = circuit{openedAt: now, probeAt: now + int64(m.Circuit.Pause())}
 }
 
-// circuitChanged emits the events of a circuit that has opened or closed.
+// circuitChanged records that a circuit has opened or closed as an act of the ledger.
 func (d *dispatches) circuitChanged(m *limit, action, reason string) {
 	d.act(byRule(reason), action, Event{}, m.Name)
-	if m.circuit.openedAt != 0 {
-		d.emit(Event{Kind: RunBlockedOnSystem, A: "limit " + m.Name, B: "its circuit is open: " + reason})
-	}
 }
