@@ -190,3 +190,52 @@ func TestPlace_Fair(t *testing.T) {
 		t.Errorf("started %v, want %v", started, want)
 	}
 }
+
+// TestPlace_FairShares checks that 100 keys with backlogs of very unequal length get equal shares
+// of a fair queue, however many jobs run at the same time and in whatever order they end. Shares
+// are compared by Jain's index, (Σx)² / (n·Σx²), which is 1 if all are equal and 1/n if one key
+// has everything.
+func TestPlace_FairShares(t *testing.T) {
+	const keys, shortest = 100, 12
+	rapid.Check(t, func(rt *rapid.T) {
+		p := newPlaceFixture(t, Config{})
+		slots := rapid.SampledFrom([]uint32{1, 7, 64, 250}).Draw(rt, "slots")
+		config := job.QueueConfig{Fair: true, Limit: slots}
+		if rapid.Bool().Draw(rt, "limited") {
+			p.apply(&ledger.SetLimit{Name: "stripe", Change: job.LimitChange{PerKey: new(job.Slots(4))}})
+			config.Limits = []string{"stripe"}
+		}
+		p.apply(&ledger.AddQueue{ID: job.ID{1}, Name: "a", Config: config})
+		p.offer(job.Overhop, "a", "w", 300)
+		for key := keys - 1; key >= 0; key-- { // the longest first
+			p.addKeyed("a", nil, slices.Repeat([]string{fmt.Sprint("key ", key)}, shortest+key*key/100)...)
+		}
+		shares, total := map[string]float64{}, 0
+		for total < keys*(shortest-2) {
+			placements := p.take()
+			if refused := p.commit(placements); len(refused) > 0 {
+				rt.Fatalf("the ledger refuses to start job %s", refused[0].ID)
+			}
+			for _, k := range placements {
+				shares[k.LimitKey]++
+			}
+			total += len(placements)
+			c, stride, i := &ledger.Settle{}, rapid.IntRange(1, 3).Draw(rt, "stride"), 0
+			p.raft.ledger.ActiveDispatches(func(a ledger.ActiveDispatch) bool {
+				if i++; i%stride == 0 || stride > 1 && i == 1 {
+					c.Settlements = append(c.Settlements, ledger.Settlement{Job: a.ID, N: a.N, Next: job.NextDone})
+				}
+				return true
+			})
+			p.apply(c)
+		}
+		sum, squares := 0.0, 0.0
+		for _, share := range shares {
+			sum += share
+			squares += share * share
+		}
+		if index := sum * sum / (keys * squares); index < 0.99 {
+			rt.Fatalf("Jain's index of the shares of %d keys is %.4f after %d starts: %v", keys, index, total, shares)
+		}
+	})
+}
