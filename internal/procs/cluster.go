@@ -255,24 +255,30 @@ func (c *Cluster) Authority(ctx context.Context) (*Node, error) {
 }
 
 // AddQueue creates a queue through a running node, without a limit if limit is 0. It
-// repeats the request until it is executed or ctx ends.
+// repeats the request until it is executed, refused as invalid, or ctx ends.
 func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
 	request := api.QueueRequest{Name: name}
 	if limit > 0 {
 		request.Limit = new(int64(limit))
 	}
-	return c.Until(ctx, "queue "+name+" is created", func() error {
+	var invalid error
+	err := c.Until(ctx, "queue "+name+" is created", func() error {
 		i := slices.IndexFunc(c.Nodes, (*Node).Running)
 		if i < 0 {
 			return errors.New("no node is running")
 		}
 		err := c.Nodes[i].Ask(ctx, api.SubjectAPI+".queue.add", request, new(any))
 		refused, ok := errors.AsType[*api.Error](err)
-		if ok && refused.Code == api.CodeConflict { // created by an earlier request
+		switch {
+		case ok && refused.Code == api.CodeConflict: // created by an earlier request
+			return nil
+		case ok && refused.Code == api.CodeInvalid:
+			invalid = err
 			return nil
 		}
 		return err
 	})
+	return errors.Join(err, invalid)
 }
 
 // Until polls fact until it returns nil. It gives up when ctx ends or a process

@@ -55,13 +55,13 @@ const besideSlots = 500
 // key has a backlog, without and with fairness.
 func (y *yards) limitLatencies() (all []experiment) {
 	for _, name := range []string{"fifo", "fair"} {
-		q := &limitedQueue{name: "beside." + name, keys: 2, limit: api.LimitChange{Total: api.SetTo[int64](besideSlots)}, fair: name == "fair"}
+		q := &limitedQueue{name: "beside-" + name, keys: 2, limit: api.LimitChange{Total: api.SetTo[int64](besideSlots)}, fair: name == "fair"}
 		e := experiment{
 			name: "yard3." + q.name, unit: milliseconds, run: func(t *task) round { return y.limited(t, q, true, y.besideHeavy) },
 			note: fmt.Sprintf("start of jobs of a key at %d/s, while another key fills %d slots and has a backlog", lightRate, besideSlots),
 		}
 		if q.fair {
-			e.target = target{floor: "yard3.beside.fifo", maxRatio: 0.5}
+			e.target = target{floor: "yard3.beside-fifo", maxRatio: 0.5}
 		}
 		all = append(all, e)
 	}
