@@ -108,3 +108,35 @@ func BenchmarkLimits(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRebind changes which limits a queue has while jobs of 100,000 keys wait: one entry,
+// during which nothing else is applied.
+func BenchmarkRebind(b *testing.B) {
+	const keys, jobs = 100_000, 200_000
+	l, stamp := ledgerWithAuthority(b)
+	apply := func(cmds ...Command) {
+		stamp.Index++
+		stamp.At = stamp.At.Add(5 * time.Millisecond)
+		for _, r := range l.Apply(stamp, append(cmds, &MarkPublished{Events: l.LastEvent(), Results: l.LastResult()})) {
+			if r.Err != nil {
+				b.Fatal(r.Err)
+			}
+		}
+	}
+	for next := 0; next < jobs; next += 1000 {
+		c := &Ingest{Identity: "L0", From: uint64(next), To: uint64(next + 1000), CreateQueues: true}
+		for i := range 1000 {
+			j := benchJob(next + i)
+			j.LimitKey = fmt.Sprintf("key-%06d", (next+i)%keys)
+			c.Jobs = append(c.Jobs, j)
+		}
+		apply(c)
+	}
+	apply(&SetLimit{Name: "stripe", Change: job.LimitChange{PerKey: new(job.Slots(2))}})
+	for b.Loop() {
+		for _, names := range [][]string{{"stripe"}, nil} {
+			apply(&ChangeQueue{Name: "mail", Change: job.QueueChange{Limits: &job.Names{Names: names}}})
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N)/1e6, "ms/change")
+}
