@@ -347,15 +347,16 @@ func readHistory(ctx context.Context, n *Node) (h history, err error) {
 	offset := time.Now().UnixNano() - now // all processes are on this host
 	h.delivered = make(map[string]int)
 	ended := make(map[string]int) // number of ends of each dispatch
+	queues := make(map[string]string)
 	next := uint64(1)
 	err = c.History(ctx, time.Time{}, false, func(b streams.Batch) error {
 		for _, text := range bytes.Split(bytes.TrimSpace(b.Body), []byte("\n")) {
 			var e struct {
-				Event, Owner, Queue, Reason string
-				Request                     string `json:"request_id"`
-				Lease                       string `json:"lease_id"`
-				Seq                         uint64
-				At                          time.Time
+				Event, Owner, Queue, Target, Channel, Reason string
+				Request                                      string `json:"request_id"`
+				Lease                                        string `json:"lease_id"`
+				Seq                                          uint64
+				At                                           time.Time
 			}
 			if err := json.Unmarshal(text, &e); err != nil {
 				return fmt.Errorf("malformed line of history %q: %w", text, err)
@@ -369,8 +370,12 @@ func readHistory(ctx context.Context, n *Node) (h history, err error) {
 			case "AuthorityAcquired", "AuthorityRenewed":
 				h.leases = append(h.leases, check.Lease{Acquired: e.Event == "AuthorityAcquired", Owner: e.Owner, ID: e.Lease, At: at})
 			case "DispatchQueued":
-				id, _, _ := strings.Cut(e.Request, "#")
-				h.placed = append(h.placed, placement{id, e.Queue, at})
+				queues[e.Request] = cmp.Or(e.Queue, e.Target) // the target of a worker's job is its queue
+			case "DispatchNotified":
+				if e.Channel != "none" {
+					id, _, _ := strings.Cut(e.Request, "#")
+					h.placed = append(h.placed, placement{id, queues[e.Request], at})
+				}
 			case "DispatchDelivered", "DispatchFailed":
 				id, _, _ := strings.Cut(e.Request, "#")
 				h.ends = append(h.ends, check.End{Job: id, Failed: e.Event == "DispatchFailed", Reason: e.Reason, At: at})

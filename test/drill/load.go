@@ -214,7 +214,7 @@ func note(w *worker.Witness, what string, q *overhop.Quest) error {
 		return err
 	}
 	var params struct {
-		Customer string `msgpack:"customer"`
+		Customer string `json:"customer"`
 	}
 	_ = overhop.Unmarshal(q.Payload, &params) // params of other jobs are not objects
 	return w.Append(strings.TrimSpace(fmt.Sprintf("%s %s %d %d %d %s", what, q.JID, q.Attempt, q.Fence, at, params.Customer)))
