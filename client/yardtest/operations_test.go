@@ -77,7 +77,9 @@ func TestLimits(t *testing.T) {
 		w := h.c.Worker()
 		w.Concurrency = 20
 		w.Handle("mail", "", func(_ context.Context, job *client.JobInfo) (any, error) {
-			var params struct{ Customer string }
+			var params struct {
+				Customer string `json:"customer"`
+			}
 			if err := job.Decode(&params); err != nil {
 				return nil, err
 			}
