@@ -237,7 +237,7 @@ test("operations of the API, and snoozing, where the node has them", { skip }, a
     assert.deepEqual([name, paused], ["api", true]);
   }
   await client.limits.resume("api");
-  await assert.rejects(client.limits.remove("api"), (err) => err instanceof ApiError && err.status === 409);
+  await assert.rejects(client.limits.remove("api"), (err: unknown) => err instanceof ApiError && err.status === 409);
   assert.equal((await client.limits.get("api")).queues[0]?.queue, "nightly");
   await client.limits.remove("api", { force: true });
   await client.cron.add("every-night", { schedule: "0 0 3 * * *", time_zone: "Europe/Berlin", queue: "nightly", job: { function: "build", params: { fail: true } } });
