@@ -319,7 +319,7 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, limit int
 	if l.down != nil {
 		return nil, l.down
 	}
-	if l.readsFail {
+	if l.readsFail || int(number) >= len(l.lanes) {
 		return nil, errors.New("no answer")
 	}
 	lane := l.lanes[number]

@@ -27,9 +27,12 @@ type laneReader struct {
 }
 
 // run verifies the lane and then serves it, again after each failure, until ctx
-// ends.
+// ends. Any replica answers a read, and only the leader the questions of verify.
 func (r *laneReader) run(ctx context.Context) error {
 	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
+		if _, err := r.lanes.client.Read(ctx, r.lane.number, max(r.cursor().Cursor, 1), 1); err == nil {
+			r.lanes.loop.post(func() { r.lanes.noteAnswer(r.lane) })
+		}
 		err := r.verify(ctx)
 		if err == nil {
 			r.lanes.loop.post(func() { r.lanes.markHealthy(r.lane) })

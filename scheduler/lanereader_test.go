@@ -132,3 +132,27 @@ func TestVerifyLane_DeadLettersOfLostLane(t *testing.T) {
 		}
 	})
 }
+
+// TestPlace_LaneDoesNotAnswer checks that a new authority starts no job before its lane has
+// answered, for example because all nodes have just been started: the job would use its limits,
+// and reach its worker later, together with others.
+func TestPlace_LaneDoesNotAnswer(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		for range 3 {
+			h.enqueue("mail", "", anyJob)
+		}
+		h.until("they wait", func() bool { return h.counts().Pending == 3 })
+		if err := h.end(); err != nil {
+			t.Fatal(err)
+		}
+		h.lanes.set(func() { h.lanes.down = errors.New("no leader") })
+		h.begin()
+		h.node("n1").offer(job.Overhop, "mail", "w1", 8)
+		h.advance(5 * time.Second)
+		if got := h.counts(); got.Pending != 3 {
+			t.Errorf("%+v while the lane does not answer, want 3 pending", got)
+		}
+		h.lanes.set(func() { h.lanes.down = nil })
+		h.until("they ran", func() bool { return h.counts().Delivered == 3 })
+	})
+}
