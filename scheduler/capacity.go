@@ -291,6 +291,14 @@ func (p *pool) list() {
 	}
 }
 
+// listLast moves a pool of workers to the end of the list, if it is listed.
+func (p *pool) listLast() {
+	c := p.capacity
+	if i := slices.Index(c.workers, p); i >= 0 {
+		c.workers = append(slices.Delete(c.workers, i, i+1), p)
+	}
+}
+
 // popWorkers removes the first pool from the list of the pools of workers, and returns it.
 func (c *capacity) popWorkers() *pool {
 	p := c.workers[0]

@@ -191,6 +191,37 @@ func TestPlace_Fair(t *testing.T) {
 	}
 }
 
+// TestPlace_QueuesShareLimit checks that queues that share a limit take turns with its slots.
+func TestPlace_QueuesShareLimit(t *testing.T) {
+	p := newPlaceFixture(t, Config{})
+	p.apply(&ledger.SetLimit{Name: "stripe", Change: job.LimitChange{Total: new(job.Slots(3))}})
+	queues := []string{"a", "b", "c"}
+	for i, queue := range queues {
+		p.apply(&ledger.AddQueue{ID: job.ID{byte(i) + 1}, Name: queue, Config: job.QueueConfig{Limits: []string{"stripe"}}})
+		p.offer(job.Overhop, queue, "w-"+queue, 10)
+		p.addKeyed(queue, nil, slices.Repeat([]string{""}, 100-40*i)...)
+	}
+	started := map[string]int{}
+	for range 45 {
+		placements := p.take()
+		p.commit(placements)
+		for _, k := range placements {
+			started[k.Queue]++
+		}
+		c := &ledger.Settle{}
+		p.raft.ledger.ActiveDispatches(func(a ledger.ActiveDispatch) bool {
+			c.Settlements = append(c.Settlements, ledger.Settlement{Job: a.ID, N: a.N, Next: job.NextDone})
+			return false // one slot is free at a time
+		})
+		p.apply(c)
+	}
+	for _, queue := range queues {
+		if n := started[queue]; n < 14 || n > 18 {
+			t.Errorf("%d jobs of queue %s started, of %v; want about a third", n, queue, started)
+		}
+	}
+}
+
 // TestPlace_FairShares checks that 100 keys with backlogs of very unequal length get equal shares
 // of a fair queue, however many jobs run at the same time and in whatever order they end. Shares
 // are compared by Jain's index, (Σx)² / (n·Σx²), which is 1 if all are equal and 1/n if one key

@@ -42,6 +42,7 @@ type placer struct {
 	turns    map[string]ledger.FairTurn // of fair queues
 	next     int                        // index in capacity.runners of the pool that is served first; the workers' pools count as one more
 	cut      bool                       // the last placeOnWorkers did not get to all pools
+	served   string                     // the queue that got slots last, see queuesInTurn
 	merger   waitlist.Merger
 	unused   []placement
 	lottery  lottery // decides when a job of a lower priority starts first
@@ -98,21 +99,35 @@ func (pl *placer) placeOnWorkers(l *ledger.Ledger) {
 			}
 			return !pl.full()
 		}
-		pl.queuesOfClass(l, ledger.ClassPlain, visit)
-		pl.queuesOfClass(l, ledger.ClassBare, visit)
+		if l.HasLimits() {
+			pl.queuesInTurn(l, visit)
+		} else {
+			pl.queuesOfClass(l, ledger.ClassPlain, visit)
+			pl.queuesOfClass(l, ledger.ClassBare, visit)
+		}
 		pl.cut = pl.full()
 		return
 	}
+	var served []*pool // they come last the next time, so that queues that share a limit take turns
+	pl.cut = false
 	for range len(c.workers) {
 		if pl.cut = pl.full(); pl.cut {
-			return
+			break
 		}
-		if p := c.popWorkers(); p.hasAvailable() {
-			pl.placeFor(l, p)
-			p.list()
+		p := c.popWorkers()
+		if !p.hasAvailable() {
+			continue
+		}
+		before := len(pl.pending)
+		pl.placeFor(l, p)
+		p.list()
+		if len(pl.pending) > before && l.HasLimits() {
+			served = append(served, p)
 		}
 	}
-	pl.cut = false
+	for _, p := range served {
+		p.listLast()
+	}
 }
 
 // placeFor places jobs on the slots of a pool: in start order, apart from overdue jobs,
@@ -279,6 +294,27 @@ func (pl *placer) queuesOfClass(l *ledger.Ledger, class string, yield func(queue
 		if k.class == class && !anyWaiting(l, k.queue, class) {
 			stopped = !yield(k.queue)
 		}
+	}
+}
+
+// queuesInTurn calls visit for the queues with jobs for workers, those after the last one that
+// got a slot first, so that queues that share a limit take turns with what it frees.
+func (pl *placer) queuesInTurn(l *ledger.Ledger, visit func(queue string) bool) {
+	first := pl.served
+	for _, after := range [...]bool{true, false} {
+		visitPart := func(queue string) bool {
+			if (queue > first) != after {
+				return true
+			}
+			before := len(pl.pending)
+			more := visit(queue)
+			if len(pl.pending) > before {
+				pl.served = queue
+			}
+			return more
+		}
+		pl.queuesOfClass(l, ledger.ClassPlain, visitPart)
+		pl.queuesOfClass(l, ledger.ClassBare, visitPart)
 	}
 }
 
