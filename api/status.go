@@ -165,6 +165,8 @@ type DrainStatus struct {
 // ActiveJob is an active job, which counts towards its queue's limit.
 type ActiveJob struct {
 	ID       job.ID    `json:"id"`
+	Queue    string    `json:"queue"`
+	LimitKey string    `json:"limit_key,omitempty"`
 	Node     string    `json:"node"`
 	Channel  string    `json:"channel"`
 	Since    time.Time `json:"since"`
@@ -181,7 +183,7 @@ const MaxActiveJobs = 20
 // jobs that set none.
 func NewActiveJob(a *ledger.ActiveDispatch, timeout time.Duration) ActiveJob {
 	return ActiveJob{
-		ID: a.ID, Node: a.Node, Channel: a.Channel, Since: a.Started.UTC(), Attempt: a.Attempt,
+		ID: a.ID, Queue: a.Queue, LimitKey: a.LimitKey, Node: a.Node, Channel: a.Channel, Since: a.Started.UTC(), Attempt: a.Attempt,
 		Deadline: a.Started.Add(cmp.Or(a.Timeout, timeout)).UTC(), Stopping: a.Recalled != "",
 	}
 }

@@ -46,7 +46,7 @@ const queueJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11","name":"mail","s
 const executorsJSON = `[{"node":"n1","workers":{"count":2,"stalled":1,"credits":0},"pool":{"runner":"demo","size":1,"up":0,"slots":0,"in_flight":0,
 "crash_looping":1,"reason":"exit status 1"}},{"node":"n2","error":"silence"},{"node":"n3"}]`
 
-const holdersJSON = `[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a12","node":"n1","channel":"overhop/w1","since":"2026-01-02T03:04:05.5Z",
+const holdersJSON = `[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a12","queue":"mail","node":"n1","channel":"overhop/w1","since":"2026-01-02T03:04:05.5Z",
 "attempt":2,"deadline":"2026-01-02T03:09:05.5Z","stopping":true}]`
 
 const explainJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","state":"waiting",
@@ -227,7 +227,7 @@ func TestAPIErrors(t *testing.T) {
 	}{
 		{"job retry x", 1, "job x: job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
 		{"job rm x", 1, "job x: job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
-		{"queue set nosuch --concurrency 1", 1, "queue \"nosuch\": queue does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
+		{"queue set nosuch --concurrency 1", 1, "queue \"nosuch\": queue does not exist; 'yardmaster queue add' creates one, and 'yardmaster queue list' shows what exists"},
 		{"job result mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", 1, "job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 is failed and has no result; 'yardmaster job show' shows how it ended"},
 		{"cluster transfer --to n9", 1, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
 		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},

@@ -2,12 +2,14 @@ package job
 
 import (
 	"encoding/json"
+	"math"
+	"strconv"
 	"strings"
 )
 
 // KeyAt returns the limit key at a valid path, see [ValidKeyPath], in the params of a job. The
-// params are a JSON object or empty. A string is the key itself, and a number or a boolean the
-// key in its JSON form. If the value is missing or null, found is false. The error, an
+// params are a JSON object or empty. A string is the key itself, a boolean the key in its JSON
+// form, and a number the key in its shortest decimal form. If the value is missing or null, found is false. The error, an
 // [*InvalidError], names the path.
 func KeyAt(params []byte, path string) (key string, found bool, err error) {
 	value := params
@@ -25,13 +27,31 @@ func KeyAt(params []byte, path string) (key string, found bool, err error) {
 		if err := json.Unmarshal(value, &key); err != nil {
 			return "", false, invalid("the limit key at %s is not a valid string: %v", path, err)
 		}
-	default:
+	case 't', 'f':
 		key = string(value)
+	default:
+		key = numberKey(string(value))
 	}
 	if err := ValidLimitKey(key); err != nil {
 		return "", false, invalid("at %s: %v", path, err)
 	}
 	return key, true, nil
+}
+
+// numberKey returns the key of a number: a whole number without a fraction or an exponent, so
+// that 1, 1.0 and 1e0 are one key.
+func numberKey(text string) string {
+	if !strings.ContainsAny(text, ".eE") {
+		return text
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil:
+		return text
+	case n == math.Trunc(n) && math.Abs(n) < 1<<53:
+		return strconv.FormatInt(int64(n), 10)
+	}
+	return strconv.FormatFloat(n, 'g', -1, 64)
 }
 
 // field returns the value of a field of a JSON object without the space around it, nil if object

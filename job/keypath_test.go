@@ -9,8 +9,12 @@ func TestKeyAt(t *testing.T) {
 	for _, c := range []struct{ params, path, want string }{ // want is the key, "-" for none, or a part of the error after a '!'
 		{`{"customer":"acme"}`, "params.customer", "acme"},
 		{`{"a":{"b c":{"d":"\u00fc"}}}`, "params.a.b c.d", "ü"},
-		{`{"customer": 7.50 }`, "params.customer", "7.50"},
+		{`{"customer": 7.50 }`, "params.customer", "7.5"},
 		{`{"customer":12345678901234567890}`, "params.customer", "12345678901234567890"},
+		{`{"customer":1}`, "params.customer", "1"},
+		{`{"customer":1.0}`, "params.customer", "1"},
+		{`{"customer":1e0}`, "params.customer", "1"},
+		{`{"customer":-2.50E1}`, "params.customer", "-25"},
 		{`{"customer":true}`, "params.customer", "true"},
 		{`{"customer":""}`, "params.customer", ""},
 		{`{"customer":"a","customer":"b"}`, "params.customer", "b"},

@@ -70,10 +70,10 @@ func (j *jobs) blocksOf(m *limit, key string, at time.Time) (blocks []LimitBlock
 	now := at.UnixNano()
 	add := func(kind BlockKind, running int, nextAt int64) {
 		b := LimitBlock{Kind: kind, Limit: m.view(at), Key: key, Running: running, NextAt: timeOf(nextAt)}
-		switch kind {
-		case BlockSlots:
+		switch {
+		case kind == BlockSlots, kind == BlockCircuit && nextAt == 0: // of a circuit, those that probe
 			b.Holders = j.LimitHolders(m.Name, nil, maxBlockHolders)
-		case BlockKeySlots:
+		case kind == BlockKeySlots:
 			b.Holders = j.LimitHolders(m.Name, &key, maxBlockHolders)
 		}
 		blocks = append(blocks, b)

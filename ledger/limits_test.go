@@ -1,9 +1,11 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -480,4 +482,55 @@ func TestLimit_Circuit(t *testing.T) {
 	h.want("also after a restart", h.place(a[5]), []bool{false})
 	h.settle(nil, a[4])
 	h.want("closed again", h.place(a[5], a[1]), []bool{true, true})
+}
+
+// TestLimit_OpenCircuitChanges checks that an open circuit follows a change of the time before the
+// first probe, and that resuming the limit closes it.
+func TestLimit_OpenCircuitChanges(t *testing.T) {
+	h := newLimitHarness(t)
+	h.limitQueue(job.LimitChange{OpenAfter: new(uint32(1)), Within: new(10 * time.Second), ProbeAfter: new(time.Hour)})
+	a := h.add("", "", "", "")
+	h.want("closed", h.place(a[0]), []bool{true})
+	h.settle(&job.Fault{Message: "503"}, a[0])
+	h.at.At = h.at.At.Add(5 * time.Second)
+	h.want("open", h.place(a[1]), []bool{false})
+	h.apply(&SetLimit{Name: "stripe", Change: job.LimitChange{ProbeAfter: new(5 * time.Second)}})
+	h.want("a probe, five seconds after it opened", h.place(a[1], a[2]), []bool{true, false})
+	h.apply(&SetLimit{Name: "stripe", Change: job.LimitChange{ProbeAfter: new(time.Hour)}})
+	h.want("the probe still counts", h.place(a[2]), []bool{false})
+	h.apply(&PauseLimit{Name: "stripe"})
+	h.want("closed by hand", h.place(a[2], a[3]), []bool{true, true})
+	if r := h.l.Apply(h.at, []Command{&PauseLimit{Name: "stripe"}}); !errors.Is(r[0].Err, ErrLimitNotPaused) {
+		t.Errorf("resuming a closed limit: %v", r[0].Err)
+	}
+}
+
+// TestLimit_NewAndRemoved checks that a limit is not created without a bound, and not removed
+// while queues or jobs use it, unless that is forced.
+func TestLimit_NewAndRemoved(t *testing.T) {
+	h := newLimitHarness(t)
+	one := func(c Command) error {
+		h.at.Index++
+		return h.l.Apply(h.at, []Command{c})[0].Err
+	}
+	if err := one(&SetLimit{Name: "stripe"}); !errors.Is(err, ErrNewLimitEmpty) {
+		t.Errorf("a limit without a bound: %v", err)
+	}
+	h.limitQueue(job.LimitChange{Total: new(job.Slots(0))})
+	h.apply(&SetLimit{Name: "gpu", Change: job.LimitChange{Total: new(job.Slots(0))}})
+	lane := h.l.Lanes()[0]
+	h.apply(&Ingest{Identity: lane.Identity, CreateQueues: true, From: lane.Cursor, To: lane.Cursor + 1, Jobs: []job.Job{{
+		ID: job.ID{9}, Queue: "maps", Position: job.Position{Seq: lane.Cursor + 1}, Accepted: h.at.At, Limits: []job.LimitUse{{Limit: "gpu"}},
+	}}})
+	for name, want := range map[string]string{"stripe": "by queue mail;", "gpu": "by jobs of queue maps;"} {
+		if err := one(&RemoveLimit{Name: name}); !errors.Is(err, ErrLimitInUse) || !strings.Contains(err.Error(), want) {
+			t.Errorf("removing limit %s: %v, want %q", name, err, want)
+		}
+		if err := one(&RemoveLimit{Name: name, Force: true}); err != nil {
+			t.Errorf("removing limit %s by force: %v", name, err)
+		}
+	}
+	if q, _ := h.l.Queue("mail"); len(q.Config.Limits) > 0 {
+		t.Errorf("queue mail still names %q", q.Config.Limits)
+	}
 }

@@ -17,14 +17,15 @@ var (
 	ErrLimitNotFound  = errors.New("there is no such limit")
 	ErrLimitPaused    = errors.New("the limit is already paused")
 	ErrLimitNotPaused = errors.New("the limit is not paused")
-	ErrLimitInUse     = errors.New("queues use the limit") // wrapped by a [LimitInUseError]
+	ErrLimitInUse     = errors.New("the limit is in use") // wrapped by a [LimitInUseError]
+	ErrNewLimitEmpty  = errors.New("there is no such limit; give a bound to create it, such as total or rate")
 )
 
-// LimitInUseError refuses to remove a limit that queues use.
+// LimitInUseError refuses to remove a limit that queues name, or unfinished jobs of queues.
 type LimitInUseError struct{ Queues []string }
 
 func (e *LimitInUseError) Error() string {
-	return fmt.Sprintf("%v: %s; take it from them first, or force the removal", ErrLimitInUse, strings.Join(e.Queues, ", "))
+	return fmt.Sprintf("%v by %s; take it from the queues and let the jobs end first, or remove it with --force (force: true), which takes it from them", ErrLimitInUse, strings.Join(e.Queues, ", "))
 }
 
 func (e *LimitInUseError) Unwrap() error { return ErrLimitInUse }
@@ -37,15 +38,16 @@ type SetLimit struct {
 	Asked
 }
 
-// RemoveLimit removes a limit: its jobs continue without it. It is refused while queues use the
-// limit, unless Force is set: the limit is then taken from them.
+// RemoveLimit removes a limit: its jobs continue without it. It is refused while queues name the
+// limit, or waiting or active jobs use it, unless Force is set: the limit is then taken from them.
 type RemoveLimit struct {
 	Name  string
 	Force bool
 	Asked
 }
 
-// PauseLimit pauses a limit, under which no job starts then, or resumes it.
+// PauseLimit pauses a limit, under which no job starts then, or resumes it. Resuming a limit that
+// is not paused closes its circuit if that is open.
 type PauseLimit struct {
 	Name   string
 	Paused bool
@@ -69,6 +71,8 @@ func (c *SetLimit) apply(l *Ledger) Result {
 	}
 	affects := func(q *queue) bool { return q.uses(c.Name) }
 	switch {
+	case old == nil && c.Change.IsEmpty():
+		return Result{Err: ErrNewLimitEmpty}
 	case old == nil && ls.byName.Len() >= MaxLimits:
 		return Result{Err: ErrTooManyLimits}
 	case old == nil:
@@ -101,8 +105,11 @@ func (m *limit) set(settings job.Limit, now int64) {
 		}
 		m.buckets, m.swept = converted, converted.Len()
 	}
-	if settings.Circuit.OpenAfter == 0 {
-		m.circuit = circuit{}
+	switch c := &m.circuit; {
+	case settings.Circuit.OpenAfter == 0:
+		*c = circuit{}
+	case c.openedAt != 0 && c.probeAt > now: // no probe has started yet
+		c.probeAt = c.openedAt + int64(settings.Circuit.Pause())
 	}
 	m.Limit, m.changed = settings, now
 	switch full := m.Total >= 0 && m.running >= int(m.Total); {
@@ -118,17 +125,18 @@ func (c *RemoveLimit) apply(l *Ledger) Result {
 		return Result{Err: ErrLimitNotFound}
 	}
 	var using []*queue
+	var users []string
 	for _, q := range l.queues.byName.Scan {
-		if slices.Contains(q.config.Limits, c.Name) {
+		switch {
+		case slices.Contains(q.config.Limits, c.Name):
 			using = append(using, q)
+			users = append(users, "queue "+q.name)
+		case q.uses(c.Name):
+			users = append(users, "jobs of queue "+q.name)
 		}
 	}
-	if len(using) > 0 && !c.Force {
-		refused := &LimitInUseError{}
-		for _, q := range using[:min(len(using), 10)] {
-			refused.Queues = append(refused.Queues, q.name)
-		}
-		return Result{Err: refused}
+	if users = users[:min(len(users), 10)]; len(users) > 0 && !c.Force {
+		return Result{Err: &LimitInUseError{users}}
 	}
 	l.rebind(func(q *queue) bool { return q.uses(c.Name) }, func() {
 		l.jobs.limits.byName.Delete(c.Name)
@@ -137,7 +145,11 @@ func (c *RemoveLimit) apply(l *Ledger) Result {
 			q.config.Limits = slices.DeleteFunc(slices.Clone(q.config.Limits), func(name string) bool { return name == c.Name })
 		}
 	})
-	l.act(c.By, "limit.remove", Event{}, c.Name)
+	target := c.Name
+	if len(users) > 0 {
+		target += " taken from " + strings.Join(users, ", ")
+	}
+	l.act(c.By, "limit.remove", Event{}, target)
 	return Result{}
 }
 
@@ -148,8 +160,10 @@ func (c *PauseLimit) apply(l *Ledger) Result {
 		return Result{Err: ErrLimitNotFound}
 	case m.Paused && c.Paused:
 		return Result{Err: ErrLimitPaused}
-	case !m.Paused && !c.Paused:
+	case !m.Paused && !c.Paused && m.circuit.openedAt == 0:
 		return Result{Err: ErrLimitNotPaused}
+	case !m.Paused && !c.Paused:
+		m.circuit = circuit{}
 	}
 	m.Paused = c.Paused
 	action := "limit.resume"

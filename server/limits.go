@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -115,7 +114,7 @@ func (h *Limits) commit(ctx context.Context, name string, c ledger.Command) (*ap
 func (h *Limits) remove(ctx context.Context, q *api.LimitRequest) (*api.Removed, error) {
 	_, err := commit(ctx, h.Authority, &ledger.RemoveLimit{Name: q.Name, Force: q.Force})
 	if errors.Is(err, ledger.ErrLimitInUse) {
-		return nil, h.inUse(q.Name)
+		return nil, h.inUse(q.Name, err)
 	}
 	if err != nil {
 		return nil, limitError(q.Name, err)
@@ -123,23 +122,22 @@ func (h *Limits) remove(ctx context.Context, q *api.LimitRequest) (*api.Removed,
 	return &api.Removed{Name: q.Name, Removed: true}, nil
 }
 
-// inUse returns the error for a limit that queues use, with their names.
-func (h *Limits) inUse(name string) error {
+// inUse returns the error for a limit that is in use, with the names of the queues that name it.
+func (h *Limits) inUse(name string, err error) error {
 	details := struct {
 		Reason string   `json:"reason"`
 		Queues []string `json:"queues"`
 	}{Reason: "limit_in_use", Queues: []string{}}
 	h.View(func(l *ledger.Ledger) { details.Queues = append(details.Queues, l.QueuesWithLimit(name)...) })
 	data, _ := json.Marshal(details) // cannot fail
-	return &api.Error{Code: api.CodeConflict, Data: data, Text: fmt.Sprintf("limit %q is used by queue %s; take it from them first with 'yardmaster queue set', or remove it with --force (force: true), which takes it from them",
-		name, strings.Join(details.Queues, ", "))}
+	return &api.Error{Code: api.CodeConflict, Data: data, Text: fmt.Sprintf("limit %q: %v", name, err)}
 }
 
 // limitError adds the name of the limit, and the code, to an error of the ledger.
 func limitError(name string, err error) error {
 	code := api.CodeConflict
 	switch {
-	case errors.Is(err, ledger.ErrLimitNotFound):
+	case errors.Is(err, ledger.ErrLimitNotFound), errors.Is(err, ledger.ErrNewLimitEmpty):
 		code = api.CodeNotFound
 	case errors.Is(err, ledger.ErrLimitPaused), errors.Is(err, ledger.ErrLimitNotPaused), errors.Is(err, ledger.ErrTooManyLimits):
 	default:

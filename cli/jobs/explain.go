@@ -95,7 +95,11 @@ func reasonRows(row func(name, value string), reasons []api.Reason) {
 func holderRows(row func(name, value string), name string, holders []api.ActiveJob, more int) {
 	for i := range holders {
 		h := &holders[i]
-		text := fmt.Sprintf("%s on %s, %s, since %s, attempt %d, until %s", h.ID, h.Node, h.Channel, command.TimeText(&h.Since), h.Attempt, command.TimeText(&h.Deadline))
+		text := h.ID.String()
+		if h.LimitKey != "" {
+			text += fmt.Sprintf(" with key %q", h.LimitKey)
+		}
+		text += fmt.Sprintf(" of queue %s on %s, %s, since %s, attempt %d, until %s", h.Queue, h.Node, h.Channel, command.TimeText(&h.Since), h.Attempt, command.TimeText(&h.Deadline))
 		if h.Stopping {
 			text += ", stopping"
 		}

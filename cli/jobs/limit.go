@@ -208,10 +208,10 @@ func limitText(w io.Writer, l *api.LimitDetail) {
 		command.Printf(w, "there are so many jobs and keys that only some were counted by key\n")
 	}
 	if len(l.Holders) > 0 {
-		command.Printf(w, "\nRUNNING JOB\tNODE\tCHANNEL\tSINCE\n")
+		command.Printf(w, "\nRUNNING JOB\tQUEUE\tKEY\tNODE\tCHANNEL\tSINCE\n")
 		for i := range l.Holders {
 			h := &l.Holders[i]
-			command.Row(w, h.ID, h.Node, h.Channel, h.Since.Format(time.RFC3339))
+			command.Row(w, h.ID, h.Queue, functionName(h.LimitKey), h.Node, h.Channel, h.Since.Format(time.RFC3339))
 		}
 	}
 	moreText(w, "running jobs", l.MoreHolders)

@@ -124,6 +124,10 @@ var remediesByText = []struct{ part, remedy string }{
 	{ledger.ErrCronNotFound.Error(), "'yardmaster cron list' lists the entries"},
 	{ledger.ErrSchemaNotFound.Error(), "'yardmaster schema list' lists the schemas"},
 	{ledger.ErrLimitNotFound.Error(), "'yardmaster limit list' lists the limits, and 'yardmaster limit set' creates one"},
+	{ledger.ErrNewLimitEmpty.Error(), "'yardmaster limit set --help' shows them"},
+	{ledger.ErrLimitPaused.Error(), "'yardmaster limit show' shows its state"},
+	{ledger.ErrLimitNotPaused.Error(), "'yardmaster limit show' shows its state"},
+	{job.ErrQueueNotFound.Error(), "'yardmaster queue add' creates one, and 'yardmaster queue list' shows what exists"},
 	{"there is no member", "'yardmaster cluster members' lists them"},
 	{"no other member to hand the authority to", "'yardmaster cluster members' lists the members"},
 }

@@ -246,7 +246,7 @@ func TestPending_RetryAfterRejection(t *testing.T) {
 func TestPublish_LimitKey(t *testing.T) {
 	f := fakeledger.New()
 	f.Apply(&ledger.AddQueue{ID: job.ID{1}, Name: "keyed", Config: job.QueueConfig{KeyPath: "params.customer"}})
-	f.Apply(&ledger.SetLimit{Name: "smtp"})
+	f.Apply(&ledger.SetLimit{Name: "smtp", Change: job.LimitChange{Total: new(job.Slots(5))}})
 	var paths *ledger.KeyPaths
 	f.View(func(l *ledger.Ledger) { paths = l.KeyPaths() })
 	var published []byte
