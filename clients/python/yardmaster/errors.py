@@ -205,9 +205,9 @@ class CancelledError(Exception):
 class Retry(Exception):
     """Raised by a handler to fail this attempt and request another.
 
-    ``after`` is the delay before the next attempt in seconds, at most 366 days;
-    None leaves it to the retry policy of the yard. Raises ValueError if
-    ``after`` is out of range.
+    ``after`` is the delay before the next attempt in seconds, at most 366 days: with
+    it, the queue's rules of which errors are retried do not count. None leaves both
+    to the rules. Raises ValueError if ``after`` is out of range.
     """
 
     def __init__(self, message: str = "handler asks for a retry", *, after: Union[float, timedelta, None] = None,
