@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -66,7 +67,7 @@ type Request struct {
 
 	token     string
 	transport transport
-	index     uint64
+	index     atomic.Uint64 // of the last entry that the reply reflects; 0 means none
 }
 
 // transport is how a request came: its headers, and the way of its reply.
@@ -100,12 +101,20 @@ func (r *Request) Token() string { return r.token }
 // Header returns the value of a header, "" if it is missing.
 func (r *Request) Header(name string) string { return r.transport.header(name) }
 
-// SetIndex sets the index of the last ledger entry that the reply reflects. The
-// reply carries it in the header [api.HeaderIndex]; 0 means none.
-func (r *Request) SetIndex(index uint64) { r.index = index }
+// SetIndex sets the index of a ledger entry that the reply reflects. The reply carries the
+// highest one in the header [api.HeaderIndex]; 0 means none. SetIndex may be called
+// concurrently, as by requests that commit several commands.
+func (r *Request) SetIndex(index uint64) {
+	for {
+		highest := r.index.Load()
+		if index <= highest || r.index.CompareAndSwap(highest, index) {
+			return
+		}
+	}
+}
 
-// Index returns the value set by [Request.SetIndex].
-func (r *Request) Index() uint64 { return r.index }
+// Index returns the highest value set by [Request.SetIndex].
+func (r *Request) Index() uint64 { return r.index.Load() }
 
 // ProducerHeaders returns the headers that belong to a job.
 func (r *Request) ProducerHeaders() job.Headers { return streams.ProducerHeaders(r.Header) }
@@ -157,10 +166,10 @@ func (r *natsRequest) respond(data []byte, apiErr *api.Error) error {
 	if apiErr != nil {
 		return nc.PublishMsg(errorReply(r.reply, r.server.local.Config.Node, apiErr))
 	}
-	if r.index == 0 {
+	if r.Index() == 0 {
 		return nc.Publish(r.reply, data)
 	}
-	header := nats.Header{api.HeaderIndex: []string{strconv.FormatUint(r.index, 10)}}
+	header := nats.Header{api.HeaderIndex: []string{strconv.FormatUint(r.Index(), 10)}}
 	return nc.PublishMsg(&nats.Msg{Subject: r.reply, Header: header, Data: data})
 }
 
