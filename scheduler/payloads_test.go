@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,12 +15,12 @@ import (
 // checkByName is a CheckPayload that rejects functions named wrong, and cannot decide about
 // those named large unless it may read and readable is set.
 // It calls counted when a wrong one is ingested.
-func checkByName(readable *bool, counted func()) CheckPayload {
+func checkByName(readable *atomic.Bool, counted func()) CheckPayload {
 	return func(_ context.Context, _ *job.Record, spec *job.Spec, mayRead bool) (Verdict, error) {
 		switch {
 		case strings.HasPrefix(spec.Function, "wrong"):
 			return Verdict{&job.PayloadError{Path: "/to", Reason: "must be a string", Version: 3}, counted}, nil
-		case strings.HasPrefix(spec.Function, "large") && (!mayRead || !*readable):
+		case strings.HasPrefix(spec.Function, "large") && (!mayRead || !readable.Load()):
 			return Verdict{}, errors.New("the body cannot be read")
 		}
 		return Verdict{}, nil
@@ -29,7 +30,9 @@ func checkByName(readable *bool, counted func()) CheckPayload {
 // TestIngest_Payloads checks that records whose payload does not match are rejected, whether
 // they are received or read, and also within a message of several records.
 func TestIngest_Payloads(t *testing.T) {
-	readable, rejected := true, 0
+	var readable atomic.Bool
+	readable.Store(true)
+	rejected := 0
 	runHarness(t, 1, func(h *harness) {
 		h.node("n1").offer(job.Overhop, "mail", "w1", 9)
 		for _, received := range []bool{false, true} {
@@ -56,7 +59,7 @@ func TestIngest_Payloads(t *testing.T) {
 // TestIngest_PayloadApart checks that a record whose body has to be read delays only its lane,
 // until the body can be read, and that no record is lost or ingested twice.
 func TestIngest_PayloadApart(t *testing.T) {
-	readable := false
+	var readable atomic.Bool
 	runHarness(t, 2, func(h *harness) {
 		h.node("n1").offer(job.Overhop, "mail", "w1", 9)
 		before := h.enqueueIn(0, "mail", "", `{"function":"before"}`)
@@ -70,7 +73,7 @@ func TestIngest_PayloadApart(t *testing.T) {
 				t.Errorf("job %s is ingested", id)
 			}
 		}
-		readable = true
+		readable.Store(true)
 		for _, id := range []job.ID{h.id(packed[0]), h.id(packed[1]), after} {
 			h.until("the lane goes on", func() bool { return h.state(id) == job.Completed })
 		}

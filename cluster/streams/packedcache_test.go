@@ -78,9 +78,11 @@ func TestPackedCache(t *testing.T) {
 		reads = 0
 		_ = load(1, 2, nil)
 		wantReads("the oldest message", 1)
+		c.mu.Lock()
 		if len(c.messages) > maxCachedMessages+1 { // one is being read
 			t.Errorf("%d messages are kept", len(c.messages))
 		}
+		c.mu.Unlock()
 		time.Sleep(2 * time.Hour)
 	})
 }
