@@ -42,8 +42,7 @@ func (d *dispatches) settleCircuits(stored *storedJob, settlement *Settlement) {
 	if settlement.Fault != nil {
 		fault = *settlement.Fault
 	}
-	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-	for _, m := range wl.bounds {
+	for _, m := range stored.waitlist.bounds {
 		if m.Circuit.OpenAfter == 0 {
 			continue
 		}

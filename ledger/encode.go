@@ -115,9 +115,8 @@ func (c *codec) jobs(d *dispatches, format uint64) {
 			return decoded
 		}
 		eachIn(c, count, stored, space, func(stored *storedJob) {
-			c.record(stored, &d.jobs, format)
+			c.record(stored, q, &d.jobs, format)
 			if c.decoding() {
-				stored.queue = q
 				c.addJob(d, stored)
 			}
 		})
@@ -199,13 +198,20 @@ func (q *queue) numbers(active []uint32, states ...job.State) iter.Seq[uint32] {
 	}
 }
 
-// record encodes or decodes a job except its queue. A decoded job shares names with the others.
-func (c *codec) record(stored *storedJob, shared *jobs, format uint64) {
-	if format >= limitsFormat {
-		c.fields((*name)(&stored.key), (*name)(&stored.limits))
+// record encodes or decodes a job of a queue. A decoded job shares names with the others.
+func (c *codec) record(stored *storedJob, q *queue, shared *jobs, format uint64) {
+	id := traitsID{queue: q}
+	if !c.decoding() {
+		id = stored.traitsID
 	}
-	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
+	if format >= limitsFormat {
+		c.fields((*name)(&id.key), (*name)(&id.limits))
+	}
+	c.fields(&stored.id, (*name)(&id.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
 		&stored.priority, (*uint8)(&stored.state), &stored.losses, (*uint8)(&stored.flags))
+	if c.decoding() {
+		stored.traits = shared.traits.of(id)
+	}
 	hasOptions := stored.options != options{}
 	if c.bool(&hasOptions); hasOptions {
 		o := &stored.options

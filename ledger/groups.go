@@ -19,7 +19,10 @@ type group struct {
 }
 
 // groupKey is what the jobs of a group have in common.
-type groupKey struct{ key, limits string }
+type groupKey struct {
+	key    string // see [job.Job.LimitKey]
+	limits string // see [job.Job.Limits], as joinUses writes them
+}
 
 // newReady returns an index of groups: in a fair queue by key, else in start order of their
 // first jobs.
@@ -99,13 +102,12 @@ func (g *group) block(blocked bool) {
 
 // linkGroup adds a group to the keys of the limits of its waitlist.
 func (ls *limits) linkGroup(g *group) {
-	t := traits{key: g.key, limits: g.limits}
 	g.blocks = 1 // until it is linked to all keys
 	for _, m := range g.waitlist.bounds {
 		if !m.BoundsKeys() {
 			continue
 		}
-		k := ls.key(m, t.keyFor(m.Name))
+		k := ls.key(m, g.keyFor(m.Name))
 		g.keys = append(g.keys, k)
 		if k.blocked {
 			g.blocks++

@@ -259,7 +259,7 @@ const (
 func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 	refused := &storedJob{
 		record: record{id: job.RecordID(identity, j.Position, j.Accepted), n: 1},
-		queue:  &queue{name: j.Queue}, traits: traits{function: j.Function},
+		traits: &traits{traitsID: traitsID{queue: &queue{name: j.Queue}, function: j.Function}},
 	}
 	in.emitDispatch(refused, DispatchQueued, refused.function)
 	in.emitUnstartedFailure(refused, reasonRateLimited, "")

@@ -202,7 +202,7 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 	stored := storedJob{
 		record: record{id: j.ID, accepted: j.Accepted.UnixNano(), priority: min(j.Priority, job.MaxPriority)},
-		queue:  q, traits: traits{function: j.Function, key: j.LimitKey, limits: joinUses(j.Limits)},
+		traits: in.traits.of(traitsID{q, j.Function, groupKey{j.LimitKey, joinUses(j.Limits)}}),
 		options: options{
 			maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: choiceOf(j.RetryOnTimeout),
 			resultTTL: j.ResultTTL, blobOwner: j.BlobOwner,
@@ -242,7 +242,7 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 			id: rejection.ID, accepted: rejection.Accepted.UnixNano(), due: in.now, state: job.Failed,
 			priority: job.DefaultPriority, n: 1, flags: malformed,
 		},
-		queue: q, options: options{blobOwner: rejection.BlobOwner},
+		traits: in.jobs.traits.of(traitsID{queue: q}), options: options{blobOwner: rejection.BlobOwner},
 	}
 	stored.setPosition(job.Position{Lane: lane, Seq: rejection.Seq, Index: rejection.Index})
 	fault := &job.Fault{Message: rejection.Reason, Type: job.FaultRejected}

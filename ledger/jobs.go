@@ -14,11 +14,10 @@ import (
 // [jobs.load] and [jobs.save].
 type storedJob struct {
 	record
-	number  uint32 // of its record; 0: it is not stored yet
-	queue   *queue // in a copy of the ledger only its name may be read
+	number uint32 // of its record; 0: it is not stored yet
+	*traits
 	options options
-	traits
-	run run
+	run     run
 }
 
 // record is what the ledger keeps of every job. It has no pointers, only numbers: 0 stands for
@@ -28,7 +27,6 @@ type record struct {
 	accepted      int64 // Unix nanoseconds
 	due           int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
 	seq           uint64
-	queueNumber   uint32
 	traitsNumber  uint32
 	optionsNumber uint32
 	runNumber     uint32
@@ -40,17 +38,6 @@ type record struct {
 	losses        uint8
 	flags         flags
 	index         uint8 // of its record in the message, see [job.Position]
-}
-
-// traits are what many jobs have in common.
-type traits struct {
-	function string
-	key      string // see [job.Job.LimitKey]
-	limits   string // see [job.Job.Limits], as joinUses writes them
-}
-
-func (t traits) clone() traits {
-	return traits{strings.Clone(t.function), strings.Clone(t.key), strings.Clone(t.limits)}
 }
 
 // flags are properties of a stored job.
@@ -193,7 +180,7 @@ type jobs struct {
 	options   table[options]
 	runs      table[runRecord]
 	ends      table[end]
-	traits    sharedValues[traits]
+	traits    traitsTable
 	executors sharedValues[executor]
 	byID      *idIndex                // of records and forgotten; nil in a copy
 	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
@@ -212,7 +199,7 @@ type jobs struct {
 
 func newJobs() jobs {
 	return jobs{
-		traits:    newSharedValues(traits.clone),
+		traits:    newTraitsTable(),
 		limits:    newLimits(),
 		executors: newSharedValues(executor.clone),
 		byID:      newIDIndex(),
@@ -301,7 +288,7 @@ func (r *record) setPosition(p job.Position) { r.lane, r.seq, r.index = p.Lane, 
 // store puts next into every index of its state. old is the job's previous
 // form, which next replaces, or nil for a new job.
 func (j *jobs) store(old, next *storedJob) {
-	wl := j.joinWaitlist(next) // before old leaves it
+	j.join(next) // before old leaves
 	staysActive := old != nil && old.state == job.Active && next.state == job.Active
 	if old != nil {
 		j.unindex(old, staysActive)
@@ -315,10 +302,10 @@ func (j *jobs) store(old, next *storedJob) {
 	if next.mayExpire() {
 		j.expiring.Set(next.byExpiry())
 	}
-	switch next.state {
+	switch wl := next.waitlist; next.state {
 	case job.Waiting:
 		if wl.jobs.Len() == 0 {
-			j.waitlists.Set(wl.key(), wl)
+			j.waitlists.Set(wl.key, wl)
 		}
 		wl.jobs.Set(next.order())
 		if wl.keyed {
@@ -347,15 +334,14 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 	if old.mayExpire() {
 		j.expiring.Delete(old.byExpiry())
 	}
-	wl := j.leaveWaitlist(old)
-	switch old.state {
+	switch wl := old.waitlist; old.state {
 	case job.Waiting:
 		wl.jobs.Delete(old.order())
 		if wl.keyed {
 			j.limits.removeFromGroup(wl, old)
 		}
 		if wl.jobs.Len() == 0 {
-			j.waitlists.Delete(wl.key())
+			j.waitlists.Delete(wl.key)
 		}
 	case job.Active:
 		j.active.Delete(old.byFence())
@@ -369,6 +355,7 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 		old.queue.list(old.state).Delete(old.byAcceptance())
 		j.finished.remove(old)
 	}
+	j.leave(old)
 }
 
 // countBody adds n to the number of jobs that need the blob with the body of stored,

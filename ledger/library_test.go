@@ -60,7 +60,7 @@ func BenchmarkLibrary(b *testing.B) {
 			func() error {
 				e := newEncoder(&own)
 				for _, r := range stored {
-					e.record(r, nil, formatVersion)
+					e.record(r, nil, nil, formatVersion)
 				}
 				return e.flush()
 			},
@@ -68,7 +68,7 @@ func BenchmarkLibrary(b *testing.B) {
 			func() error {
 				d := newDecoder(bytes.NewReader(own.Bytes()))
 				for range stored {
-					d.record(new(storedJob), &l.jobs, formatVersion)
+					d.record(new(storedJob), l.queues.get("mail"), &l.jobs, formatVersion)
 				}
 				return d.err
 			},

@@ -43,8 +43,7 @@ func (j *jobs) LimitBlocks(id job.ID, at time.Time) (blocks []LimitBlock) {
 	if stored == nil || stored.state != job.Waiting && stored.state != job.Delayed {
 		return nil
 	}
-	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-	for _, m := range wl.bounds {
+	for _, m := range stored.waitlist.bounds {
 		blocks = append(blocks, j.blocksOf(m, stored.keyFor(m.Name), at)...)
 	}
 	return blocks
@@ -125,7 +124,7 @@ func (j *jobs) KeyOrder(id job.ID) (order KeyOrder, ok bool) {
 		return KeyOrder{}, false
 	}
 	q := stored.queue
-	wl, _ := q.waitlists.Get(stored.waitlistName())
+	wl := stored.waitlist
 	order = KeyOrder{Fair: q.config.Fair, Key: stored.key, Weight: q.config.Weight(stored.key), Keys: 1}
 	list := wl.jobs
 	if wl.keyed {

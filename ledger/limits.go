@@ -103,7 +103,7 @@ func splitUses(text string) (uses []job.LimitUse) {
 }
 
 // keyFor returns the key under which a job uses a limit.
-func (t *traits) keyFor(limit string) string {
+func (t *groupKey) keyFor(limit string) string {
 	if t.limits != "" {
 		for _, use := range splitUses(t.limits) {
 			if use.Limit == limit && use.Key != "" {
@@ -201,8 +201,7 @@ func (j *jobs) limitsPermit(stored *storedJob) bool {
 	if !j.HasLimits() {
 		return true
 	}
-	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-	for _, m := range wl.bounds {
+	for _, m := range stored.waitlist.bounds {
 		if !m.permits(stored.keyFor(m.Name), j.limits.now) {
 			return false
 		}
@@ -215,8 +214,7 @@ func (j *jobs) startLimits(stored *storedJob) {
 	if !j.HasLimits() {
 		return
 	}
-	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-	for _, m := range wl.bounds {
+	for _, m := range stored.waitlist.bounds {
 		j.limits.start(m, stored.keyFor(m.Name))
 	}
 }

@@ -194,7 +194,7 @@ func checkLimits(l *Ledger) error {
 	for _, q := range l.queues.byName.Scan {
 		for _, wl := range q.waitlists.Scan {
 			if err := checkGroups(l, wl); err != nil {
-				return fmt.Errorf("queue %s, waitlist %q: %w", q.name, wl.name(), err)
+				return fmt.Errorf("queue %s, waitlist %q: %w", q.name, wl.name, err)
 			}
 		}
 	}
@@ -217,7 +217,7 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 			return fmt.Errorf("job %s uses limits %v, its waitlist has %v", stored.id, names, bounds)
 		}
 		keyed := stored.key != "" || slices.ContainsFunc(splitUses(stored.limits), func(use job.LimitUse) bool { return use.Key != "" })
-		if keyed != wl.keyed || stored.waitlistName() != wl.name() {
+		if keyed != wl.keyed || stored.waitlistName() != wl.name {
 			return fmt.Errorf("job %s is in it", stored.id)
 		}
 	}

@@ -200,8 +200,7 @@ func (c *keyCounter) countWaiting(waitlists []*waitlist) {
 				return
 			}
 			groups++
-			t := traits{key: g.key, limits: g.limits}
-			c.of(t.keyFor(c.limit.Name)).Waiting += g.jobs.Len()
+			c.of(g.keyFor(c.limit.Name)).Waiting += g.jobs.Len()
 		}
 	}
 }
@@ -233,7 +232,7 @@ func (j *jobs) holders(m *limit, n int) func(yield func(*storedJob) bool) {
 				continue
 			}
 			stored := j.at(item.number)
-			if wl, _ := q.waitlists.Get(stored.waitlistName()); !slices.Contains(wl.bounds, m) {
+			if !slices.Contains(stored.waitlist.bounds, m) {
 				continue
 			}
 			n--

@@ -129,12 +129,12 @@ func (m *groupMerge) add(g *group) {
 
 // room returns how many jobs of a group may start, as far as the bounds of keys permit.
 func (m *groupMerge) room(g *group) int {
-	room, t := g.jobs.Len(), traits{key: g.key, limits: g.limits}
+	room := g.jobs.Len()
 	for _, bound := range g.waitlist.bounds {
 		if !bound.BoundsKeys() {
 			continue
 		}
-		key := t.keyFor(bound.Name)
+		key := g.keyFor(bound.Name)
 		ofKey, _ := bound.keyRoom(key, m.jobs.limits.now)
 		room = min(room, ofKey-m.inFlight.Starts(job.LimitUse{Limit: bound.Name, Key: key}))
 	}

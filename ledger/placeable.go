@@ -22,7 +22,7 @@ func WaitlistOf(j *job.Job) WaitlistID {
 	if j.LimitKey == "" && len(j.Limits) == 0 {
 		return WaitlistID{Queue: j.Queue, Class: class}
 	}
-	t := traits{j.Function, j.LimitKey, joinUses(j.Limits)}
+	t := traitsID{function: j.Function, groupKey: groupKey{j.LimitKey, joinUses(j.Limits)}}
 	return WaitlistID{j.Queue, class, t.waitlistName()[len(class):]}
 }
 
@@ -30,7 +30,7 @@ func WaitlistOf(j *job.Job) WaitlistID {
 func (id *WaitlistID) Keyed() bool { return strings.HasSuffix(id.Own, "\x00k") }
 
 func (wl *waitlist) id() WaitlistID {
-	return WaitlistID{wl.queue.name, wl.class, wl.name()[len(wl.class):]}
+	return WaitlistID{wl.queue.name, wl.class, wl.name[len(wl.class):]}
 }
 
 // waitlist returns the waitlist of an id, or nil.
@@ -105,8 +105,7 @@ func (j *jobs) NextWaitingJob(w *WaitingJob) (next WaitingJob, ok bool) {
 	if stored == nil || stored.state != job.Waiting {
 		return WaitingJob{}, false
 	}
-	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-	wl.jobs.Ascend(stored.order(), func(item orderItem) bool {
+	stored.waitlist.jobs.Ascend(stored.order(), func(item orderItem) bool {
 		if item.number == stored.number {
 			return true
 		}

@@ -71,8 +71,8 @@ func checkPlaceable(l *Ledger) error {
 			})
 			for _, id := range ids { // without keys, [jobs.Placeable] does not look at bounds
 				if wl := l.jobs.waitlist(&id); !wl.keyed {
-					all = slices.DeleteFunc(all, func(id job.ID) bool { return l.jobs.find(id).waitlistName() == wl.name() })
-					fair = slices.DeleteFunc(fair, func(id job.ID) bool { return l.jobs.find(id).waitlistName() == wl.name() })
+					all = slices.DeleteFunc(all, func(id job.ID) bool { return l.jobs.find(id).waitlistName() == wl.name })
+					fair = slices.DeleteFunc(fair, func(id job.ID) bool { return l.jobs.find(id).waitlistName() == wl.name })
 				}
 			}
 			compare := func(a, b job.ID) int { return strings.Compare(a.String(), b.String()) }
@@ -95,7 +95,7 @@ func roomOfGroups(l *Ledger, wl *waitlist) map[groupKey]int {
 		return room
 	}
 	for k := range room {
-		for name, key := range usesOf(l, &storedJob{queue: wl.queue, traits: traits{key: k.key, limits: k.limits}}) {
+		for name, key := range usesOf(l, &storedJob{traits: &traits{traitsID: traitsID{queue: wl.queue, groupKey: k}}}) {
 			ofKey := l.Room(job.LimitUse{Limit: name, Key: key}, l.Now()).OfKey
 			room[k] = min(room[k], ofKey)
 		}

@@ -15,7 +15,6 @@ import (
 type queue struct {
 	id     job.ID
 	name   string
-	number uint32 // in queues.numbers
 	paused bool
 	config job.QueueConfig
 
@@ -54,10 +53,9 @@ func (l *Ledger) CheckQueue(name string) error {
 	return nil
 }
 
-// queues are all queues. In a copy, only byName and numbers are set.
+// queues are all queues. In a copy, only byName is set.
 type queues struct {
 	byName  btree.Map[string, *queue]
-	numbers table[*queue]             // of the original, also in a copy
 	copies  btree.Map[string, *queue] // each as it was at the last copy, for the next one; never changed
 	changed []*queue                  // those that were added or changed since then
 
@@ -71,7 +69,6 @@ func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 }
 
 func (q *queues) set(added *queue) {
-	added.number = q.numbers.add(added)
 	q.byName.Set(added.name, added)
 	q.setKeyPath(added.name, added.keyPath())
 	q.touch(added)
@@ -86,9 +83,7 @@ func (q *queues) touch(changed *queue) {
 }
 
 func (q *queues) remove(name string) {
-	if removed, ok := q.byName.Delete(name); ok {
-		q.numbers.remove(removed.number)
-	}
+	q.byName.Delete(name)
 	q.setKeyPath(name, KeyPath{})
 	q.copies.Delete(name)
 }
@@ -110,7 +105,7 @@ func (q *queues) copy() queues {
 		}
 	}
 	q.changed = nil
-	return queues{byName: *q.copies.Copy(), numbers: q.numbers.copy()}
+	return queues{byName: *q.copies.Copy()}
 }
 
 // copyTo sets c to a copy of the queue that shares the chunks of lists and leaves out empty
@@ -121,7 +116,7 @@ func (q *queue) copyTo(c *queue) {
 	c.waitlists = btree.Map[string, *waitlist]{}
 	for name, original := range q.waitlists.Scan {
 		if original.jobs.Len() > 0 {
-			c.waitlists.Set(name, &waitlist{queue: c, class: original.class, limits: original.limits, keyed: original.keyed, jobs: original.jobs.Copy()})
+			c.waitlists.Set(name, &waitlist{queue: c, waitlistNames: original.waitlistNames, jobs: original.jobs.Copy()})
 		}
 	}
 	for state, list := range q.lists {
@@ -130,11 +125,6 @@ func (q *queue) copyTo(c *queue) {
 			c.lists[state] = list.Copy()
 		}
 	}
-}
-
-// key returns the key of the waitlist in jobs.waitlists: its class, queue and name.
-func (wl *waitlist) key() string {
-	return wl.class + "\x00" + wl.queue.name + wl.name()[len(wl.class):]
 }
 
 // list returns the queue's list for a state other than waiting and active, and

@@ -64,13 +64,12 @@ func (j *jobs) loaded(numbers iter.Seq[uint32]) iter.Seq[*storedJob] {
 // queueOf returns the queue of the job whose record has a number. In a copy of the ledger only
 // its name may be read.
 func (j *jobs) queueOf(number uint32) *queue {
-	return *j.queues.numbers.get(j.records.get(number).queueNumber)
+	return j.traits.get(j.records.get(number).traitsNumber).queue
 }
 
 // load sets stored, which must be zero, to the job whose record has a number.
 func (j *jobs) load(stored *storedJob, number uint32) {
 	stored.record, stored.number = *j.records.get(number), number
-	stored.queue = j.queueOf(number)
 	stored.traits = j.traits.get(stored.traitsNumber)
 	if stored.optionsNumber != 0 {
 		stored.options = *j.options.get(stored.optionsNumber)
@@ -89,9 +88,7 @@ func (j *jobs) load(stored *storedJob, number uint32) {
 // save stores next in the place of old, which is zero for a new job, and sets its numbers and
 // shared names.
 func (j *jobs) save(old, next *storedJob) {
-	next.queueNumber = next.queue.number
-	next.traitsNumber = j.traits.replace(old.traitsNumber, old.traits, next.traits)
-	next.traits = j.traits.get(next.traitsNumber)
+	next.traitsNumber = j.traits.replace(old.traits, next.traits)
 	next.optionsNumber = put(&j.options, old.optionsNumber, old.options, next.options)
 	run := &next.run
 	run.executorNumber = j.executors.replace(old.run.executorNumber, old.run.executor, run.executor)
@@ -110,7 +107,7 @@ func (j *jobs) save(old, next *storedJob) {
 // forgotten jobs at the time now, in Unix nanoseconds. removed is whether a caller has removed the
 // job.
 func (j *jobs) forget(stored *storedJob, now int64, removed bool) {
-	none := &storedJob{record: record{id: stored.id}, queue: stored.queue}
+	none := &storedJob{record: record{id: stored.id}}
 	j.save(stored, none) // releases what the record refers to
 	j.records.remove(stored.number)
 	j.byID.move(&stored.id, stored.number, j.forgotten.add(stored.id, now, removed))

@@ -236,12 +236,8 @@ func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 			}
 		}
 	}
-	waitlistOf := func(stored *storedJob) *waitlist {
-		wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-		return wl
-	}
 	for _, stored := range active {
-		j.limits.release(waitlistOf(stored), stored)
+		j.limits.release(stored.waitlist, stored)
 	}
 	for _, wl := range waitlists {
 		j.limits.unlink(wl)
@@ -251,7 +247,7 @@ func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 		j.limits.link(wl)
 	}
 	for _, stored := range active {
-		j.limits.take(waitlistOf(stored), stored)
+		j.limits.take(stored.waitlist, stored)
 	}
 	for m, since := range fullSince {
 		if since != 0 && m.fullSince != 0 {

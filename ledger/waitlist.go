@@ -14,21 +14,28 @@ import (
 // waitlist exists as long as the queue has such an unfinished job, so that names chosen by
 // producers leave nothing behind.
 type waitlist struct {
-	queue      *queue
-	class      string
-	limits     string // names of the limits that its jobs name themselves, sorted and joined by ","
-	keyed      bool   // its jobs have keys, and are in groups
-	jobs       *sortedList[orderItem]
-	unfinished int // number of waiting, delayed and active jobs; 0 in a copy
+	queue *queue
+	waitlistNames
+	jobs   *sortedList[orderItem]
+	traits int // number of those that unfinished jobs have; 0 in a copy
 
 	bounds []*limit              // that its jobs use, of the queue and by name; nil in a copy
 	groups map[groupKey]*group   // of the waiting jobs, if it is keyed; nil in a copy
 	ready  *btree.BTreeG[*group] // those that no key blocks, see [queue.newReady]; nil in a copy
 }
 
+// waitlistNames are the names of a waitlist, and what they consist of.
+type waitlistNames struct {
+	class  string
+	limits string // names of the limits that its jobs name themselves, sorted and joined by ","
+	keyed  bool   // its jobs have keys, and are in groups
+	name   string // in its queue
+	key    string // in jobs.waitlists: its class, queue and name
+}
+
 // waitlistName returns the name of a job's waitlist in its queue: its class and, if it has
 // limits or keys of its own, which they are.
-func (t *traits) waitlistName() string {
+func (t *traitsID) waitlistName() string {
 	class := Class(t.function)
 	if t.key == "" && t.limits == "" {
 		return class
@@ -49,7 +56,7 @@ func waitlistName(class, limits string, keyed bool) string {
 
 // ownLimits returns the names of the limits that a job names itself, joined by ",", and whether
 // the job has a key.
-func (t *traits) ownLimits() (names string, keyed bool) {
+func (t *groupKey) ownLimits() (names string, keyed bool) {
 	keyed = t.key != ""
 	uses := splitUses(t.limits)
 	all := make([]string, len(uses))
@@ -114,22 +121,31 @@ func (j *jobs) checkRunnerLimit(q *queue, function string) error {
 	return nil
 }
 
-// joinWaitlist counts an unfinished job in its waitlist, which it creates if
-// needed, and returns the waitlist, or nil for a job that has ended.
-func (j *jobs) joinWaitlist(stored *storedJob) *waitlist {
+// join counts an unfinished job in its waitlist.
+func (j *jobs) join(stored *storedJob) {
 	if stored.state.Ended() {
-		return nil
+		return
 	}
-	q, name := stored.queue, stored.waitlistName()
+	t := stored.traits
+	if t.unfinished++; t.unfinished == 1 {
+		t.waitlist = j.waitlistFor(&t.traitsID)
+		t.waitlist.traits++
+	}
+}
+
+// waitlistFor returns the waitlist of jobs, which it creates if needed.
+func (j *jobs) waitlistFor(id *traitsID) *waitlist {
+	q, name := id.queue, id.waitlistName()
 	wl, ok := q.waitlists.Get(name)
 	if !ok {
-		wl = &waitlist{queue: q, class: Class(stored.function), jobs: newSortedList(orderLess)}
-		wl.limits, wl.keyed = stored.ownLimits()
+		wl = &waitlist{queue: q, jobs: newSortedList(orderLess)}
+		wl.class, wl.name = Class(id.function), name
+		wl.limits, wl.keyed = id.ownLimits()
+		wl.key = wl.class + "\x00" + q.name + name[len(wl.class):]
 		j.countRunner(wl, 1)
 		q.waitlists.Set(name, wl)
 		j.limits.link(wl)
 	}
-	wl.unfinished++
 	return wl
 }
 
@@ -142,23 +158,22 @@ func (q *queue) hasClass(class string) (has bool) {
 	return has
 }
 
-// leaveWaitlist undoes joinWaitlist: it counts the job in its waitlist no more,
-// and removes a waitlist without unfinished jobs.
-func (j *jobs) leaveWaitlist(stored *storedJob) *waitlist {
+// leave undoes join. It removes a waitlist without unfinished jobs.
+func (j *jobs) leave(stored *storedJob) {
 	if stored.state.Ended() {
-		return nil
+		return
 	}
-	wl, _ := stored.queue.waitlists.Get(stored.waitlistName())
-	wl.unfinished--
-	if wl.unfinished == 0 {
-		stored.queue.waitlists.Delete(wl.name())
+	t := stored.traits
+	if t.unfinished--; t.unfinished > 0 {
+		return
+	}
+	wl := t.waitlist
+	t.waitlist = nil
+	if wl.traits--; wl.traits == 0 {
+		wl.queue.waitlists.Delete(wl.name)
 		j.countRunner(wl, -1)
 	}
-	return wl
 }
-
-// name returns the name of the waitlist in its queue.
-func (wl *waitlist) name() string { return waitlistName(wl.class, wl.limits, wl.keyed) }
 
 // countRunner adds n to the number of runners that jobs of the waitlist's queue name, if the
 // waitlist is a runner's, and the only one: it is called while the waitlist is not in its queue.

@@ -15,16 +15,23 @@ import (
 // checkWaitlists checks that each queue has exactly one waitlist for each class of its
 // unfinished jobs.
 func checkWaitlists(l *Ledger) error {
-	want := map[*queue]map[string]int{}
+	want := map[*queue]map[string]map[*traits]bool{}
 	for number := range l.jobs.records.all {
 		r := l.jobs.at(number)
 		if r.state.Ended() {
 			continue
 		}
 		if want[r.queue] == nil {
-			want[r.queue] = map[string]int{}
+			want[r.queue] = map[string]map[*traits]bool{}
 		}
-		want[r.queue][r.waitlistName()]++
+		name := r.waitlistName()
+		if want[r.queue][name] == nil {
+			want[r.queue][name] = map[*traits]bool{}
+		}
+		want[r.queue][name][r.traits] = true
+		if wl, _ := r.queue.waitlists.Get(name); r.waitlist != wl {
+			return fmt.Errorf("job %s is not in waitlist %q", r.id, name)
+		}
 	}
 	all := 0
 	var err error
@@ -34,8 +41,8 @@ func checkWaitlists(l *Ledger) error {
 			if ofRunner(wl.class) {
 				classes[wl.class] = true
 			}
-			if n := want[q][name]; n == 0 || wl.unfinished != n || wl.name() != name || wl.queue != q {
-				err = fmt.Errorf("queue %s: waitlist %q of %d unfinished jobs, want %d", q.name, name, wl.unfinished, n)
+			if n := len(want[q][name]); n == 0 || wl.traits != n || wl.name != name || wl.queue != q {
+				err = fmt.Errorf("queue %s: waitlist %q of jobs with %d traits, want %d", q.name, name, wl.traits, n)
 			}
 			return err == nil
 		})
