@@ -99,7 +99,7 @@ func (r *fairRound) nextKey(after string, inclusive bool) (next string, ok bool)
 			}
 			continue
 		}
-		wl.ready.Ascend(&group{groupKey: groupKey{key: after}}, func(g *group) bool {
+		wl.ready.Ascend(readyGroup{group: &group{groupKey: groupKey{key: after}}}, func(g readyGroup) bool {
 			if g.key == after && !inclusive {
 				return true
 			}
@@ -123,11 +123,11 @@ func (r *fairRound) open(key string, n int) bool {
 			}
 			continue
 		}
-		wl.ready.Ascend(&group{groupKey: groupKey{key: key}}, func(g *group) bool {
+		wl.ready.Ascend(readyGroup{group: &group{groupKey: groupKey{key: key}}}, func(g readyGroup) bool {
 			if g.key != key {
 				return false
 			}
-			t.add(g)
+			t.add(g.group)
 			return true
 		})
 	}
@@ -136,12 +136,13 @@ func (r *fairRound) open(key string, n int) bool {
 
 // serve yields up to n jobs of a key. It returns false if yield does.
 func (r *fairRound) serve(t *keyTurn, n int) bool {
-	for range n {
-		if len(t.groupMerge.open) == 0 {
-			return true
-		}
-		if !r.yield(t.next()) {
+	for n > 0 && len(t.groupMerge.open) > 0 {
+		yielded, ok := t.next(r.yield)
+		if !ok {
 			return false
+		}
+		if yielded {
+			n--
 		}
 	}
 	if len(t.groupMerge.open) > 0 {

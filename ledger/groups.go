@@ -3,19 +3,19 @@ package ledger
 import (
 	"slices"
 	"strings"
-
-	"github.com/tidwall/btree"
 )
 
-// group is the waiting jobs of a keyed waitlist that have the same keys, so that limits which
-// bound keys block all of them or none.
+// group is the waiting and active jobs of a waitlist that have the same keys, so that limits
+// which bound keys block all of them or none.
 type group struct {
 	waitlist *waitlist
 	groupKey
-	jobs   *sortedList[orderItem] // in start order
-	head   orderItem              // the first of them
-	keys   []*limitKey            // of the limits that bound keys
-	blocks int                    // how many of keys are blocked; 0: it is in waitlist.ready
+	traits int                    // number of those that waiting or active jobs have
+	uses   []Use                  // of the limits that bound the waitlist; never changed, only replaced
+	places []int                  // of the group in the groups of the keys of uses
+	jobs   *sortedList[orderItem] // that wait, in start order; those of the waitlist if it is not keyed
+	head   orderItem              // the first of them, if the waitlist is keyed
+	blocks int                    // how many keys of uses are blocked; 0: it is in waitlist.ready if it has waiting jobs
 }
 
 // groupKey is what the jobs of a group have in common.
@@ -24,66 +24,101 @@ type groupKey struct {
 	limits string // see [job.Job.Limits], as joinUses writes them
 }
 
+// readyGroup is a group with waiting jobs that no key blocks.
+type readyGroup struct {
+	head orderItem // of the group
+	*group
+}
+
 // newReady returns an index of groups: in a fair queue by key, else in start order of their
 // first jobs.
-func (q *queue) newReady() *btree.BTreeG[*group] {
-	byKey := func(a, b *group) bool {
-		if a.key != b.key {
-			return a.key < b.key
-		}
-		return a.limits < b.limits
-	}
+func (q *queue) newReady() *sortedList[readyGroup] {
 	if q.config.Fair {
-		return btree.NewBTreeGOptions(byKey, treeOptions)
+		return newSortedList(func(a, b readyGroup) bool {
+			if a.key != b.key {
+				return a.key < b.key
+			}
+			return a.limits < b.limits
+		})
 	}
-	return btree.NewBTreeGOptions(func(a, b *group) bool { return q.before(&a.head, &b.head) }, treeOptions)
+	return newSortedList(func(a, b readyGroup) bool { return q.before(&a.head, &b.head) })
+}
+
+// joinGroup counts traits that waiting or active jobs have in their group, which it creates if
+// needed.
+func (ls *limits) joinGroup(t *traits) {
+	wl := t.waitlist
+	g := wl.groups[t.groupKey]
+	if g == nil {
+		g = &group{waitlist: wl, groupKey: t.groupKey, jobs: wl.jobs}
+		if wl.keyed {
+			g.jobs = newSortedList(orderLess)
+		}
+		wl.groups[g.groupKey] = g
+		ls.bind(g)
+	}
+	g.traits++
+	t.group = g
+}
+
+// leaveGroup undoes joinGroup. It removes a group without jobs.
+func (ls *limits) leaveGroup(t *traits) {
+	g := t.group
+	t.group = nil
+	if g.traits--; g.traits == 0 {
+		ls.unbind(g)
+		delete(g.waitlist.groups, g.groupKey)
+	}
 }
 
 // addToGroup adds a waiting job to its group in a keyed waitlist.
-func (ls *limits) addToGroup(wl *waitlist, stored *storedJob) {
-	k := groupKey{stored.key, stored.limits}
-	g := wl.groups[k]
-	if g == nil {
-		g = &group{waitlist: wl, groupKey: k, jobs: newSortedList(orderLess)}
-		if wl.groups == nil {
-			wl.groups, wl.ready = make(map[groupKey]*group), wl.queue.newReady()
+func (ls *limits) addToGroup(stored *storedJob) {
+	g, item := stored.group, stored.order()
+	g.jobs.Set(item)
+	if g.jobs.Len() > 1 {
+		if g.waitlist.queue.before(&item, &g.head) {
+			g.setHead(item)
 		}
-		wl.groups[k] = g
-		item := stored.order()
-		g.jobs.Set(item)
-		g.head = item
-		ls.linkGroup(g)
 		return
 	}
-	g.jobs.Set(stored.order())
-	g.updateHead()
+	g.head = item
+	g.waitlist.waiting++
+	g.waitlist.ready.Set(readyGroup{g.head, g})
+	ls.addToKeys(g)
 }
 
 // removeFromGroup removes a waiting job from its group.
-func (ls *limits) removeFromGroup(wl *waitlist, stored *storedJob) {
-	g := wl.groups[groupKey{stored.key, stored.limits}]
-	if g.jobs.Len() > 1 {
-		g.jobs.Delete(stored.order())
-		g.updateHead()
+func (ls *limits) removeFromGroup(stored *storedJob) {
+	g, item := stored.group, stored.order()
+	if g.jobs.Len() == 1 {
+		ls.removeFromKeys(g)
+		g.waitlist.ready.Delete(readyGroup{g.head, g})
+		g.waitlist.waiting--
+		g.jobs.Delete(item)
 		return
 	}
-	ls.unlinkGroup(g)
-	delete(wl.groups, g.groupKey)
+	g.jobs.Delete(item)
+	if item == g.head {
+		head, _ := g.waitlist.queue.first(g.jobs)
+		g.setHead(head)
+	}
 }
 
-// updateHead updates the group's first job and its place in the index.
-func (g *group) updateHead() {
-	head, _ := g.waitlist.queue.first(g.jobs)
-	if head == g.head {
-		return
-	}
+// setHead changes the group's first job and its place in the index.
+func (g *group) setHead(head orderItem) {
+	ready := g.waitlist.ready
 	if g.blocks > 0 {
 		g.head = head
 		return
 	}
-	g.waitlist.ready.Delete(g)
+	if g.waitlist.queue.config.Fair { // its place is that of its key
+		g.head = head
+		ready.Set(readyGroup{g.head, g})
+		return
+	}
+	ready.Delete(readyGroup{g.head, g})
 	g.head = head
-	g.waitlist.ready.Set(g)
+	ready.Set(readyGroup{g.head, g})
 }
 
 // block counts a key of the group that is blocked, or no longer is.
@@ -91,46 +126,83 @@ func (g *group) block(blocked bool) {
 	switch {
 	case blocked:
 		if g.blocks++; g.blocks == 1 {
-			g.waitlist.ready.Delete(g)
+			g.waitlist.ready.Delete(readyGroup{g.head, g})
 		}
 	default:
 		if g.blocks--; g.blocks == 0 {
-			g.waitlist.ready.Set(g)
+			g.waitlist.ready.Set(readyGroup{g.head, g})
 		}
 	}
 }
 
-// linkGroup adds a group to the keys of the limits of its waitlist.
-func (ls *limits) linkGroup(g *group) {
-	g.blocks = 1 // until it is linked to all keys
-	for _, m := range g.waitlist.bounds {
-		if !m.BoundsKeys() {
+// bind determines the limits and keys that a group uses.
+func (ls *limits) bind(g *group) {
+	bounds := g.waitlist.bounds
+	if len(bounds) == 0 {
+		return
+	}
+	g.uses, g.places = make([]Use, len(bounds)), make([]int, len(bounds))
+	for i, m := range bounds {
+		g.uses[i].limit = m
+		if m.BoundsKeys() {
+			g.uses[i].key = m.obtain(g.keyFor(m.Name))
+		}
+	}
+	if g.waits() {
+		ls.addToKeys(g)
+	}
+}
+
+// unbind undoes bind.
+func (ls *limits) unbind(g *group) {
+	if g.waits() {
+		ls.removeFromKeys(g)
+	}
+	for _, use := range g.uses {
+		use.limit.release(use.key)
+	}
+	g.uses, g.places = nil, nil
+}
+
+// waits reports whether the group is one of a keyed waitlist, and has waiting jobs.
+func (g *group) waits() bool { return g.waitlist.keyed && g.jobs.Len() > 0 }
+
+// addToKeys adds a group with waiting jobs to the keys that may block it.
+func (ls *limits) addToKeys(g *group) {
+	for i, use := range g.uses {
+		k := use.key
+		if k == nil {
 			continue
 		}
-		k := ls.key(m, g.keyFor(m.Name))
-		g.keys = append(g.keys, k)
-		if k.blocked {
-			g.blocks++
-		}
+		g.places[i] = len(k.groups)
 		k.groups = append(k.groups, g)
+		if k.blocked {
+			g.block(true)
+		}
 		ls.update(k) // it may have to be woken
 	}
-	g.block(false)
 }
 
-// unlinkGroup undoes linkGroup.
-func (ls *limits) unlinkGroup(g *group) {
-	if g.blocks == 0 {
-		g.waitlist.ready.Delete(g)
-	}
-	for _, k := range g.keys {
-		k.groups = slices.DeleteFunc(k.groups, func(other *group) bool { return other == g })
+// removeFromKeys undoes addToKeys. No key blocks the group then.
+func (ls *limits) removeFromKeys(g *group) {
+	for i, use := range g.uses {
+		k := use.key
+		if k == nil {
+			continue
+		}
+		last := len(k.groups) - 1
+		moved := k.groups[last]
+		moved.places[slices.Index(moved.uses, use)] = g.places[i]
+		k.groups[g.places[i]], k.groups[last] = moved, nil
+		k.groups = k.groups[:last]
+		if k.blocked {
+			g.block(false)
+		}
 		ls.update(k)
 	}
-	g.keys, g.blocks = nil, 0
 }
 
-// link determines the limits of a waitlist, and links its groups to them.
+// link determines the limits of a waitlist, and binds its groups to them.
 func (ls *limits) link(wl *waitlist) {
 	wl.bounds = nil
 	for _, name := range slices.Concat(wl.queue.config.Limits, wl.names()) {
@@ -138,22 +210,31 @@ func (ls *limits) link(wl *waitlist) {
 			wl.bounds = append(wl.bounds, m)
 		}
 	}
-	if wl.groups == nil {
+	for _, g := range wl.groups {
+		ls.bind(g)
+	}
+}
+
+// unlink undoes link. Then all groups with waiting jobs are in the index.
+func (ls *limits) unlink(wl *waitlist) {
+	for _, g := range wl.groups {
+		ls.unbind(g)
+	}
+	wl.bounds = nil
+}
+
+// reorder puts the groups of a waitlist that is not linked into the order that its queue has now.
+func (wl *waitlist) reorder() {
+	if !wl.keyed {
 		return
 	}
 	wl.ready = wl.queue.newReady()
 	for _, g := range wl.groups {
-		g.head, _ = wl.queue.first(g.jobs)
-		ls.linkGroup(g)
+		if g.waits() {
+			g.head, _ = wl.queue.first(g.jobs)
+			wl.ready.Set(readyGroup{g.head, g})
+		}
 	}
-}
-
-// unlink undoes link.
-func (ls *limits) unlink(wl *waitlist) {
-	for _, g := range wl.groups {
-		ls.unlinkGroup(g)
-	}
-	wl.bounds = nil
 }
 
 // names returns the names of the limits that the jobs of a waitlist name themselves.

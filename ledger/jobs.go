@@ -309,12 +309,12 @@ func (j *jobs) store(old, next *storedJob) {
 		}
 		wl.jobs.Set(next.order())
 		if wl.keyed {
-			j.limits.addToGroup(wl, next)
+			j.limits.addToGroup(next)
 		}
 	case job.Active:
 		j.active.Set(next.byFence())
 		if !staysActive {
-			j.limits.take(wl, next)
+			j.limits.take(next)
 		}
 	case job.Delayed:
 		next.queue.list(next.state).Set(next.byAcceptance())
@@ -338,7 +338,7 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 	case job.Waiting:
 		wl.jobs.Delete(old.order())
 		if wl.keyed {
-			j.limits.removeFromGroup(wl, old)
+			j.limits.removeFromGroup(old)
 		}
 		if wl.jobs.Len() == 0 {
 			j.waitlists.Delete(wl.key)
@@ -346,7 +346,7 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 	case job.Active:
 		j.active.Delete(old.byFence())
 		if !staysActive {
-			j.limits.release(wl, old)
+			j.limits.release(old)
 		}
 	case job.Delayed:
 		old.queue.list(old.state).Delete(old.byAcceptance())

@@ -126,12 +126,10 @@ func (j *jobs) KeyOrder(id job.ID) (order KeyOrder, ok bool) {
 	q := stored.queue
 	wl := stored.waitlist
 	order = KeyOrder{Fair: q.config.Fair, Key: stored.key, Weight: q.config.Weight(stored.key), Keys: 1}
-	list := wl.jobs
 	if wl.keyed {
-		list = wl.groups[groupKey{stored.key, stored.limits}].jobs
-		order.Keys, order.Blocked = len(wl.groups), len(wl.groups)-wl.ready.Len()
+		order.Keys, order.Blocked = wl.waiting, wl.waiting-wl.ready.Len()
 	}
-	order.Ahead = q.rank(list, stored.order())
+	order.Ahead = q.rank(stored.group.jobs, stored.order())
 	return order, true
 }
 
@@ -153,10 +151,8 @@ func (j *jobs) KeyCounts(queue string) (counts KeyCounts) {
 			counts.Unkeyed += wl.jobs.Len()
 			continue
 		}
-		if wl.ready != nil {
-			counts.Keys += len(wl.groups)
-			counts.Blocked += len(wl.groups) - wl.ready.Len()
-		}
+		counts.Keys += wl.waiting
+		counts.Blocked += wl.waiting - wl.ready.Len()
 	}
 	return counts
 }

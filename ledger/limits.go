@@ -23,6 +23,7 @@ type limit struct {
 	fullSince int64 // since when Total jobs have been active; 0: fewer are
 
 	running int                  // active jobs that use it
+	unkeyed limitKey             // of jobs without a key, if it bounds keys; zero in a copy
 	keys    map[string]*limitKey // those with active or waiting jobs, if it bounds keys; nil in a copy
 	swept   int                  // length of buckets after those that are full were removed last
 }
@@ -32,10 +33,20 @@ type limitKey struct {
 	limit   *limit
 	key     string
 	running int      // active jobs
-	groups  []*group // of waiting jobs that use the limit under the key
+	users   int      // groups that use the limit under the key
+	groups  []*group // those of them with waiting jobs that are in keyed waitlists
 	blocked bool     // none of them may start
 	wakeAt  int64    // when it may stop being blocked, its place in limits.wakes; 0: it has none
 }
+
+// Use is a limit that jobs use and, if the limit bounds keys, the key under which they do.
+type Use struct {
+	limit *limit
+	key   *limitKey // nil: the limit does not bound keys
+}
+
+// All returns the use of the limit under all keys.
+func (u Use) All() Use { return Use{limit: u.limit} }
 
 // limits are the limits of the cluster.
 type limits struct {
@@ -63,7 +74,7 @@ func (ls *limits) copy() limits {
 		copied := *original
 		copied.buckets = *original.buckets.Copy()
 		copied.circuit.failures = slices.Clone(original.circuit.failures)
-		copied.keys = nil
+		copied.unkeyed, copied.keys = limitKey{}, nil
 		c.byName.Set(name, &copied)
 	}
 	return c
@@ -73,6 +84,12 @@ func (ls *limits) copy() limits {
 func (ls *limits) get(name string) *limit {
 	found, _ := ls.byName.Get(name)
 	return found
+}
+
+// add adds a limit.
+func (ls *limits) add(m *limit) {
+	m.unkeyed.limit = m
+	ls.byName.Set(m.Name, m)
 }
 
 // HasLimits reports whether there are named limits.
@@ -130,21 +147,30 @@ func (m *limit) startsAt() int64 {
 // never is after every time.
 const never = 1<<63 - 1
 
-// permits reports whether a job may start under a key.
-func (m *limit) permits(key string, now int64) bool {
+// permits reports whether a job with the use may start.
+func (u Use) permits(now int64) bool {
+	m := u.limit
 	if m.Total >= 0 && m.running >= int(m.Total) || m.startsAt() > now {
 		return false
 	}
-	if !m.BoundsKeys() {
+	if u.key == nil {
 		return true
 	}
-	blocked, _ := m.keyBlocked(key, m.runningOf(key), now)
+	blocked, _ := m.keyBlocked(u.key.key, u.key.running, now)
 	return !blocked
+}
+
+// find returns a key of a limit that bounds keys, or nil if no waiting or active job has it.
+func (m *limit) find(key string) *limitKey {
+	if key == "" {
+		return &m.unkeyed
+	}
+	return m.keys[key]
 }
 
 // runningOf returns the number of active jobs that use the limit, which bounds keys, under a key.
 func (m *limit) runningOf(key string) int {
-	if k := m.keys[key]; k != nil {
+	if k := m.find(key); k != nil {
 		return k.running
 	}
 	return 0
@@ -166,14 +192,15 @@ func (m *limit) keyBlocked(key string, running int, now int64) (blocked bool, wa
 	return false, 0
 }
 
-// start takes a start from the rates of the limit.
-func (ls *limits) start(m *limit, key string) {
+// start takes a start from the rates of a limit.
+func (ls *limits) start(u Use) {
+	m := u.limit
 	if m.Rate.IsSet() {
 		m.bucket = m.bucket.Start(m.Rate, ls.now)
 	}
 	if m.RatePerKey.IsSet() {
-		bucket, _ := m.buckets.Get(key)
-		m.buckets.Set(key, bucket.Start(m.RatePerKey, ls.now))
+		bucket, _ := m.buckets.Get(u.key.key)
+		m.buckets.Set(u.key.key, bucket.Start(m.RatePerKey, ls.now))
 		m.sweep(ls.now)
 	}
 }
@@ -201,8 +228,8 @@ func (j *jobs) limitsPermit(stored *storedJob) bool {
 	if !j.HasLimits() {
 		return true
 	}
-	for _, m := range stored.waitlist.bounds {
-		if !m.permits(stored.keyFor(m.Name), j.limits.now) {
+	for _, use := range stored.group.uses {
+		if !use.permits(j.limits.now) {
 			return false
 		}
 	}
@@ -214,14 +241,15 @@ func (j *jobs) startLimits(stored *storedJob) {
 	if !j.HasLimits() {
 		return
 	}
-	for _, m := range stored.waitlist.bounds {
-		j.limits.start(m, stored.keyFor(m.Name))
+	for _, use := range stored.group.uses {
+		j.limits.start(use)
 	}
 }
 
-// take counts an active job in the limits of its waitlist.
-func (ls *limits) take(wl *waitlist, stored *storedJob) {
-	for _, m := range wl.bounds {
+// take counts an active job in the limits that it uses.
+func (ls *limits) take(stored *storedJob) {
+	for _, use := range stored.group.uses {
+		m := use.limit
 		m.running++
 		if m.Total >= 0 && m.running >= int(m.Total) && m.fullSince == 0 {
 			m.fullSince = ls.now
@@ -229,8 +257,7 @@ func (ls *limits) take(wl *waitlist, stored *storedJob) {
 		if m.circuit.isProbe(stored) {
 			m.circuit.probes++
 		}
-		if m.BoundsKeys() {
-			k := ls.key(m, stored.keyFor(m.Name))
+		if k := use.key; k != nil {
 			k.running++
 			ls.update(k)
 		}
@@ -238,8 +265,9 @@ func (ls *limits) take(wl *waitlist, stored *storedJob) {
 }
 
 // release undoes take.
-func (ls *limits) release(wl *waitlist, stored *storedJob) {
-	for _, m := range wl.bounds {
+func (ls *limits) release(stored *storedJob) {
+	for _, use := range stored.group.uses {
+		m := use.limit
 		m.running--
 		if m.Total < 0 || m.running < int(m.Total) {
 			m.fullSince = 0
@@ -247,30 +275,38 @@ func (ls *limits) release(wl *waitlist, stored *storedJob) {
 		if m.circuit.isProbe(stored) {
 			m.circuit.probes--
 		}
-		if m.BoundsKeys() {
-			k := ls.key(m, stored.keyFor(m.Name))
+		if k := use.key; k != nil {
 			k.running--
 			ls.update(k)
 		}
 	}
 }
 
-// key returns a key of a limit that bounds keys, and adds it if necessary.
-func (ls *limits) key(m *limit, key string) *limitKey {
-	k := m.keys[key]
+// obtain returns a key of a limit that bounds keys for one more group.
+func (m *limit) obtain(key string) *limitKey {
+	k := m.find(key)
 	if k == nil {
 		if m.keys == nil {
 			m.keys = make(map[string]*limitKey)
 		}
 		k = &limitKey{limit: m, key: key}
-		m.keys[k.key] = k
-		k.blocked, _ = m.keyBlocked(key, 0, ls.now)
+		m.keys[key] = k
 	}
+	k.users++
 	return k
 }
 
-// update blocks or frees the groups of a key as its limit demands now. It removes a key without
-// jobs.
+// release undoes obtain. It removes a key that no group uses.
+func (m *limit) release(k *limitKey) {
+	if k == nil {
+		return
+	}
+	if k.users--; k.users == 0 && k != &m.unkeyed {
+		delete(m.keys, k.key)
+	}
+}
+
+// update blocks or frees the groups of a key as its limit demands now.
 func (ls *limits) update(k *limitKey) {
 	blocked, wakeAt := k.limit.keyBlocked(k.key, k.running, ls.now)
 	if len(k.groups) == 0 {
@@ -289,9 +325,6 @@ func (ls *limits) update(k *limitKey) {
 		for _, g := range k.groups {
 			g.block(blocked)
 		}
-	}
-	if k.running == 0 && len(k.groups) == 0 {
-		delete(k.limit.keys, k.key)
 	}
 }
 

@@ -164,6 +164,16 @@ func (s *startChecker) check(l *Ledger, cmds []Command, results []Result) (err e
 func checkLimits(l *Ledger) error {
 	byLimit, byUse := activeUses(l)
 	wakes := 0
+	users := make(map[*limitKey]int)
+	for _, q := range l.queues.byName.Scan {
+		for _, wl := range q.waitlists.Scan {
+			for _, g := range wl.groups {
+				for _, use := range g.uses {
+					users[use.key]++
+				}
+			}
+		}
+	}
 	for _, m := range l.jobs.limits.byName.Scan {
 		if m.running != byLimit[m.Name] {
 			return fmt.Errorf("limit %s counts %d active jobs, there are %d", m.Name, m.running, byLimit[m.Name])
@@ -171,8 +181,10 @@ func checkLimits(l *Ledger) error {
 		if full := m.Total >= 0 && m.running >= int(m.Total); full != (m.fullSince != 0) {
 			return fmt.Errorf("limit %s with %d of %d jobs is full since %d", m.Name, m.running, m.Total, m.fullSince)
 		}
-		for key, k := range m.keys {
-			if !m.BoundsKeys() || k.running != byUse[job.LimitUse{Limit: m.Name, Key: key}] || k.running == 0 && len(k.groups) == 0 {
+		keys := map[string]*limitKey{"": &m.unkeyed}
+		maps.Copy(keys, m.keys)
+		for key, k := range keys {
+			if k.limit != m || k.key != key || m.BoundsKeys() && k.running != byUse[job.LimitUse{Limit: m.Name, Key: key}] || k.users < len(k.groups) || k.users != users[k] || k.users == 0 && key != "" {
 				return fmt.Errorf("limit %s counts %d active jobs of key %q, there are %d", m.Name, k.running, key, byUse[job.LimitUse{Limit: m.Name, Key: key}])
 			}
 			if blocked, wakeAt := m.keyBlocked(key, k.running, l.now); len(k.groups) > 0 && (blocked != k.blocked || wakeAt != k.wakeAt) {
@@ -183,7 +195,7 @@ func checkLimits(l *Ledger) error {
 			}
 		}
 		for use := range byUse {
-			if use.Limit == m.Name && m.BoundsKeys() && m.keys[use.Key] == nil {
+			if use.Limit == m.Name && m.BoundsKeys() && m.find(use.Key) == nil {
 				return fmt.Errorf("limit %s lacks key %q", m.Name, use.Key)
 			}
 		}
@@ -221,11 +233,21 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 			return fmt.Errorf("job %s is in it", stored.id)
 		}
 	}
+	for k, g := range wl.groups {
+		if g.groupKey != k || len(g.uses) != len(bounds) {
+			return fmt.Errorf("the group of key %q uses %d limits", k.key, len(g.uses))
+		}
+		for i, use := range g.uses {
+			if m := wl.bounds[i]; use.limit != m || (use.key != nil) != m.BoundsKeys() || use.key != nil && use.key != m.find(g.keyFor(m.Name)) {
+				return fmt.Errorf("the group of key %q uses limit %s under another key", k.key, m.Name)
+			}
+		}
+	}
 	if !wl.keyed {
 		return nil
 	}
-	if len(want) != len(wl.groups) {
-		return fmt.Errorf("%d groups of jobs with %d keys", len(wl.groups), len(want))
+	if len(want) != wl.waiting {
+		return fmt.Errorf("%d groups have waiting jobs, counted %d", len(want), wl.waiting)
 	}
 	ready := 0
 	for k, jobs := range want {
@@ -246,15 +268,18 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 				first = item
 			}
 		}
-		indexed, found := wl.ready.Get(g)
-		if g.head != first || found != permitted || found && indexed != g {
+		at, found := wl.ready.find(readyGroup{g.head, g})
+		if indexed, _ := wl.ready.at(at); found && indexed != (readyGroup{g.head, g}) {
+			return fmt.Errorf("another group is indexed in place of that of key %q", k.key)
+		}
+		if g.head != first || found != permitted {
 			return fmt.Errorf("the group of key %q is ready: %t, want %t; its first job is %v, want %v", k.key, found, permitted, g.head, first)
 		}
 		if permitted {
 			ready++
 		}
 	}
-	if wl.ready != nil && wl.ready.Len() != ready {
+	if wl.ready.Len() != ready {
 		return fmt.Errorf("%d groups are ready, %d indexed", ready, wl.ready.Len())
 	}
 	return nil

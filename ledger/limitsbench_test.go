@@ -14,7 +14,7 @@ import (
 // is ingested, found, placed and settled. That with keys of which nearly all are blocked finds
 // the few that are not.
 func BenchmarkLimits(b *testing.B) {
-	const waiting = 200_000
+	const many, few = 200_000, 1000
 	limited := func(change job.LimitChange) []Command {
 		return []Command{
 			&SetLimit{Name: "stripe", Change: change},
@@ -29,18 +29,21 @@ func BenchmarkLimits(b *testing.B) {
 	})
 	for _, test := range []struct {
 		name    string
+		waiting int // jobs
 		keys    int // of the jobs; 0: they have none
 		blocked int // keys of which a job runs all the time, under a limit of one per key
 		cmds    []Command
 	}{
-		{"none", 0, 0, nil},
-		{"total", 0, 0, limited(job.LimitChange{Total: new(job.Slots(10_000))})},
-		{"keys=10", 10, 0, perKey},
-		{"keys=10000", 10_000, 0, perKey},
-		{"keys=100000", 100_000, 0, perKey},
-		{"rates keys=10000", 10_000, 0, rates},
-		{"fair keys=10000", 10_000, 0, append(perKey, fair...)},
-		{"blocked keys=99900 of 100000", 100_000, 99_900, limited(job.LimitChange{PerKey: new(job.Slots(1))})},
+		{"none", many, 0, 0, nil},
+		{"total", many, 0, 0, limited(job.LimitChange{Total: new(job.Slots(10_000))})},
+		{"keys=10", many, 10, 0, perKey},
+		{"keys=10000", many, 10_000, 0, perKey},
+		{"keys=100000", many, 100_000, 0, perKey},
+		{"rates keys=10000", many, 10_000, 0, rates},
+		{"fair keys=10000", many, 10_000, 0, append(perKey, fair...)},
+		{"single keys=10000", few, 10_000, 0, perKey},
+		{"single fair keys=10000", few, 10_000, 0, append(perKey, fair...)},
+		{"blocked keys=99900 of 100000", many, 100_000, 99_900, limited(job.LimitChange{PerKey: new(job.Slots(1))})},
 	} {
 		b.Run(test.name, func(b *testing.B) {
 			l, stamp := ledgerWithAuthority(b)
@@ -68,7 +71,7 @@ func BenchmarkLimits(b *testing.B) {
 			}
 			apply(ingest(1000))
 			apply(test.cmds...)
-			for next < waiting {
+			for next < test.waiting {
 				apply(ingest(1000))
 			}
 			for first := 0; first < test.blocked; first += 1000 {

@@ -184,7 +184,7 @@ func (c *keyCounter) of(key string) *KeyUse {
 	if !known {
 		place = len(c.uses)
 		c.places[key] = place
-		k := c.limit.keys[key]
+		k := c.limit.find(key)
 		c.uses = append(c.uses, KeyUse{Key: key, Blocked: k != nil && k.blocked})
 	}
 	return &c.uses[place]
@@ -195,6 +195,9 @@ func (c *keyCounter) countWaiting(waitlists []*waitlist) {
 	groups := 0
 	for _, wl := range waitlists {
 		for _, g := range wl.groups {
+			if !g.waits() {
+				continue
+			}
 			if groups == maxUsageScan {
 				c.partial = true
 				return

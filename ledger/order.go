@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"container/heap"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -11,7 +9,8 @@ import (
 type listIter struct {
 	queue *queue
 	list  *sortedList[orderItem]
-	heads []listHead // one, or one for each priority
+	place place      // of the next item, in a queue that does not age
+	heads []listHead // one for each priority, in a queue that ages
 	item  orderItem  // the present item, after next
 }
 
@@ -21,10 +20,9 @@ type listHead struct {
 	item  orderItem
 }
 
-func newListIter(q *queue, list *sortedList[orderItem]) *listIter {
-	it := &listIter{queue: q, list: list}
+func newListIter(q *queue, list *sortedList[orderItem]) listIter {
+	it := listIter{queue: q, list: list}
 	if q.config.Age == 0 {
-		it.add(place{})
 		return it
 	}
 	for key, found := uint64(0), true; found; {
@@ -41,15 +39,14 @@ func newListIter(q *queue, list *sortedList[orderItem]) *listIter {
 	return it
 }
 
-// add adds the item at a place to the heads, if there is one.
-func (it *listIter) add(p place) {
-	if item, ok := it.list.at(p); ok {
-		it.heads = append(it.heads, listHead{p, item})
-	}
-}
-
 // next moves to the next item and reports whether there is one.
-func (it *listIter) next() bool {
+func (it *listIter) next() (ok bool) {
+	if it.queue.config.Age == 0 {
+		if it.item, ok = it.list.at(it.place); ok {
+			it.place = it.list.after(it.place)
+		}
+		return ok
+	}
 	if len(it.heads) == 0 {
 		return false
 	}
@@ -63,7 +60,7 @@ func (it *listIter) next() bool {
 	it.item = head.item
 	head.place = it.list.after(head.place)
 	following, ok := it.list.at(head.place)
-	if !ok || it.queue.config.Age > 0 && following.priority() != it.item.priority() {
+	if !ok || following.priority() != it.item.priority() {
 		it.heads[first] = it.heads[len(it.heads)-1]
 		it.heads = it.heads[:len(it.heads)-1]
 		return true
@@ -109,80 +106,85 @@ func (q *queue) rank(list *sortedList[orderItem], item orderItem) (rank int) {
 type groupMerge struct {
 	jobs     *jobs
 	inFlight InFlight
-	open     []*groupIter // a heap by the present job
+	open     []groupIter // a heap by the present item
 }
 
-// groupIter iterates over the jobs of a group that may start.
+// groupIter iterates over the jobs of a group.
 type groupIter struct {
-	*listIter
-	job  storedJob // the present one
-	left int       // how many more the bounds of keys permit after it
+	listIter
+	left int // how many more may start as far as the bounds of keys permit, with the present one
 }
 
 // add adds a group, if it has a job that may start.
 func (m *groupMerge) add(g *group) {
-	it := &groupIter{listIter: newListIter(g.waitlist.queue, g.jobs), left: m.room(g)}
-	if m.advance(it) {
-		heap.Push(m, it)
+	it := groupIter{newListIter(g.waitlist.queue, g.jobs), m.room(g)}
+	if !it.advance() {
+		return
+	}
+	m.open = append(m.open, it)
+	for i := len(m.open) - 1; i > 0 && m.less(i, (i-1)/2); i = (i - 1) / 2 {
+		m.swap(i, (i-1)/2)
 	}
 }
 
 // room returns how many jobs of a group may start, as far as the bounds of keys permit.
 func (m *groupMerge) room(g *group) int {
 	room := g.jobs.Len()
-	for _, bound := range g.waitlist.bounds {
-		if !bound.BoundsKeys() {
-			continue
+	for _, use := range g.uses {
+		if use.key != nil {
+			ofKey, _ := use.limit.keyRoom(use.key, m.jobs.limits.now)
+			room = min(room, ofKey-m.inFlight.Starts(use))
 		}
-		key := g.keyFor(bound.Name)
-		ofKey, _ := bound.keyRoom(key, m.jobs.limits.now)
-		room = min(room, ofKey-m.inFlight.Starts(job.LimitUse{Limit: bound.Name, Key: key}))
 	}
 	return room
 }
 
-// advance moves to the next job of a group that may start and reports whether there is one.
-func (m *groupMerge) advance(it *groupIter) bool {
-	for it.left > 0 && it.next() {
-		it.job = storedJob{}
-		m.jobs.load(&it.job, it.item.number)
-		if !m.inFlight.Placed(job.DispatchID{Job: it.job.id, N: it.job.n}) {
-			it.left--
-			return true
-		}
-	}
-	return false
-}
+// advance moves to the next job of the group and reports whether there is one.
+func (it *groupIter) advance() bool { return it.left > 0 && it.next() }
 
-// first returns the item of the first job; there must be one.
+// first returns the first item; there must be one.
 func (m *groupMerge) first() *orderItem { return &m.open[0].item }
 
-// next removes the first job and returns it.
-func (m *groupMerge) next() WaitingJob {
-	it := m.open[0]
-	w := it.job.waitingJob()
-	if m.advance(it) {
-		heap.Fix(m, 0)
-	} else {
-		heap.Pop(m)
+// next yields the first job, unless it is in flight, and removes it. If yield returns false, ok is
+// false.
+func (m *groupMerge) next(yield func(WaitingJob) bool) (yielded, ok bool) {
+	it := &m.open[0]
+	r := m.jobs.records.get(it.item.number)
+	if !m.inFlight.Placed(job.DispatchID{Job: r.id, N: r.n}) {
+		if !yield(m.jobs.at(it.item.number).waitingJob()) {
+			return true, false
+		}
+		yielded = true
+		it.left--
 	}
-	return w
+	if !it.advance() {
+		last := len(m.open) - 1
+		m.open[0] = m.open[last]
+		m.open = m.open[:last]
+	}
+	m.down()
+	return yielded, true
 }
 
-// Len, Less, Swap, Push and Pop implement [heap.Interface].
-func (m *groupMerge) Len() int { return len(m.open) }
+// down restores the order of the heap after its first item has changed.
+func (m *groupMerge) down() {
+	for i := 0; ; {
+		first := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(m.open); child++ {
+			if m.less(child, first) {
+				first = child
+			}
+		}
+		if first == i {
+			return
+		}
+		m.swap(i, first)
+		i = first
+	}
+}
 
-func (m *groupMerge) Less(a, b int) bool {
+func (m *groupMerge) less(a, b int) bool {
 	return m.open[a].queue.before(&m.open[a].item, &m.open[b].item)
 }
 
-func (m *groupMerge) Swap(a, b int) { m.open[a], m.open[b] = m.open[b], m.open[a] }
-
-func (m *groupMerge) Push(x any) { m.open = append(m.open, x.(*groupIter)) }
-
-func (m *groupMerge) Pop() any {
-	last := len(m.open) - 1
-	it := m.open[last]
-	m.open = m.open[:last]
-	return it
-}
+func (m *groupMerge) swap(a, b int) { m.open[a], m.open[b] = m.open[b], m.open[a] }

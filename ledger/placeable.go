@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -142,39 +141,34 @@ func (qs *queues) Ages(queue string) bool {
 	return q != nil && (q.config.Fair || q.config.Age > 0)
 }
 
-// WaitlistUses returns the limits that all jobs of a waitlist use. The keys are "" if the
-// waitlist is keyed.
-func (j *jobs) WaitlistUses(id WaitlistID) (uses []job.LimitUse) {
+// WaitlistUses returns the limits that all jobs of a waitlist use: under all keys if it is keyed.
+func (j *jobs) WaitlistUses(id WaitlistID) (uses []Use) {
 	if wl := j.waitlist(&id); wl != nil {
 		for _, m := range wl.bounds {
-			uses = append(uses, job.LimitUse{Limit: m.Name})
+			uses = append(uses, m.unkeyedUse(!wl.keyed))
 		}
 	}
 	return uses
 }
 
-// Uses returns the limits that a job uses, of its queue and its own. Limits that do not exist
-// are left out.
-func (j *jobs) Uses(w *job.Job) (uses []job.LimitUse) {
-	q := j.queues.get(w.Queue)
-	if q == nil || len(q.config.Limits)+len(w.Limits) == 0 {
-		return nil
+// unkeyedUse returns the use of the limit by jobs without a key, or under all keys.
+func (m *limit) unkeyedUse(unkeyed bool) Use {
+	if unkeyed && m.BoundsKeys() {
+		return Use{m, &m.unkeyed}
 	}
-	add := func(name, key string) {
-		known := slices.ContainsFunc(uses, func(use job.LimitUse) bool { return use.Limit == name })
-		if !known && j.limits.get(name) != nil {
-			uses = append(uses, job.LimitUse{Limit: name, Key: key})
+	return Use{limit: m}
+}
+
+// Uses returns the limits that a waiting job uses. A job that is not in the ledger yet uses those
+// of its queue, without a key.
+func (j *jobs) Uses(w *WaitingJob) (uses []Use) {
+	if w.traits != nil {
+		return w.traits.group.uses
+	}
+	if q := j.queues.get(w.Queue); q != nil {
+		for _, name := range q.config.Limits {
+			uses = append(uses, j.limits.get(name).unkeyedUse(true))
 		}
-	}
-	for _, use := range w.Limits {
-		key := use.Key
-		if key == "" {
-			key = w.LimitKey
-		}
-		add(use.Limit, key)
-	}
-	for _, name := range q.config.Limits {
-		add(name, w.LimitKey)
 	}
 	return uses
 }
@@ -186,13 +180,10 @@ type Room struct {
 	WakeAt time.Time // when the rate or the circuit will permit a start, if All is 0 because of it; zero: not known
 }
 
-// Room returns how many more jobs may start under a limit and key at a time: those of the
+// Room returns how many more jobs with the use may start at a time: those of the
 // ledger's state, regardless of what is in flight.
-func (j *jobs) Room(use job.LimitUse, at time.Time) Room {
-	room, m, now := Room{All: math.MaxInt, OfKey: math.MaxInt}, j.limits.get(use.Limit), at.UnixNano()
-	if m == nil {
-		return room
-	}
+func (u Use) Room(at time.Time) Room {
+	room, m, now := Room{All: math.MaxInt, OfKey: math.MaxInt}, u.limit, at.UnixNano()
 	if m.Total >= 0 {
 		room.All = max(0, int(m.Total)-m.running)
 	}
@@ -209,9 +200,9 @@ func (j *jobs) Room(use job.LimitUse, at time.Time) Room {
 	if m.circuit.openedAt != 0 {
 		room.All = min(room.All, m.Circuit.Probes()-m.circuit.probes)
 	}
-	if m.BoundsKeys() {
+	if u.key != nil {
 		var wakeAt int64
-		room.OfKey, wakeAt = m.keyRoom(use.Key, now)
+		room.OfKey, wakeAt = m.keyRoom(u.key, now)
 		if wakeAt != 0 && room.WakeAt.IsZero() {
 			room.WakeAt = time.Unix(0, wakeAt)
 		}
@@ -221,18 +212,17 @@ func (j *jobs) Room(use job.LimitUse, at time.Time) Room {
 
 // keyRoom returns how many more jobs may start under a key; wakeAt is as [limit.keyBlocked]
 // returns it.
-func (m *limit) keyRoom(key string, now int64) (room int, wakeAt int64) {
-	running := m.runningOf(key)
-	blocked, wakeAt := m.keyBlocked(key, running, now)
+func (m *limit) keyRoom(k *limitKey, now int64) (room int, wakeAt int64) {
+	blocked, wakeAt := m.keyBlocked(k.key, k.running, now)
 	if blocked {
 		return 0, wakeAt
 	}
 	room = math.MaxInt
 	if m.PerKey >= 0 {
-		room = int(m.PerKey) - running
+		room = int(m.PerKey) - k.running
 	}
 	if m.RatePerKey.IsSet() {
-		bucket, _ := m.buckets.Get(key)
+		bucket, _ := m.buckets.Get(k.key)
 		_, burst := m.Bursts()
 		room = min(room, bucket.Available(m.RatePerKey, burst, now))
 	}
@@ -242,7 +232,7 @@ func (m *limit) keyRoom(key string, now int64) (room int, wakeAt int64) {
 // InFlight is what is decided but not in the ledger yet.
 type InFlight interface {
 	Placed(d job.DispatchID) bool // whether a placement of the dispatch is in flight
-	Starts(use job.LimitUse) int  // how many placements in flight use a limit under a key
+	Starts(use Use) int           // how many placements in flight have a use
 	Full(id WaitlistID) bool      // whether no job of a waitlist may start, with what is in flight
 }
 
@@ -259,16 +249,18 @@ func (j *jobs) Placeable(id WaitlistID, inFlight InFlight, yield func(WaitingJob
 		return
 	}
 	m := groupMerge{jobs: j, inFlight: inFlight}
-	groups := wl.ready.Iter()
-	defer groups.Release()
-	more := groups.First()
+	next := place{}
+	ready, more := wl.ready.at(next)
 	for more || len(m.open) > 0 {
-		for more && (len(m.open) == 0 || wl.queue.before(&groups.Item().head, m.first())) {
-			m.add(groups.Item())
-			more = groups.Next()
+		for more && (len(m.open) == 0 || wl.queue.before(&ready.head, m.first())) {
+			m.add(ready.group)
+			next = wl.ready.after(next)
+			ready, more = wl.ready.at(next)
 		}
-		if len(m.open) > 0 && !yield(m.next()) {
-			return
+		if len(m.open) > 0 {
+			if _, ok := m.next(yield); !ok {
+				return
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ import (
 type noneInFlight struct{}
 
 func (noneInFlight) Placed(job.DispatchID) bool { return false }
-func (noneInFlight) Starts(job.LimitUse) int    { return 0 }
+func (noneInFlight) Starts(Use) int             { return 0 }
 func (noneInFlight) Full(WaitlistID) bool       { return false }
 
 // waitlistIDs returns the waitlists of a queue that have jobs.
@@ -96,7 +97,11 @@ func roomOfGroups(l *Ledger, wl *waitlist) map[groupKey]int {
 	}
 	for k := range room {
 		for name, key := range usesOf(l, &storedJob{traits: &traits{traitsID: traitsID{queue: wl.queue, groupKey: k}}}) {
-			ofKey := l.Room(job.LimitUse{Limit: name, Key: key}, l.Now()).OfKey
+			m := l.jobs.limits.get(name)
+			ofKey := math.MaxInt
+			if m.BoundsKeys() {
+				ofKey = Use{m, m.find(key)}.Room(l.Now()).OfKey
+			}
 			room[k] = min(room[k], ofKey)
 		}
 	}

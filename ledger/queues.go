@@ -184,7 +184,15 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 	}
 	isQueue := func(other *queue) bool { return other == q }
 	if q.config.Fair != config.Fair || q.config.Age != config.Age || !slices.Equal(q.config.Limits, config.Limits) {
-		l.rebind(isQueue, func() { l.finished.configure(q, config) })
+		reorders := q.config.Fair != config.Fair || q.config.Age != config.Age
+		l.rebind(isQueue, func() {
+			l.finished.configure(q, config)
+			for _, wl := range q.waitlists.Scan {
+				if reorders {
+					wl.reorder()
+				}
+			}
+		})
 	} else {
 		l.finished.configure(q, config)
 	}

@@ -18,6 +18,7 @@ type WaitingJob struct {
 	Attempt     uint32 // number of the attempt that it would be
 	Due         time.Time
 	Redelivered bool
+	traits      *traits // nil: it is not in the ledger yet
 }
 
 // Before reports whether w starts before other, if both are for the same
@@ -39,6 +40,7 @@ func (r *storedJob) waitingJob() WaitingJob {
 			Accepted: time.Unix(0, r.accepted), Priority: r.priority, LimitKey: r.key,
 		},
 		N: r.n, Attempt: r.attempt + 1, Due: time.Unix(0, r.due), Redelivered: r.flags&redelivered != 0,
+		traits: r.traits,
 	}
 	o := &r.options
 	waiting.MaxAttempts, waiting.Timeout, waiting.RetryInterval = r.maxAttempts(), r.timeout(), o.retryInterval

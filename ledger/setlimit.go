@@ -79,12 +79,13 @@ func (c *SetLimit) apply(l *Ledger) Result {
 		l.rebind(affects, func() {
 			added := &limit{}
 			added.set(settings, l.now)
-			ls.byName.Set(c.Name, added)
+			ls.add(added)
 		})
 	case old.BoundsKeys() != settings.BoundsKeys():
 		l.rebind(affects, func() { old.set(settings, l.now) })
 	default:
 		old.set(settings, l.now)
+		ls.update(&old.unkeyed)
 		for _, k := range old.keys {
 			ls.update(k)
 		}
@@ -189,7 +190,7 @@ func (c *codec) limits(ls *limits) {
 		m.bucket = job.Bucket(bucket)
 		c.buckets(m, ls.now)
 		if c.decoding() {
-			ls.byName.Set(m.Name, m)
+			ls.add(m)
 		}
 	})
 }
@@ -215,8 +216,8 @@ func (c *codec) buckets(m *limit, now int64) {
 	}
 }
 
-// rebind carries out a change after which limits bound other jobs: those of the queues that
-// affects reports.
+// rebind carries out a change after which limits bound other jobs, or jobs start in another order:
+// those of the queues that affects reports.
 func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 	fullSince := make(map[*limit]int64)
 	for _, m := range j.limits.byName.Scan {
@@ -237,7 +238,7 @@ func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 		}
 	}
 	for _, stored := range active {
-		j.limits.release(stored.waitlist, stored)
+		j.limits.release(stored)
 	}
 	for _, wl := range waitlists {
 		j.limits.unlink(wl)
@@ -247,7 +248,7 @@ func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 		j.limits.link(wl)
 	}
 	for _, stored := range active {
-		j.limits.take(stored.waitlist, stored)
+		j.limits.take(stored)
 	}
 	for m, since := range fullSince {
 		if since != 0 && m.fullSince != 0 {

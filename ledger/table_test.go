@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // all yields the values with their numbers.
@@ -85,14 +87,18 @@ func checkTraits(j *jobs, uses map[uint32]uint32) error {
 	if len(s.byID) != len(uses) || s.numbers.count != len(uses) {
 		return fmt.Errorf("%d traits are used, %d have ids, the table has %d", len(uses), len(s.byID), s.numbers.count)
 	}
-	unfinished := make(map[*traits]int)
+	unfinished, grouped := make(map[*traits]int), make(map[*traits]int)
 	for number := range j.records.all {
 		if r := j.at(number); !r.state.Ended() {
 			unfinished[r.traits]++
+			if r.state != job.Delayed {
+				grouped[r.traits]++
+			}
 		}
 	}
 	for id, t := range s.byID {
-		if t.traitsID != id || s.get(t.number) != t || t.jobs != int(uses[t.number]) || t.unfinished != unfinished[t] || (t.waitlist != nil) != (t.unfinished > 0) {
+		if t.traitsID != id || s.get(t.number) != t || t.jobs != int(uses[t.number]) || t.unfinished != unfinished[t] || (t.waitlist != nil) != (t.unfinished > 0) ||
+			t.grouped != grouped[t] || (t.group != nil) != (t.grouped > 0) {
 			return fmt.Errorf("%+v: %d jobs are counted, of which %d have not ended; there are %d, and %d", t, t.jobs, t.unfinished, uses[t.number], unfinished[t])
 		}
 	}

@@ -9,6 +9,8 @@ type traits struct {
 	jobs       int       // that have them
 	unfinished int       // waiting, delayed and active ones
 	waitlist   *waitlist // of the unfinished ones; nil: there are none
+	grouped    int       // waiting and active ones
+	group      *group    // of these; nil: there are none
 }
 
 // traitsID is what identifies traits.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tidwall/btree"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // waitlist holds waiting jobs of one queue and class, which the same executors may run, in
@@ -19,9 +19,11 @@ type waitlist struct {
 	jobs   *sortedList[orderItem]
 	traits int // number of those that unfinished jobs have; 0 in a copy
 
-	bounds []*limit              // that its jobs use, of the queue and by name; nil in a copy
-	groups map[groupKey]*group   // of the waiting jobs, if it is keyed; nil in a copy
-	ready  *btree.BTreeG[*group] // those that no key blocks, see [queue.newReady]; nil in a copy
+	// All of these are of waiting and active jobs, and zero in a copy.
+	bounds  []*limit                // that its jobs use, of the queue and by name
+	groups  map[groupKey]*group     // one if it is not keyed
+	waiting int                     // number of groups with waiting jobs, if it is keyed
+	ready   *sortedList[readyGroup] // those that no key blocks, see [queue.newReady]; nil if it is not keyed
 }
 
 // waitlistNames are the names of a waitlist, and what they consist of.
@@ -121,7 +123,7 @@ func (j *jobs) checkRunnerLimit(q *queue, function string) error {
 	return nil
 }
 
-// join counts an unfinished job in its waitlist.
+// join counts an unfinished job in its waitlist and, unless it is delayed, in its group.
 func (j *jobs) join(stored *storedJob) {
 	if stored.state.Ended() {
 		return
@@ -131,6 +133,11 @@ func (j *jobs) join(stored *storedJob) {
 		t.waitlist = j.waitlistFor(&t.traitsID)
 		t.waitlist.traits++
 	}
+	if stored.state != job.Delayed {
+		if t.grouped++; t.grouped == 1 {
+			j.limits.joinGroup(t)
+		}
+	}
 }
 
 // waitlistFor returns the waitlist of jobs, which it creates if needed.
@@ -138,10 +145,11 @@ func (j *jobs) waitlistFor(id *traitsID) *waitlist {
 	q, name := id.queue, id.waitlistName()
 	wl, ok := q.waitlists.Get(name)
 	if !ok {
-		wl = &waitlist{queue: q, jobs: newSortedList(orderLess)}
+		wl = &waitlist{queue: q, jobs: newSortedList(orderLess), groups: make(map[groupKey]*group)}
 		wl.class, wl.name = Class(id.function), name
 		wl.limits, wl.keyed = id.ownLimits()
 		wl.key = wl.class + "\x00" + q.name + name[len(wl.class):]
+		wl.reorder()
 		j.countRunner(wl, 1)
 		q.waitlists.Set(name, wl)
 		j.limits.link(wl)
@@ -164,6 +172,11 @@ func (j *jobs) leave(stored *storedJob) {
 		return
 	}
 	t := stored.traits
+	if stored.state != job.Delayed {
+		if t.grouped--; t.grouped == 0 {
+			j.limits.leaveGroup(t)
+		}
+	}
 	if t.unfinished--; t.unfinished > 0 {
 		return
 	}

@@ -95,12 +95,22 @@ func (t *instantStreams) PublishLive(string, string, []byte) {}
 // outcome, history. An operation is one job.
 func BenchmarkTenure(b *testing.B) {
 	for _, workers := range []int{3, 3000} {
-		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) { benchmarkTenure(b, workers) })
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) { benchmarkTenure(b, workers, 0) })
 	}
+	b.Run("workers=3 keys=10000", func(b *testing.B) { benchmarkTenure(b, 3, 10_000) })
 }
 
-func benchmarkTenure(b *testing.B, workers int) {
+// benchmarkTenure has jobs of a number of keys in turn, of each of which two may run; keys 0 is
+// without keys and limits.
+func benchmarkTenure(b *testing.B, workers, keys int) {
 	raft := &instantRaft{ledger: ledger.New()}
+	if keys > 0 {
+		raft.index++
+		raft.ledger.Apply(ledger.Stamp{Index: raft.index, Term: 1, At: time.Now()}, []ledger.Command{
+			&ledger.SetLimit{Name: "stripe", Change: job.LimitChange{PerKey: new(job.Slots(2))}},
+			&ledger.AddQueue{ID: job.ID{1}, Name: "mail", Config: job.QueueConfig{Limits: []string{"stripe"}}},
+		})
+	}
 	fleet := &instantFleet{rev: map[string]uint64{}, work: make(chan func(), 1<<16), open: make(chan struct{}, 4096)}
 	cfg := Config{Node: "n1", Members: []string{"n1", "n2", "n3"}, Policy: job.DefaultPolicy, CreateQueues: true}
 	lanes := &fakeLanes{recordSize: 1 << 10, tailEnds: make(chan struct{})}
@@ -150,6 +160,9 @@ func benchmarkTenure(b *testing.B, workers int) {
 		for ; i < b.N && len(records) < 64; i++ {
 			fleet.open <- struct{}{} // at most as many jobs as the lanes keep beyond a gap
 			seq[lane]++
+			if keys > 0 {
+				body = fmt.Appendf(nil, `{"function":"send","params":{"to":"somebody@example.org","n":12345},"limit_key":"k%d"}`, i%keys)
+			}
 			records = append(records, job.Record{Position: job.Position{Lane: lane, Seq: seq[lane]}, Queue: "mail", Stored: time.Now(), Body: body, Last: true})
 		}
 		s.ReceiveRecords(records)

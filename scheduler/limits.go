@@ -11,24 +11,27 @@ import (
 // limitsInFlight counts the placements in flight by the limits that they use. The ledger does
 // not count them yet.
 type limitsInFlight struct {
-	byLimit map[string]int
-	byUse   map[job.LimitUse]int
-	full    map[ledger.WaitlistID]bool // no job of these may start, as far as is known in this call of place
+	byUse map[ledger.Use]int         // also of each limit under all keys
+	full  map[ledger.WaitlistID]bool // no job of these may start, as far as is known in this call of place
 }
 
 func newLimitsInFlight() limitsInFlight {
-	return limitsInFlight{map[string]int{}, map[job.LimitUse]int{}, map[ledger.WaitlistID]bool{}}
+	return limitsInFlight{map[ledger.Use]int{}, map[ledger.WaitlistID]bool{}}
 }
 
 // add adds n placements with the same uses.
-func (f *limitsInFlight) add(uses []job.LimitUse, n int) {
+func (f *limitsInFlight) add(uses []ledger.Use, n int) {
 	for _, use := range uses {
-		if f.byLimit[use.Limit] += n; f.byLimit[use.Limit] == 0 {
-			delete(f.byLimit, use.Limit)
+		f.addUse(use, n)
+		if all := use.All(); all != use {
+			f.addUse(all, n)
 		}
-		if f.byUse[use] += n; f.byUse[use] == 0 {
-			delete(f.byUse, use)
-		}
+	}
+}
+
+func (f *limitsInFlight) addUse(use ledger.Use, n int) {
+	if f.byUse[use] += n; f.byUse[use] == 0 {
+		delete(f.byUse, use)
 	}
 }
 
@@ -38,11 +41,13 @@ func (pl *placer) Placed(d job.DispatchID) bool {
 	return placed
 }
 
-// Starts returns how many placements in flight use a limit under a key.
-func (pl *placer) Starts(use job.LimitUse) int { return pl.limits.byUse[use] }
+// Starts returns how many placements in flight have a use.
+func (pl *placer) Starts(use ledger.Use) int { return pl.limits.byUse[use] }
 
 // Full reports whether no job of a waitlist may start.
-func (pl *placer) Full(id ledger.WaitlistID) bool { return pl.limits.full[id] }
+func (pl *placer) Full(id ledger.WaitlistID) bool {
+	return len(pl.limits.full) > 0 && pl.limits.full[id]
+}
 
 // wake notes a time at which a limit may permit a start; zero: it is not known.
 func (pl *placer) wake(at time.Time) {
@@ -54,9 +59,8 @@ func (pl *placer) wake(at time.Time) {
 // hasRoom reports whether the limits that all jobs of a waitlist use permit a start.
 func (pl *placer) hasRoom(l *ledger.Ledger, id ledger.WaitlistID) bool {
 	for _, use := range l.WaitlistUses(id) {
-		room := l.Room(use, pl.at)
-		blocked := room.All <= pl.limits.byLimit[use.Limit] || !id.Keyed() && room.OfKey <= pl.limits.byUse[use]
-		if blocked {
+		room := use.Room(pl.at)
+		if room.All <= pl.limits.byUse[use.All()] || room.OfKey <= pl.limits.byUse[use] {
 			pl.wake(room.WakeAt)
 			return false
 		}
@@ -67,18 +71,18 @@ func (pl *placer) hasRoom(l *ledger.Ledger, id ledger.WaitlistID) bool {
 // checkLimits reports whether the limits that a job uses permit its start, and sets pl.uses; if
 // not, step is how the merge of the waitlists continues.
 func (pl *placer) checkLimits(l *ledger.Ledger, w *ledger.WaitingJob) (step waitlist.Step, ok bool) {
-	pl.uses = l.Uses(&w.Job)
+	pl.uses = l.Uses(w)
 	if len(pl.uses) == 0 {
 		return waitlist.Next, true
 	}
-	id := ledger.WaitlistOf(&w.Job)
 	for _, use := range pl.uses {
-		room := l.Room(use, pl.at)
-		all := room.All <= pl.limits.byLimit[use.Limit]
+		room := use.Room(pl.at)
+		all := room.All <= pl.limits.byUse[use.All()]
 		if !all && room.OfKey > pl.limits.byUse[use] {
 			continue
 		}
 		pl.wake(room.WakeAt)
+		id := ledger.WaitlistOf(&w.Job)
 		switch {
 		case !all && id.Keyed():
 			return waitlist.Next, false

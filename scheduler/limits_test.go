@@ -76,8 +76,8 @@ func (p *placeFixture) stuck() (found string) {
 		}
 		l.WaitlistsOfQueue(q.Name, ledger.ClassPlain, func(id ledger.WaitlistID) bool {
 			l.WaitingJobs(id, func(w ledger.WaitingJob) bool {
-				blocked := slices.ContainsFunc(l.Uses(&w.Job), func(use job.LimitUse) bool {
-					room := l.Room(use, l.Now())
+				blocked := slices.ContainsFunc(l.Uses(&w), func(use ledger.Use) bool {
+					room := use.Room(l.Now())
 					return room.All <= 0 || room.OfKey <= 0
 				})
 				if !blocked {
@@ -136,8 +136,8 @@ func TestPlace_Limits(t *testing.T) {
 				rt.Fatalf("%s waits and could start", stuck)
 			}
 			p.settleSome(rt)
-			if len(p.limits.byLimit)+len(p.limits.byUse) > 0 && len(p.inFlight) == 0 {
-				rt.Fatalf("nothing is in flight, but %v, %v", p.limits.byLimit, p.limits.byUse)
+			if len(p.limits.byUse) > 0 && len(p.inFlight) == 0 {
+				rt.Fatalf("nothing is in flight, but %v", p.limits.byUse)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ type waitlistKey struct{ queue, class string }
 // placement is applied.
 type placement struct {
 	ledger.WaitingJob
-	uses        []job.LimitUse // the limits that it uses
+	uses        []ledger.Use // the limits that it uses
 	slot        *slot
 	incarnation uint64 // of the slot's node when the slot was reserved
 }
@@ -47,9 +47,9 @@ type placer struct {
 	unused   []placement
 	lottery  lottery // decides when a job of a lower priority starts first
 
-	at     time.Time      // the time of the present call of place, by the clock of the ledger
-	wakeAt time.Time      // when the rate or circuit of a limit may permit a start; zero: none is known
-	uses   []job.LimitUse // of the job that was checked last
+	at     time.Time    // the time of the present call of place, by the clock of the ledger
+	wakeAt time.Time    // when the rate or circuit of a limit may permit a start; zero: none is known
+	uses   []ledger.Use // of the job that was checked last
 }
 
 func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
