@@ -39,7 +39,7 @@ func (s *Spec) validateLimits() error {
 	if len(s.Limits) > MaxLimitUses {
 		return invalid("limits names %d limits; at most %d", len(s.Limits), MaxLimitUses)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Limits)) {
+	for _, name := range sortedNames(s.Limits) {
 		if err := ValidLimit(name); err != nil {
 			return err
 		}
@@ -50,13 +50,22 @@ func (s *Spec) validateLimits() error {
 	return nil
 }
 
+// sortedNames returns the names in a map in order. It takes no memory for an empty one, as that of
+// nearly every job is.
+func sortedNames(texts map[string]string) []string {
+	if len(texts) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(texts))
+}
+
 // limitUses returns the limits that the job names, in the order of their names.
 func (s *Spec) limitUses() []LimitUse {
 	if len(s.Limits) == 0 {
 		return nil
 	}
 	uses := make([]LimitUse, 0, len(s.Limits))
-	for _, name := range slices.Sorted(maps.Keys(s.Limits)) {
+	for _, name := range sortedNames(s.Limits) {
 		uses = append(uses, LimitUse{Limit: name, Key: s.Limits[name]})
 	}
 	return uses
@@ -76,7 +85,7 @@ func (s *Spec) validateLabels() error {
 	if len(s.Meta) > MaxMeta {
 		return invalid("meta has %d entries; at most %d", len(s.Meta), MaxMeta)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Meta)) {
+	for _, name := range sortedNames(s.Meta) {
 		if name == "" || len(name) > MaxMetaNameLen {
 			return invalid("meta has a name of %d bytes; must have 1 to %d", len(name), MaxMetaNameLen)
 		}

@@ -172,7 +172,7 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n
 		}
 		if _, known := l.Known(r.job.ID); !known {
 			ls.bodies.put(r.job.Position, r.record.Body)
-			if inOrder := ledger.WaitlistOf(&r.job).Own == "" && !l.Ages(r.job.Queue); inOrder {
+			if inOrder := r.job.LimitKey == "" && len(r.job.Limits) == 0 && !l.Ages(r.job.Queue); inOrder {
 				ls.provisional.add(&provisional, &r.job, b.at)
 			}
 		}
