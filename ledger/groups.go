@@ -16,6 +16,12 @@ type group struct {
 	jobs   *sortedList[orderItem] // that wait, in start order; those of the waitlist if it is not keyed
 	head   orderItem              // the first of them, if the waitlist is keyed
 	blocks int                    // how many keys of uses are blocked; 0: it is in waitlist.ready if it has waiting jobs
+
+	own   sortedList[orderItem] // jobs, if the waitlist is keyed
+	first struct {              // memory of the first uses and places, so that most groups need no more
+		uses   [1]Use
+		places [1]int
+	}
 }
 
 // groupKey is what the jobs of a group have in common.
@@ -52,8 +58,9 @@ func (ls *limits) joinGroup(t *traits) {
 	if g == nil {
 		g = &group{waitlist: wl, groupKey: t.groupKey, jobs: wl.jobs}
 		if wl.keyed {
-			g.jobs = newSortedList(orderLess)
+			g.own.less, g.jobs = orderLess, &g.own
 		}
+		g.uses, g.places = g.first.uses[:0], g.first.places[:0]
 		wl.groups[g.groupKey] = g
 		ls.bind(g)
 	}
@@ -141,7 +148,7 @@ func (ls *limits) bind(g *group) {
 	if len(bounds) == 0 {
 		return
 	}
-	g.uses, g.places = make([]Use, len(bounds)), make([]int, len(bounds))
+	g.uses, g.places = slices.Grow(g.uses, len(bounds))[:len(bounds)], slices.Grow(g.places, len(bounds))[:len(bounds)]
 	for i, m := range bounds {
 		g.uses[i].limit = m
 		if m.BoundsKeys() {

@@ -32,11 +32,12 @@ type limit struct {
 type limitKey struct {
 	limit   *limit
 	key     string
-	running int      // active jobs
-	users   int      // groups that use the limit under the key
-	groups  []*group // those of them with waiting jobs that are in keyed waitlists
-	blocked bool     // none of them may start
-	wakeAt  int64    // when it may stop being blocked, its place in limits.wakes; 0: it has none
+	running int       // active jobs
+	users   int       // groups that use the limit under the key
+	groups  []*group  // those of them with waiting jobs that are in keyed waitlists
+	first   [1]*group // memory of the first of groups
+	blocked bool      // none of them may start
+	wakeAt  int64     // when it may stop being blocked, its place in limits.wakes; 0: it has none
 }
 
 // Use is a limit that jobs use and, if the limit bounds keys, the key under which they do.
@@ -290,6 +291,7 @@ func (m *limit) obtain(key string) *limitKey {
 			m.keys = make(map[string]*limitKey)
 		}
 		k = &limitKey{limit: m, key: key}
+		k.groups = k.first[:0]
 		m.keys[key] = k
 	}
 	k.users++

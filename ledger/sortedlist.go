@@ -160,7 +160,8 @@ func (s *sortedList[T]) Set(item T) {
 	}
 	s.count++
 	if len(s.chunks) == 0 {
-		s.chunks = append(s.chunks, &chunk[T]{generation: s.generation})
+		s.addFirst(item)
+		return
 	}
 	c := s.own(p.chunk)
 	n := len(c.items)
@@ -183,6 +184,19 @@ func (s *sortedList[T]) Set(item T) {
 		c.items = withSpace(c.items)
 	}
 	c.items = slices.Insert(c.items, p.i, item)
+}
+
+// addFirst adds an item to an empty list, with one allocation: there are many lists of one item.
+func (s *sortedList[T]) addFirst(item T) {
+	first := &struct {
+		chunk  chunk[T]
+		chunks [1]*chunk[T]
+		items  [1]T
+	}{}
+	first.items[0] = item
+	first.chunk = chunk[T]{s.generation, first.items[:]}
+	first.chunks[0] = &first.chunk
+	s.chunks = first.chunks[:]
 }
 
 // withSpace returns a copy of the items of a chunk, with space for some more unless they are

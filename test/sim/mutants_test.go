@@ -43,7 +43,6 @@ var mutants = []mutant{
 		{"ledger/setlimit.go", "bucket := max(int64(m.bucket), ls.now)", "bucket := ls.now"}}, ""},
 	{"placements in flight do not count for a limit", []edit{
 		{"ledger/dispatch.go", " || !d.limitsPermit(old) {", " {"},
-		{"scheduler/limits.go", "if f.byLimit[use.Limit] += n; f.byLimit", "if f.byLimit[use.Limit] += 0; f.byLimit"},
 		{"scheduler/limits.go", "if f.byUse[use] += n; f.byUse", "if f.byUse[use] += 0; f.byUse"}}, ""},
 	{"a placement is committed although its queue is paused", []edit{
 		{"ledger/dispatch.go", "|| old.queue.paused ||", "||"}}, ""},
@@ -114,7 +113,7 @@ var mutants = []mutant{
 		{"ledger/horizon.go", "in.jobs.forgotten.trim(until - int64(DedupeHorizon))", "in.jobs.forgotten.trim(max(until, in.now) - int64(DedupeHorizon))"}},
 		"./ledger TestForget_UnreadableLane|TestForget_Properties"},
 	{"the waitlists of a runner are never deleted", []edit{
-		{"ledger/waitlist.go", "stored.queue.waitlists.Delete(wl.name())", "_ = wl.name()"}},
+		{"ledger/waitlist.go", "wl.queue.waitlists.Delete(wl.name)", "_ = wl.name"}},
 		"./ledger TestWaitlists_RemovedWithLastJob"},
 	{"several batches of history are in flight", []edit{
 		{"scheduler/outbox/publisher.go", "batchWindow     = 1\n", "batchWindow     = 4\n"}}, ""},
