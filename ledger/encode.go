@@ -200,17 +200,17 @@ func (q *queue) numbers(active []uint32, states ...job.State) iter.Seq[uint32] {
 
 // record encodes or decodes a job of a queue. A decoded job shares names with the others.
 func (c *codec) record(stored *storedJob, q *queue, shared *jobs, format uint64) {
-	id := traitsID{queue: q}
+	var key groupKey
 	if !c.decoding() {
-		id = stored.traitsID
+		key = stored.groupKey
 	}
 	if format >= limitsFormat {
-		c.fields((*name)(&id.key), (*name)(&id.limits))
+		c.fields((*name)(&key.key), (*name)(&key.limits))
 	}
-	c.fields(&stored.id, (*name)(&id.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
+	c.fields(&stored.id, (*name)(&stored.function), &stored.accepted, &stored.due, &stored.lane, &stored.seq, &stored.index, &stored.n, &stored.attempt,
 		&stored.priority, (*uint8)(&stored.state), &stored.losses, (*uint8)(&stored.flags))
 	if c.decoding() {
-		stored.traits = shared.traits.of(id)
+		stored.traits = shared.traits.of(traitsID{q, Class(stored.function), key})
 	}
 	hasOptions := stored.options != options{}
 	if c.bool(&hasOptions); hasOptions {

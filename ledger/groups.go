@@ -10,7 +10,7 @@ import (
 type group struct {
 	waitlist *waitlist
 	groupKey
-	traits int                    // number of those that waiting or active jobs have
+	place  int                    // in the groups of the waitlist
 	uses   []Use                  // of the limits that bound the waitlist; never changed, only replaced
 	places []int                  // of the group in the groups of the keys of uses
 	jobs   *sortedList[orderItem] // that wait, in start order; those of the waitlist if it is not keyed
@@ -50,32 +50,28 @@ func (q *queue) newReady() *sortedList[readyGroup] {
 	return newSortedList(func(a, b readyGroup) bool { return q.before(&a.head, &b.head) })
 }
 
-// joinGroup counts traits that waiting or active jobs have in their group, which it creates if
-// needed.
-func (ls *limits) joinGroup(t *traits) {
+// newGroup gives traits, which waiting or active jobs have now, a group.
+func (ls *limits) newGroup(t *traits) {
 	wl := t.waitlist
-	g := wl.groups[t.groupKey]
-	if g == nil {
-		g = &group{waitlist: wl, groupKey: t.groupKey, jobs: wl.jobs}
-		if wl.keyed {
-			g.own.less, g.jobs = orderLess, &g.own
-		}
-		g.uses, g.places = g.first.uses[:0], g.first.places[:0]
-		wl.groups[g.groupKey] = g
-		ls.bind(g)
+	g := &group{waitlist: wl, groupKey: t.groupKey, place: len(wl.groups), jobs: wl.jobs}
+	if wl.keyed {
+		g.own.less, g.jobs = orderLess, &g.own
 	}
-	g.traits++
+	g.uses, g.places = g.first.uses[:0], g.first.places[:0]
+	wl.groups = append(wl.groups, g)
 	t.group = g
+	ls.bind(g)
 }
 
-// leaveGroup undoes joinGroup. It removes a group without jobs.
-func (ls *limits) leaveGroup(t *traits) {
-	g := t.group
+// removeGroup removes the group of traits that no waiting or active job has any more.
+func (ls *limits) removeGroup(t *traits) {
+	g, wl := t.group, t.waitlist
 	t.group = nil
-	if g.traits--; g.traits == 0 {
-		ls.unbind(g)
-		delete(g.waitlist.groups, g.groupKey)
-	}
+	ls.unbind(g)
+	last := len(wl.groups) - 1
+	wl.groups[g.place], wl.groups[last].place = wl.groups[last], g.place
+	wl.groups[last] = nil
+	wl.groups = wl.groups[:last]
 }
 
 // addToGroup adds a waiting job to its group in a keyed waitlist.

@@ -258,8 +258,8 @@ const (
 // job.
 func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 	refused := &storedJob{
-		record: record{id: job.RecordID(identity, j.Position, j.Accepted), n: 1},
-		traits: &traits{traitsID: traitsID{queue: &queue{name: j.Queue}, function: j.Function}},
+		record:   record{id: job.RecordID(identity, j.Position, j.Accepted), n: 1},
+		function: j.Function, traits: &traits{traitsID: traitsID{queue: &queue{name: j.Queue}}},
 	}
 	in.emitDispatch(refused, DispatchQueued, refused.function)
 	in.emitUnstartedFailure(refused, reasonRateLimited, "")

@@ -201,8 +201,9 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 // time at which its record was stored is ahead of the ledger's time.
 func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 	stored := storedJob{
-		record: record{id: j.ID, accepted: j.Accepted.UnixNano(), priority: min(j.Priority, job.MaxPriority)},
-		traits: in.traits.of(traitsID{q, j.Function, groupKey{j.LimitKey, joinUses(j.Limits)}}),
+		record:   record{id: j.ID, accepted: j.Accepted.UnixNano(), priority: min(j.Priority, job.MaxPriority)},
+		function: j.Function,
+		traits:   in.traits.of(traitsID{q, Class(j.Function), groupKey{j.LimitKey, joinUses(j.Limits)}}),
 		options: options{
 			maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, retryOnTimeout: choiceOf(j.RetryOnTimeout),
 			resultTTL: j.ResultTTL, blobOwner: j.BlobOwner,

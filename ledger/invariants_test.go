@@ -434,7 +434,7 @@ func TestEventChecker_Fails(t *testing.T) {
 		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
 		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
 		"options":  func(l *Ledger) { l.jobs.options.add(options{runAt: 1}) },
-		"uses":     func(l *Ledger) { l.jobs.traits.replace(nil, l.jobs.traits.of(traitsID{function: "x"})) },
+		"uses":     func(l *Ledger) { l.jobs.traits.replace(nil, l.jobs.traits.of(traitsID{class: "x"})) },
 		"replaced": func(l *Ledger) {
 			r := anyJob(l)
 			l.jobs.byID.move(&r.id, r.number, l.jobs.records.add(r.record))

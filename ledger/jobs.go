@@ -14,7 +14,8 @@ import (
 // [jobs.load] and [jobs.save].
 type storedJob struct {
 	record
-	number uint32 // of its record; 0: it is not stored yet
+	number   uint32 // of its record; 0: it is not stored yet
+	function string
 	*traits
 	options options
 	run     run
@@ -23,21 +24,22 @@ type storedJob struct {
 // record is what the ledger keeps of every job. It has no pointers, only numbers: 0 stands for
 // what a job does not have.
 type record struct {
-	id            job.ID
-	accepted      int64 // Unix nanoseconds
-	due           int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
-	seq           uint64
-	traitsNumber  uint32
-	optionsNumber uint32
-	runNumber     uint32
-	n             uint32 // number of the last dispatch
-	attempt       uint32 // number of attempts that count
-	lane          uint8
-	priority      uint8
-	state         job.State
-	losses        uint8
-	flags         flags
-	index         uint8 // of its record in the message, see [job.Position]
+	id             job.ID
+	accepted       int64 // Unix nanoseconds
+	due            int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
+	seq            uint64
+	functionNumber uint32
+	traitsNumber   uint32
+	optionsNumber  uint32
+	runNumber      uint32
+	n              uint32 // number of the last dispatch
+	attempt        uint32 // number of attempts that count
+	lane           uint8
+	priority       uint8
+	state          job.State
+	losses         uint8
+	flags          flags
+	index          uint8 // of its record in the message, see [job.Position]
 }
 
 // flags are properties of a stored job.
@@ -180,6 +182,7 @@ type jobs struct {
 	options   table[options]
 	runs      table[runRecord]
 	ends      table[end]
+	functions sharedValues[string]
 	traits    traitsTable
 	executors sharedValues[executor]
 	byID      *idIndex                // of records and forgotten; nil in a copy
@@ -199,6 +202,7 @@ type jobs struct {
 
 func newJobs() jobs {
 	return jobs{
+		functions: newSharedValues(strings.Clone),
 		traits:    newTraitsTable(),
 		limits:    newLimits(),
 		executors: newSharedValues(executor.clone),
@@ -386,7 +390,7 @@ func (j *jobs) copy() jobs {
 	return jobs{
 		queues: j.queues.copy(), due: j.due.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
 		records: j.records.copy(), options: j.options.copy(), runs: j.runs.copy(), ends: j.ends.copy(),
-		traits: j.traits.copy(), executors: j.executors.copy(), limits: j.limits.copy(),
+		functions: j.functions.copy(), traits: j.traits.copy(), executors: j.executors.copy(), limits: j.limits.copy(),
 		finished: finished{limits: j.finished.limits, sharedCount: j.finished.sharedCount, ownCount: j.finished.ownCount}, retention: j.retention,
 	}
 }

@@ -233,8 +233,11 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 			return fmt.Errorf("job %s is in it", stored.id)
 		}
 	}
-	for k, g := range wl.groups {
-		if g.groupKey != k || len(g.uses) != len(bounds) {
+	groups := make(map[groupKey]*group)
+	for place, g := range wl.groups {
+		k := g.groupKey
+		groups[k] = g
+		if g.place != place || len(g.uses) != len(bounds) {
 			return fmt.Errorf("the group of key %q uses %d limits", k.key, len(g.uses))
 		}
 		for i, use := range g.uses {
@@ -246,12 +249,12 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 	if !wl.keyed {
 		return nil
 	}
-	if len(want) != wl.waiting {
+	if len(want) != wl.waiting || len(groups) != len(wl.groups) {
 		return fmt.Errorf("%d groups have waiting jobs, counted %d", len(want), wl.waiting)
 	}
 	ready := 0
 	for k, jobs := range want {
-		g := wl.groups[k]
+		g := groups[k]
 		if g == nil || g.jobs.Len() != len(jobs) {
 			return fmt.Errorf("the group of key %q has not %d jobs", k.key, len(jobs))
 		}

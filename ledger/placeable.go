@@ -21,7 +21,7 @@ func WaitlistOf(j *job.Job) WaitlistID {
 	if j.LimitKey == "" && len(j.Limits) == 0 {
 		return WaitlistID{Queue: j.Queue, Class: class}
 	}
-	t := traitsID{function: j.Function, groupKey: groupKey{j.LimitKey, joinUses(j.Limits)}}
+	t := traitsID{class: class, groupKey: groupKey{j.LimitKey, joinUses(j.Limits)}}
 	return WaitlistID{j.Queue, class, t.waitlistName()[len(class):]}
 }
 

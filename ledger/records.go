@@ -71,6 +71,7 @@ func (j *jobs) queueOf(number uint32) *queue {
 func (j *jobs) load(stored *storedJob, number uint32) {
 	stored.record, stored.number = *j.records.get(number), number
 	stored.traits = j.traits.get(stored.traitsNumber)
+	stored.function = j.functions.get(stored.functionNumber)
 	if stored.optionsNumber != 0 {
 		stored.options = *j.options.get(stored.optionsNumber)
 	}
@@ -88,6 +89,8 @@ func (j *jobs) load(stored *storedJob, number uint32) {
 // save stores next in the place of old, which is zero for a new job, and sets its numbers and
 // shared names.
 func (j *jobs) save(old, next *storedJob) {
+	next.functionNumber = j.functions.replace(old.functionNumber, old.function, next.function)
+	next.function = j.functions.get(next.functionNumber)
 	next.traitsNumber = j.traits.replace(old.traits, next.traits)
 	next.optionsNumber = put(&j.options, old.optionsNumber, old.options, next.options)
 	run := &next.run

@@ -45,7 +45,7 @@ func checkTables(l *Ledger) error {
 		r := j.at(number)
 		if err := errors.Join(
 			use("options", r.optionsNumber, r.options != options{}), use("runs", r.runNumber, r.run != run{}), use("ends", r.run.endNumber, r.run.end != end{}),
-			use("traits", r.traitsNumber, true), use("executors", r.run.executorNumber, r.run.executor != executor{}),
+			use("traits", r.traitsNumber, true), use("functions", r.functionNumber, r.function != ""), use("executors", r.run.executorNumber, r.run.executor != executor{}),
 		); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func checkTables(l *Ledger) error {
 			}
 		}
 	}
-	return errors.Join(checkTraits(j, used["traits"]), checkUses(&j.executors, used["executors"]))
+	return errors.Join(checkTraits(j, used["traits"]), checkUses(&j.functions, used["functions"]), checkUses(&j.executors, used["executors"]))
 }
 
 // checkTraits compares the traits with the jobs that have them.

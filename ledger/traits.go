@@ -15,8 +15,8 @@ type traits struct {
 
 // traitsID is what identifies traits.
 type traitsID struct {
-	queue    *queue // in a copy of the ledger only its name may be read
-	function string
+	queue *queue // in a copy of the ledger only its name may be read
+	class string
 	groupKey
 }
 
@@ -48,7 +48,7 @@ func (s *traitsTable) of(id traitsID) *traits {
 func (s *traitsTable) replace(old, next *traits) (number uint32) {
 	if next != nil && next != old {
 		if next.number == 0 {
-			next.function, next.key, next.limits = strings.Clone(next.function), strings.Clone(next.key), strings.Clone(next.limits)
+			next.class, next.key, next.limits = strings.Clone(next.class), strings.Clone(next.key), strings.Clone(next.limits)
 			next.number = s.numbers.add(next)
 			s.byID[next.traitsID] = next
 		}

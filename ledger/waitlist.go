@@ -21,7 +21,7 @@ type waitlist struct {
 
 	// All of these are of waiting and active jobs, and zero in a copy.
 	bounds  []*limit                // that its jobs use, of the queue and by name
-	groups  map[groupKey]*group     // one if it is not keyed
+	groups  []*group                // one if it is not keyed; in no order
 	waiting int                     // number of groups with waiting jobs, if it is keyed
 	ready   *sortedList[readyGroup] // those that no key blocks, see [queue.newReady]; nil if it is not keyed
 }
@@ -38,12 +38,11 @@ type waitlistNames struct {
 // waitlistName returns the name of a job's waitlist in its queue: its class and, if it has
 // limits or keys of its own, which they are.
 func (t *traitsID) waitlistName() string {
-	class := Class(t.function)
 	if t.key == "" && t.limits == "" {
-		return class
+		return t.class
 	}
 	names, keyed := t.ownLimits()
-	return waitlistName(class, names, keyed)
+	return waitlistName(t.class, names, keyed)
 }
 
 func waitlistName(class, limits string, keyed bool) string {
@@ -135,7 +134,7 @@ func (j *jobs) join(stored *storedJob) {
 	}
 	if stored.state != job.Delayed {
 		if t.grouped++; t.grouped == 1 {
-			j.limits.joinGroup(t)
+			j.limits.newGroup(t)
 		}
 	}
 }
@@ -145,8 +144,8 @@ func (j *jobs) waitlistFor(id *traitsID) *waitlist {
 	q, name := id.queue, id.waitlistName()
 	wl, ok := q.waitlists.Get(name)
 	if !ok {
-		wl = &waitlist{queue: q, jobs: newSortedList(orderLess), groups: make(map[groupKey]*group)}
-		wl.class, wl.name = Class(id.function), name
+		wl = &waitlist{queue: q, jobs: newSortedList(orderLess)}
+		wl.class, wl.name = id.class, name
 		wl.limits, wl.keyed = id.ownLimits()
 		wl.key = wl.class + "\x00" + q.name + name[len(wl.class):]
 		wl.reorder()
@@ -174,7 +173,7 @@ func (j *jobs) leave(stored *storedJob) {
 	t := stored.traits
 	if stored.state != job.Delayed {
 		if t.grouped--; t.grouped == 0 {
-			j.limits.leaveGroup(t)
+			j.limits.removeGroup(t)
 		}
 	}
 	if t.unfinished--; t.unfinished > 0 {
