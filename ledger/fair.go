@@ -73,6 +73,8 @@ type fairRound struct {
 	inFlight  InFlight
 	yield     func(WaitingJob) bool
 	turns     []*keyTurn // keys with more jobs, for the next round
+	spare     *keyTurn   // to be used for the next key
+	probe     group      // see from
 }
 
 // keyTurn is the jobs of a key that may start.
@@ -99,7 +101,7 @@ func (r *fairRound) nextKey(after string, inclusive bool) (next string, ok bool)
 			}
 			continue
 		}
-		wl.ready.Ascend(readyGroup{group: &group{groupKey: groupKey{key: after}}}, func(g readyGroup) bool {
+		wl.ready.Ascend(r.from(after), func(g readyGroup) bool {
 			if g.key == after && !inclusive {
 				return true
 			}
@@ -110,9 +112,19 @@ func (r *fairRound) nextKey(after string, inclusive bool) (next string, ok bool)
 	return next, ok
 }
 
+// from returns what is before all groups of a key.
+func (r *fairRound) from(key string) readyGroup {
+	r.probe.key = key
+	return readyGroup{group: &r.probe}
+}
+
 // open begins the turn of a key with up to n jobs. It returns false if yield does.
 func (r *fairRound) open(key string, n int) bool {
-	t := &keyTurn{key, groupMerge{jobs: r.jobs, inFlight: r.inFlight}}
+	if r.spare == nil {
+		r.spare = &keyTurn{groupMerge: groupMerge{jobs: r.jobs, inFlight: r.inFlight}}
+	}
+	t := r.spare
+	t.key = key
 	for _, wl := range r.waitlists {
 		if r.inFlight.Full(wl.id()) {
 			continue
@@ -123,7 +135,7 @@ func (r *fairRound) open(key string, n int) bool {
 			}
 			continue
 		}
-		wl.ready.Ascend(readyGroup{group: &group{groupKey: groupKey{key: key}}}, func(g readyGroup) bool {
+		wl.ready.Ascend(r.from(key), func(g readyGroup) bool {
 			if g.key != key {
 				return false
 			}
@@ -147,6 +159,9 @@ func (r *fairRound) serve(t *keyTurn, n int) bool {
 	}
 	if len(t.groupMerge.open) > 0 {
 		r.turns = append(r.turns, t)
+		if t == r.spare {
+			r.spare = nil
+		}
 	}
 	return true
 }
