@@ -95,13 +95,16 @@ func (j *jobs) blocksOf(m *limit, key string, at time.Time) (blocks []LimitBlock
 			add(BlockRate, m.running, next)
 		}
 	}
-	running := m.runningOf(key)
-	if blocked, wakeAt := m.keyBlocked(key, running, now); blocked {
+	k := m.find(key)
+	if k == nil {
+		k = &limitKey{limit: m, key: key}
+	}
+	if blocked, wakeAt := m.keyBlocked(k, now); blocked {
 		kind := BlockKeyRate
 		if wakeAt == 0 {
 			kind = BlockKeySlots
 		}
-		add(kind, running, wakeAt)
+		add(kind, k.running, wakeAt)
 	}
 	return blocks
 }

@@ -16,22 +16,29 @@ const MaxLimits = 1000
 // encoded: it follows from the active jobs, so that no slot can be lost.
 type limit struct {
 	job.Limit
-	changed   int64                         // when it was set last, in Unix nanoseconds
-	bucket    job.Bucket                    // of Rate
-	buckets   btree.Map[string, job.Bucket] // of RatePerKey, by key; those that are full may be missing
+	changed   int64            // when it was set last, in Unix nanoseconds
+	bucket    job.Bucket       // of Rate
+	buckets   table[keyBucket] // of RatePerKey; those that are full may be missing
 	circuit   circuit
 	fullSince int64 // since when Total jobs have been active; 0: fewer are
 
 	running int                  // active jobs that use it
 	unkeyed limitKey             // of jobs without a key, if it bounds keys; zero in a copy
-	keys    map[string]*limitKey // those with active or waiting jobs, if it bounds keys; nil in a copy
-	swept   int                  // length of buckets after those that are full were removed last
+	keys    map[string]*limitKey // those with active or waiting jobs or a bucket, if it bounds keys; nil in a copy
+	swept   int                  // number of buckets after those that are full were removed last
+}
+
+// keyBucket is the bucket of a key.
+type keyBucket struct {
+	key    string
+	bucket job.Bucket
 }
 
 // limitKey is a key of a limit that bounds keys.
 type limitKey struct {
 	limit   *limit
 	key     string
+	bucket  uint32    // number of its bucket; 0: it has none, and so a full one
 	running int       // active jobs
 	users   int       // groups that use the limit under the key
 	groups  []*group  // those of them with waiting jobs that are in keyed waitlists
@@ -73,7 +80,7 @@ func (ls *limits) copy() limits {
 	c := limits{now: ls.now}
 	for name, original := range ls.byName.Scan {
 		copied := *original
-		copied.buckets = *original.buckets.Copy()
+		copied.buckets = original.buckets.copy()
 		copied.circuit.failures = slices.Clone(original.circuit.failures)
 		copied.unkeyed, copied.keys = limitKey{}, nil
 		c.byName.Set(name, &copied)
@@ -157,11 +164,12 @@ func (u Use) permits(now int64) bool {
 	if u.key == nil {
 		return true
 	}
-	blocked, _ := m.keyBlocked(u.key.key, u.key.running, now)
+	blocked, _ := m.keyBlocked(u.key, now)
 	return !blocked
 }
 
-// find returns a key of a limit that bounds keys, or nil if no waiting or active job has it.
+// find returns a key of a limit that bounds keys, or nil if no waiting or active job has it and it
+// has no bucket.
 func (m *limit) find(key string) *limitKey {
 	if key == "" {
 		return &m.unkeyed
@@ -169,24 +177,23 @@ func (m *limit) find(key string) *limitKey {
 	return m.keys[key]
 }
 
-// runningOf returns the number of active jobs that use the limit, which bounds keys, under a key.
-func (m *limit) runningOf(key string) int {
-	if k := m.find(key); k != nil {
-		return k.running
+// bucketOf returns the bucket of a key.
+func (m *limit) bucketOf(k *limitKey) job.Bucket {
+	if k.bucket == 0 {
+		return 0
 	}
-	return 0
+	return m.buckets.get(k.bucket).bucket
 }
 
-// keyBlocked reports whether no job of a key may start of which running are active. If only
-// the rate blocks it, wakeAt is when it no longer does.
-func (m *limit) keyBlocked(key string, running int, now int64) (blocked bool, wakeAt int64) {
-	if m.PerKey >= 0 && running >= int(m.PerKey) {
+// keyBlocked reports whether no job of a key may start. If only the rate blocks it, wakeAt is when
+// it no longer does.
+func (m *limit) keyBlocked(k *limitKey, now int64) (blocked bool, wakeAt int64) {
+	if m.PerKey >= 0 && k.running >= int(m.PerKey) {
 		return true, 0
 	}
 	if m.RatePerKey.IsSet() {
-		bucket, _ := m.buckets.Get(key)
 		_, burst := m.Bursts()
-		if next := bucket.Next(m.RatePerKey, burst); next > now {
+		if next := m.bucketOf(k).Next(m.RatePerKey, burst); next > now {
 			return true, next
 		}
 	}
@@ -200,28 +207,57 @@ func (ls *limits) start(u Use) {
 		m.bucket = m.bucket.Start(m.Rate, ls.now)
 	}
 	if m.RatePerKey.IsSet() {
-		bucket, _ := m.buckets.Get(u.key.key)
-		m.buckets.Set(u.key.key, bucket.Start(m.RatePerKey, ls.now))
+		m.setBucket(u.key, m.bucketOf(u.key).Start(m.RatePerKey, ls.now))
 		m.sweep(ls.now)
+	}
+}
+
+// setBucket changes the bucket of a key.
+func (m *limit) setBucket(k *limitKey, bucket job.Bucket) {
+	if k.bucket == 0 {
+		k.bucket = m.buckets.add(keyBucket{key: k.key})
+	}
+	m.buckets.change(k.bucket).bucket = bucket
+}
+
+// removeBucket removes the bucket of a key, which is full, and the key if no group uses it.
+func (m *limit) removeBucket(k *limitKey) {
+	m.buckets.remove(k.bucket)
+	k.bucket = 0
+	m.removeUnused(k)
+}
+
+// removeUnused removes a key that no group uses and that has no bucket.
+func (m *limit) removeUnused(k *limitKey) {
+	if k.users == 0 && k.bucket == 0 && k != &m.unkeyed {
+		delete(m.keys, k.key)
+	}
+}
+
+// withBuckets yields the keys that have buckets, in no order. A key may be removed meanwhile.
+func (m *limit) withBuckets(yield func(*limitKey) bool) {
+	if m.unkeyed.bucket != 0 && !yield(&m.unkeyed) {
+		return
+	}
+	for _, k := range m.keys {
+		if k.bucket != 0 && !yield(k) {
+			return
+		}
 	}
 }
 
 // sweep removes buckets that are full once there may be more of them than of others.
 func (m *limit) sweep(now int64) {
 	const fewest = 1024
-	if m.buckets.Len() < 2*m.swept+fewest {
+	if m.buckets.count < 2*m.swept+fewest {
 		return
 	}
-	var full []string
-	for key, bucket := range m.buckets.Scan {
-		if int64(bucket) <= now {
-			full = append(full, key)
+	for k := range m.withBuckets {
+		if int64(m.bucketOf(k)) <= now {
+			m.removeBucket(k)
 		}
 	}
-	for _, key := range full {
-		m.buckets.Delete(key)
-	}
-	m.swept = m.buckets.Len()
+	m.swept = m.buckets.count
 }
 
 // limitsPermit reports whether the limits of a waiting job permit that it starts now.
@@ -285,6 +321,13 @@ func (ls *limits) release(stored *storedJob) {
 
 // obtain returns a key of a limit that bounds keys for one more group.
 func (m *limit) obtain(key string) *limitKey {
+	k := m.known(key)
+	k.users++
+	return k
+}
+
+// known returns a key of a limit that bounds keys, which it adds if needed.
+func (m *limit) known(key string) *limitKey {
 	k := m.find(key)
 	if k == nil {
 		if m.keys == nil {
@@ -294,23 +337,21 @@ func (m *limit) obtain(key string) *limitKey {
 		k.groups = k.first[:0]
 		m.keys[key] = k
 	}
-	k.users++
 	return k
 }
 
-// release undoes obtain. It removes a key that no group uses.
+// release undoes obtain.
 func (m *limit) release(k *limitKey) {
 	if k == nil {
 		return
 	}
-	if k.users--; k.users == 0 && k != &m.unkeyed {
-		delete(m.keys, k.key)
-	}
+	k.users--
+	m.removeUnused(k)
 }
 
 // update blocks or frees the groups of a key as its limit demands now.
 func (ls *limits) update(k *limitKey) {
-	blocked, wakeAt := k.limit.keyBlocked(k.key, k.running, ls.now)
+	blocked, wakeAt := k.limit.keyBlocked(k, ls.now)
 	if len(k.groups) == 0 {
 		wakeAt = 0
 	}

@@ -213,7 +213,7 @@ func (u Use) Room(at time.Time) Room {
 // keyRoom returns how many more jobs may start under a key; wakeAt is as [limit.keyBlocked]
 // returns it.
 func (m *limit) keyRoom(k *limitKey, now int64) (room int, wakeAt int64) {
-	blocked, wakeAt := m.keyBlocked(k.key, k.running, now)
+	blocked, wakeAt := m.keyBlocked(k, now)
 	if blocked {
 		return 0, wakeAt
 	}
@@ -222,9 +222,8 @@ func (m *limit) keyRoom(k *limitKey, now int64) (room int, wakeAt int64) {
 		room = int(m.PerKey) - k.running
 	}
 	if m.RatePerKey.IsSet() {
-		bucket, _ := m.buckets.Get(k.key)
 		_, burst := m.Bursts()
-		room = min(room, bucket.Available(m.RatePerKey, burst, now))
+		room = min(room, m.bucketOf(k).Available(m.RatePerKey, burst, now))
 	}
 	return room, 0
 }

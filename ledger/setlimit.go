@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tidwall/btree"
-
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -98,13 +96,14 @@ func (c *SetLimit) apply(l *Ledger) Result {
 func (m *limit) set(settings job.Limit, now int64) {
 	m.bucket = m.bucket.Converted(m.Rate, settings.Rate, now)
 	if m.RatePerKey != settings.RatePerKey {
-		var converted btree.Map[string, job.Bucket]
-		for key, bucket := range m.buckets.Scan {
-			if b := bucket.Converted(m.RatePerKey, settings.RatePerKey, now); b != 0 {
-				converted.Set(key, b)
+		for k := range m.withBuckets {
+			if bucket := m.bucketOf(k).Converted(m.RatePerKey, settings.RatePerKey, now); bucket != 0 {
+				m.setBucket(k, bucket)
+			} else {
+				m.removeBucket(k)
 			}
 		}
-		m.buckets, m.swept = converted, converted.Len()
+		m.swept = m.buckets.count
 	}
 	switch c := &m.circuit; {
 	case settings.Circuit.OpenAfter == 0:
@@ -195,22 +194,19 @@ func (c *codec) limits(ls *limits) {
 	})
 }
 
-// buckets encodes or decodes the buckets of keys that are not full.
+// buckets encodes or decodes the buckets of keys that are not full, in the order of the keys.
 func (c *codec) buckets(m *limit, now int64) {
-	type keyBucket struct {
-		key    string
-		bucket int64
-	}
 	var owing []keyBucket
-	for key, bucket := range m.buckets.Scan {
-		if int64(bucket) > now {
-			owing = append(owing, keyBucket{key, int64(bucket)})
+	for _, b := range m.buckets.all {
+		if int64(b.bucket) > now {
+			owing = append(owing, *b)
 		}
 	}
-	list(c, &owing, func(b *keyBucket) { c.fields(&b.key, &b.bucket) })
+	slices.SortFunc(owing, func(a, b keyBucket) int { return strings.Compare(a.key, b.key) })
+	list(c, &owing, func(b *keyBucket) { c.fields(&b.key, (*int64)(&b.bucket)) })
 	if c.decoding() {
 		for _, b := range owing {
-			m.buckets.Set(b.key, job.Bucket(b.bucket))
+			m.setBucket(m.known(b.key), b.bucket)
 		}
 		m.swept = len(owing)
 	}

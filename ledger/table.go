@@ -58,6 +58,17 @@ func (s *table[T]) own(index int) *page[T] {
 	return p
 }
 
+// all yields the values with their numbers.
+func (s *table[T]) all(yield func(uint32, *T) bool) {
+	for index, p := range s.pages {
+		for place := 0; p != nil && place < pageSize; place++ {
+			if p.inUse[place/64]>>(place%64)&1 == 1 && !yield(uint32(index<<pageBits+place)+1, &p.values[place]) {
+				return
+			}
+		}
+	}
+}
+
 // add stores a value and returns its number, which is not 0.
 func (s *table[T]) add(value T) (number uint32) {
 	if s.filling >= len(s.pages) || s.pages[s.filling] == nil || s.pages[s.filling].used == pageSize {

@@ -13,17 +13,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// all yields the values with their numbers.
-func (s *table[T]) all(yield func(uint32, *T) bool) {
-	for index, p := range s.pages {
-		for place := 0; p != nil && place < pageSize; place++ {
-			if p.inUse[place/64]>>(place%64)&1 == 1 && !yield(uint32(index<<pageBits+place)+1, &p.values[place]) {
-				return
-			}
-		}
-	}
-}
-
 // checkTables checks that each part of a job is in its table once, and nothing else, that shared
 // values count their uses, and that the index has each id once.
 func checkTables(l *Ledger) error {
