@@ -246,7 +246,7 @@ func (m *limit) withBuckets(yield func(*limitKey) bool) {
 	}
 }
 
-// sweep removes buckets that are full once there may be more of them than of others.
+// sweep removes buckets that are full, once there may be more of them than of others.
 func (m *limit) sweep(now int64) {
 	const fewest = 1024
 	if m.buckets.count < 2*m.swept+fewest {
@@ -262,9 +262,6 @@ func (m *limit) sweep(now int64) {
 
 // limitsPermit reports whether the limits of a waiting job permit that it starts now.
 func (j *jobs) limitsPermit(stored *storedJob) bool {
-	if !j.HasLimits() {
-		return true
-	}
 	for _, use := range stored.group.uses {
 		if !use.permits(j.limits.now) {
 			return false
@@ -275,9 +272,6 @@ func (j *jobs) limitsPermit(stored *storedJob) bool {
 
 // startLimits takes a start of a waiting job from the rates of its limits.
 func (j *jobs) startLimits(stored *storedJob) {
-	if !j.HasLimits() {
-		return
-	}
 	for _, use := range stored.group.uses {
 		j.limits.start(use)
 	}

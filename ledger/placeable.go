@@ -159,15 +159,17 @@ func (m *limit) unkeyedUse(unkeyed bool) Use {
 	return Use{limit: m}
 }
 
-// Uses returns the limits that a waiting job uses. A job that is not in the ledger yet uses those
-// of its queue, without a key.
+// Uses returns the limits that a waiting job uses. The job must have been read from the ledger as
+// it is now, or not be in the ledger yet: then it uses those of its queue, without a key.
 func (j *jobs) Uses(w *WaitingJob) (uses []Use) {
 	if w.traits != nil {
 		return w.traits.group.uses
 	}
 	if q := j.queues.get(w.Queue); q != nil {
 		for _, name := range q.config.Limits {
-			uses = append(uses, j.limits.get(name).unkeyedUse(true))
+			if m := j.limits.get(name); m != nil {
+				uses = append(uses, m.unkeyedUse(true))
+			}
 		}
 	}
 	return uses

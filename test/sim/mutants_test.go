@@ -38,7 +38,7 @@ var mutants = []mutant{
 		{"ledger/dispatch.go", "|| old.queue.limitReached() ||", "||"},
 		{"scheduler/place.go", "headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue]", "headroom != math.MaxInt && headroom <= 0"}}, ""},
 	{"the slots of a limit's keys are not checked", []edit{
-		{"ledger/limits.go", "if m.PerKey >= 0 && running >= int(m.PerKey) {", "if m.PerKey == 0 {"}}, ""},
+		{"ledger/limits.go", "if m.PerKey >= 0 && k.running >= int(m.PerKey) {", "if m.PerKey == 0 {"}}, ""},
 	{"a restored ledger forgets what is to be made up for of a rate", []edit{
 		{"ledger/setlimit.go", "bucket := max(int64(m.bucket), ls.now)", "bucket := ls.now"}}, ""},
 	{"placements in flight do not count for a limit", []edit{
