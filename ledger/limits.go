@@ -234,27 +234,15 @@ func (m *limit) removeUnused(k *limitKey) {
 	}
 }
 
-// withBuckets yields the keys that have buckets, in no order. A key may be removed meanwhile.
-func (m *limit) withBuckets(yield func(*limitKey) bool) {
-	if m.unkeyed.bucket != 0 && !yield(&m.unkeyed) {
-		return
-	}
-	for _, k := range m.keys {
-		if k.bucket != 0 && !yield(k) {
-			return
-		}
-	}
-}
-
 // sweep removes buckets that are full, once there may be more of them than of others.
 func (m *limit) sweep(now int64) {
 	const fewest = 1024
 	if m.buckets.count < 2*m.swept+fewest {
 		return
 	}
-	for k := range m.withBuckets {
-		if int64(m.bucketOf(k)) <= now {
-			m.removeBucket(k)
+	for _, b := range m.buckets.all {
+		if int64(b.bucket) <= now {
+			m.removeBucket(m.find(b.key))
 		}
 	}
 	m.swept = m.buckets.count

@@ -96,8 +96,9 @@ func (c *SetLimit) apply(l *Ledger) Result {
 func (m *limit) set(settings job.Limit, now int64) {
 	m.bucket = m.bucket.Converted(m.Rate, settings.Rate, now)
 	if m.RatePerKey != settings.RatePerKey {
-		for k := range m.withBuckets {
-			if bucket := m.bucketOf(k).Converted(m.RatePerKey, settings.RatePerKey, now); bucket != 0 {
+		for _, b := range m.buckets.all {
+			k := m.find(b.key)
+			if bucket := b.bucket.Converted(m.RatePerKey, settings.RatePerKey, now); bucket != 0 {
 				m.setBucket(k, bucket)
 			} else {
 				m.removeBucket(k)

@@ -58,7 +58,7 @@ func (s *table[T]) own(index int) *page[T] {
 	return p
 }
 
-// all yields the values with their numbers.
+// all yields the values with their numbers. A value may be changed or removed while it is yielded.
 func (s *table[T]) all(yield func(uint32, *T) bool) {
 	for index, p := range s.pages {
 		for place := 0; p != nil && place < pageSize; place++ {
