@@ -82,7 +82,7 @@ type Limit struct {
 	Paused    bool          `json:"paused"`
 	Running   int           `json:"running"`
 	Waiting   int           `json:"waiting"`                 // due jobs that use it, whatever they wait for
-	FullSince *time.Time    `json:"full_since,omitempty"`    // since when total jobs have been running; nil: fewer are
+	FullSince *time.Time    `json:"full_since,omitempty"`    // since when total jobs have been running, apart from gaps of a second; nil: fewer are
 	Tokens    *int          `json:"tokens,omitempty"`        // starts that the rate permits at once; nil: it has none
 	NextStart *time.Time    `json:"next_start_at,omitempty"` // when the rate permits the next start, if tokens is 0
 	Circuit   *LimitCircuit `json:"circuit,omitempty"`       // nil: it has none

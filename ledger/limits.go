@@ -3,6 +3,7 @@ package ledger
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tidwall/btree"
 
@@ -20,7 +21,8 @@ type limit struct {
 	bucket    job.Bucket       // of Rate
 	buckets   table[keyBucket] // of RatePerKey; those that are full may be missing
 	circuit   circuit
-	fullSince int64 // since when Total jobs have been active; 0: fewer are
+	fullSince int64 // since when Total jobs have been active, apart from gaps of at most fullGap; 0: never
+	freeSince int64 // since when fewer are; 0: as many are
 
 	running int                  // active jobs that use it
 	unkeyed limitKey             // of jobs without a key, if it bounds keys; zero in a copy
@@ -265,14 +267,34 @@ func (j *jobs) startLimits(stored *storedJob) {
 	}
 }
 
+// fullGap is how long a slot of a full limit may be free until the limit no longer counts as full:
+// the time in which another job takes it.
+const fullGap = time.Second
+
+// noteFull records since when as many jobs are active as the limit permits.
+func (m *limit) noteFull(now int64) {
+	full := m.Total >= 0 && m.running >= int(m.Total)
+	switch {
+	case !full && m.freeSince == 0:
+		m.freeSince = now
+	case full && (m.fullSince == 0 || m.freeSince != 0 && now-m.freeSince > int64(fullGap)):
+		m.fullSince, m.freeSince = now, 0
+	case full:
+		m.freeSince = 0
+	}
+}
+
+// isFull reports whether the limit counts as full at a time.
+func (m *limit) isFull(now int64) bool {
+	return m.fullSince != 0 && (m.freeSince == 0 || now-m.freeSince <= int64(fullGap))
+}
+
 // take counts an active job in the limits that it uses.
 func (ls *limits) take(stored *storedJob) {
 	for _, use := range stored.group.uses {
 		m := use.limit
 		m.running++
-		if m.Total >= 0 && m.running >= int(m.Total) && m.fullSince == 0 {
-			m.fullSince = ls.now
-		}
+		m.noteFull(ls.now)
 		if m.circuit.isProbe(stored) {
 			m.circuit.probes++
 		}
@@ -288,9 +310,7 @@ func (ls *limits) release(stored *storedJob) {
 	for _, use := range stored.group.uses {
 		m := use.limit
 		m.running--
-		if m.Total < 0 || m.running < int(m.Total) {
-			m.fullSince = 0
-		}
+		m.noteFull(ls.now)
 		if m.circuit.isProbe(stored) {
 			m.circuit.probes--
 		}

@@ -178,7 +178,7 @@ func checkLimits(l *Ledger) error {
 		if m.running != byLimit[m.Name] {
 			return fmt.Errorf("limit %s counts %d active jobs, there are %d", m.Name, m.running, byLimit[m.Name])
 		}
-		if full := m.Total >= 0 && m.running >= int(m.Total); full != (m.fullSince != 0) {
+		if full := m.Total >= 0 && m.running >= int(m.Total); full != (m.fullSince != 0 && m.freeSince == 0) {
 			return fmt.Errorf("limit %s with %d of %d jobs is full since %d", m.Name, m.running, m.Total, m.fullSince)
 		}
 		keys := map[string]*limitKey{"": &m.unkeyed}
@@ -565,5 +565,41 @@ func TestLimit_NewAndRemoved(t *testing.T) {
 	}
 	if q, _ := h.l.Queue("mail"); len(q.Config.Limits) > 0 {
 		t.Errorf("queue mail still names %q", q.Config.Limits)
+	}
+}
+
+// TestLimit_FullSince checks that a limit is full although a slot is free for a moment between
+// two jobs, and no longer is after a second.
+func TestLimit_FullSince(t *testing.T) {
+	h := newLimitHarness(t)
+	h.limitQueue(job.LimitChange{Total: new(job.Slots(1))})
+	fullSince := func() time.Time {
+		v, _ := h.l.LimitUsage("stripe", h.at.At)
+		return v.FullSince
+	}
+	a := h.add("", "", "", "")
+	h.want("the slot", h.place(a[0]), []bool{true})
+	began := h.at.At
+	for i := range 2 {
+		h.at.At = h.at.At.Add(time.Minute)
+		h.settle(nil, a[i])
+		h.at.At = h.at.At.Add(900 * time.Millisecond)
+		if got := fullSince(); !got.Equal(began) {
+			t.Fatalf("full since %s between two jobs, want %s", got, began)
+		}
+		h.want("the next job", h.place(a[i+1]), []bool{true})
+		h.l = roundTrip(t, h.l)
+		if got := fullSince(); !got.Equal(began) {
+			t.Fatalf("full since %s, want %s", got, began)
+		}
+	}
+	h.settle(nil, a[2])
+	h.at.At = h.at.At.Add(2 * time.Second)
+	if got := fullSince(); !got.IsZero() {
+		t.Fatalf("full since %s with a free slot", got)
+	}
+	h.want("a later job", h.place(a[3]), []bool{true})
+	if got := fullSince(); !got.Equal(h.at.At) {
+		t.Fatalf("full since %s, want %s", got, h.at.At)
 	}
 }

@@ -70,7 +70,10 @@ func (j *jobs) QueuesWithLimit(limit string) (names []string) {
 // view returns the limit without Waiting.
 func (m *limit) view(at time.Time) LimitView {
 	now := at.UnixNano()
-	v := LimitView{Limit: m.Limit, Changed: time.Unix(0, m.changed).UTC(), Running: m.running, FullSince: timeOf(m.fullSince)}
+	v := LimitView{Limit: m.Limit, Changed: time.Unix(0, m.changed).UTC(), Running: m.running}
+	if m.isFull(now) {
+		v.FullSince = timeOf(m.fullSince)
+	}
 	if m.Rate.IsSet() {
 		burst, _ := m.Bursts()
 		if v.Tokens = m.bucket.Available(m.Rate, burst, now); v.Tokens == 0 {

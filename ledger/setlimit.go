@@ -113,12 +113,7 @@ func (m *limit) set(settings job.Limit, now int64) {
 		c.probeAt = c.openedAt + int64(settings.Circuit.Pause())
 	}
 	m.Limit, m.changed = settings, now
-	switch full := m.Total >= 0 && m.running >= int(m.Total); {
-	case !full:
-		m.fullSince = 0
-	case m.fullSince == 0:
-		m.fullSince = now
-	}
+	m.noteFull(now)
 }
 
 func (c *RemoveLimit) apply(l *Ledger) Result {
@@ -179,7 +174,7 @@ func (c *PauseLimit) apply(l *Ledger) Result {
 func (c *codec) limits(ls *limits) {
 	each(c, ls.byName.Len(), values(&ls.byName), func(m *limit) {
 		c.fields(&m.Name, (*int64)(&m.Total), (*int64)(&m.PerKey), &m.Rate.Starts, &m.Rate.Per, &m.Burst,
-			&m.RatePerKey.Starts, &m.RatePerKey.Per, &m.BurstPerKey, &m.Paused, &m.changed, &m.fullSince)
+			&m.RatePerKey.Starts, &m.RatePerKey.Per, &m.BurstPerKey, &m.Paused, &m.changed, &m.fullSince, &m.freeSince)
 		s := &m.Circuit
 		c.fields(&s.OpenAfter, &s.Within, &s.HalfOpen, &s.ProbeAfter)
 		list(c, &s.On, func(name *string) { c.fields(name) })
@@ -216,10 +211,6 @@ func (c *codec) buckets(m *limit, now int64) {
 // rebind carries out a change after which limits bound other jobs, or jobs start in another order:
 // those of the queues that affects reports.
 func (j *jobs) rebind(affects func(*queue) bool, change func()) {
-	fullSince := make(map[*limit]int64)
-	for _, m := range j.limits.byName.Scan {
-		fullSince[m] = m.fullSince
-	}
 	var active []*storedJob
 	for item := range j.active.Scan {
 		if q := j.queueOf(item.number); affects(q) {
@@ -246,11 +237,6 @@ func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 	}
 	for _, stored := range active {
 		j.limits.take(stored)
-	}
-	for m, since := range fullSince {
-		if since != 0 && m.fullSince != 0 {
-			m.fullSince = since
-		}
 	}
 }
 
