@@ -14,7 +14,7 @@
 //	word            finds an id, a key or a word of the error's message
 //	name:value      with a name that is no field: the metadata or an indexed param
 //
-// A date or a time of day stands for all of its day, minute or second: created:2026-11-01
+// A date or a time of day is all of its day, minute or second: created:2026-11-01
 // matches all jobs of that day, created:>2026-11-01 those of later days. 1h and 3d are the
 // moments an hour and three days ago; alone they match what was later.
 //

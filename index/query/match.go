@@ -183,7 +183,7 @@ func (v Value) contains(n int64) bool { return v.From <= n && n < v.To }
 
 func (v Value) matchTime(t time.Time) bool { return !t.IsZero() && v.contains(t.UnixNano()) }
 
-// matchText reports whether v matches a text that is not empty, which stands for none.
+// matchText reports whether v matches a text. The empty text is a missing value and matches nothing.
 func (v Value) matchText(text string) bool {
 	if v.Prefix {
 		return text != "" && strings.HasPrefix(text, v.Text)

@@ -107,7 +107,7 @@ func (p *parser) peekWord() string {
 	return keyword(rest[:end])
 }
 
-// or reads conditions with "or" between them, and returns nil if there is none.
+// or reads conditions with "or" between them. It returns nil if no condition follows.
 func (p *parser) or(depth int) (Expr, error) {
 	var all Or
 	for {
@@ -271,8 +271,8 @@ func (p *parser) term(depth int) (Expr, error) {
 	}
 }
 
-// field reads the name of a field or a label, and the colon after it. If there is none, the
-// field is FieldAny, and nothing is read.
+// field reads the name of a field or a label, and the colon after it. In front of a word without
+// a field it reads nothing and returns FieldAny.
 func (p *parser) field() (Field, string, error) {
 	start := p.pos
 	written, end := p.fieldName()
@@ -289,7 +289,7 @@ func (p *parser) field() (Field, string, error) {
 		switch {
 		case !strings.EqualFold(before, f.String()):
 		case !dotted || after == "":
-			return 0, "", p.fail(start, length, f.String()+" is not a field by itself", "write a name after a dot: %s.customer:acme", f)
+			return 0, "", p.fail(start, length, f.String()+" is not a field without a name", "write a name after a dot: %s.customer:acme", f)
 		default:
 			return f, after, nil
 		}

@@ -213,8 +213,8 @@ func (r *valueReader) duration(text string) (int64, error) {
 	return int64(d), nil
 }
 
-// span is what a written time stands for: the moments from from to before to. A moment by
-// itself has two equal times.
+// span is the period that a written time denotes: from is in it, to is not. A single moment has
+// two equal times.
 type span struct {
 	from, to time.Time
 	clock    bool // a time of day, of the last day on which it has passed
@@ -285,7 +285,7 @@ func (s span) firstAfter(t time.Time) span {
 	return s
 }
 
-// layouts are the ways to write a moment, and what it stands for.
+// layouts are the ways to write a time, and the end of the period that each denotes.
 var layouts = []struct {
 	layout string
 	clock  bool
@@ -305,7 +305,7 @@ func plus(d time.Duration) func(time.Time) time.Time {
 	return func(t time.Time) time.Time { return t.Add(d) }
 }
 
-// span returns what a written time stands for.
+// span returns the period that a written time denotes.
 func (r *valueReader) span(text string) (span, error) {
 	now := r.p.options.Now.In(r.p.options.Location)
 	midnight := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
@@ -334,7 +334,7 @@ func (r *valueReader) span(text string) (span, error) {
 	return s, nil
 }
 
-// parseSpan returns what a date or a time of day stands for.
+// parseSpan returns the period that a date or a time of day denotes.
 func parseSpan(text string, now, midnight time.Time) (span, bool) {
 	for _, l := range layouts {
 		t, err := time.ParseInLocation(l.layout, text, now.Location())

@@ -29,6 +29,7 @@ var layers = map[string]struct {
 	"ledger":              {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
 	"api":                 {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
 	"index/query":         {[]string{"job", "internal/duration"}, "a query is evaluated on documents, wherever they are"},
+	"index/segment":       {[]string{"job", "index/query"}, "a segment stores documents and finds them, wherever they come from"},
 	"consensus":           {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
 	"cluster":             {[]string{"job", "ledger", "api", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
 	"cluster/wire":        {[]string{"job", "internal"}, "messages between nodes hold domain types only"},
