@@ -2,6 +2,7 @@ package query
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -289,6 +290,30 @@ func TestMatch(t *testing.T) {
 		if got := parse(t, text).Match(empty); got != want {
 			t.Errorf("%s matches an empty job: %v, want %v", text, got, want)
 		}
+	}
+}
+
+// TestWords checks which words of a text are searched.
+func TestWords(t *testing.T) {
+	long := strings.Repeat("x", maxWordSize)
+	for text, want := range map[string][]string{
+		"":                          nil,
+		"--":                        nil,
+		"Müller's e-mail, mail 550": {"müller", "s", "e", "mail", "550"},
+		"हिन्दी नमस्ते":             {"हिन्दी", "नमस्ते"},
+		long + "yz":                 {long},
+		strings.Repeat(" ", maxSearched-1) + "ab": {"a"},
+	} {
+		if got := Words(text); !reflect.DeepEqual(got, want) {
+			t.Errorf("words of %.40q are %q, want %q", text, got, want)
+		}
+	}
+	var many []string
+	for i := range 2 * maxWords {
+		many = append(many, fmt.Sprint(i))
+	}
+	if got := Words(strings.Join(many, " ")); !reflect.DeepEqual(got, many[:maxWords]) {
+		t.Errorf("words are %q, want the first %d", got, maxWords)
 	}
 }
 
