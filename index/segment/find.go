@@ -146,10 +146,8 @@ func (r *reader) broad(t *query.Term) bool {
 			fields = []query.Field{query.FieldMeta, query.FieldParams}
 		}
 		for _, f := range fields {
-			key := string(appendTerm(nil, f, t.Name, v.Text))
-			if from, to := r.termChunks(key); r.group(key) == nil {
-				n += to - from
-			}
+			from, to := r.termChunks(string(appendTerm(nil, f, t.Name, v.Text)))
+			n += to - from
 		}
 	}
 	return n > manyChunks

@@ -23,7 +23,6 @@ type Segment struct {
 	ids     []chunk
 	order   []orderPart
 	terms   []termChunk
-	groups  []termGroup
 
 	deleting sync.Mutex // held to replace deleted
 	deleted  atomic.Pointer[bitmap]
@@ -111,14 +110,11 @@ func (s *Segment) decode(d *decoder, size int64) error {
 		s.order = append(s.order, p)
 	}
 	for range d.count() {
-		s.terms = append(s.terms, termChunk{at(), d.text()})
-	}
-	for range d.count() {
-		g := termGroup{at(), d.text(), int(d.uint32())}
-		if g.count <= maxInline || g.count > MaxDocuments {
+		c := termChunk{at(), d.text(), at(), int(d.uint32())}
+		if c.count > MaxDocuments || c.count > 0 && c.count <= maxInline {
 			d.fail()
 		}
-		s.groups = append(s.groups, g)
+		s.terms = append(s.terms, c)
 	}
 	if len(d.data) > 0 {
 		d.fail()

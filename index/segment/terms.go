@@ -14,7 +14,7 @@ import (
 const (
 	termChunkSize = 4 << 10 // bytes at which a chunk of terms ends
 	maxInline     = 32      // documents of a term whose posting is beside it
-	manyTerms     = 256     // of a field, from which on all of its documents have a posting
+	manyTerms     = 32      // of a chunk, from which on all of their documents have a posting
 )
 
 // appendTerm appends the key of a term: its field, the name of a label, and the text.
@@ -82,60 +82,17 @@ func (w *termWriter) add(n uint16, f query.Field, name, text string) {
 	w.pairs = append(w.pairs, termPair{number, n})
 }
 
-// termChunk is what the directory has of a chunk of terms.
+// termChunk is what the directory has of a chunk of terms: where it is, its first key, and the
+// posting of all documents that have one of its terms. A chunk of few terms has no such posting.
 type termChunk struct {
 	chunk
 	first string
-}
-
-// termGroup is what the directory has of the terms of a field, or of a label with a name: the
-// posting of all documents that have one of them. Groups of few terms have none.
-type termGroup struct {
-	chunk
-	key   string // with an empty text
-	count int    // of documents
-}
-
-// groupKey returns the key of the group of a term.
-func groupKey(key string) string {
-	if f := query.Field(key[0]); f != query.FieldMeta && f != query.FieldParams {
-		return key[:1]
-	}
-	length, n := binary.Uvarint([]byte(key[1:min(len(key), 1+binary.MaxVarintLen64)]))
-	return key[:1+n+int(length)]
-}
-
-// groupWriter collects the documents of a group.
-type groupWriter struct {
-	to     *chunkWriter
-	groups []termGroup
-	key    string
-	terms  int
-	set    bitmap
-}
-
-// add adds a term. The terms of a group must follow each other.
-func (w *groupWriter) add(key string, docs []uint16) {
-	if w.key == "" || !strings.HasPrefix(key, w.key) {
-		w.flush()
-		w.key = groupKey(key)
-	}
-	w.terms++
-	for _, n := range docs {
-		w.set.add(n)
-	}
-}
-
-func (w *groupWriter) flush() {
-	if count := w.set.count(); w.terms >= manyTerms && count > maxInline {
-		posting := appendPosting(nil, slices.AppendSeq(make([]uint16, 0, count), w.set.all(false)))
-		w.groups = append(w.groups, termGroup{w.to.write(posting), w.key, count})
-	}
-	w.terms, w.set = 0, bitmap{}
+	union chunk
+	count int // of documents of union
 }
 
 // write writes the postings and the terms.
-func (w *termWriter) write(to *chunkWriter) ([]termChunk, []termGroup) {
+func (w *termWriter) write(to *chunkWriter) []termChunk {
 	ends := make([]int, len(w.keys)+1) // of each term's documents in docs, after they are placed
 	for _, p := range w.pairs {
 		ends[p.term+1]++
@@ -154,55 +111,65 @@ func (w *termWriter) write(to *chunkWriter) ([]termChunk, []termGroup) {
 	}
 	slices.SortFunc(sorted, func(a, b uint32) int { return cmp.Compare(w.keys[a], w.keys[b]) })
 
-	var chunks []termChunk
-	var data, posting []byte
-	groups := &groupWriter{to: to}
-	first, last := "", ""
-	flush := func() {
-		if len(data) > 0 {
-			chunks = append(chunks, termChunk{to.write(data), first})
-			data, last = data[:0], ""
-		}
-	}
+	chunks := &termChunkWriter{to: to}
 	for _, number := range sorted {
 		start := 0
 		if number > 0 {
 			start = ends[number-1]
 		}
-		list := slices.Compact(docs[start:ends[number]])
-		key := w.keys[number]
-		groups.add(key, list)
-		if len(data) == 0 {
-			first = key
-		}
-		shared := sharedPrefix(last, key)
-		data = binary.AppendUvarint(data, uint64(shared))
-		data = appendText(data, key[shared:])
-		data = binary.AppendUvarint(data, uint64(len(list)))
-		posting = appendPosting(posting[:0], list)
-		data = binary.AppendUvarint(data, uint64(len(posting)))
-		if len(list) <= maxInline {
-			data = append(data, posting...)
-		} else {
-			data = binary.AppendUvarint(data, uint64(to.write(posting).offset))
-		}
-		if last = key; len(data) >= termChunkSize {
-			flush()
-		}
+		chunks.add(w.keys[number], slices.Compact(docs[start:ends[number]]))
 	}
-	flush()
-	groups.flush()
-	return chunks, groups.groups
+	chunks.flush()
+	return chunks.written
 }
 
-// group returns the group with a key, or nil.
-func (s *Segment) group(key string) *termGroup {
-	for i := range s.groups {
-		if s.groups[i].key == key {
-			return &s.groups[i]
-		}
+// termChunkWriter writes chunks of terms.
+type termChunkWriter struct {
+	to            *chunkWriter
+	written       []termChunk
+	data, posting []byte
+	first, last   string // keys in data
+	terms         int    // in data
+	union         bitmap
+}
+
+// add adds a term. Terms must be added in the order of their keys.
+func (w *termChunkWriter) add(key string, docs []uint16) {
+	if w.terms == 0 {
+		w.first, w.last = key, ""
 	}
-	return nil
+	for _, n := range docs {
+		w.union.add(n)
+	}
+	shared := sharedPrefix(w.last, key)
+	w.data = binary.AppendUvarint(w.data, uint64(shared))
+	w.data = appendText(w.data, key[shared:])
+	w.data = binary.AppendUvarint(w.data, uint64(len(docs)))
+	w.posting = appendPosting(w.posting[:0], docs)
+	w.data = binary.AppendUvarint(w.data, uint64(len(w.posting)))
+	if len(docs) <= maxInline {
+		w.data = append(w.data, w.posting...)
+	} else {
+		w.data = binary.AppendUvarint(w.data, uint64(w.to.write(w.posting).offset))
+	}
+	w.last = key
+	if w.terms++; len(w.data) >= termChunkSize {
+		w.flush()
+	}
+}
+
+// flush writes the terms that were added since the last chunk.
+func (w *termChunkWriter) flush() {
+	if w.terms == 0 {
+		return
+	}
+	c := termChunk{chunk: w.to.write(w.data), first: w.first}
+	if count := w.union.count(); w.terms >= manyTerms && count > maxInline {
+		w.posting = appendPosting(w.posting[:0], slices.AppendSeq(make([]uint16, 0, count), w.union.all(false)))
+		c.union, c.count = w.to.write(w.posting), count
+	}
+	w.written = append(w.written, c)
+	w.data, w.terms, w.union = w.data[:0], 0, bitmap{}
 }
 
 func sharedPrefix(a, b string) int {
@@ -228,15 +195,15 @@ func (s *Segment) termChunks(prefix string) (from, to int) {
 // addTerms adds the documents to set that have a term with a key or, if prefixes, one that
 // begins with it.
 func (s *reader) addTerms(set *bitmap, key string, prefixes bool) {
-	if g := s.group(key); g != nil && prefixes {
-		s.addPosting(set, g.count, nil, g.chunk)
-		return
-	}
 	from, to := s.termChunks(key)
 	if !prefixes {
 		to = min(to, from+1)
 	}
 	for i := from; i < to && s.err == nil; i++ {
+		if c := &s.terms[i]; prefixes && c.count > 0 && strings.HasPrefix(c.first, key) && i+1 < to && strings.HasPrefix(s.terms[i+1].first, key) {
+			s.addPosting(set, c.count, nil, c.union)
+			continue // all of its terms begin with key
+		}
 		s.buffer = s.read(s.terms[i].chunk, s.buffer)
 		d := &decoder{data: s.buffer}
 		s.key = s.key[:0]

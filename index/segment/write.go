@@ -41,14 +41,11 @@ func Write(to io.Writer, docs []*job.Document) error {
 	for i, d := range docs {
 		terms.addDocument(uint16(i), d)
 	}
-	chunks, groups := terms.write(w)
+	chunks := terms.write(w)
 	directory = binary.AppendUvarint(directory, uint64(len(chunks)))
 	for _, c := range chunks {
 		directory = appendText(appendChunk(directory, c.chunk), c.first)
-	}
-	directory = binary.AppendUvarint(directory, uint64(len(groups)))
-	for _, g := range groups {
-		directory = binary.AppendUvarint(appendText(appendChunk(directory, g.chunk), g.key), uint64(g.count))
+		directory = binary.AppendUvarint(appendChunk(directory, c.union), uint64(c.count))
 	}
 	at := w.write(directory)
 	tail := binary.LittleEndian.AppendUint64(nil, uint64(at.offset))
