@@ -93,12 +93,15 @@ func (b *bitmap) all(backwards bool) iter.Seq[uint16] {
 	}
 }
 
-const bitmapSize = MaxDocuments / 8 // bytes
+const (
+	bitmapSize = MaxDocuments / 8 // bytes
+	maxListed  = bitmapSize / 2   // documents of a posting that is not a bitmap; the differences have 1 or 2 bytes
+)
 
 // appendPosting appends a sorted list of documents: the differences of those that follow each
 // other, or a bitmap if that is hardly larger.
 func appendPosting(b []byte, docs []uint16) []byte {
-	if len(docs) > bitmapSize {
+	if len(docs) > maxListed {
 		var set bitmap
 		for _, n := range docs {
 			set.add(n)
@@ -118,7 +121,7 @@ func appendPosting(b []byte, docs []uint16) []byte {
 
 // addPosting adds count documents that [appendPosting] appended to a set.
 func (d *decoder) addPosting(set *bitmap, count int) {
-	if count > bitmapSize {
+	if count > maxListed {
 		words := d.bytes(bitmapSize)
 		for i := range set {
 			if d.err == nil {

@@ -14,7 +14,7 @@
 //	ids         256 in a chunk; and the numbers of the documents in the order of their ids
 //	postings    of terms that more than 32 documents have: differences, or a bitmap
 //	terms       sorted, about 4 KiB in a chunk, with the postings of the other terms
-//	unions      postings of all documents that have one of the terms of a chunk
+//	unions      postings of all documents that have one of the terms of a chunk, or of 16 chunks
 //	directory   where the chunks are, and the first term of each
 //
 // A chunk is checked whenever it is read. If it is damaged, the error is an [ErrDamaged]: the

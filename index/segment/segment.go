@@ -23,6 +23,7 @@ type Segment struct {
 	ids     []chunk
 	order   []orderPart
 	terms   []termChunk
+	spans   []union // of spanChunks of terms each
 
 	deleting sync.Mutex // held to replace deleted
 	deleted  atomic.Pointer[bitmap]
@@ -76,6 +77,13 @@ func (s *Segment) decode(d *decoder, size int64) error {
 		}
 		return c
 	}
+	unionAt := func() union {
+		u := union{at(), int(d.uint32())}
+		if u.count > MaxDocuments || u.count > 0 && u.count <= maxInline {
+			d.fail()
+		}
+		return u
+	}
 	for range chunks(documentChunk) {
 		s.bodies = append(s.bodies, at())
 	}
@@ -110,11 +118,10 @@ func (s *Segment) decode(d *decoder, size int64) error {
 		s.order = append(s.order, p)
 	}
 	for range d.count() {
-		c := termChunk{at(), d.text(), at(), int(d.uint32())}
-		if c.count > MaxDocuments || c.count > 0 && c.count <= maxInline {
-			d.fail()
-		}
-		s.terms = append(s.terms, c)
+		s.terms = append(s.terms, termChunk{at(), d.text(), unionAt()})
+	}
+	for range len(s.terms) / spanChunks {
+		s.spans = append(s.spans, unionAt())
 	}
 	if len(d.data) > 0 {
 		d.fail()

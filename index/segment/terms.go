@@ -14,7 +14,8 @@ import (
 const (
 	termChunkSize = 4 << 10 // bytes at which a chunk of terms ends
 	maxInline     = 32      // documents of a term whose posting is beside it
-	manyTerms     = 32      // of a chunk, from which on all of their documents have a posting
+	manyTerms     = 32      // of a chunk, from which on it has a union
+	spanChunks    = 16      // that have a union together
 )
 
 // appendTerm appends the key of a term: its field, the name of a label, and the text.
@@ -83,16 +84,22 @@ func (w *termWriter) add(n uint16, f query.Field, name, text string) {
 }
 
 // termChunk is what the directory has of a chunk of terms: where it is, its first key, and the
-// posting of all documents that have one of its terms. A chunk of few terms has no such posting.
+// posting of all documents that have one of its terms.
 type termChunk struct {
 	chunk
 	first string
-	union chunk
-	count int // of documents of union
+	union union
+}
+
+// union is the posting of all documents that have one of the terms of one or more chunks. The
+// count of documents is 0 if there is no such posting, because it would save little.
+type union struct {
+	chunk
+	count int
 }
 
 // write writes the postings and the terms.
-func (w *termWriter) write(to *chunkWriter) []termChunk {
+func (w *termWriter) write(to *chunkWriter) ([]termChunk, []union) {
 	ends := make([]int, len(w.keys)+1) // of each term's documents in docs, after they are placed
 	for _, p := range w.pairs {
 		ends[p.term+1]++
@@ -120,7 +127,7 @@ func (w *termWriter) write(to *chunkWriter) []termChunk {
 		chunks.add(w.keys[number], slices.Compact(docs[start:ends[number]]))
 	}
 	chunks.flush()
-	return chunks.written
+	return chunks.written, chunks.spans
 }
 
 // termChunkWriter writes chunks of terms.
@@ -130,7 +137,9 @@ type termChunkWriter struct {
 	data, posting []byte
 	first, last   string // keys in data
 	terms         int    // in data
-	union         bitmap
+	union         bitmap // of data
+	spans         []union
+	span          bitmap // of the chunks since the last one that ended a span
 }
 
 // add adds a term. Terms must be added in the order of their keys.
@@ -164,12 +173,26 @@ func (w *termChunkWriter) flush() {
 		return
 	}
 	c := termChunk{chunk: w.to.write(w.data), first: w.first}
-	if count := w.union.count(); w.terms >= manyTerms && count > maxInline {
-		w.posting = appendPosting(w.posting[:0], slices.AppendSeq(make([]uint16, 0, count), w.union.all(false)))
-		c.union, c.count = w.to.write(w.posting), count
+	if w.terms >= manyTerms {
+		c.union = w.writeUnion(&w.union)
 	}
+	w.span.or(&w.union)
 	w.written = append(w.written, c)
+	if len(w.written)%spanChunks == 0 {
+		w.spans = append(w.spans, w.writeUnion(&w.span))
+		w.span = bitmap{}
+	}
 	w.data, w.terms, w.union = w.data[:0], 0, bitmap{}
+}
+
+// writeUnion writes the posting of a set, unless it is small.
+func (w *termChunkWriter) writeUnion(set *bitmap) union {
+	count := set.count()
+	if count <= maxInline {
+		return union{}
+	}
+	w.posting = appendPosting(w.posting[:0], slices.AppendSeq(make([]uint16, 0, count), set.all(false)))
+	return union{w.to.write(w.posting), count}
 }
 
 func sharedPrefix(a, b string) int {
@@ -200,9 +223,12 @@ func (s *reader) addTerms(set *bitmap, key string, prefixes bool) {
 		to = min(to, from+1)
 	}
 	for i := from; i < to && s.err == nil; i++ {
-		if c := &s.terms[i]; prefixes && c.count > 0 && strings.HasPrefix(c.first, key) && i+1 < to && strings.HasPrefix(s.terms[i+1].first, key) {
-			s.addPosting(set, c.count, nil, c.union)
-			continue // all of its terms begin with key
+		if prefixes {
+			if u, chunks := s.unionAt(i, to, key); chunks > 0 {
+				s.addPosting(set, u.count, nil, u.chunk)
+				i += chunks - 1
+				continue
+			}
 		}
 		s.buffer = s.read(s.terms[i].chunk, s.buffer)
 		d := &decoder{data: s.buffer}
@@ -234,10 +260,25 @@ func (s *reader) addTerms(set *bitmap, key string, prefixes bool) {
 	}
 }
 
+// unionAt returns the largest union from chunk i on, before chunk to, all of whose terms begin with
+// prefix, and its number of chunks, which is 0 if there is none.
+func (s *Segment) unionAt(i, to int, prefix string) (union, int) {
+	inside := func(end int) bool {
+		return end < to && strings.HasPrefix(s.terms[i].first, prefix) && strings.HasPrefix(s.terms[end].first, prefix)
+	}
+	if i%spanChunks == 0 && inside(i+spanChunks) && s.spans[i/spanChunks].count > 0 {
+		return s.spans[i/spanChunks], spanChunks
+	}
+	if s.terms[i].union.count > 0 && inside(i+1) {
+		return s.terms[i].union, 1
+	}
+	return union{}, 0
+}
+
 // addPosting adds the documents of a posting, which is inline or in a chunk.
 func (s *reader) addPosting(set *bitmap, count int, inline []byte, at chunk) {
 	if count > maxInline {
-		if at.size > bitmapSize*3 || at.offset < 0 {
+		if at.size > bitmapSize || at.offset < 0 {
 			s.fail(ErrDamaged)
 			return
 		}

@@ -41,11 +41,14 @@ func Write(to io.Writer, docs []*job.Document) error {
 	for i, d := range docs {
 		terms.addDocument(uint16(i), d)
 	}
-	chunks := terms.write(w)
+	chunks, spans := terms.write(w)
 	directory = binary.AppendUvarint(directory, uint64(len(chunks)))
 	for _, c := range chunks {
 		directory = appendText(appendChunk(directory, c.chunk), c.first)
-		directory = binary.AppendUvarint(appendChunk(directory, c.union), uint64(c.count))
+		directory = appendUnion(directory, c.union)
+	}
+	for _, u := range spans {
+		directory = appendUnion(directory, u)
 	}
 	at := w.write(directory)
 	tail := binary.LittleEndian.AppendUint64(nil, uint64(at.offset))
@@ -55,6 +58,10 @@ func Write(to io.Writer, docs []*job.Document) error {
 
 func appendChunk(b []byte, at chunk) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(at.offset)), uint64(at.size))
+}
+
+func appendUnion(b []byte, u union) []byte {
+	return binary.AppendUvarint(appendChunk(b, u.chunk), uint64(u.count))
 }
 
 // writeBodies writes the documents without their prefixes.
