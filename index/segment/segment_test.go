@@ -246,6 +246,47 @@ func TestManyDocuments(t *testing.T) {
 	}
 }
 
+// TestPrefixes checks prefixes whose terms are in many chunks.
+func TestPrefixes(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	random := func(letters string, n int) string {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = letters[r.IntN(len(letters))]
+		}
+		return string(b)
+	}
+	var docs []*job.Document
+	for range 2000 {
+		d := randomDocument(r, 1000)
+		d.Params = nil
+		for i := range 8 {
+			text := random("abcd", 2) + random("efghijklmnopqrstuvwxyz", 4)
+			if i%2 == 0 {
+				text += random("efghijklmnopqrstuvwxyz", 400) // so that few terms are in a chunk
+			}
+			d.Params = append(d.Params, job.Label{Name: fmt.Sprintf("v%d", i), Value: text})
+		}
+		docs = append(docs, d)
+	}
+	s := open(t, docs)
+	for i := range 8 {
+		for _, prefix := range []string{"", "a", "b", "c", "d", "ab", "cd", "dd", "e"} {
+			q, err := query.Parse(fmt.Sprintf("v%d:%s*", i, prefix), query.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Search(t.Context(), q, nil, len(docs), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := expect(q, nil, len(docs), docs); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %d documents, want %d", q, len(got.Documents), len(want.Documents))
+			}
+		}
+	}
+}
+
 // TestDocument checks that a document is decoded as it was encoded, and that no part of it is
 // taken for a document.
 func TestDocument(t *testing.T) {
