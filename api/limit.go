@@ -58,7 +58,7 @@ func (c *LimitChange) Change() (change job.LimitChange, err error) {
 		Burst: count("burst", c.Burst, job.MaxBurst), BurstPerKey: count("burst_per_key", c.BurstPerKey, job.MaxBurst),
 		OpenAfter: count("open_after", c.OpenAfter, job.MaxOpenAfter), HalfOpen: count("half_open", c.HalfOpen, job.MaxOpenAfter),
 		Within: millisecondsOf(&v, "within_ms", c.Within), ProbeAfter: millisecondsOf(&v, "probe_after_ms", c.ProbeAfter),
-		On: namesOf(c.On),
+		On: NamesOf(c.On),
 	}
 	return change, v.err
 }

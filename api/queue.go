@@ -54,7 +54,7 @@ type StartSettings struct {
 // addTo adds the settings to a change of a queue.
 func (s *StartSettings) addTo(c *job.QueueChange) error {
 	var v settings
-	c.Limits = namesOf(s.Limits)
+	c.Limits = NamesOf(s.Limits)
 	c.KeyPath = settingOf(&v, "key", s.Key, "", func(path string) (string, bool) { return path, path != "" && job.ValidKeyPath(path) == nil },
 		"params. and the names of fields, joined by dots, such as params.customer, or null")
 	isBool := func(b bool) (bool, bool) { return b, true }

@@ -49,8 +49,8 @@ func millisecondsOf(v *settings, name string, s Setting[int64]) *time.Duration {
 	}, fmt.Sprintf("1 to %d milliseconds, or null", most))
 }
 
-// namesOf returns names, none if the setting is reset.
-func namesOf(s Setting[[]string]) *job.Names {
+// NamesOf returns the names to which a setting changes, none for a reset, nil if it stays.
+func NamesOf(s Setting[[]string]) *job.Names {
 	value, given := s.Get()
 	switch {
 	case !given:

@@ -15,7 +15,7 @@ func retryChanges(rules []api.RetryRuleChange) ([]job.RetryChange, error) {
 	var changes []job.RetryChange
 	for i := range rules {
 		r := &rules[i]
-		c := job.RetryChange{Function: r.Function, Remove: r.Remove, RetryOn: namesOf(r.RetryOn), DiscardOn: namesOf(r.DiscardOn)}
+		c := job.RetryChange{Function: r.Function, Remove: r.Remove, RetryOn: api.NamesOf(r.RetryOn), DiscardOn: api.NamesOf(r.DiscardOn)}
 		for _, number := range []struct {
 			name            string
 			setting         api.Setting[int64]
@@ -41,18 +41,6 @@ func retryChanges(rules []api.RetryRuleChange) ([]job.RetryChange, error) {
 		changes = append(changes, c)
 	}
 	return changes, nil
-}
-
-// namesOf returns the names to which a setting changes, none for a reset, nil if it stays.
-func namesOf(s api.Setting[[]string]) *job.Names {
-	value, given := s.Get()
-	switch {
-	case !given:
-		return nil
-	case value == nil:
-		return &job.Names{}
-	}
-	return &job.Names{Names: *value}
 }
 
 func milliseconds(n int64) *time.Duration { return new(time.Duration(n) * time.Millisecond) }

@@ -38,7 +38,7 @@ type Harness struct {
 	authorityLimits []authorityLimit
 	ignorable       func(refusal string) bool // nil if publishes may fail and runs be repeated
 
-	limits        NamedLimits
+	limits        namedLimits
 	observer      observer
 	contention    contention
 	orphans       orphans

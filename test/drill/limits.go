@@ -28,8 +28,8 @@ func sharedBounds() check.Bounds { return check.Bounds{Total: 6, PerKey: 2, Rate
 // customers are those of the steady load.
 var customers = []string{"acme", "beta", "gamma"}
 
-// NamedLimits records which queues use which limits, and the bounds that may have held when.
-type NamedLimits struct {
+// namedLimits records which queues use which limits, and the bounds that may have held when.
+type namedLimits struct {
 	mu     sync.Mutex
 	queues map[string][]string // by limit
 	bounds map[string][]check.Bounds
@@ -41,7 +41,7 @@ type NamedLimits struct {
 
 // set records a change of a limit from its request until it is answered, and calls change,
 // which returns once the change is known to be done.
-func (l *NamedLimits) set(name string, b check.Bounds, change func() error) error {
+func (l *namedLimits) set(name string, b check.Bounds, change func() error) error {
 	l.mu.Lock()
 	b.From, b.To = HostClock(), math.MaxInt64
 	if l.bounds == nil {
@@ -131,26 +131,20 @@ func CustomerLoads(load func(customer string) *Load) (loads []*Load) {
 // bounds allowed, according to the witnesses, nor more started than its rate allowed, according
 // to history and to the witnesses.
 func (h *Harness) checkLimits(v *Verdict) {
-	keys := make(map[string]string) // by job
-	for _, l := range h.loads {
-		for id := range must.Get(l.ids()) {
-			keys[id.String()] = l.Customer
-		}
-	}
 	for name, queues := range h.limits.queues {
 		var runs []check.Run
-		var begins []check.Start
+		var begins []int64
 		for _, r := range v.runs {
 			if slices.Contains(queues, r.Queue) {
 				runs = append(runs, r)
-				begins = append(begins, check.Start{At: r.Begin, Key: r.Key})
+				begins = append(begins, r.Begin)
 			}
 		}
-		var starts []check.Start
+		var starts []int64
 		placed := make(map[string][]int64) // by job
 		for _, p := range v.events.placed {
 			if slices.Contains(queues, p.queue) {
-				starts = append(starts, check.Start{At: p.at, Key: keys[p.job]})
+				starts = append(starts, p.at)
 				placed[p.job] = append(placed[p.job], p.at)
 			}
 		}

@@ -20,12 +20,6 @@ type Bounds struct {
 	Burst    float64 // starts at once
 }
 
-// Start is a start of a job: a run's begin, or the assignment that history reports.
-type Start struct {
-	At  int64 // by the host's clock, in nanoseconds
-	Key string
-}
-
 // ConcurrencyErrors returns the begins of runs at which more runs, of all keys or of the same
 // key, were active than any bounds allow that may have held when the ledger started the job,
 // at most delay earlier. Runs without an end do not count: their worker was killed.
@@ -61,18 +55,19 @@ func ConcurrencyErrors(runs []Run, bounds []Bounds, delay time.Duration) (wrong 
 }
 
 // RateErrors returns the starts that exceed the rate: those at which, for some earlier start,
-// more jobs have started since than rate × time + burst. A start may be up to delay later than
-// the ledger has started the job.
-func RateErrors(starts []Start, bounds []Bounds, delay time.Duration) (wrong []string) {
-	starts = slices.SortedFunc(slices.Values(starts), func(a, b Start) int { return cmp.Compare(a.At, b.At) })
+// more jobs have started since than rate × time + burst. The starts are times by the host's
+// clock, in nanoseconds: those at which runs began, or of the assignments in history. A start
+// may be up to delay later than the ledger has started the job.
+func RateErrors(starts []int64, bounds []Bounds, delay time.Duration) (wrong []string) {
+	starts = slices.Sorted(slices.Values(starts))
 	const rounding = 1e-6
 	level, last := 0.0, int64(math.MinInt64) // starts that the rate has not made up for yet
-	for _, s := range starts {
+	for _, at := range starts {
 		if last != math.MinInt64 {
-			level = max(0, level-allowance(bounds, last, s.At, delay))
+			level = max(0, level-allowance(bounds, last, at, delay))
 		}
-		level, last = level+1, s.At
-		allowed := loosest(bounds, s.At-int64(delay), s.At)
+		level, last = level+1, at
+		allowed := loosest(bounds, at-int64(delay), at)
 		if late := allowed.Rate * delay.Seconds(); level > allowed.Burst+late+rounding {
 			wrong = append(wrong, fmt.Sprintf("%.2f more jobs have started than a rate of %g/s with a burst of %g and a delay of %s allows",
 				level-allowed.Burst-late, allowed.Rate, allowed.Burst, delay))

@@ -34,9 +34,9 @@ func TestConcurrencyErrors(t *testing.T) {
 }
 
 func TestRateErrors(t *testing.T) {
-	every := func(from, to, step float64) (starts []Start) {
+	every := func(from, to, step float64) (starts []int64) {
 		for at := from; at < to; at += step {
-			starts = append(starts, Start{At: int64(at * 1e9)})
+			starts = append(starts, int64(at*1e9))
 		}
 		return starts
 	}
@@ -45,7 +45,7 @@ func TestRateErrors(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		bounds []Bounds
-		starts []Start
+		starts []int64
 		delay  time.Duration
 		wrong  bool
 	}{
