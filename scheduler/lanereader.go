@@ -26,13 +26,11 @@ type laneReader struct {
 	lane  *laneState
 }
 
-// run verifies the lane and then serves it, again after each failure, until ctx
-// ends. Any replica answers a read, and only the leader the questions of verify.
+// run waits until the lane is served, verifies it and then serves it, again after each
+// failure, until ctx ends.
 func (r *laneReader) run(ctx context.Context) error {
+	r.awaitReplica(ctx)
 	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
-		if _, err := r.lanes.client.Read(ctx, r.lane.number, max(r.cursor().Cursor, 1), 1); err == nil {
-			r.lanes.loop.post(func() { r.lanes.noteAnswer(r.lane) })
-		}
 		err := r.verify(ctx)
 		if err == nil {
 			r.lanes.loop.post(func() { r.lanes.markHealthy(r.lane) })
@@ -46,6 +44,16 @@ func (r *laneReader) run(ctx context.Context) error {
 		backoff.Sleep(ctx, wait)
 	}
 	return nil
+}
+
+// awaitReplica blocks until a replica of the lane serves reads, and lets its jobs start.
+func (r *laneReader) awaitReplica(ctx context.Context) {
+	for !r.lanes.client.Served(ctx, r.lane.number) {
+		if backoff.Sleep(ctx, pollInterval) != nil {
+			return
+		}
+	}
+	r.lanes.loop.post(func() { r.lane.served, r.lanes.loop.placeDirty = true, true })
 }
 
 // serve reads a verified lane on request and every pollInterval, and verifies it

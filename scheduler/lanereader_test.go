@@ -133,10 +133,10 @@ func TestVerifyLane_DeadLettersOfLostLane(t *testing.T) {
 	})
 }
 
-// TestPlace_LaneDoesNotAnswer checks that a new authority starts no job before its lane has
-// answered, for example because all nodes have just been started: the job would use its limits,
+// TestPlace_LaneIsNotServed checks that a new authority starts no job before its lane is
+// served, for example because all nodes have just been started: the job would use its limits,
 // and reach its worker later, together with others.
-func TestPlace_LaneDoesNotAnswer(t *testing.T) {
+func TestPlace_LaneIsNotServed(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		for range 3 {
 			h.enqueue("mail", "", anyJob)
@@ -150,7 +150,7 @@ func TestPlace_LaneDoesNotAnswer(t *testing.T) {
 		h.node("n1").offer(job.Overhop, "mail", "w1", 8)
 		h.advance(5 * time.Second)
 		if got := h.counts(); got.Pending != 3 {
-			t.Errorf("%+v while the lane does not answer, want 3 pending", got)
+			t.Errorf("%+v while the lane is not served, want 3 pending", got)
 		}
 		h.lanes.set(func() { h.lanes.down = nil })
 		h.until("they ran", func() bool { return h.counts().Delivered == 3 })

@@ -28,7 +28,7 @@ const (
 type laneState struct {
 	number       uint8
 	identity     string
-	answers      bool             // a replica of its stream has answered a read in this tenure
+	served       bool             // a replica of its stream serves reads, as was found once in this tenure
 	ready        bool             // its stream was verified to be the ledger's
 	problem      string           // why it is not ingested; "" if it is, or is not verified yet
 	full         bool             // its stream takes no more jobs
@@ -122,7 +122,6 @@ func (ls *lanes) tail(ctx context.Context) error {
 
 // markHealthy lets the loop ingest from a lane that was verified.
 func (ls *lanes) markHealthy(lane *laneState) {
-	ls.noteAnswer(lane)
 	lane.ready, lane.problem = true, ""
 	if lane.lost.Swap(false) {
 		ls.loop.placeDirty = true
@@ -333,18 +332,11 @@ func (ls *lanes) resync(lane *laneState) {
 }
 
 // unreadable reports whether a job's body can be read neither from the cache nor from
-// its lane, because the lane is lost, or its replicas do not answer yet. Such a job waits:
+// its lane, because the lane is lost, or no replica serves it yet. Such a job waits:
 // after a start of all nodes, it would use its limits without running, and jobs that were
 // started one by one would reach their workers at once.
 func (ls *lanes) unreadable(pos job.Position) bool {
-	return (ls.isLost(pos) || int(pos.Lane) < len(ls.all) && !ls.all[pos.Lane].answers) && !ls.bodies.has(pos)
-}
-
-// noteAnswer lets jobs of a lane start whose replicas answer.
-func (ls *lanes) noteAnswer(lane *laneState) {
-	if !lane.answers {
-		lane.answers, ls.loop.placeDirty = true, true
-	}
+	return (ls.isLost(pos) || int(pos.Lane) < len(ls.all) && !ls.all[pos.Lane].served) && !ls.bodies.has(pos)
 }
 
 // loadBody returns the body of a job's record, or nil if the record is gone or its lane

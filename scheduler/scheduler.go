@@ -93,6 +93,9 @@ type Lanes interface {
 	// Info returns the state of a lane or, for [job.RelocatedLane], of the stream
 	// of relocated records, which has no identity.
 	Info(ctx context.Context, lane uint8) (LaneInfo, error)
+	// Served reports whether any replica of a lane serves reads. One that does not
+	// answer in time counts: the network may hide it.
+	Served(ctx context.Context, lane uint8) bool
 	// Read returns at most limit records of a lane from sequence from on.
 	Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error)
 	// Tail calls fn with the records that the lanes store from now on, until ctx

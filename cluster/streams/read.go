@@ -115,6 +115,13 @@ func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest)
 	}
 }
 
+// Served reports whether any replica of a lane serves reads. One that does not answer within
+// replicaTimeout counts: the network may hide it.
+func (r *Reader) Served(ctx context.Context, lane uint8) bool {
+	_, err := r.directBatch(ctx, subjects.LaneStream(lane), getRequest{Seq: 1, Batch: 1, MaxBytes: maxLaneReadBytes})
+	return !errors.Is(err, nats.ErrNoResponders)
+}
+
 // replyQueue passes the messages of one batch to the reader, which must make it
 // large enough for all of them.
 type replyQueue chan *nats.Msg

@@ -128,6 +128,9 @@ func (v lanesView) RemoveBody(_ context.Context, name string) error {
 	return nil
 }
 
+// Served implements scheduler.Lanes.
+func (v lanesView) Served(context.Context, uint8) bool { return true }
+
 // BodySpace implements scheduler.Lanes. There is always space.
 func (v lanesView) BodySpace(context.Context) (used, limit uint64, err error) { return 0, 0, nil }
 
