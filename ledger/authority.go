@@ -52,6 +52,7 @@ func (c *Lead) apply(l *Ledger) Result {
 		return Result{Err: a.heldError()}
 	}
 	epoch := max(l.index, a.epoch+1)
+	l.raiseLevel(c.Level)
 	*a = authority{
 		owner: c.Owner, leaseID: strconv.FormatUint(epoch, 10) + "-" + c.Owner,
 		leasedUntil: FormatTime(c.Until), until: c.Until.UnixNano(),

@@ -130,6 +130,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 type Lead struct {
 	Owner string
 	Until time.Time
+	Level uint8 // of the leader's build, see [Level]
 }
 
 // Renew extends the lease of the current authority.

@@ -11,13 +11,14 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 16
+const formatVersion = 17
 
 // oldestFormat is the earliest format that can be decoded. It has no schemas and no limits.
 const (
 	oldestFormat  = 14
 	schemasFormat = 15 // the first with schemas
 	limitsFormat  = 16 // the first with limits
+	levelFormat   = 17 // the first with a level and what belongs to it
 )
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries
@@ -69,10 +70,16 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	if c.decoding() {
 		l.finished.limits = l.retention.finishedLimits()
 	}
+	if format >= levelFormat {
+		c.fields(&l.level)
+	}
 	if l.jobs.limits.now = l.now; format >= limitsFormat {
 		c.limits(&l.jobs.limits)
 	}
 	c.jobs(&l.dispatches, format)
+	if format >= levelFormat && l.level > 0 { // after the jobs, which count as accepted when they are decoded
+		c.fields(&l.jobs.accepted, &l.jobs.removed)
+	}
 	c.external(l)
 	c.forgottenIDs(&l.jobs)
 	c.outbox(&l.outbox)

@@ -329,6 +329,9 @@ func checkQueues(l *Ledger) error {
 			return err
 		}
 	}
+	if b := l.Balance(); b.Imbalance() != 0 {
+		return fmt.Errorf("the balance of jobs is %+v", b)
+	}
 	if busy != l.jobs.waitlists.Len() {
 		return fmt.Errorf("%d waitlists have jobs, %d are indexed", busy, l.jobs.waitlists.Len())
 	}
@@ -425,6 +428,7 @@ func TestEventChecker_Fails(t *testing.T) {
 		"count":    func(l *Ledger) { l.counts.Pending++ },
 		"queue":    func(l *Ledger) { l.queues.get("mail").counts[job.Active]++ },
 		"outbox":   func(l *Ledger) { l.outbox.bytes++ },
+		"accepted": func(l *Ledger) { l.jobs.accepted++ },
 		"gap":      func(l *Ledger) { l.outbox.entries = l.outbox.entries[:1] },
 		"key":      func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byTime.Delete(h) },
 		"holder":   func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byJob.Delete(h) },

@@ -198,6 +198,8 @@ type jobs struct {
 	names     map[string]string      // shared names, see intern; nil in a copy
 	bodies    map[job.ID]int         // how many unfinished jobs need the blobs of an owner; nil in a copy
 	failed    map[job.ID]int         // how many failed jobs would need them if they were retried; nil in a copy
+
+	accepted, removed uint64 // see [Balance]
 }
 
 func newJobs() jobs {
@@ -298,6 +300,7 @@ func (j *jobs) store(old, next *storedJob) {
 		j.unindex(old, staysActive)
 		j.save(old, next)
 	} else {
+		j.accepted++
 		j.save(new(storedJob), next)
 	}
 	j.queues.touch(next.queue)
@@ -392,6 +395,7 @@ func (j *jobs) copy() jobs {
 		records: j.records.copy(), options: j.options.copy(), runs: j.runs.copy(), ends: j.ends.copy(),
 		functions: j.functions.copy(), traits: j.traits.copy(), executors: j.executors.copy(), limits: j.limits.copy(),
 		finished: finished{limits: j.finished.limits, sharedCount: j.finished.sharedCount, ownCount: j.finished.ownCount}, retention: j.retention,
+		accepted: j.accepted, removed: j.removed,
 	}
 }
 

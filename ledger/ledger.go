@@ -73,6 +73,7 @@ type entry struct {
 	epoch       uint64 // its proposer's
 	now         int64  // Unix nanoseconds; never decreases
 	fenceBase   uint64 // difference between fences and the indexes of their entries
+	level       uint8  // see [Level]
 }
 
 func empty() *Ledger {

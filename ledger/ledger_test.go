@@ -22,7 +22,7 @@ import (
 func ledgerWithAuthority(t testing.TB) (*Ledger, Stamp) {
 	t.Helper()
 	l := New()
-	l.Apply(stampAt(1, 0, 0), []Command{&Lead{Owner: "n1", Until: scriptStart.Add(time.Hour)}})
+	l.Apply(stampAt(1, 0, 0), []Command{&Lead{Owner: "n1", Until: scriptStart.Add(time.Hour), Level: Level}})
 	stamp := stampAt(2, 0, l.Authority().Epoch)
 	if r := l.Apply(stamp, []Command{&Bootstrap{Secret: []byte("s"), Lanes: []string{"L0"}}}); r[0].Err != nil {
 		t.Fatal(r[0].Err)

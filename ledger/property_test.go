@@ -117,6 +117,7 @@ func newGenerator() *generator {
 var (
 	someQueues   = rapid.SampledFrom([]string{"mail", "post", "a-b_c", "_system", "_own", "no good", ""})
 	someRunning  = rapid.SampledFrom([]string{"", "send", "rust#send", "py#send", "#x"})
+	someLevels   = rapid.SampledFrom([]uint8{0, Level, Level, Level})
 	someNodes    = rapid.SampledFrom([]string{"n1", "n2", "n3"})
 	someRequests = rapid.SampledFrom([]string{"r1", "r2", "r3", "", "6f1d0c52-8e0b-5a3e-9c41-7a72646d7374#1"})
 	somePauses   = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 7 * time.Second, -time.Second, time.Hour, 25 * time.Hour})
@@ -139,7 +140,7 @@ func (g *generator) entry(t *rapid.T) []Command {
 			return []Command{&AcquireAuthority{Owner: "n1", LeaseID: "x", LeasedUntil: g.at.At.Add(time.Second).Format(time.RFC3339)}}
 		}
 		if g.at.Epoch == 0 {
-			return []Command{&Lead{Owner: "n1", Until: g.at.At.Add(10 * time.Second)}}
+			return []Command{&Lead{Owner: "n1", Until: g.at.At.Add(10 * time.Second), Level: someLevels.Draw(t, "level")}}
 		}
 		return []Command{&Bootstrap{Secret: []byte{7}, Lanes: []string{"L0", "L1"}}}
 	}
@@ -367,7 +368,7 @@ func (g *generator) lease(t *rapid.T) Command {
 	if rapid.Bool().Draw(t, "renew") {
 		return &Renew{Until: until}
 	}
-	return &Lead{Owner: someNodes.Draw(t, "leader"), Until: until}
+	return &Lead{Owner: someNodes.Draw(t, "leader"), Until: until, Level: someLevels.Draw(t, "level")}
 }
 
 // workerEvents draws events of a node's workers, some of them repeated.

@@ -223,6 +223,7 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 	backup.fenceBase = max(backup.fence(), l.fence()) + RestoreJump - l.index
 	backup.authority = authority{epoch: max(backup.authority.epoch, l.authority.epoch) + RestoreJump, term: l.term}
 	backup.index, backup.term, backup.now = l.index, l.term, max(backup.now, l.now)
+	backup.raiseLevel(l.level)
 	backup.secret, backup.streams, backup.membership = l.secret, StreamGeneration, l.membership
 	backup.replay = replay{number: backup.replay.number}
 	backup.stalls, backup.hold, backup.restoring, backup.revived, backup.released = newStalls(), hold{}, nil, l.index, l.index

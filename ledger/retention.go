@@ -31,6 +31,7 @@ func (d *dispatches) remove(stored *storedJob) {
 // that. Keys that the job holds for a time stay held.
 func (d *dispatches) drop(stored *storedJob, asked bool) {
 	d.unindex(stored, false)
+	d.jobs.removed++
 	d.jobs.forget(stored, d.now, asked)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -90,17 +91,10 @@ func TestSchemas_Encode(t *testing.T) {
 		t.Error("not sorted")
 	}
 
-	var old bytes.Buffer
-	without, _ := ledgerWithAuthority(t)
-	c, format := newEncoder(&old), uint64(oldestFormat)
-	c.uint(&format)
-	c.ledger(without, format)
-	if err := c.flush(); err != nil {
-		t.Fatal(err)
-	}
-	read, err := Decode(&old)
-	if err != nil || read.Schemas() != nil || hash(t, read) != hash(t, without) {
-		t.Errorf("format %d: %v", oldestFormat, err)
+	old := New()
+	old.Apply(stampAt(1, 0, 0), []Command{&Lead{Owner: "n1", Until: scriptStart.Add(time.Hour)}})
+	if read := decodedFormat(t, old, oldestFormat); read.Schemas() != nil || hash(t, read) != hash(t, old) {
+		t.Errorf("the ledger decoded from format %d differs", oldestFormat)
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *script) byVerb(verb string, words []string) Command {
 	case "pass":
 		return nil
 	case "lead":
-		return &Lead{Owner: words[0], Until: s.time(option(words, "until"))}
+		return &Lead{Owner: words[0], Until: s.time(option(words, "until")), Level: Level}
 	case "renew":
 		return &Renew{Until: s.time(option(words, "until"))}
 	case "bootstrap":

@@ -46,6 +46,13 @@ var protocolVersions = map[int]map[string]string{
 		"../cluster/wire/wire.go: version":          "5",
 		"../ledger/encode.go: formatVersion":        "16",
 	},
+	7: { // the history is sufficient to rebuild the state, and jobs have labels for the index
+		"../consensus/peers/hello.go: helloVersion": "1",
+		"../consensus/entry.go: entryVersion":       "1",
+		"../cluster/wire/wire.go: version":          "5",
+		"../ledger/encode.go: formatVersion":        "17",
+		"../ledger/level.go: Level":                 "7",
+	},
 }
 
 func TestProtocolVersion(t *testing.T) {

@@ -23,7 +23,7 @@ func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	requestedAt := time.Now()
 	at := clock.now()
 	c, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
-		&ledger.Lead{Owner: s.cfg.Node, Until: at.Add(leaseTime)},
+		&ledger.Lead{Owner: s.cfg.Node, Until: at.Add(leaseTime), Level: ledger.Level},
 	}})
 	if err != nil {
 		return nil, err

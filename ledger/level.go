@@ -1,0 +1,20 @@
+package ledger
+
+// Level is the protocol level of this build. The ledger has the level of the newest build that
+// has held its authority, see [Lead]; 0: an earlier one than 7. What entries do beyond what
+// they did in earlier builds must depend on it, because members replay entries of an earlier
+// build from different snapshots: they would differ if only some of them applied an entry in
+// the new way.
+const Level = 7
+
+// raiseLevel sets the level, unless it is higher already. Jobs are counted from the first level
+// on that counts them.
+func (l *Ledger) raiseLevel(level uint8) {
+	if level <= l.level {
+		return
+	}
+	if l.level == 0 {
+		l.jobs.accepted, l.jobs.removed = uint64(l.jobs.records.count), 0
+	}
+	l.level = level
+}
