@@ -3,7 +3,7 @@ package ledger
 import "github.com/yardmaster-dev/yardmaster/job"
 
 // Actor is who asked for a command, and how. An Actor without a
-// door is the system itself.
+// door is the system itself, for which events have [DoorLedger].
 type Actor struct {
 	Name   string // the user, the node and worker, or the remote address
 	Door   Door
@@ -22,9 +22,12 @@ const (
 	DoorLedger  Door = "ledger" // the system itself, by a rule that someone has set
 )
 
+// system is the name of the actor that is the system itself.
+const system = "yard"
+
 // byRule returns the actor of what the ledger does by a rule that someone has set, such as the
 // expiry of a job.
-func byRule(reason string) Actor { return Actor{Name: "yard", Door: DoorLedger, Reason: reason} }
+func byRule(reason string) Actor { return Actor{Name: system, Door: DoorLedger, Reason: reason} }
 
 // Asked is the part of a command that an actor may ask for. Such a command, once
 // carried out, leaves an event [OperatorActed] if By has a door. It is the last
@@ -55,24 +58,31 @@ type RecordAct struct {
 }
 
 func (c *RecordAct) apply(l *Ledger) Result {
-	l.act(c.By, c.Action, Event{Job: c.Job, B: c.Queue}, c.Target)
+	l.act(c.By, c.Action, Event{Job: c.Job, B: c.Queue}, c.Target, nil)
 	return Result{}
 }
 
-// act emits the event of an act, unless the system itself acted. about has the job
-// and, as B, the queue that the act is about, target what else.
-func (o *outbox) act(by Actor, action string, about Event, target string) {
-	if by.Door == "" {
+// act emits the event of an act. about has the job and, as B, the queue that the act is about,
+// target what else, and settings, which may be nil, those that the act has left there as JSON.
+// Levels before 7 have no events of what the system itself did.
+func (o *outbox) act(by Actor, action string, about Event, target string, settings any) {
+	if by.Door == "" && o.level == 0 {
 		return
+	}
+	if by.Door == "" {
+		by.Name, by.Door = system, DoorLedger
 	}
 	by.Name, by.Reason = job.CutText(by.Name, MaxText), job.CutText(by.Reason, maxReason)
 	about.Kind, about.A, about.Extra = OperatorActed, action, &Extra{C: target, By: &by}
+	if settings != nil && o.level > 0 {
+		about.Extra.Metadata = settingsJSON(settings)
+	}
 	o.emit(about)
 }
 
 // actOnJob is act for a job.
 func (o *outbox) actOnJob(by Actor, action string, stored *storedJob) {
-	o.act(by, action, Event{Job: stored.id, B: stored.queue.name}, "")
+	o.act(by, action, Event{Job: stored.id, B: stored.queue.name}, "", nil)
 }
 
 // appendAct appends the fields of an act to b: what it is about, and the actor.
@@ -87,6 +97,9 @@ func (e *Event) appendAct(b []byte) []byte {
 			b = append(append(append(b, `,"`...), field.name...), `":`...)
 			b = appendString(b, field.value)
 		}
+	}
+	if len(e.Extra.Metadata) > 0 {
+		b = append(append(b, `,"settings":`...), e.Extra.Metadata...)
 	}
 	return b
 }

@@ -58,12 +58,12 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	if err := next.checkExpiry(); err != nil {
 		return Result{Err: err, State: old.state}
 	}
-	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings())
+	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings(), nil)
 	l.extendKeys(&next)
 	switch {
 	case next.due > l.now:
 		if old.state == job.Waiting {
-			l.emitUnstartedFailure(old, reasonRescheduled, "")
+			l.emitUnstartedFailure(old, failedDispatch{reason: reasonRescheduled, to: placeOf(job.Delayed), due: next.due})
 		}
 		next.state = job.Delayed
 		l.store(old, &next)

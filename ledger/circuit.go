@@ -85,5 +85,5 @@ func (c *circuit) open(m *limit, now int64) {
 
 // circuitChanged records that a circuit has opened or closed as an act of the ledger.
 func (d *dispatches) circuitChanged(m *limit, action, reason string) {
-	d.act(byRule(reason), action, Event{}, m.Name)
+	d.act(byRule(reason), action, Event{}, m.Name, nil)
 }

@@ -160,7 +160,7 @@ func (c *SetCron) apply(l *Ledger) Result {
 	next.Cron = c.Cron
 	next.reschedule(c.Next, l.index)
 	l.crons.put(old, next)
-	l.act(c.By, "cron.add", Event{B: c.Cron.Queue}, c.Cron.Name)
+	l.act(c.By, "cron.add", Event{B: c.Cron.Queue}, c.Cron.Name, settingsOfCron(&c.Cron))
 	return Result{}
 }
 
@@ -175,7 +175,7 @@ func (c *RemoveCron) apply(l *Ledger) Result {
 		return Result{Err: ErrCronDeclared}
 	}
 	l.crons.put(old, nil)
-	l.act(c.By, "cron.remove", Event{B: old.Queue}, c.Name)
+	l.act(c.By, "cron.remove", Event{B: old.Queue}, c.Name, nil)
 	return Result{}
 }
 
@@ -196,7 +196,7 @@ func (c *PauseCron) apply(l *Ledger) Result {
 	if c.Paused {
 		action = "cron.pause"
 	}
-	l.act(c.By, action, Event{B: old.Queue}, c.Name)
+	l.act(c.By, action, Event{B: old.Queue}, c.Name, nil)
 	return Result{}
 }
 

@@ -56,7 +56,7 @@ func (d *dispatches) place(placement *Placement) bool {
 	d.store(old, &next)
 	d.releaseUntil(old, untilStart)
 	d.emitDispatch(old, DispatchNotified, next.run.channel)
-	d.emitDispatch(old, WorkerAssigned, next.run.channel)
+	d.emitAssigned(&next)
 	return true
 }
 
@@ -96,16 +96,31 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 	if cancelled {
 		reason = job.ReasonCancelled
 	}
-	d.emitFailure(old, reason, next.run.failure.kind)
+	to, due := settlement.outcome(cancelled, d.now)
+	d.emitFailure(old, failedDispatch{reason, next.run.failure.kind, placeOf(to), due})
 	switch {
 	case cancelled:
 		d.end(old, &next, job.Cancelled, reason, settlement.Fault)
 	case verdict == job.NextDead:
 		d.fail(old, &next, reason, settlement.Fault)
 	default:
-		d.reschedule(old, &next, settlement)
+		d.reschedule(old, &next, settlement, due)
 	}
 	return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
+}
+
+// outcome returns the state to which a failed dispatch brings its job, cancelled or not, and when
+// the job is due if it is waiting or delayed.
+func (s *Settlement) outcome(cancelled bool, now int64) (to job.State, due int64) {
+	switch at := s.At.UnixNano(); {
+	case cancelled:
+		return job.Cancelled, 0
+	case s.Next == job.NextDead:
+		return job.Failed, 0
+	case !s.At.IsZero() && at > now:
+		return job.Delayed, at
+	}
+	return job.Waiting, now
 }
 
 // complete ends a job successfully: it replaces old by next. A result is added
@@ -140,9 +155,9 @@ func (d *dispatches) settleStale(stored *storedJob, settlement *Settlement) Sett
 	return settled
 }
 
-// reschedule makes a job waiting or delayed for another dispatch: it replaces
+// reschedule makes a job waiting, or delayed until it is due, for another dispatch: it replaces
 // old by next. An attempt that is given back does not count.
-func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement) {
+func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement, due int64) {
 	next.flags &^= redelivered | moved
 	if settlement.Next == job.NextGiveBack {
 		next.attempt--
@@ -151,9 +166,9 @@ func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement) {
 			next.losses++
 		}
 	}
-	next.due = d.now
-	if at := settlement.At.UnixNano(); !settlement.At.IsZero() && at > d.now {
-		next.due, next.state = at, job.Delayed
+	next.due = due
+	if due > d.now {
+		next.state = job.Delayed
 		d.store(old, next)
 		return
 	}
@@ -166,7 +181,15 @@ func (d *dispatches) enqueue(old, next *storedJob) {
 	next.state = job.Waiting
 	next.n++
 	d.store(old, next)
-	d.emitDispatch(next, DispatchQueued, next.function)
+	from := OutNew
+	switch {
+	case old == nil:
+	case old.state == job.Active: // its failed dispatch has made it waiting
+		from = placeOf(job.Waiting)
+	default:
+		from = placeOf(old.state)
+	}
+	d.emitQueued(next, from)
 }
 
 // promote makes delayed jobs waiting that are due, at most maxPromotions at a
@@ -213,7 +236,11 @@ func (c *MoveDispatch) apply(l *Ledger) Result {
 	}
 	next.flags |= moved
 	l.store(old, &next)
-	l.emit(Event{Kind: WorkerRecovered, A: next.run.channel, B: job.RecoveredResumed})
+	e := Event{Kind: WorkerRecovered, A: next.run.channel, B: job.RecoveredResumed}
+	if l.outbox.level > 0 {
+		e.Job, e.Extra = old.id, &Extra{Run: &Run{Node: next.run.node}}
+	}
+	l.emit(e)
 	return Result{State: job.Active}
 }
 
@@ -235,9 +262,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 	l.actOnJob(by, "job.cancel", old)
 	next := *old
 	if c.Type != "" {
-		if old.state == job.Waiting {
-			l.emitUnstartedFailure(old, c.Reason, c.Type)
-		}
+		l.emitUnstarted(old, failedDispatch{reason: c.Reason, errorType: c.Type, to: placeOf(job.Failed)})
 		l.fail(old, &next, c.Reason, &job.Fault{Message: c.Reason, Type: c.Type})
 		return Result{State: job.Failed}
 	}
@@ -252,9 +277,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		l.store(old, &next)
 		return Result{State: job.Active}
 	}
-	if old.state == job.Waiting {
-		l.emitUnstartedFailure(old, job.ReasonCancelled, job.FaultCancelled)
-	}
+	l.emitUnstarted(old, failedDispatch{reason: job.ReasonCancelled, errorType: job.FaultCancelled, to: placeOf(job.Cancelled)})
 	l.end(old, &next, job.Cancelled, job.ReasonCancelled, &job.Fault{Message: by.Reason, Type: job.FaultCancelled})
 	return Result{State: job.Cancelled}
 }
@@ -276,9 +299,7 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 		return Result{Err: job.ErrNotRemovable, State: stored.state}
 	}
 	l.actOnJob(c.By, "job.remove", stored)
-	if stored.state == job.Waiting {
-		l.emitUnstartedFailure(stored, job.ReasonRemoved, "")
-	}
+	l.emitUnstarted(stored, failedDispatch{reason: job.ReasonRemoved, to: OutGone})
 	l.remove(stored)
 	return Result{State: stored.state}
 }

@@ -71,18 +71,18 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 		l.finished.limits = l.retention.finishedLimits()
 	}
 	if format >= levelFormat {
-		c.fields(&l.level)
+		c.fields(&l.outbox.level)
 	}
 	if l.jobs.limits.now = l.now; format >= limitsFormat {
 		c.limits(&l.jobs.limits)
 	}
 	c.jobs(&l.dispatches, format)
-	if format >= levelFormat && l.level > 0 { // after the jobs, which count as accepted when they are decoded
+	if format >= levelFormat && l.outbox.level > 0 { // after the jobs, which count as accepted when they are decoded
 		c.fields(&l.jobs.accepted, &l.jobs.removed)
 	}
 	c.external(l)
 	c.forgottenIDs(&l.jobs)
-	c.outbox(&l.outbox)
+	c.outbox(&l.outbox, format)
 	c.stalls(&l.stalls)
 	c.guards(&l.dispatches)
 	c.decisions(&l.decisions)
@@ -265,11 +265,11 @@ func (c *codec) external(l *Ledger) {
 
 // outbox encodes or decodes the outbox. It is part of the replicated state, so
 // that everything committed is published also under a later authority.
-func (c *codec) outbox(o *outbox) {
+func (c *codec) outbox(o *outbox, format uint64) {
 	c.fields(&o.next, &o.published, &o.nextResult, &o.nextDeadLetter, &o.bytes)
 	list(c, &o.entries, func(entry *eventEntry) {
 		c.fields(&entry.first, &entry.index, &entry.at, &entry.bytes)
-		list(c, &entry.events, c.event)
+		list(c, &entry.events, func(e *Event) { c.event(e, format) })
 	})
 	list(c, &o.results, func(result *ResultItem) {
 		c.fields(&result.Number, &result.Job, &result.N, (*name)(&result.Queue), &result.Value.Msgpack, &result.Value.Data)
@@ -292,13 +292,16 @@ func (c *codec) outbox(o *outbox) {
 }
 
 // event encodes or decodes an event. An unknown kind fails with errCorrupt.
-func (c *codec) event(e *Event) {
+func (c *codec) event(e *Event, format uint64) {
 	c.fields((*uint8)(&e.Kind), &e.N, &e.Job, &e.A, &e.B)
-	if e.Kind == 0 || e.Kind > OperatorActed {
+	if format >= levelFormat {
+		c.fields((*uint8)(&e.From), (*uint8)(&e.To))
+	}
+	if e.Kind == 0 || e.Kind > lastKind || e.From > OutGone || e.To > OutGone {
 		c.fail(errCorrupt)
 	}
 	if !optional(c, &e.Extra) {
-		if e.Kind == OperatorActed {
+		if e.Kind == OperatorActed || e.Kind == JobsForgotten {
 			c.fail(errCorrupt)
 		}
 		return
@@ -312,5 +315,13 @@ func (c *codec) event(e *Event) {
 	}
 	if (e.Kind == OperatorActed) != (e.Extra.By != nil) {
 		c.fail(errCorrupt)
+	}
+	if format < levelFormat {
+		return
+	}
+	c.fields(&e.Extra.Due)
+	if optional(c, &e.Extra.Run) {
+		run := e.Extra.Run
+		c.fields((*name)(&run.Node), (*name)(&run.Function), &run.Attempt, (*name)(&run.Key), (*name)(&run.Limits))
 	}
 }

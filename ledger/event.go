@@ -34,6 +34,16 @@ const (
 // not have it.
 const OperatorActed = WorkerRecovered + 1
 
+// The events beside acts that the contract does not have: changes of jobs that are about no
+// dispatch. Earlier levels than 7 do not have them.
+const (
+	JobChanged    = OperatorActed + 1 + iota // one job
+	JobsForgotten                            // jobs of a queue that the ledger has removed together
+)
+
+// lastKind is the last of the kinds.
+const lastKind = JobsForgotten
+
 // eventForms holds, for each kind, the tag in JSON, the label in the contract's
 // documents, and the names of the fields for the texts A, B and C.
 var eventForms = [...]struct {
@@ -55,6 +65,8 @@ var eventForms = [...]struct {
 	WorkerStalled:      {"worker.stalled", "worker.stalled", []string{"worker", "reason"}},
 	WorkerRecovered:    {"worker.recovered", "worker.recovered", []string{"worker", "recovery"}},
 	OperatorActed:      {"operator.acted", "operator.acted", []string{"action"}},
+	JobChanged:         {"job.changed", "job.changed", nil},
+	JobsForgotten:      {"jobs.forgotten", "jobs.forgotten", nil},
 }
 
 func (k EventKind) String() string { return eventForms[k].tag }
@@ -71,33 +83,73 @@ func EventNames() []string {
 	return names
 }
 
-// Event is one event of the runtime contract, or an act.
+// Event is one event of the runtime contract, an act, or a change of jobs.
 type Event struct {
 	Kind  EventKind
-	N     uint32 // number of a job's dispatch; 0: not about one
-	Job   job.ID // the job of the dispatch, or of an act
-	A, B  string // the kind's first two fields, in the contract's order; of an event about a job, B is the queue, and A of DispatchQueued the function
-	Extra *Extra // further fields, which only some events have
+	From  Whereabouts // of the job before: of DispatchQueued and JobChanged
+	To    Whereabouts // of the job after: of DispatchFailed and JobChanged
+	N     uint32      // number of a job's dispatch; 0: not about one
+	Job   job.ID      // the job of the dispatch or the change, of an act, or that a worker has taken along
+	A, B  string      // the kind's first two fields, in the contract's order; of an event about a job, B is the queue, and A of DispatchQueued and JobChanged the function
+	Extra *Extra      // further fields, which only some events have
+}
+
+// Whereabouts is where a job is, for the readers of events: its state, or outside of the ledger. 0 is
+// that of events of earlier levels than 7, which do not have it.
+type Whereabouts uint8
+
+// Places outside of the ledger.
+const (
+	OutNew  = Whereabouts(job.New) + 1    // not accepted yet
+	OutGone = Whereabouts(job.States) + 1 // removed
+)
+
+// placeOf returns the place of a job in a state.
+func placeOf(state job.State) Whereabouts { return Whereabouts(state) + 1 }
+
+// String returns the state's name, or "gone".
+func (p Whereabouts) String() string {
+	switch {
+	case p == 0:
+		return ""
+	case p >= OutGone:
+		return "gone"
+	}
+	return job.State(p - 1).String()
 }
 
 // Extra holds fields that only some events have.
 type Extra struct {
 	Request  string          // id of an external dispatch
 	C        string          // the kind's third field; of a job's DispatchFailed the type of the error
-	Metadata json.RawMessage // of an external dispatch; of SnapshotCaptured the snapshot
+	Metadata json.RawMessage // of an external dispatch; of SnapshotCaptured the snapshot; of an act the settings after it; of JobsForgotten the numbers of jobs by state
 	Cursor   *string         // of a replay request
 	By       *Actor          // of an act
+	Due      int64           // when the delayed job is due, in Unix nanoseconds; of DispatchFailed and JobChanged
+	Run      *Run            // of WorkerAssigned, and of the WorkerRecovered of a job
+}
+
+// Run is what history has of an executor that runs a job, beside the channel, and of the attempt.
+type Run struct {
+	Node     string
+	Function string
+	Attempt  uint32
+	Key      string // under which the job uses limits; "": none
+	Limits   string // that the job names itself, as in its record; "": none
 }
 
 // Queue returns the queue of the job, or of the act, that the event is about, or "" if it is
 // not about one. It is part of the subject on which the event is published
 // live.
 func (e *Event) Queue() string {
-	if e.N == 0 && e.Kind != OperatorActed {
+	if e.N == 0 && e.Kind < OperatorActed {
 		return ""
 	}
 	return e.B
 }
+
+// isAboutJob reports whether the event is about a job.
+func (e *Event) isAboutJob() bool { return e.N > 0 || !e.Job.IsZero() }
 
 // JSON returns the event in the contract's form.
 func (e *Event) JSON() []byte { return e.append(nil, 0, time.Time{}) }
@@ -110,8 +162,8 @@ func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 // followed by its number and time. Events about a job's dispatch that is queued
 // for a runner or has ended also get the job's queue; DispatchNotified does
 // not, because the next line is about the same job and has it. DispatchQueued
-// gets the job's function, DispatchFailed the type of the error, and
-// SnapshotCaptured the snapshot.
+// gets the job's function and where the job was before, DispatchFailed the type of the error,
+// and what became of the job, worker.assigned the attempt, and SnapshotCaptured the snapshot.
 func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
@@ -127,8 +179,14 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 		b = e.appendRequest(b)
 	}
 	b = e.appendFields(b, form.fields)
-	if e.Kind == OperatorActed {
+	switch e.Kind {
+	case OperatorActed:
 		b = e.appendAct(b)
+	case JobChanged:
+		b = e.appendChange(b)
+	case JobsForgotten:
+		b = appendString(append(b, `,"queue":`...), e.B)
+		b = append(append(b, `,"jobs":`...), e.Extra.Metadata...)
 	}
 	if x := e.Extra; x != nil && len(x.Metadata) > 0 && e.Kind == DispatchQueued {
 		b = append(append(b, `,"metadata":`...), x.Metadata...)
@@ -151,6 +209,9 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	if e.N > 0 {
 		b = e.appendJob(b)
 	}
+	if x := e.Extra; x != nil && x.Run != nil {
+		b = e.appendRun(b)
+	}
 	if e.Kind == SnapshotCaptured && e.Extra != nil {
 		b = append(append(b, `,"snapshot":`...), e.Extra.Metadata...)
 	}
@@ -169,6 +230,50 @@ func (e *Event) appendJob(b []byte) []byte {
 	}
 	if e.Kind == DispatchFailed && e.Extra != nil && e.Extra.C != "" {
 		b = appendString(append(b, `,"error_type":`...), e.Extra.C)
+	}
+	return e.appendPlaces(b)
+}
+
+// appendPlaces appends where the job was before and is after the event, and when it is due.
+func (e *Event) appendPlaces(b []byte) []byte {
+	if e.From != 0 {
+		b = append(append(append(b, `,"from":"`...), e.From.String()...), '"')
+	}
+	if e.To != 0 {
+		b = append(append(append(b, `,"to":"`...), e.To.String()...), '"')
+	}
+	if e.Extra != nil && e.Extra.Due != 0 {
+		b = append(b, `,"due":"`...)
+		b = append(time.Unix(0, e.Extra.Due).UTC().AppendFormat(b, timeFormat), '"')
+	}
+	return b
+}
+
+// appendChange appends the fields of a JobChanged.
+func (e *Event) appendChange(b []byte) []byte {
+	b = append(e.Job.Append(append(b, `,"job":"`...)), '"')
+	b = appendString(append(b, `,"queue":`...), e.B)
+	if e.A != "" {
+		b = appendString(append(b, `,"function":`...), e.A)
+	}
+	return e.appendPlaces(b)
+}
+
+// appendRun appends what a line of history has about the executor of a job.
+func (e *Event) appendRun(b []byte) []byte {
+	if e.N == 0 {
+		b = append(e.Job.Append(append(b, `,"job":"`...)), '"')
+	}
+	run := e.Extra.Run
+	b = appendString(append(b, `,"node":`...), run.Node)
+	if run.Attempt > 0 {
+		b = strconv.AppendUint(append(b, `,"attempt":`...), uint64(run.Attempt), 10)
+	}
+	for _, field := range [...]struct{ name, value string }{{"function", run.Function}, {"key", run.Key}, {"limits", run.Limits}} {
+		if field.value != "" {
+			b = append(append(append(b, `,"`...), field.name...), `":`...)
+			b = appendString(b, field.value)
+		}
 	}
 	return b
 }

@@ -18,7 +18,7 @@ func (r *storedJob) hasExpired(now int64) bool { return r.mayExpire() && r.optio
 func (r *storedJob) byExpiry() timeItem { return timeItem{r.options.expires, r.id, r.number} }
 
 // expireJobs ends jobs that have not started in time, at most maxPromotions at a time. The
-// pending dispatch of a waiting job ends as failed. A delayed job has none, so that only the act
+// pending dispatch of a waiting job ends as failed. A delayed job has none, so that an act
 // of the ledger itself is in history.
 func (d *dispatches) expireJobs() {
 	for range maxPromotions {
@@ -28,11 +28,10 @@ func (d *dispatches) expireJobs() {
 		}
 		old := d.jobs.at(earliest.number)
 		next := *old
-		if old.state == job.Waiting {
-			d.emitUnstartedFailure(old, job.ReasonExpired, job.FaultExpired)
-		} else {
+		if old.state != job.Waiting {
 			d.actOnJob(byRule(""), "job.expire", old)
 		}
+		d.emitUnstarted(old, failedDispatch{reason: job.ReasonExpired, errorType: job.FaultExpired, to: placeOf(job.Expired)})
 		fault := &job.Fault{Message: "expired: it had not started by " + FormatTime(unixNano(old.options.expires)), Type: job.FaultExpired}
 		d.end(old, &next, job.Expired, fault.Message, fault)
 	}

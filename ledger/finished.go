@@ -45,11 +45,9 @@ func (c *SetRetention) apply(l *Ledger) Result {
 		l.retention.Declared = job.Retention(nil).With(c.Settings)
 	} else {
 		l.retention.Set = l.retention.Set.With(c.Settings)
-		texts := make([]string, len(c.Settings))
-		for i, s := range c.Settings {
-			texts[i] = s.String()
-		}
-		l.act(c.By, "retention.set", Event{}, strings.Join(texts, " "))
+	}
+	if !c.Declared || l.outbox.level > 0 {
+		l.act(c.By, "retention.set", Event{}, strings.Join(retentionTexts(c.Settings), " "), retentionTexts(l.retention.InForce()))
 	}
 	l.finished.setLimits(l.retention.finishedLimits())
 	return Result{}

@@ -238,7 +238,9 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 	next := in.newStoredJob(j, old.queue)
 	next.id, next.accepted, next.n, next.state = old.id, old.accepted, old.n, job.Delayed
 	if old.state == job.Waiting {
-		in.emitUnstartedFailure(old, reasonDebounced, "")
+		in.emitUnstartedFailure(old, failedDispatch{reason: reasonDebounced, to: placeOf(job.Delayed), due: next.due})
+	} else {
+		in.emitChange(placeOf(job.Delayed), &next, placeOf(job.Delayed))
 	}
 	in.store(old, &next)
 	in.releaseUntil(old, 0)
@@ -261,8 +263,8 @@ func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 		record:   record{id: job.RecordID(identity, j.Position, j.Accepted), n: 1},
 		function: j.Function, traits: &traits{traitsID: traitsID{queue: &queue{name: j.Queue}}},
 	}
-	in.emitDispatch(refused, DispatchQueued, refused.function)
-	in.emitUnstartedFailure(refused, reasonRateLimited, "")
+	in.emitQueued(refused, OutGone)
+	in.emitUnstartedFailure(refused, failedDispatch{reason: reasonRateLimited, to: OutGone})
 }
 
 // HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].

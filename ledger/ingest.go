@@ -150,6 +150,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 	if added.due > in.now {
 		added.state = job.Delayed
 		in.store(nil, &added)
+		in.emitChange(OutNew, &added, placeOf(job.Delayed))
 		return IngestedDelayed, ""
 	}
 	in.enqueue(nil, &added)
@@ -193,7 +194,9 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 	if err := job.ValidQueue(j.Queue); err != nil {
 		return nil, err
 	}
-	return in.queues.add(j.Queue, job.RecordID(j.Queue, job.Position{Seq: in.index}, in.Now()), job.DefaultQueueConfig), nil
+	added := in.queues.add(j.Queue, job.RecordID(j.Queue, job.Position{Seq: in.index}, in.Now()), job.DefaultQueueConfig)
+	in.act(Actor{Reason: "its first job was enqueued"}, "queue.add", Event{B: added.name}, "", settingsOfQueue(&added.config))
+	return added, nil
 }
 
 // newStoredJob returns the stored form of an ingested job, with times in Unix
@@ -251,8 +254,8 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 	in.store(nil, stored)
 
 	reason := "rejected: " + rejection.Reason
-	in.emitDispatch(stored, DispatchQueued, "")
-	in.emitUnstartedFailure(stored, reason, fault.Type)
+	in.emitQueued(stored, OutNew)
+	in.emitUnstartedFailure(stored, failedDispatch{reason: reason, errorType: fault.Type, to: placeOf(job.Failed)})
 	letter := in.addDeadLetter(stored, reason, fault)
 	stored.run.failure.deadLetter = letter.Number
 	if job.ValidQueue(rejection.Queue) == nil {

@@ -73,7 +73,6 @@ type entry struct {
 	epoch       uint64 // its proposer's
 	now         int64  // Unix nanoseconds; never decreases
 	fenceBase   uint64 // difference between fences and the indexes of their entries
-	level       uint8  // see [Level]
 }
 
 func empty() *Ledger {
@@ -107,6 +106,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 		results[i] = l.apply(at, c)
 	}
 	l.prune()
+	l.emitForgotten()
 	l.external.prune(l.now, l.finished.limits)
 	l.forget()
 	l.outbox.seal()

@@ -10,11 +10,11 @@ const Level = 7
 // raiseLevel sets the level, unless it is higher already. Jobs are counted from the first level
 // on that counts them.
 func (l *Ledger) raiseLevel(level uint8) {
-	if level <= l.level {
+	if level <= l.outbox.level {
 		return
 	}
-	if l.level == 0 {
+	if l.outbox.level == 0 {
 		l.jobs.accepted, l.jobs.removed = uint64(l.jobs.records.count), 0
 	}
-	l.level = level
+	l.outbox.level = level
 }

@@ -128,7 +128,9 @@ func (c *SetMembers) apply(l *Ledger) Result {
 	if l.membership.Revision > 0 {
 		return Result{} // later changes are not reverted
 	}
-	return l.membership.set(slices.Clone(c.Members))
+	result := l.membership.set(slices.Clone(c.Members))
+	l.actOnMembers(Actor{}, "cluster.bootstrap", "")
+	return result
 }
 
 // apply begins a change, or cancels the pending one. It refuses a change while
@@ -140,8 +142,9 @@ func (c *ChangeMembers) apply(l *Ledger) Result {
 		if joining == nil {
 			return Result{Err: ErrNoChange}
 		}
-		l.act(c.By, "cluster.cancel", Event{}, joining.ServerID())
-		return l.membership.cancelChange()
+		result := l.membership.cancelChange()
+		l.actOnMembers(c.By, "cluster.cancel", joining.ServerID())
+		return result
 	}
 	if joining != nil || leaving != nil {
 		return Result{Err: fmt.Errorf("%w: %s", ErrMembersChanging, l.membership.PendingChange())}
@@ -174,15 +177,21 @@ func (c *ChangeMembers) apply(l *Ledger) Result {
 	if tooMany || tooFew {
 		return Result{Err: fmt.Errorf("%d members after this: %w", count, ErrMemberCount)}
 	}
+	result := l.membership.set(members)
 	switch {
 	case c.Join == nil:
-		l.act(c.By, "cluster.rm", Event{}, c.Leave)
+		l.actOnMembers(c.By, "cluster.rm", c.Leave)
 	case c.Leave == "":
-		l.act(c.By, "cluster.add", Event{}, c.Join.ServerID())
+		l.actOnMembers(c.By, "cluster.add", c.Join.ServerID())
 	default:
-		l.act(c.By, "cluster.replace", Event{}, c.Leave+" by "+c.Join.ServerID())
+		l.actOnMembers(c.By, "cluster.replace", c.Leave+" by "+c.Join.ServerID())
 	}
-	return l.membership.set(members)
+	return result
+}
+
+// actOnMembers is act for the list of members, which the act has changed.
+func (l *Ledger) actOnMembers(by Actor, action, target string) {
+	l.act(by, action, Event{}, target, settingsOfMembers(l.membership.Members))
 }
 
 // cancelChange removes the joining member again and keeps the member that it
@@ -218,7 +227,9 @@ func (c *AdvanceMember) apply(l *Ledger) Result {
 	default:
 		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
 	}
-	return l.membership.set(members)
+	result := l.membership.set(members)
+	l.actOnMembers(Actor{}, "cluster.advance", fmt.Sprintf("%s from %s to %s", c.ServerID, c.From, c.To))
+	return result
 }
 
 // PendingChange describes the pending change, or returns "".

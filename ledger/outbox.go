@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"maps"
+	"slices"
 	"sort"
 	"time"
 
@@ -45,6 +47,10 @@ type outbox struct {
 	counts SnapshotBacklog // of the dispatches that the events are about
 
 	bytes int
+
+	level    uint8                       // see [Level]
+	runs     map[Run]*Extra              // of WorkerAssigned, to be shared by events; not part of the state
+	removals map[string]*[job.States]int // jobs that the entry being applied has removed, by queue
 }
 
 // eventEntry holds the events of one log entry.
@@ -138,26 +144,126 @@ func (o *outbox) respond(e Event) Result {
 	return Result{Event: &e}
 }
 
+// given returns the place for an event, 0 in levels that do not have it.
+func (o *outbox) given(place Whereabouts) Whereabouts {
+	if o.level == 0 {
+		return 0
+	}
+	return place
+}
+
+// emitQueued emits the event of a job's dispatch that was queued.
+func (o *outbox) emitQueued(stored *storedJob, from Whereabouts) {
+	o.emit(Event{Kind: DispatchQueued, From: o.given(from), Job: stored.id, N: stored.n, A: stored.function, B: stored.queue.name})
+}
+
+// emitChange emits the event of a job that has become next, without an event about a dispatch.
+func (o *outbox) emitChange(from Whereabouts, next *storedJob, to Whereabouts) {
+	if o.level == 0 {
+		return
+	}
+	e := Event{Kind: JobChanged, From: from, To: to, Job: next.id, B: next.queue.name}
+	if from == OutNew {
+		e.A = next.function
+	}
+	if to == placeOf(job.Delayed) {
+		e.Extra = &Extra{Due: next.due}
+	}
+	o.emit(e)
+}
+
+// maxSharedRuns is how many runs events share. A full table starts again from empty.
+const maxSharedRuns = 1024
+
+// emitAssigned emits the event of a job that an executor runs.
+func (o *outbox) emitAssigned(next *storedJob) {
+	e := Event{Kind: WorkerAssigned, Job: next.id, N: next.n, A: next.run.channel, B: next.queue.name}
+	if o.level > 0 {
+		run := Run{Node: next.run.node, Function: next.function, Attempt: next.attempt, Key: next.key, Limits: next.limits}
+		if e.Extra = o.runs[run]; e.Extra == nil {
+			if o.runs == nil || len(o.runs) >= maxSharedRuns {
+				o.runs = make(map[Run]*Extra)
+			}
+			e.Extra = &Extra{Run: &run}
+			o.runs[run] = e.Extra
+		}
+	}
+	o.emit(e)
+}
+
+// countForgotten counts a job in a state that is removed without an event of its own.
+func (o *outbox) countForgotten(queue string, state job.State) {
+	if o.level == 0 {
+		return
+	}
+	if o.removals == nil {
+		o.removals = make(map[string]*[job.States]int)
+	}
+	counts := o.removals[queue]
+	if counts == nil {
+		counts = new([job.States]int)
+		o.removals[queue] = counts
+	}
+	counts[state]++
+}
+
+// emitForgotten emits the events of the jobs that were counted since the last call.
+func (o *outbox) emitForgotten() {
+	if len(o.removals) == 0 {
+		return
+	}
+	for _, queue := range slices.Sorted(maps.Keys(o.removals)) {
+		numbers := make(map[string]int)
+		for state, n := range o.removals[queue] {
+			if n > 0 {
+				numbers[job.State(state).String()] = n
+			}
+		}
+		o.emit(Event{Kind: JobsForgotten, B: queue, Extra: &Extra{Metadata: settingsJSON(numbers)}})
+	}
+	clear(o.removals)
+}
+
 // emitDispatch emits an event about the last dispatch of a job.
 func (o *outbox) emitDispatch(stored *storedJob, kind EventKind, detail string) {
 	o.emit(Event{Kind: kind, Job: stored.id, N: stored.n, A: detail, B: stored.queue.name})
 }
 
-// emitFailure emits the failure of the last dispatch of a job. errorType is the type of
-// its error, or "".
-func (o *outbox) emitFailure(stored *storedJob, reason, errorType string) {
-	e := Event{Kind: DispatchFailed, Job: stored.id, N: stored.n, A: reason, B: stored.queue.name}
-	if errorType != "" {
-		e.Extra = &Extra{C: errorType}
+// failedDispatch is how the last dispatch of a job fails, and where the job goes.
+type failedDispatch struct {
+	reason    string
+	errorType string // of its error, or ""
+	to        Whereabouts
+	due       int64 // when a job that is delayed is due, in Unix nanoseconds
+}
+
+// emitFailure emits the failure of the last dispatch of a job.
+func (o *outbox) emitFailure(stored *storedJob, f failedDispatch) {
+	e := Event{Kind: DispatchFailed, To: o.given(f.to), Job: stored.id, N: stored.n, A: f.reason, B: stored.queue.name}
+	if o.level == 0 || f.to != placeOf(job.Delayed) {
+		f.due = 0
+	}
+	if f.errorType != "" || f.due != 0 {
+		e.Extra = &Extra{C: f.errorType, Due: f.due}
 	}
 	o.emit(e)
 }
 
 // emitUnstartedFailure emits the events of a dispatch that ends before it was
 // placed, in the contract's order.
-func (o *outbox) emitUnstartedFailure(stored *storedJob, reason, errorType string) {
+func (o *outbox) emitUnstartedFailure(stored *storedJob, f failedDispatch) {
 	o.emitDispatch(stored, DispatchNotified, "none")
-	o.emitFailure(stored, reason, errorType)
+	o.emitFailure(stored, f)
+}
+
+// emitUnstarted emits how a job that is not active goes elsewhere: by the failure of its dispatch,
+// if it is waiting.
+func (o *outbox) emitUnstarted(old *storedJob, f failedDispatch) {
+	if old.state == job.Waiting {
+		o.emitUnstartedFailure(old, f)
+		return
+	}
+	o.emitChange(placeOf(old.state), old, f.to)
 }
 
 // cost returns the size with which an event is counted, in bytes. Names shared
@@ -167,6 +273,8 @@ func (e *Event) cost() int {
 	switch {
 	case e.N == 0:
 		n += len(e.A) + len(e.B)
+	case e.Kind == WorkerAssigned:
+		return n // the events about a run share what they have of it
 	case e.Kind == DispatchFailed:
 		n += len(e.A)
 	}
@@ -337,8 +445,7 @@ func (o *outbox) UnpublishedEvents(id job.ID, limit int) (lines [][]byte, comple
 			return false
 		}
 		examined++
-		aboutJob := e.N > 0 || e.Kind == OperatorActed // other events do not set Job
-		if aboutJob && e.Job == id {
+		if e.isAboutJob() && e.Job == id {
 			lines = append(lines, e.AppendLine(nil, number, at))
 		}
 		return true

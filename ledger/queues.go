@@ -165,7 +165,7 @@ func (c *AddQueue) apply(l *Ledger) Result {
 	if l.queues.byName.Len() >= MaxQueues {
 		return Result{Err: errTooManyQueues}
 	}
-	l.act(c.By, "queue.add", Event{B: c.Name}, "")
+	l.act(c.By, "queue.add", Event{B: c.Name}, "", settingsOfQueue(&c.Config))
 	return l.queues.add(c.Name, c.ID, c.Config).result()
 }
 
@@ -197,7 +197,7 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 		l.finished.configure(q, config)
 	}
 	l.queues.setKeyPath(c.Name, q.keyPath())
-	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String())
+	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String(), settingsOfQueue(&q.config))
 	return q.result()
 }
 
@@ -242,11 +242,13 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 				return Result{Err: ErrQueueRemoving}
 			}
 			l.remove(l.jobs.at(oldest.number))
+			l.countForgotten(c.Name, state)
 			removed++
 		}
 	}
 	l.queues.remove(c.Name)
-	l.act(c.By, "queue.remove", Event{B: c.Name}, "")
+	l.emitForgotten()
+	l.act(c.By, "queue.remove", Event{B: c.Name}, "", nil)
 	return Result{}
 }
 
@@ -269,7 +271,7 @@ func (c *PauseQueue) apply(l *Ledger) Result {
 	if c.Paused {
 		q.pausedAt, action = l.now, "queue.pause"
 	}
-	l.act(c.By, action, Event{B: c.Name}, "")
+	l.act(c.By, action, Event{B: c.Name}, "", nil)
 	return q.result()
 }
 

@@ -25,6 +25,7 @@ var ErrBackupRunning = errors.New("a backup is being made already")
 type Hold struct {
 	Holder string
 	Until  time.Time
+	Asked
 }
 
 func (*Hold) Kind() Kind { return KindHold }
@@ -40,6 +41,9 @@ type hold struct {
 func (c *Hold) apply(l *Ledger) Result {
 	if holder, until := l.Holder(); holder != "" && holder != c.Holder {
 		return Result{Err: fmt.Errorf("%w, by %s; its hold expires at %s unless renewed", ErrBackupRunning, holder, FormatTime(until))}
+	}
+	if l.outbox.level > 0 && l.hold.holder != c.Holder && !c.Until.IsZero() {
+		l.act(c.By, "yard.backup", Event{}, c.Holder, nil)
 	}
 	l.hold = hold{}
 	if !c.Until.IsZero() {
@@ -106,6 +110,7 @@ type Restore struct {
 	// Lanes are the identities of the lanes that the cluster has in addition to
 	// the backup's.
 	Lanes []string // RestoreFinish
+	Asked
 }
 
 func (*Restore) Kind() Kind { return KindRestore }
@@ -210,7 +215,8 @@ func (l *Ledger) finishRestore(c *Restore) Result {
 	if err != nil {
 		return Result{Err: err}
 	}
-	l.replaceWith(backup, c.Lanes)
+	source := l.restoring.source
+	l.replaceWith(backup, c.Lanes, func() { l.act(c.By, "yard.restore", Event{}, source, settingsOfMembers(l.membership.Members)) })
 	return Result{}
 }
 
@@ -218,12 +224,12 @@ func (l *Ledger) finishRestore(c *Restore) Result {
 // this cluster: its position in the log, its members, its term, and its secret,
 // so that lease tokens of the old cluster are invalid. The authority must be
 // acquired again. Dispatches that were active are given back, because their
-// executors are not in this cluster.
-func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
+// executors are not in this cluster. It calls record when the state is replaced.
+func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string, record func()) {
 	backup.fenceBase = max(backup.fence(), l.fence()) + RestoreJump - l.index
 	backup.authority = authority{epoch: max(backup.authority.epoch, l.authority.epoch) + RestoreJump, term: l.term}
 	backup.index, backup.term, backup.now = l.index, l.term, max(backup.now, l.now)
-	backup.raiseLevel(l.level)
+	backup.raiseLevel(l.outbox.level)
 	backup.secret, backup.streams, backup.membership = l.secret, StreamGeneration, l.membership
 	backup.replay = replay{number: backup.replay.number}
 	backup.stalls, backup.hold, backup.restoring, backup.revived, backup.released = newStalls(), hold{}, nil, l.index, l.index
@@ -232,6 +238,7 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 	}
 	backup.begin(l.index, backup.now, nil)
 	*l = *backup
+	record()
 
 	var running []*storedJob // settling changes the index of active jobs
 	for item := range l.jobs.active.Scan {

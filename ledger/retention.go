@@ -17,6 +17,7 @@ func (d *dispatches) prune() {
 		if result := stored.run.result; result > 0 && !stored.queue.hasOwnLimits() {
 			d.outbox.forgetPlaces(result) // no record of these queues has an earlier result
 		}
+		d.countForgotten(stored.queue.name, stored.state)
 		d.drop(stored, false)
 	}
 }

@@ -157,7 +157,7 @@ func (c *SetSchema) apply(l *Ledger) Result {
 	l.schemas.version++
 	added := &Schema{Queue: c.Queue, Function: c.Function, Text: c.Text, Warn: c.Warn, Version: l.schemas.version, Changed: l.Now()}
 	l.schemas.set = newSchemas(append(l.schemas.set.without(c.Queue, c.Function), added))
-	l.act(c.By, "schema.set", Event{B: c.Queue}, c.Function)
+	l.act(c.By, "schema.set", Event{B: c.Queue}, c.Function, nil)
 	return Result{}
 }
 
@@ -167,7 +167,7 @@ func (c *RemoveSchema) apply(l *Ledger) Result {
 	}
 	l.schemas.version++
 	l.schemas.set = newSchemas(l.schemas.set.without(c.Queue, c.Function))
-	l.act(c.By, "schema.remove", Event{B: c.Queue}, c.Function)
+	l.act(c.By, "schema.remove", Event{B: c.Queue}, c.Function, nil)
 	return Result{}
 }
 

@@ -88,7 +88,7 @@ func (c *SetLimit) apply(l *Ledger) Result {
 			ls.update(k)
 		}
 	}
-	l.act(c.By, "limit.set", Event{}, c.Name+" "+c.Change.String())
+	l.act(c.By, "limit.set", Event{}, c.Name+" "+c.Change.String(), settingsOfLimit(&settings))
 	return Result{}
 }
 
@@ -145,7 +145,12 @@ func (c *RemoveLimit) apply(l *Ledger) Result {
 	if len(users) > 0 {
 		target += " taken from " + strings.Join(users, ", ")
 	}
-	l.act(c.By, "limit.remove", Event{}, target)
+	l.act(c.By, "limit.remove", Event{}, target, nil)
+	if l.outbox.level > 0 {
+		for _, q := range using {
+			l.act(c.By, "queue.set", Event{B: q.name}, "limits without "+c.Name, settingsOfQueue(&q.config))
+		}
+	}
 	return Result{}
 }
 
@@ -166,7 +171,7 @@ func (c *PauseLimit) apply(l *Ledger) Result {
 	if c.Paused {
 		action = "limit.pause"
 	}
-	l.act(c.By, action, Event{}, c.Name)
+	l.act(c.By, action, Event{}, c.Name, nil)
 	return Result{}
 }
 

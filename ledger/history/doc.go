@@ -3,11 +3,11 @@
 // one dispatch share a line, so that an event takes about 20 bytes instead of 130.
 //
 //	{"seq":6,"at":"2026-11-26T02:24:27.972Z"}
-//	["qna","FizP_gjVUtyflddbjo2WGQ","mail","send","overhop/c58b338a"]
-//	["q","UkO9pvByXhOqFdDPWqzJmQ",0,1]
+//	["NnA","FizP_gjVUtyflddbjo2WGQ","mail","send","overhop/c58b338a","n1",1]
+//	["N","UkO9pvByXhOqFdDPWqzJmQ",0,1]
 //	9
 //	["d",0,0]
-//	["na",1,0,2]
+//	["nA",1,0,2,3,1]
 //	{"event":"run.heartbeat","owner":"n1","phase":"execute","seq":13,"at":"2026-11-26T02:24:27.981Z"}
 //
 // A message is a sequence of lines, each a JSON value:
@@ -17,11 +17,24 @@
 //   - An integer is the time of the events after it, in milliseconds since the first.
 //   - An array has events about one dispatch: a text with one letter for each, the dispatch,
 //     its queue, and the fields of each event in order.
+//   - An array that begins with "-" is a jobs.forgotten: a queue, and an object with the numbers
+//     of jobs by state.
 //   - An object with the key "event" is any other event, as [ledger.Event.AppendLine] writes it.
 //
-// The letters are q, DispatchQueued{function, or ""}; n, DispatchNotified{channel};
-// a, worker.assigned to the channel of the n before it; d, DispatchDelivered; and
-// f, DispatchFailed{reason, type of the error or ""}.
+// The letters and their fields are:
+//
+//	N  DispatchQueued of a new job: function or ""
+//	Q  DispatchQueued: function or "", where the job was before
+//	n  DispatchNotified: channel
+//	A  worker.assigned to the channel of the n before it, first attempt: node, function or ""
+//	B  worker.assigned, likewise: node, function, attempt, key or "", limits or ""
+//	d  DispatchDelivered
+//	F  DispatchFailed: reason, type of the error or "", what became of the job; if that is
+//	   "delayed", when it is due, in milliseconds since the first event
+//	c  job.changed: function or "", where the job was before, and then; when it is due, as in F
+//
+// Earlier builds wrote q, a and f: DispatchQueued{function}, worker.assigned, and
+// DispatchFailed{reason, type of the error}.
 //
 // A dispatch is the job's id in URL-safe base64 without padding, followed by "#<n>" unless it
 // is the job's first. A dispatch, and a name (any other text in an array), is written once per

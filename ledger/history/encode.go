@@ -65,6 +65,9 @@ func (enc *Encoder) Bytes() []byte {
 // Add appends an event. Its number must be the one after the last event's.
 func (enc *Encoder) Add(number uint64, at time.Time, e *ledger.Event) {
 	about, now := dispatch{e.Job, e.N}, at.UnixMilli()
+	if e.Kind == ledger.JobChanged {
+		about.n = 1 // as the first dispatch, so that the id is not written again
+	}
 	if about != enc.about || e.B != enc.queue || now != enc.now {
 		enc.endLine()
 	}
@@ -78,48 +81,152 @@ func (enc *Encoder) Add(number uint64, at time.Time, e *ledger.Event) {
 		enc.now = now
 		enc.body = append(strconv.AppendInt(enc.body, now-enc.start, 10), '\n')
 	}
+	if letter == '-' {
+		enc.endLine()
+		enc.events = append(enc.events, letter)
+		enc.addName(e.B)
+		enc.fields = append(append(enc.fields, ','), e.Extra.Metadata...)
+		enc.endLine()
+		return
+	}
 	if len(enc.events) == 0 {
 		enc.about, enc.queue = about, e.B
 		enc.addDispatch(about)
 		enc.addName(e.B)
 	}
 	enc.events = append(enc.events, letter)
+	enc.addFields(letter, e)
+}
+
+// addFields adds the fields of an event to the open line.
+func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 	switch letter {
-	case 'q':
+	case 'q', 'N':
 		enc.addName(e.A)
+	case 'Q':
+		enc.addName(e.A)
+		enc.addName(e.From.String())
 	case 'n':
 		enc.addName(e.A)
 		enc.channel = e.A
-	case 'f':
+	case 'A', 'B':
+		run := e.Extra.Run
+		enc.addName(run.Node)
+		enc.addName(run.Function)
+		if letter == 'B' {
+			enc.addNumber(int64(run.Attempt))
+			enc.addName(run.Key)
+			enc.addName(run.Limits)
+		}
+	case 'f', 'F':
 		enc.addName(e.A)
 		enc.addName(errorType(e))
+		if letter == 'F' {
+			enc.addName(e.To.String())
+			enc.addDue(e)
+		}
+	case 'c':
+		enc.addName(e.A)
+		enc.addName(e.From.String())
+		enc.addName(e.To.String())
+		enc.addDue(e)
 	}
 }
 
+// addNumber adds a number to the open line.
+func (enc *Encoder) addNumber(n int64) {
+	enc.fields = strconv.AppendInt(append(enc.fields, ','), n, 10)
+}
+
+// addDue adds to the open line when a job that is delayed is due, in milliseconds since the first
+// event.
+func (enc *Encoder) addDue(e *ledger.Event) {
+	if isDelayed(e) {
+		enc.addNumber(time.Unix(0, e.Extra.Due).UnixMilli() - enc.start)
+	}
+}
+
+// isDelayed reports whether the event has made a job delayed.
+func isDelayed(e *ledger.Event) bool { return e.Extra != nil && e.Extra.Due != 0 && e.To == delayed }
+
+const delayed = ledger.Whereabouts(job.Delayed) + 1
+
 // letter returns the letter of an event, or 0 if the event has to be written in full.
 func (enc *Encoder) letter(e *ledger.Event) byte {
-	if e.N == 0 || e.Extra != nil && e.Kind != ledger.DispatchFailed {
-		return 0
-	}
 	// JSON cannot represent other texts, and AppendLine replaces their bytes in its own way.
 	if !utf8.ValidString(e.A) || !utf8.ValidString(e.B) || !utf8.ValidString(errorType(e)) {
 		return 0
 	}
+	switch {
+	case e.Kind == ledger.JobsForgotten:
+		return '-'
+	case e.Kind == ledger.JobChanged:
+		return enc.letterOfChange(e)
+	case e.N == 0:
+		return 0
+	case e.Kind == ledger.WorkerAssigned:
+		return enc.letterOfRun(e)
+	case e.Kind == ledger.DispatchFailed:
+		return letterOfFailure(e)
+	case e.Extra != nil:
+		return 0
+	}
 	switch e.Kind {
 	case ledger.DispatchQueued:
-		return 'q'
+		switch e.From {
+		case 0:
+			return 'q'
+		case ledger.OutNew:
+			return 'N'
+		}
+		return 'Q'
 	case ledger.DispatchNotified:
 		return 'n'
-	case ledger.WorkerAssigned:
-		if k := len(enc.events); k > 0 && enc.events[k-1] == 'n' && enc.channel == e.A {
-			return 'a'
-		}
 	case ledger.DispatchDelivered:
 		return 'd'
-	case ledger.DispatchFailed:
-		return 'f'
 	}
 	return 0
+}
+
+// letterOfChange returns the letter of a JobChanged.
+func (enc *Encoder) letterOfChange(e *ledger.Event) byte {
+	if (e.To == delayed) != isDelayed(e) || e.N != 0 {
+		return 0
+	}
+	return 'c'
+}
+
+// letterOfRun returns the letter of a WorkerAssigned.
+func (enc *Encoder) letterOfRun(e *ledger.Event) byte {
+	k := len(enc.events)
+	if k == 0 || enc.events[k-1] != 'n' || enc.channel != e.A {
+		return 0
+	}
+	switch {
+	case e.Extra == nil:
+		return 'a'
+	case e.Extra.Run == nil:
+		return 0
+	}
+	run := e.Extra.Run
+	if !utf8.ValidString(run.Node) || !utf8.ValidString(run.Function) || !utf8.ValidString(run.Key) || !utf8.ValidString(run.Limits) {
+		return 0
+	}
+	if run.Attempt == 1 && run.Key == "" && run.Limits == "" {
+		return 'A'
+	}
+	return 'B'
+}
+
+// letterOfFailure returns the letter of a DispatchFailed.
+func letterOfFailure(e *ledger.Event) byte {
+	switch {
+	case (e.To == delayed) != isDelayed(e):
+		return 0
+	case e.To == 0:
+		return 'f'
+	}
+	return 'F'
 }
 
 // errorType returns the type of the error of a DispatchFailed, or "".

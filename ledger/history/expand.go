@@ -76,33 +76,97 @@ func (d *decoder) addEvents(line []byte) error {
 		return err
 	}
 	letters, _ := fields.next().(string)
+	if letters == "-" {
+		e := ledger.Event{Kind: ledger.JobsForgotten, B: fields.name(), Extra: new(ledger.Extra)}
+		e.Extra.Metadata, _ = json.Marshal(fields.next())
+		d.addEvent(&e)
+		return fields.err
+	}
 	about := fields.dispatch()
-	e := ledger.Event{Job: about.job, N: about.n, B: fields.name()}
-	channel := ""
+	queue, channel := fields.name(), ""
 	for _, letter := range letters {
-		e.A, e.Extra = "", nil
-		switch letter {
-		case 'q':
-			e.Kind, e.A = ledger.DispatchQueued, fields.name()
-		case 'n':
-			channel = fields.name()
-			e.Kind, e.A = ledger.DispatchNotified, channel
-		case 'a':
-			e.Kind, e.A = ledger.WorkerAssigned, channel
-		case 'd':
-			e.Kind = ledger.DispatchDelivered
-		case 'f':
-			e.Kind, e.A, e.Extra = ledger.DispatchFailed, fields.name(), &ledger.Extra{C: fields.name()}
-		default:
-			return fmt.Errorf("unknown event %q: a newer build has written it", letter)
+		e := ledger.Event{Job: about.job, N: about.n, B: queue}
+		if err := fields.readEvent(&e, letter, &channel); err != nil {
+			return err
 		}
-		if fields.err != nil {
-			return fields.err
-		}
-		d.expanded = e.AppendLine(d.expanded, d.number, d.now)
-		d.number++
+		d.addEvent(&e)
 	}
 	return fields.err
+}
+
+// addEvent adds an event to those that are expanded.
+func (d *decoder) addEvent(e *ledger.Event) {
+	d.expanded = e.AppendLine(d.expanded, d.number, d.now)
+	d.number++
+}
+
+// readEvent reads the event with a letter. channel is that of the last DispatchNotified.
+func (f *fieldReader) readEvent(e *ledger.Event, letter rune, channel *string) error {
+	switch letter {
+	case 'q', 'N', 'Q':
+		e.Kind, e.A = ledger.DispatchQueued, f.name()
+		switch letter {
+		case 'N':
+			e.From = ledger.OutNew
+		case 'Q':
+			e.From = f.whereabouts()
+		}
+	case 'n':
+		*channel = f.name()
+		e.Kind, e.A = ledger.DispatchNotified, *channel
+	case 'a':
+		e.Kind, e.A = ledger.WorkerAssigned, *channel
+	case 'A', 'B':
+		run := &ledger.Run{Node: f.name(), Function: f.name(), Attempt: 1}
+		e.Kind, e.A, e.Extra = ledger.WorkerAssigned, *channel, &ledger.Extra{Run: run}
+		if letter == 'B' {
+			run.Attempt, run.Key, run.Limits = uint32(f.number()), f.name(), f.name()
+		}
+	case 'd':
+		e.Kind = ledger.DispatchDelivered
+	case 'f', 'F':
+		e.Kind, e.A, e.Extra = ledger.DispatchFailed, f.name(), &ledger.Extra{C: f.name()}
+		if letter == 'F' {
+			e.To = f.whereabouts()
+			f.due(e)
+		}
+	case 'c':
+		e.Kind, e.N, e.A, e.From, e.To, e.Extra = ledger.JobChanged, 0, f.name(), f.whereabouts(), f.whereabouts(), new(ledger.Extra)
+		f.due(e)
+	default:
+		return fmt.Errorf("unknown event %q: a newer build has written it", letter)
+	}
+	return f.err
+}
+
+// due reads when the job is due if the event has made it delayed.
+func (f *fieldReader) due(e *ledger.Event) {
+	if e.To == delayed {
+		e.Extra.Due = f.start.Add(time.Duration(f.number()) * time.Millisecond).UnixNano()
+	}
+}
+
+// whereabouts returns the next field, which is a name of whereabouts.
+func (f *fieldReader) whereabouts() ledger.Whereabouts {
+	name := f.name()
+	for w := ledger.OutNew; w <= ledger.OutGone; w++ {
+		if w.String() == name {
+			return w
+		}
+	}
+	if f.err == nil {
+		f.err = fmt.Errorf("unknown state %q of a job: a newer build has written it", name)
+	}
+	return 0
+}
+
+// number returns the next field, which is a number.
+func (f *fieldReader) number() int64 {
+	n, ok := f.next().(float64)
+	if !ok && f.err == nil {
+		f.err = errors.New("a number is missing")
+	}
+	return int64(n)
 }
 
 // fieldReader reads the fields of an array. After an error it returns zero values.

@@ -75,16 +75,31 @@ func TestExpand(t *testing.T) {
 				at = at.Add(time.Duration(rapid.Int64Range(0, 5e9).Draw(t, "later")))
 			}
 			e := ledger.Event{
-				Kind: ledger.EventKind(rapid.IntRange(int(ledger.AuthorityAcquired), int(ledger.OperatorActed)).Draw(t, "kind")),
+				Kind: ledger.EventKind(rapid.IntRange(int(ledger.AuthorityAcquired), int(ledger.JobsForgotten)).Draw(t, "kind")),
 				A:    name.Draw(t, "A"), B: name.Draw(t, "B"),
 			}
 			if e.Kind == ledger.WorkerAssigned {
 				e.B = "mail" // its line has the queue as it is
 			}
+			switch e.Kind {
+			case ledger.JobsForgotten:
+				e.Extra = &ledger.Extra{Metadata: []byte(`{"completed":3,"failed":1}`)}
+				return numbered{at, e}
+			case ledger.JobChanged, ledger.DispatchQueued, ledger.DispatchFailed:
+				e = withPlaces(t, e)
+			case ledger.WorkerAssigned:
+				if rapid.Bool().Draw(t, "run") {
+					e.Extra = &ledger.Extra{Run: &ledger.Run{Node: "n1", Function: name.Draw(t, "function"), Attempt: rapid.Uint32Range(1, 2).Draw(t, "attempt"), Key: rapid.SampledFrom([]string{"", "acme"}).Draw(t, "key")}}
+				}
+			}
+			if e.Kind == ledger.JobChanged {
+				e.Job[0] = byte(rapid.IntRange(0, 3).Draw(t, "job"))
+				return numbered{at, e}
+			}
 			if rapid.IntRange(0, 9).Draw(t, "about a job") > 0 {
 				e.Job[0], e.N = byte(rapid.IntRange(0, 3).Draw(t, "job")), rapid.SampledFrom([]uint32{1, 2, 1<<32 - 1}).Draw(t, "n")
 			}
-			if e.Kind == ledger.OperatorActed || rapid.IntRange(0, 4).Draw(t, "extra") == 0 {
+			if e.Kind == ledger.OperatorActed || e.Extra == nil && rapid.IntRange(0, 4).Draw(t, "extra") == 0 {
 				e.Extra = &ledger.Extra{Request: name.Draw(t, "request"), C: name.Draw(t, "C"), By: &ledger.Actor{Name: "ann"}}
 				if rapid.Bool().Draw(t, "metadata") {
 					e.Extra.Metadata = []byte(`{"a":[1,"\n"]}`)
@@ -117,6 +132,23 @@ func TestExpand(t *testing.T) {
 			}
 		}
 	})
+}
+
+// withPlaces returns an event with where its job was before or is after it.
+func withPlaces(t *rapid.T, e ledger.Event) ledger.Event {
+	place := rapid.Custom(func(t *rapid.T) ledger.Whereabouts {
+		return ledger.Whereabouts(rapid.IntRange(int(ledger.OutNew), int(ledger.OutGone)).Draw(t, "place"))
+	})
+	given := e.Kind == ledger.JobChanged || rapid.Bool().Draw(t, "places")
+	if given && e.Kind != ledger.DispatchFailed {
+		e.From = place.Draw(t, "from")
+	}
+	if given && e.Kind != ledger.DispatchQueued {
+		if e.To = place.Draw(t, "to"); e.To == delayed {
+			e.Extra = &ledger.Extra{Due: start.Add(time.Duration(rapid.Int64Range(-5e9, 5e9).Draw(t, "due"))).UnixNano()}
+		}
+	}
+	return e
 }
 
 func TestExpand_Malformed(t *testing.T) {

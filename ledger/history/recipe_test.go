@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func TestRecipe(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, value := range event {
-			if name != "target" && name != "task_id" && have[name] != value {
+			if name != "target" && name != "task_id" && !reflect.DeepEqual(have[name], value) {
 				t.Errorf("%s is %v in %s, want %s", name, have[name], got[i], want[i])
 			}
 		}
@@ -62,17 +63,21 @@ func recipeEvents() (events []numbered) {
 	add := func(kind ledger.EventKind, id byte, n uint32, a string, extra *ledger.Extra) {
 		events = append(events, numbered{at, ledger.Event{Kind: kind, Job: job.ID{id, 0xfb, 0xff}, N: n, A: a, B: "mail", Extra: extra}})
 	}
+	changed := ledger.Event{Kind: ledger.JobChanged, From: ledger.OutNew, To: delayed, Job: job.ID{2, 0xfb}, A: "send", B: "mail", Extra: &ledger.Extra{Due: start.Add(time.Hour).UnixNano()}}
+	events = append(events, numbered{at, changed}, numbered{at, ledger.Event{Kind: ledger.JobsForgotten, B: "mail", Extra: &ledger.Extra{Metadata: []byte(`{"completed":2}`)}}})
 	for n := range uint32(2) {
 		for id := range byte(2) {
 			add(ledger.DispatchQueued, id, n+1, "py#send", nil)
+			events[len(events)-1].event.From = []ledger.Whereabouts{ledger.OutNew, delayed}[n]
 		}
 		for id := range byte(2) {
 			add(ledger.DispatchNotified, id, n+1, "rrq/py", nil)
-			add(ledger.WorkerAssigned, id, n+1, "rrq/py", nil)
+			add(ledger.WorkerAssigned, id, n+1, "rrq/py", &ledger.Extra{Run: &ledger.Run{Node: "n1", Function: "py#send", Attempt: n + 1, Key: "acme"[:2*n]}})
 		}
 		at = at.Add(1234567 * time.Microsecond)
 		add(ledger.RunHeartbeat, 0, 0, "n1", nil)
-		add(ledger.DispatchFailed, 0, n+1, "error: \"ü\" <x>", &ledger.Extra{C: "SMTPError"})
+		add(ledger.DispatchFailed, 0, n+1, "error: \"ü\" <x>", &ledger.Extra{C: "SMTPError", Due: at.Add(time.Second).UnixNano()})
+		events[len(events)-1].event.To = delayed
 		add(ledger.DispatchDelivered, 1, n+1, "", nil)
 	}
 	return events

@@ -36,7 +36,7 @@ var transitions = map[string]struct{ from, to string }{
 	"DispatchFailed":    {Notified, Failed},
 }
 
-// requiredFields maps each event of the contract, and operator.acted, to the
+// requiredFields maps each event of the contract, and those beside it, to the
 // string fields that it must carry besides "event". An event that is not listed is
 // unknown.
 var requiredFields = map[string][]string{
@@ -55,6 +55,8 @@ var requiredFields = map[string][]string{
 	"worker.stalled":        {"worker", "reason"},
 	"worker.recovered":      {"worker", "recovery"},
 	"operator.acted":        {"action", "actor", "door"},
+	"job.changed":           {"job", "queue", "from", "to"},
+	"jobs.forgotten":        {"queue"},
 }
 
 // Checker is the state computed from a base snapshot and the events since.
@@ -154,7 +156,7 @@ func (c *Checker) apply(event map[string]json.RawMessage, at time.Time) error {
 	}
 	fields, listed := requiredFields[name]
 	if !listed {
-		return errors.New("unknown event: neither one of the fourteen of the contract nor operator.acted")
+		return errors.New("unknown event: neither one of the fourteen of the contract nor one beside them")
 	}
 	texts := make(map[string]string)
 	for _, field := range fields {
