@@ -198,6 +198,7 @@ type jobs struct {
 	names     map[string]string      // shared names, see intern; nil in a copy
 	bodies    map[job.ID]int         // how many unfinished jobs need the blobs of an owner; nil in a copy
 	failed    map[job.ID]int         // how many failed jobs would need them if they were retried; nil in a copy
+	changes   *ChangeList            // nil: they are not recorded, as in a copy
 
 	accepted, removed uint64 // see [Balance]
 }
@@ -302,6 +303,9 @@ func (j *jobs) store(old, next *storedJob) {
 	} else {
 		j.accepted++
 		j.save(new(storedJob), next)
+	}
+	if j.changes != nil {
+		j.changes.changed(old, next)
 	}
 	j.queues.touch(next.queue)
 	next.queue.counts[next.state]++

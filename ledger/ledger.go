@@ -97,6 +97,9 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.now = max(l.now, at.At.UnixNano())
 	l.jobs.limits.now = l.now
 	l.outbox.begin(at.Index, l.now, cmds)
+	if l.changes != nil {
+		l.changes.begin(at.Index)
+	}
 	l.expireJobs()
 	l.promote()
 	l.jobs.limits.wake()

@@ -187,11 +187,7 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	if r.state.Ended() {
 		view.Ended = time.Unix(0, r.due).UTC()
 	}
-	if r.state == job.Cancelled || r.flags&cancelling != 0 {
-		if c := r.run.cancellation; c != nil {
-			view.Cancellation = &job.Cancellation{Actor: c.by.Name, Door: string(c.by.Door), Reason: c.by.Reason, At: time.Unix(0, c.at).UTC()}
-		}
-	}
+	view.Cancellation, view.Fault = r.cancellation(), r.run.failure.fault()
 	view.LimitKey = r.key
 	if r.limits != "" {
 		view.Limits = splitUses(r.limits)
@@ -202,7 +198,6 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	view.Node, view.Worker = r.run.node, r.run.channel
 	if f := r.run.failure; f != nil {
 		view.Reason = f.reason
-		view.Fault = &job.Fault{Message: f.reason, Type: f.kind, Code: f.code, Details: f.details}
 		if r.state == job.Failed {
 			view.DeadLetter = f.deadLetter
 		}
@@ -212,6 +207,23 @@ func (r *storedJob) view() (view job.View, result uint64) {
 	}
 	view.ResultSize = r.run.resultSize
 	return view, r.run.result
+}
+
+// cancellation returns who cancelled the job, nil if it was not.
+func (r *storedJob) cancellation() *job.Cancellation {
+	c := r.run.cancellation
+	if c == nil || r.state != job.Cancelled && r.flags&cancelling == 0 {
+		return nil
+	}
+	return &job.Cancellation{Actor: c.by.Name, Door: string(c.by.Door), Reason: c.by.Reason, At: time.Unix(0, c.at).UTC()}
+}
+
+// fault returns the failure as a fault, nil for none.
+func (f *failure) fault() *job.Fault {
+	if f == nil {
+		return nil
+	}
+	return &job.Fault{Message: f.reason, Type: f.kind, Code: f.code, Details: f.details}
 }
 
 // QueueView is a queue and the number of its jobs in each state. The number of

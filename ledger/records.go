@@ -110,6 +110,9 @@ func (j *jobs) save(old, next *storedJob) {
 // forgotten jobs at the time now, in Unix nanoseconds. removed is whether a caller has removed the
 // job.
 func (j *jobs) forget(stored *storedJob, now int64, removed bool) {
+	if j.changes != nil {
+		j.changes.forgotten(stored, removed)
+	}
 	none := &storedJob{record: record{id: stored.id}}
 	j.save(stored, none) // releases what the record refers to
 	j.records.remove(stored.number)

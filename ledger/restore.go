@@ -237,6 +237,10 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string, record func())
 		backup.lanes = append(backup.lanes, LaneCursor{Identity: identity})
 	}
 	backup.begin(l.index, backup.now, nil)
+	if l.changes != nil {
+		backup.changes = l.changes
+		backup.changes.replaced()
+	}
 	*l = *backup
 	record()
 

@@ -69,6 +69,27 @@ func (s *table[T]) all(yield func(uint32, *T) bool) {
 	}
 }
 
+// after returns the lowest number after another one that has a value; ok is false if there is none.
+func (s *table[T]) after(number uint32) (next uint32, ok bool) {
+	index, place := int(number>>pageBits), int(number%pageSize) // of the number after it
+	for ; index < len(s.pages); index, place = index+1, 0 {
+		p := s.pages[index]
+		if p == nil {
+			continue
+		}
+		for word := place / 64; word < len(p.inUse); word++ {
+			inUse := p.inUse[word]
+			if word == place/64 {
+				inUse &= ^uint64(0) << (place % 64)
+			}
+			if inUse != 0 {
+				return uint32(index<<pageBits+word*64+bits.TrailingZeros64(inUse)) + 1, true
+			}
+		}
+	}
+	return 0, false
+}
+
 // add stores a value and returns its number, which is not 0.
 func (s *table[T]) add(value T) (number uint32) {
 	if s.filling >= len(s.pages) || s.pages[s.filling] == nil || s.pages[s.filling].used == pageSize {
