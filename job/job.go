@@ -134,6 +134,8 @@ type Job struct {
 	Limits     []LimitUse // that the job names itself, in the order of their names; a Key of "" stands for LimitKey
 	Expires    time.Time  // if it has not started by then, it ends as expired; zero: it does not expire
 	NoPriority bool       // the producer gave no priority: that of the queue applies
+
+	Labels string // see [Labels.Encode]
 }
 
 // SplitFunction splits "runner#handler" at its first '#'. For "#h" and "h" the

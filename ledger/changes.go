@@ -23,6 +23,8 @@ type ChangeList struct {
 	pending []uint64             // one bit for the number of each record that an entry is about
 	carried map[uint32][]*Change // of forgotten jobs, by the numbers that their records had
 	dropped int                  // how many these are
+	labels  map[uint32]string    // of ingested jobs that were not read since then, by the numbers of their records
+	texts   int                  // size of labels, in bytes
 	index   uint64               // of the entry that is being applied
 	mark    ChangeMark
 
@@ -61,6 +63,7 @@ type Change struct {
 	// Document is the job as it is now, or as it was when the ledger forgot it. Tags, metadata,
 	// params and the key are not set.
 	job.Document
+	Labels  string // that its record has, see [job.Labels.Encode]; "": none, or they were read with an earlier change
 	Before  ChangeBefore
 	Due     time.Time // when its last attempt was due; zero: not known, because it has ended after several
 	Removed bool      // a caller has removed it
@@ -79,13 +82,14 @@ type ChangeBatch struct {
 // Bounds of a list.
 const (
 	maxChanges = 1 << 20
-	maxDropped = 1 << 16 // jobs that were forgotten before they were read
+	maxDropped = 1 << 16  // jobs that were forgotten before they were read
+	maxLabels  = 64 << 20 // bytes
 )
 
 // NewChangeList returns a list for a reader that has read the changes before a mark. The zero mark
 // is that of a reader that has read none.
 func NewChangeList(mark ChangeMark) *ChangeList {
-	return &ChangeList{mark: mark, skipping: true, carried: make(map[uint32][]*Change)}
+	return &ChangeList{mark: mark, skipping: true, carried: make(map[uint32][]*Change), labels: make(map[uint32]string)}
 }
 
 // RecordChanges makes the ledger add to the list from now on. It must be called again with the
@@ -106,7 +110,9 @@ func (c *ChangeList) replaced() {
 
 // restart makes the reader read all jobs.
 func (c *ChangeList) restart() {
-	*c = ChangeList{carried: make(map[uint32][]*Change), mark: ChangeMark{FenceBase: c.mark.FenceBase}, index: c.index, restarted: true, scanning: true}
+	index := c.index
+	*c = *NewChangeList(ChangeMark{})
+	c.index, c.skipping, c.restarted, c.scanning = index, false, true, true
 }
 
 // begin must be called before a log entry is applied.
@@ -153,6 +159,28 @@ func (c *ChangeList) add(number uint32, before ChangeBefore) {
 	c.entries = append(c.entries, changeEntry{c.index, number, before})
 }
 
+// label adds the labels of a job whose change was added.
+func (c *ChangeList) label(number uint32, labels string) {
+	if labels == "" || c.skipping || c.full {
+		return
+	}
+	if c.texts += len(labels) - len(c.labels[number]); c.texts > maxLabels {
+		c.overflow()
+		return
+	}
+	c.labels[number] = labels
+}
+
+// takeLabels removes and returns the labels of a job.
+func (c *ChangeList) takeLabels(number uint32) string {
+	labels := c.labels[number]
+	if labels != "" {
+		delete(c.labels, number)
+		c.texts -= len(labels)
+	}
+	return labels
+}
+
 // forgotten must be called before the record of a job is removed. It keeps what the reader has
 // not read of the job.
 func (c *ChangeList) forgotten(stored *storedJob, removed bool) {
@@ -174,6 +202,7 @@ func (c *ChangeList) forgotten(stored *storedJob, removed bool) {
 	}
 	carried := &Change{Removed: removed}
 	stored.change(carried)
+	carried.Labels = c.takeLabels(number)
 	c.carried[number] = append(c.carried[number], carried)
 	c.dropped++
 	c.pending[number/64] &^= 1 << (number % 64) // another job may get the number
@@ -229,6 +258,7 @@ func (c *ChangeList) next(l *Ledger, change *Change) {
 		var stored storedJob
 		l.jobs.load(&stored, entry.number)
 		stored.change(change)
+		change.Labels = c.takeLabels(entry.number)
 	}
 	change.Before = entry.before
 }

@@ -2,11 +2,12 @@ package ledger
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -17,12 +18,14 @@ type changeReader struct {
 	list  *ChangeList
 	batch ChangeBatch
 	jobs  map[JobPlace]*job.Document
-	lost  bool              // forgotten jobs may be missing
-	again map[JobPlace]bool // jobs that the ledger had when the list began again, and that are still to be read
+
+	labels, wanted map[job.ID]string // of the jobs, as read and as ingested
+	lost           bool              // forgotten jobs may be missing
+	again          map[JobPlace]bool // jobs that the ledger had when the list began again, and that are still to be read
 }
 
 func newChangeReader() *changeReader {
-	return &changeReader{list: NewChangeList(ChangeMark{}), jobs: make(map[JobPlace]*job.Document)}
+	return &changeReader{list: NewChangeList(ChangeMark{}), jobs: make(map[JobPlace]*job.Document), labels: make(map[job.ID]string), wanted: make(map[job.ID]string)}
 }
 
 // next reads at most limit changes of a ledger.
@@ -46,9 +49,29 @@ func (r *changeReader) next(t failer, l *Ledger, limit int) {
 			t.Fatalf("job %s was %v, and the change has %v", c.ID, before, c.Before)
 		}
 		delete(r.again, place)
+		if c.Labels != "" {
+			r.labels[c.ID] = c.Labels
+		}
 		doc := c.Document
 		if r.jobs[place] = &doc; c.Removed {
 			delete(r.jobs, place)
+		}
+	}
+}
+
+// ingested notes the labels of ingested jobs.
+func (r *changeReader) ingested(l *Ledger, cmds []Command, results []Result) {
+	for i, c := range cmds {
+		ingest, ok := c.(*Ingest)
+		for k, became := range results[i].Ingested {
+			switch j := &ingest.Jobs[k]; {
+			case !ok || became != IngestedWaiting && became != IngestedDelayed && became != IngestedDebounced:
+			case became == IngestedDebounced:
+				d, _ := l.Decision(j.Position)
+				r.wanted[d.Job] = cmp.Or(j.Labels, job.NoLabels)
+			case j.Labels != "":
+				r.wanted[j.ID] = j.Labels
+			}
 		}
 	}
 }
@@ -67,8 +90,13 @@ func (r *changeReader) check(t failer, l *Ledger) {
 		var want Change
 		l.jobs.find(stored.id).change(&want)
 		got := r.jobs[JobPlace{stored.accepted, stored.id}]
-		if diff := cmp.Diff(&want.Document, got); diff != "" {
+		if diff := gocmp.Diff(&want.Document, got); diff != "" {
 			t.Fatalf("job %s: (-ledger +changes)\n%s", stored.id, diff)
+		}
+	}
+	for id, want := range r.wanted {
+		if got := r.labels[id]; got != want && !r.lost {
+			t.Fatalf("job %s has labels %q, want %q", id, got, want)
 		}
 	}
 	for _, d := range r.jobs {
@@ -88,7 +116,8 @@ func TestChangeList_Properties(t *testing.T) {
 		g, r := newGenerator(), newChangeReader()
 		g.ledger.RecordChanges(r.list)
 		for range rapid.IntRange(1, 60).Draw(t, "entries") {
-			g.ledger.Apply(g.at, g.entry(t))
+			cmds := g.entry(t)
+			r.ingested(g.ledger, cmds, g.ledger.Apply(g.at, cmds))
 			switch rapid.IntRange(0, 12).Draw(t, "then") {
 			case 0:
 				r.list.restart()

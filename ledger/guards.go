@@ -243,6 +243,9 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 		in.emitChange(placeOf(job.Delayed), &next, placeOf(job.Delayed))
 	}
 	in.store(old, &next)
+	if in.changes != nil {
+		in.changes.label(next.number, cmp.Or(j.Labels, job.NoLabels))
+	}
 	in.releaseUntil(old, 0)
 	in.holdFor(&next, j.Guards, in.now)
 	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: j.Queue}

@@ -151,10 +151,15 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 		added.state = job.Delayed
 		in.store(nil, &added)
 		in.emitChange(OutNew, &added, placeOf(job.Delayed))
-		return IngestedDelayed, ""
+		ingested = IngestedDelayed
+	} else {
+		in.enqueue(nil, &added)
+		ingested = IngestedWaiting
 	}
-	in.enqueue(nil, &added)
-	return IngestedWaiting, ""
+	if in.changes != nil {
+		in.changes.label(added.number, j.Labels)
+	}
+	return ingested, ""
 }
 
 // checkLimits returns an error if a limit that the job names does not exist.

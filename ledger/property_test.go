@@ -259,6 +259,7 @@ func (g *generator) ingest(t *rapid.T) Command {
 			j.Expires = g.at.At.Add(somePauses.Draw(t, "expires"))
 		}
 		drawUses(t, &j)
+		j.Labels = rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "labels")
 		if j.Guards = drawGuards(t); j.Guards != nil {
 			j = g.maybeDuplicate(t, j)
 		}

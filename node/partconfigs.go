@@ -95,7 +95,7 @@ func (n *Node) schedulerConfig() scheduler.Config {
 		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
 		CreateQueues: *s.CreateQueues, Crons: crons, Retention: n.cfg.Retention.Settings(),
-		CheckPayload: n.schemas.CheckRecord, LimitKey: n.limitKeys.Find, ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
+		CheckPayload: n.schemas.CheckRecord, LimitKey: n.limitKeys.Find, Labels: n.limitKeys.Labels, ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
 	}
 }
 

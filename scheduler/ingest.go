@@ -69,7 +69,7 @@ func (m *pendingMessage) size() (size int) {
 
 // size estimates the size of the record in an entry, in bytes.
 func (r *pendingRecord) size() int {
-	n := recordSize + len(r.record.Queue) + len(r.job.Function)
+	n := recordSize + len(r.record.Queue) + len(r.job.Function) + len(r.job.Labels)
 	if r.err != nil {
 		n += maxReason
 	}

@@ -192,6 +192,9 @@ func (ls *lanes) parse(ctx context.Context, lane *laneState, records []job.Recor
 				j.LimitKey = *key
 			}
 		}
+		if cfg.Labels != nil {
+			j.Labels = cfg.Labels(r, spec, j.ID)
+		}
 		if cfg.CheckPayload == nil {
 			return Verdict{}, nil
 		}

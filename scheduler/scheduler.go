@@ -31,12 +31,16 @@ type Config struct {
 	ConsistencyCheckInterval time.Duration     // how often the members compare their ledgers' hashes; 0: never
 	CheckPayload             CheckPayload      // nil: payloads are not checked
 	LimitKey                 LimitKey          // nil: a job has the limit key that it gives
+	Labels                   Labels            // nil: the ledger's readers get none
 	BlockedReason            func() string     // called before each entry; returns why no job may be ingested, or "" if jobs may; nil: always ""
 }
 
 // LimitKey returns the limit key of a job for a queue, nil if it has none. An error is the reason
 // why its record is rejected.
 type LimitKey func(queue string, spec *job.Spec) (*string, error)
+
+// Labels returns the labels of the job that a record asks for, see [job.Labels.Encode].
+type Labels func(r *job.Record, spec *job.Spec, id job.ID) string
 
 // CheckPayload checks the payload of a record that is about to be ingested. An error means that
 // the verdict is not known: the payload is stored apart from the record and, unless mayRead is

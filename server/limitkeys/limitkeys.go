@@ -1,6 +1,7 @@
 // Package limitkeys takes the limit keys of jobs from their params, for queues that say where
 // they are: at the doors, where a job without a key is refused, and when the authority ingests a
-// record, which a client may have published without a door.
+// record, which a client may have published without a door. It also returns the labels by which
+// jobs are found.
 package limitkeys
 
 import (
@@ -43,4 +44,11 @@ func (f *Finder) Find(queue string, spec *job.Spec) (*string, error) {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("the job has no limit key: queue %s takes it from %s, where there is no value; add it, or give limit_key", queue, at.Path)}
 	}
 	return &key, nil
+}
+
+// Labels implements [scheduler.Labels].
+func (f *Finder) Labels(r *job.Record, spec *job.Spec, id job.ID) string {
+	labels := spec.Labels()
+	labels.Key = r.ProducerKey(id)
+	return labels.Encode()
 }
