@@ -18,7 +18,8 @@ const (
 	DoorNATS    Door = "nats"
 	DoorHTTP    Door = "http"
 	DoorOverhop Door = "overhop"
-	DoorCLI     Door = "cli"    // over NATS, by the command line
+	DoorCLI     Door = "cli" // over NATS, by the command line
+	DoorConsole Door = "console"
 	DoorLedger  Door = "ledger" // the system itself, by a rule that someone has set
 )
 
