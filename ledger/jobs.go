@@ -201,6 +201,8 @@ type jobs struct {
 	changes   *ChangeList            // nil: they are not recorded, as in a copy
 
 	accepted, removed uint64 // see [Balance]
+
+	transitions *[]Transition // of the entry that is being applied; nil: not kept, as in a copy
 }
 
 func newJobs() jobs {
@@ -306,6 +308,9 @@ func (j *jobs) store(old, next *storedJob) {
 	}
 	if j.changes != nil {
 		j.changes.changed(old, next)
+	}
+	if j.transitions != nil {
+		j.record(old, next)
 	}
 	j.queues.touch(next.queue)
 	next.queue.counts[next.state]++

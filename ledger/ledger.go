@@ -100,6 +100,9 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	if l.changes != nil {
 		l.changes.begin(at.Index)
 	}
+	if l.transitions != nil {
+		*l.transitions = (*l.transitions)[:0]
+	}
 	l.expireJobs()
 	l.promote()
 	l.jobs.limits.wake()

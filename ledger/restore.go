@@ -241,6 +241,7 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string, record func())
 		backup.changes = l.changes
 		backup.changes.replaced()
 	}
+	backup.transitions = l.transitions
 	*l = *backup
 	record()
 
