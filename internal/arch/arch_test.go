@@ -29,6 +29,7 @@ var layers = map[string]struct {
 	"ledger":              {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
 	"api":                 {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
 	"index/query":         {[]string{"job", "internal/duration"}, "a query is evaluated on documents, wherever they are"},
+	"index/series":        {[]string{"job", "ledger"}, "counts the transitions of the ledger; its user keeps and shows them"},
 	"index/segment":       {[]string{"job", "index/query"}, "a segment stores documents and finds them, wherever they come from"},
 	"consensus":           {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
 	"cluster":             {[]string{"job", "ledger", "api", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
@@ -147,7 +148,7 @@ var plain = map[string]string{
 // connections or jobs are exempt, and those that keep what they have computed or allocated; they
 // are listed.
 var pure = map[string][]string{
-	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "index/query": nil,
+	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "index/query": nil, "index/series": nil,
 	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "jobcontext.go", "runners.go", "structfields.go", "reuse.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
