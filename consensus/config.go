@@ -52,6 +52,8 @@ type Config struct {
 	// 0 means 64 MiB.
 	SnapshotBytes int64
 
+	Projection Projection // nil: none
+
 	// OnFatal is called when a write missed its deadline while another one
 	// still hangs, when a term or a vote cannot be written, and with a
 	// [*DamagedError] when this member's data is not what it wrote, or a

@@ -61,7 +61,7 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 			return
 		}
 		cfg.OnFatal(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
-	})
+	}, cfg.Projection)
 	n.Replica = n.fsm.Replica
 	if err := n.start(); err != nil {
 		return nil, err

@@ -17,13 +17,34 @@ import (
 // fsm connects Raft, which calls it from one goroutine, with the replica.
 type fsm struct {
 	*Replica
+	projection Projection      // nil: none
 	onFatal    func(error)     // ends the process when an entry cannot be applied
 	restoreErr error           // of the last Restore; Raft does not return it
 	snapshots  snapshotTrigger // guarded by mu, except for its channel
 }
 
-func newFSM(snapshotBytes int64, onFatal func(error)) *fsm {
-	return &fsm{Replica: newReplica(), onFatal: onFatal, snapshots: newSnapshotTrigger(snapshotBytes)}
+// Projection is made of the entries of the log on every member, beside the ledger, and is in
+// snapshots with it, so that it lacks no entry that the ledger has. It is not compared among members.
+// Its methods except the function that Snapshot returns are called under the ledger's lock, and must
+// be short.
+type Projection interface {
+	// Applied is called after each entry with the ledger, which has the entry's
+	// [ledger.Ledger.Transitions].
+	Applied(l *ledger.Ledger)
+	// Snapshot returns a function that returns the present state as bytes. That one is called
+	// later, while further entries are applied.
+	Snapshot() (encode func() []byte)
+	// Restored is called when a ledger of a snapshot has replaced that of a member. state is what
+	// was written with it, empty if it was written without a projection.
+	Restored(l *ledger.Ledger, state []byte)
+}
+
+func newFSM(snapshotBytes int64, onFatal func(error), projection Projection) *fsm {
+	f := &fsm{Replica: newReplica(), projection: projection, onFatal: onFatal, snapshots: newSnapshotTrigger(snapshotBytes)}
+	if projection != nil {
+		f.ledger.RecordTransitions()
+	}
+	return f
 }
 
 // Apply applies one committed entry and returns a [*ledger.Commit]. An entry that
@@ -39,6 +60,9 @@ func (f *fsm) Apply(entry *raft.Log) any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	results := f.ledger.Apply(ledger.Stamp{Index: entry.Index, Term: entry.Term, At: p.At, Epoch: p.Epoch}, p.Commands)
+	if f.projection != nil {
+		f.projection.Applied(f.ledger)
+	}
 	f.advance(entry.Index)
 	if slices.ContainsFunc(p.Commands, func(c ledger.Command) bool { return c.Kind() == ledger.KindCheckConsistency }) {
 		f.offerCheck(f.copyLedger())
@@ -53,7 +77,11 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.snapshots.reset()
-	return snapshot{f, f.copyLedger()}, nil
+	s := snapshot{fsm: f, ledger: f.copyLedger()}
+	if f.projection != nil {
+		s.projection = f.projection.Snapshot()
+	}
+	return s, nil
 }
 
 // setSnapshotSize sets the size of the newest snapshot, on which depends when the next
@@ -76,13 +104,17 @@ func (f *fsm) trailingEntries(bytes int64) uint64 {
 func (f *fsm) Restore(r io.ReadCloser) (err error) {
 	defer func() { f.restoreErr = errors.Join(err, r.Close()) }()
 	counted := &countingReader{r: r}
-	l, err := readSnapshot(counted)
+	l, state, err := readSnapshot(counted)
 	if err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ledger = l
+	if f.projection != nil {
+		l.RecordTransitions()
+		f.projection.Restored(l, state)
+	}
 	f.snapshots.reset()
 	f.snapshots.setLimit(counted.n)
 	f.advance(l.Index())
@@ -91,13 +123,18 @@ func (f *fsm) Restore(r io.ReadCloser) (err error) {
 
 // snapshot is a copy of the ledger that is being written to disk.
 type snapshot struct {
-	fsm    *fsm
-	ledger *ledger.Ledger
+	fsm        *fsm
+	ledger     *ledger.Ledger
+	projection func() []byte // nil: none
 }
 
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	counted := &countingWriter{w: sink}
-	if err := writeSnapshot(counted, s.ledger); err != nil {
+	var state []byte
+	if s.projection != nil {
+		state = s.projection()
+	}
+	if err := writeSnapshot(counted, s.ledger, state); err != nil {
 		return errors.Join(fmt.Errorf("write snapshot: %w", err), sink.Cancel())
 	}
 	s.fsm.setSnapshotSize(counted.n)
@@ -113,14 +150,20 @@ const (
 	snapshotChunk = 256 << 10
 )
 
-// writeSnapshot writes a snapshot of the ledger: snapshotMagic, the encoded ledger in
-// chunks, and an empty chunk as the end.
-func writeSnapshot(w io.Writer, l *ledger.Ledger) error {
+// maxProjection bounds the state of a projection that is read.
+const maxProjection = 64 << 20
+
+// writeSnapshot writes a snapshot: snapshotMagic, the encoded ledger and the state of the projection
+// in chunks, and an empty chunk as the end.
+func writeSnapshot(w io.Writer, l *ledger.Ledger, projection []byte) error {
 	if _, err := io.WriteString(w, snapshotMagic); err != nil {
 		return err
 	}
 	chunks := bufio.NewWriterSize(chunkWriter{w}, snapshotChunk)
 	if err := l.Encode(chunks); err != nil {
+		return err
+	}
+	if _, err := chunks.Write(projection); err != nil {
 		return err
 	}
 	if err := chunks.Flush(); err != nil {
@@ -131,23 +174,25 @@ func writeSnapshot(w io.Writer, l *ledger.Ledger) error {
 }
 
 // readSnapshot reads what writeSnapshot wrote, and verifies all of it.
-func readSnapshot(r io.Reader) (*ledger.Ledger, error) {
+func readSnapshot(r io.Reader) (l *ledger.Ledger, projection []byte, err error) {
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r, magic); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if string(magic) != snapshotMagic {
-		return nil, fmt.Errorf("snapshot begins with %q, this release reads %q", magic, snapshotMagic)
+		return nil, nil, fmt.Errorf("snapshot begins with %q, this release reads %q", magic, snapshotMagic)
 	}
-	chunks := &chunkReader{r: r}
-	l, err := ledger.Decode(chunks)
-	if err != nil {
-		return nil, err
+	chunks := bufio.NewReaderSize(&chunkReader{r: r}, snapshotChunk) // from which Decode reads no more than the ledger
+	if l, err = ledger.Decode(chunks); err != nil {
+		return nil, nil, err
+	}
+	if projection, err = io.ReadAll(io.LimitReader(chunks, maxProjection)); err != nil {
+		return nil, nil, err
 	}
 	if _, err := io.Copy(io.Discard, chunks); err != nil { // the final chunk must be there
-		return nil, err
+		return nil, nil, err
 	}
-	return l, nil
+	return l, projection, nil
 }
 
 // countingWriter counts the bytes that are written to w.

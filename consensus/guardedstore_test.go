@@ -199,7 +199,7 @@ func TestOpen_EntryOfLaterRelease(t *testing.T) {
 }
 
 func TestSnapshot_DetectsTruncation(t *testing.T) {
-	f := newFSM(1<<20, func(err error) { panic(err) })
+	f := newFSM(1<<20, func(err error) { panic(err) }, nil)
 	for i := range uint64(50) {
 		f.Apply(command(t, i+1))
 	}
@@ -208,10 +208,10 @@ func TestSnapshot_DetectsTruncation(t *testing.T) {
 		t.Fatal(err)
 	}
 	var whole bytes.Buffer
-	if err := writeSnapshot(&whole, snap.(snapshot).ledger); err != nil {
+	if err := writeSnapshot(&whole, snap.(snapshot).ledger, nil); err != nil {
 		t.Fatal(err)
 	}
-	restored := newFSM(1<<20, func(err error) { panic(err) })
+	restored := newFSM(1<<20, func(err error) { panic(err) }, nil)
 	_, changed := restored.Applied()
 	if err := restored.Restore(io.NopCloser(bytes.NewReader(whole.Bytes()))); err != nil {
 		t.Fatal(err)
@@ -226,14 +226,14 @@ func TestSnapshot_DetectsTruncation(t *testing.T) {
 	}
 	raw := whole.Bytes()
 	for _, n := range []int{0, 5, len(snapshotMagic), len(snapshotMagic) + 6, len(raw) / 2, len(raw) - 8, len(raw) - 1} {
-		if _, err := readSnapshot(bytes.NewReader(raw[:n])); err == nil {
+		if _, _, err := readSnapshot(bytes.NewReader(raw[:n])); err == nil {
 			t.Errorf("truncated to %d of %d bytes: accepted", n, len(raw))
 		}
 	}
 	for i := 0; i < len(raw); i += 1 + len(raw)/97 {
 		bad := bytes.Clone(raw)
 		bad[i] ^= 0x10
-		if _, err := readSnapshot(bytes.NewReader(bad)); err == nil {
+		if _, _, err := readSnapshot(bytes.NewReader(bad)); err == nil {
 			t.Errorf("byte %d changed: accepted", i)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 // TestReplica_IndexWhileApplying checks that the applied index can be read while an entry
 // is being applied, and that a waiter for the entry is woken after it.
 func TestReplica_IndexWhileApplying(t *testing.T) {
-	f := newFSM(1<<20, nil)
+	f := newFSM(1<<20, nil, nil)
 	f.Apply(command(t, 1))
 	f.mu.Lock() // as Apply does
 	read := make(chan uint64, 1)
@@ -37,7 +37,7 @@ func TestReplica_IndexWhileApplying(t *testing.T) {
 
 // TestReplica_CopyTime checks that a snapshot notes how long the copy of the ledger took.
 func TestReplica_CopyTime(t *testing.T) {
-	f := newFSM(1<<20, nil)
+	f := newFSM(1<<20, nil, nil)
 	if f.copyTime.Load() != 0 {
 		t.Error("there is a time before the first copy")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
@@ -23,7 +24,7 @@ import (
 // signals that they send are for bytes that the snapshot covers.
 func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 	entry := command(t, 1)
-	f := newFSM(10*int64(len(entry.Data)+entryOverhead), func(err error) { panic(err) })
+	f := newFSM(10*int64(len(entry.Data)+entryOverhead), func(err error) { panic(err) }, nil)
 	f.snapshots.spread = func() float64 { return 0 }
 	f.snapshots.setLimit(0)
 	index, snapshots := uint64(0), 0
@@ -54,10 +55,10 @@ func TestFSM_OneSnapshotPerLimit(t *testing.T) {
 // counts as one for the entries that were applied before it.
 func TestFSM_NoSnapshotIsDueAfterRestore(t *testing.T) {
 	entry := command(t, 1)
-	f := newFSM(1, func(err error) { panic(err) })
+	f := newFSM(1, func(err error) { panic(err) }, nil)
 	f.Apply(entry)
 	var sent bytes.Buffer
-	if err := writeSnapshot(&sent, f.ledger); err != nil {
+	if err := writeSnapshot(&sent, f.ledger, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Restore(io.NopCloser(&sent)); err != nil {
@@ -167,7 +168,7 @@ func TestSnapshotTrigger_FollowsSize(t *testing.T) {
 // TestSnapshotTrigger_SetBySnapshots checks that a node counts from the size of the
 // snapshot that it took, and from that of one that it restored.
 func TestSnapshotTrigger_SetBySnapshots(t *testing.T) {
-	from, to := newFSM(1, nil), newFSM(1, nil)
+	from, to := newFSM(1, nil, nil), newFSM(1, nil, nil)
 	names := []ledger.Command{}
 	for i := range 1000 {
 		names = append(names, &ledger.AddQueue{ID: [16]byte{1}, Name: fmt.Sprint("queue-", i)})
@@ -270,5 +271,78 @@ func TestThreeNodes_LaggingFollower(t *testing.T) {
 				cluster.kill(down)
 			}
 		})
+	}
+}
+
+// indexes is a projection of the indexes of entries and their transitions.
+type indexes struct{ text string }
+
+func (p *indexes) Applied(l *ledger.Ledger) {
+	p.text += fmt.Sprintf("%d:%d ", l.Index(), len(l.Transitions()))
+}
+
+func (p *indexes) Snapshot() func() []byte {
+	text := p.text
+	return func() []byte { return []byte(text) }
+}
+
+func (p *indexes) Restored(l *ledger.Ledger, state []byte) {
+	p.text = fmt.Sprintf("%srestored at %d, ", state, l.Index())
+}
+
+// TestProjection checks that a projection gets each entry, also after a snapshot, with what was
+// written with it, and that a snapshot without a projection is restored.
+func TestProjection(t *testing.T) {
+	entries := []ledger.Proposal{
+		{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Unix(100, 0)}}},
+		{At: time.Unix(1, 0), Epoch: 1, Commands: []ledger.Command{&ledger.Bootstrap{Lanes: []string{"L0"}}}},
+		{At: time.Unix(1, 0), Epoch: 1, Commands: []ledger.Command{&ledger.Ingest{Identity: "L0", To: 1, CreateQueues: true, Jobs: []job.Job{{ID: job.ID{1}, Queue: "a"}}}}},
+	}
+	apply := func(f *fsm, first, last int) {
+		for i := first; i <= last; i++ {
+			f.Apply(&raft.Log{Index: uint64(i), Term: 1, Type: raft.LogCommand, Data: encodeEntry(&entries[i-1])})
+		}
+	}
+	for _, c := range []struct {
+		what          string
+		before, after *indexes
+		want          string
+	}{
+		{"with a projection", new(indexes), new(indexes), "1:0 2:0 restored at 2, 3:1 "},
+		{"without one", nil, new(indexes), "restored at 2, 3:1 "},
+		{"of a build without one", new(indexes), nil, ""},
+	} {
+		projection := func(p *indexes) Projection {
+			if p == nil {
+				return nil
+			}
+			return p
+		}
+		from, to := newFSM(1<<20, nil, projection(c.before)), newFSM(1<<20, nil, projection(c.after))
+		apply(from, 1, 2)
+		snap, err := from.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(from, 3, 3)
+		store := raft.NewInmemSnapshotStore()
+		sink, err := store.Create(1, 2, 1, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := snap.Persist(sink); err != nil {
+			t.Fatal(err)
+		}
+		_, body, err := store.Open(sink.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := to.Restore(body); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		apply(to, 3, 3)
+		if c.after != nil && c.after.text != c.want {
+			t.Errorf("%s: the projection is %q, want %q", c.what, c.after.text, c.want)
+		}
 	}
 }
