@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -98,7 +99,7 @@ func textFields(c Command) []textField {
 		}
 		return all
 	}
-	return append(schemaFields(c), limitFields(c)...)
+	return slices.Concat(schemaFields(c), limitFields(c), operationFields(c))
 }
 
 // limitFields returns the texts of a command about limits, or the settings of a queue.
@@ -122,6 +123,23 @@ func limitFields(c Command) []textField {
 		return []textField{{"name", len(c.Name), MaxText}}
 	case *PauseLimit:
 		return []textField{{"name", len(c.Name), MaxText}}
+	}
+	return nil
+}
+
+// operationFields returns the texts of a command about operations.
+func operationFields(c Command) []textField {
+	switch c := c.(type) {
+	case *StartOperation:
+		return []textField{
+			{"query", len(c.Settings.Query), MaxOperationQuery}, {"params", len(c.Settings.Params), MaxOperationParams}, {"to", len(c.Settings.To), MaxText}, {"key", len(c.Settings.Key), MaxText},
+		}
+	case *StepOperation:
+		all := []textField{{"waiting", len(c.Waiting), MaxReason}}
+		for i := range c.Failures {
+			all = append(all, textField{"failure", len(c.Failures[i].Text), MaxReason})
+		}
+		return all
 	}
 	return nil
 }

@@ -91,6 +91,13 @@ const (
 	KindPauseLimit
 )
 
+// Commands about operations.
+const (
+	KindStartOperation Kind = iota + 80
+	KindChangeOperation
+	KindStepOperation
+)
+
 // Command is one atomic change: it takes effect completely or not at all.
 type Command interface {
 	Kind() Kind
@@ -119,6 +126,7 @@ var commandTypes = func() map[Kind]reflect.Type {
 		(*CaptureSnapshot)(nil), (*Reclaim)(nil), (*Relocate)(nil), (*ChangeQueue)(nil), (*MarkIngested)(nil),
 		(*ChangeJob)(nil), (*SetRetention)(nil), (*ReleaseBodies)(nil), (*SetSchema)(nil), (*RemoveSchema)(nil),
 		(*SetLimit)(nil), (*RemoveLimit)(nil), (*PauseLimit)(nil),
+		(*StartOperation)(nil), (*ChangeOperation)(nil), (*StepOperation)(nil),
 	} {
 		types[c.Kind()] = reflect.TypeOf(c).Elem()
 	}

@@ -304,6 +304,23 @@ func (c *RemoveJob) apply(l *Ledger) Result {
 	return Result{State: stored.state}
 }
 
+// retryPosition returns where the record of an ended job is if the job is retried: where it was
+// or, if it may have been purged there, at a copy. The error is [job.ErrRecordReclaimed] if the
+// record or the large body that it refers to may be gone.
+func (in *ingestion) retryPosition(stored *storedJob, relocated, asOf uint64) (job.Position, error) {
+	hasBlob := !stored.options.blobOwner.IsZero()
+	switch {
+	case hasBlob && stored.state != job.Failed, // its body may be being removed
+		hasBlob && asOf < in.released:
+		return job.Position{}, job.ErrRecordReclaimed
+	case !in.reclaimed(stored.position()):
+		return stored.position(), nil
+	case relocated == 0 || relocated < in.relocatedFloor:
+		return job.Position{}, job.ErrRecordReclaimed
+	}
+	return job.Position{Lane: job.RelocatedLane, Seq: relocated}, nil
+}
+
 // apply makes the failed, cancelled or expired job waiting, as if it had been enqueued now: how
 // it ended is only in the history, and it no longer expires. It refuses a job whose record is not valid or may have been
 // purged, and a dispatch number that is not the job's last one.
@@ -322,20 +339,12 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	if err := l.checkRunnerLimit(old.queue, old.function); err != nil {
 		return Result{Err: err, State: old.state}
 	}
-	switch {
-	case old.options.blobOwner.IsZero():
-	case old.state != job.Failed: // its body may be being removed
-		return Result{Err: job.ErrRecordReclaimed, State: old.state}
-	case c.AsOf < l.released:
-		return Result{Err: job.ErrRecordReclaimed, State: old.state}
+	position, err := l.retryPosition(old, c.Relocated, c.AsOf)
+	if err != nil {
+		return Result{Err: err, State: old.state}
 	}
 	next := *old
-	if l.reclaimed(old.position()) {
-		if c.Relocated == 0 || c.Relocated < l.relocatedFloor {
-			return Result{Err: job.ErrRecordReclaimed, State: old.state}
-		}
-		next.setPosition(job.Position{Lane: job.RelocatedLane, Seq: c.Relocated})
-	}
+	next.setPosition(position)
 	l.actOnJob(c.By, "job.retry", old)
 	l.revived = l.index
 	next.losses, next.flags, next.run = 0, old.flags&guarded, run{}

@@ -92,6 +92,9 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	if format >= schemasFormat {
 		c.schemas(&l.schemas)
 	}
+	if format >= levelFormat {
+		c.operations(&l.operations)
+	}
 }
 
 // jobs encodes or decodes each queue with its jobs: waiting jobs in start

@@ -219,6 +219,7 @@ func TestCommand_Kinds(t *testing.T) {
 		32: &Hold{}, 33: &Restore{}, 42: &ChangeQueue{}, 43: &MarkIngested{}, 44: &ChangeJob{}, 45: &SetRetention{}, 46: &ReleaseBodies{},
 		65: &AcquireAuthority{}, 66: &RenewAuthority{}, 67: &QueueDispatch{}, 68: &MarkNotified{},
 		40: &Reclaim{}, 41: &Relocate{}, 60: &SetSchema{}, 61: &RemoveSchema{}, 62: &SetLimit{}, 63: &RemoveLimit{}, 64: &PauseLimit{},
+		80: &StartOperation{}, 81: &ChangeOperation{}, 82: &StepOperation{},
 		69: &MarkDelivered{}, 70: &MarkFailed{}, 71: &RequestReplay{}, 72: &CaptureSnapshot{},
 	}
 	for kind, c := range want {

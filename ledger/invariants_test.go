@@ -121,7 +121,7 @@ func (w *eventChecker) apply(e *Event) error {
 
 // checkInvariants compares all indexes and counters of the ledger with its records.
 func checkInvariants(l *Ledger) error {
-	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l), checkExpiring(l), checkLimits(l), checkPlaceable(l)} {
+	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l), checkFinished(l), checkTables(l), checkExpiring(l), checkLimits(l), checkPlaceable(l), checkOperations(l)} {
 		if err != nil {
 			return err
 		}

@@ -19,13 +19,15 @@ type Stamp struct {
 
 // Result is the answer to one command.
 type Result struct {
-	Err      error      // why it was refused; nothing has changed, except after ErrQueueRemoving
-	Event    *Event     // contract commands: the event that answers it
-	Ingested []Ingested // Ingest: one per job
-	Placed   []bool     // Place: one per placement
-	Settled  []Settled  // Settle: one per settlement
-	State    job.State
-	Queue    *QueueView // AddQueue, ChangeQueue, PauseQueue: the queue after the command
+	Err       error      // why it was refused; nothing has changed, except after ErrQueueRemoving
+	Event     *Event     // contract commands: the event that answers it
+	Ingested  []Ingested // Ingest: one per job
+	Placed    []bool     // Place: one per placement
+	Settled   []Settled  // Settle: one per settlement
+	State     job.State
+	Operation *Operation // StartOperation, ChangeOperation, StepOperation: the operation after the command
+	Recalled  []job.ID   // StepOperation: the active jobs that it has cancelled
+	Queue     *QueueView // AddQueue, ChangeQueue, PauseQueue: the queue after the command
 }
 
 // Errors that refuse a command.
@@ -55,6 +57,7 @@ type Ledger struct {
 	ingestion
 	crons
 	schemas
+	operations
 
 	authority  authority
 	secret     []byte
@@ -114,6 +117,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.prune()
 	l.emitForgotten()
 	l.external.prune(l.now, l.finished.limits)
+	l.pruneOperations()
 	l.forget()
 	l.outbox.seal()
 	return results

@@ -178,7 +178,7 @@ func (g *generator) command(t *rapid.T) Command {
 }
 
 func (g *generator) anyCommand(t *rapid.T) Command {
-	switch n := rapid.IntRange(0, 37).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 41).Draw(t, "command"); {
 	case n < 6:
 		return g.ingest(t)
 	case n < 12:
@@ -211,6 +211,8 @@ func (g *generator) anyCommand(t *rapid.T) Command {
 		return g.member(t)
 	case n < 36:
 		return limitCommand(t)
+	case n < 40:
+		return g.operation(t)
 	}
 	return g.contract(t)
 }

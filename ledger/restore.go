@@ -244,6 +244,7 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string, record func())
 	backup.transitions = l.transitions
 	*l = *backup
 	record()
+	l.pauseRestored()
 
 	var running []*storedJob // settling changes the index of active jobs
 	for item := range l.jobs.active.Scan {

@@ -32,6 +32,7 @@ import (
 //	act <action> [queue=q job=j target=t]
 //	retention|declare-retention <setting>=<value>…     value: a number, or a duration; 0 resets
 //	schema <queue>/<function> <text> [warn=y]   remove-schema <queue>/<function>
+//	operate|operation|step           see [script.operation]
 //	pass                             an entry without a command
 //
 // by=<name>/<door>/<reason> after a command is who asked for it.
@@ -79,6 +80,8 @@ func (s *script) byVerb(verb string, words []string) Command {
 		return s.cron(verb, words)
 	case "schema", "remove-schema":
 		return s.schema(verb, words)
+	case "operate", "operation", "step":
+		return s.operation(verb, words)
 	case "observe":
 		for k := range eventForms {
 			if eventForms[k].tag == words[0] {

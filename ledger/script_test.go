@@ -235,6 +235,8 @@ func (s *script) ask(words []string) {
 		for _, schema := range s.ledger.Schemas().Sorted() {
 			fmt.Fprintf(&s.out, "%s/%s version %d %s warn %t changed %s\n", schema.Queue, schema.Function, schema.Version, schema.Text, schema.Warn, FormatTime(schema.Changed))
 		}
+	case "operations":
+		s.showOperations()
 	default:
 		s.askStreams(words)
 	}

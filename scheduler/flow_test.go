@@ -389,6 +389,28 @@ func TestCancel_RecallsActiveJob(t *testing.T) {
 	})
 }
 
+func TestOperation_RecallsActiveJob(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.work = neverEnds })
+		n.offer(job.Overhop, "mail", "w1", 1)
+		id := h.enqueue("mail", "", anyJob)
+		h.until("it runs", func() bool { return h.state(id) == job.Active })
+		step := &ledger.StepOperation{Number: 1, To: ledger.JobPlace{ID: id}, Jobs: []ledger.OperationJob{{Job: id, N: 1, State: job.Active}}}
+		for _, c := range []ledger.Command{&ledger.StartOperation{Settings: ledger.OperationSettings{Action: ledger.OperationCancel}}, step} {
+			if r := h.propose(c); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		h.until("it has ended", func() bool { return h.state(id) == job.Cancelled })
+		n.do(func() {
+			if len(n.recalled) == 0 || n.recalled[0].Job != id || n.recalled[0].Reason != job.RecallCancelled {
+				t.Errorf("recalls %+v", n.recalled)
+			}
+		})
+	})
+}
+
 func TestCancel_NodeDies(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		n := h.node("n1")

@@ -27,11 +27,12 @@ const (
 // Estimated sizes of an entry's parts in bytes, without their texts, and the shares
 // of maxEntrySize that they may use. Placements are limited by maxPlacements.
 const (
-	recordSize    = 80
-	guardsSize    = 96
-	outcomeSize   = 40
-	placementSize = 60
-	commandSize   = 160
+	recordSize       = 80
+	guardsSize       = 96
+	outcomeSize      = 40
+	placementSize    = 60
+	commandSize      = 160
+	operationJobSize = 40
 
 	maxIngestSize  = maxEntrySize / 8 * 3
 	minIngestSize  = maxIngestSize / 2
@@ -205,7 +206,11 @@ func (e *eventLoop) addCommands(b *entryBuilder) {
 // sizeOf estimates the size of a command in an entry, in bytes. Its texts are
 // bounded by [ledger.Check].
 func sizeOf(c ledger.Command) int {
-	return commandSize + ledger.TextBytes(c)
+	size := commandSize + ledger.TextBytes(c)
+	if step, ok := c.(*ledger.StepOperation); ok {
+		size += operationJobSize * len(step.Jobs)
+	}
+	return size
 }
 
 // submit adds a command to the next entry and makes the entry urgent. done, which may be

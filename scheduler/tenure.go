@@ -308,6 +308,10 @@ func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) 
 		wakeup.Send(t.replayer.wake)
 	case *ledger.SetRetention, *ledger.AddQueue, *ledger.ChangeQueue:
 		t.retention.changed()
+	case *ledger.StepOperation:
+		for _, id := range r.Recalled {
+			t.dispatches.recall(id, job.RecallCancelled)
+		}
 	}
 	if r.Err != nil || r.State != job.Active {
 		return

@@ -58,12 +58,13 @@ type Requester interface {
 
 // Result is the result of a command, as nodes send it to each other.
 type Result struct {
-	Index uint64          `json:"index"`
-	Event json.RawMessage `json:"event,omitempty"`
-	State job.State       `json:"state,omitempty"`
-	Queue *api.Queue      `json:"queue,omitempty"` // the queue that was added or changed, after the command
-	Error string          `json:"error,omitempty"` // why the ledger rejected the command; "": it did not
-	Code  string          `json:"code,omitempty"`  // of the error: its key in sharedErrors, or codeInvalid
+	Index     uint64          `json:"index"`
+	Event     json.RawMessage `json:"event,omitempty"`
+	State     job.State       `json:"state,omitempty"`
+	Queue     *api.Queue      `json:"queue,omitempty"`     // the queue that was added or changed, after the command
+	Operation uint64          `json:"operation,omitempty"` // number of the operation that was started or changed
+	Error     string          `json:"error,omitempty"`     // why the ledger rejected the command; "": it did not
+	Code      string          `json:"code,omitempty"`      // of the error: its key in sharedErrors, or codeInvalid
 }
 
 const (
@@ -80,8 +81,9 @@ var sharedErrors = map[string]error{
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
 	"too_many_crons": ledger.ErrTooManyCrons, "schema_not_found": ledger.ErrSchemaNotFound, "too_many_schemas": ledger.ErrTooManySchemas,
 	"limit_not_found": ledger.ErrLimitNotFound, "too_many_limits": ledger.ErrTooManyLimits, "limit_in_use": ledger.ErrLimitInUse,
-	"new_limit_empty": ledger.ErrNewLimitEmpty,
-	"limit_paused":    ledger.ErrLimitPaused, "limit_not_paused": ledger.ErrLimitNotPaused, "backlog_full": ledger.ErrBacklogFull,
+	"new_limit_empty":     ledger.ErrNewLimitEmpty,
+	"operation_not_found": ledger.ErrOperationNotFound, "operation_ended": ledger.ErrOperationEnded, "too_many_operations": ledger.ErrTooManyOperations,
+	"limit_paused": ledger.ErrLimitPaused, "limit_not_paused": ledger.ErrLimitNotPaused, "backlog_full": ledger.ErrBacklogFull,
 	"held": ledger.ErrBackupRunning, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrNotRestoring, "bring_part": ledger.ErrRestoreIncomplete,
 	"bringing": ledger.ErrRestoring, "members_changing": ledger.ErrMembersChanging, "runners_full": ledger.ErrRunnersFull,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "not_changeable": job.ErrNotChangeable, "expires_before": job.ErrExpiresBefore, "lease_lost": job.ErrLeaseLost,
@@ -209,9 +211,11 @@ var errSuperseded = errors.New("the authority changed hands while the command wa
 // idempotent reports whether the ledger answers a repeated c like the first one and
 // adds no event.
 func idempotent(c ledger.Command) bool {
-	switch c.(type) {
-	case *ledger.QueueDispatch, *ledger.AcquireAuthority, *ledger.RenewAuthority, *ledger.AddQueue, *ledger.Hold:
+	switch c := c.(type) {
+	case *ledger.QueueDispatch, *ledger.AcquireAuthority, *ledger.RenewAuthority, *ledger.AddQueue, *ledger.Hold, *ledger.ChangeOperation:
 		return true
+	case *ledger.StartOperation:
+		return c.Settings.Key != ""
 	}
 	return false
 }
@@ -281,6 +285,9 @@ func (c *Client) proposeLocal(ctx context.Context, command ledger.Command) (Resu
 	}
 	if r.Queue != nil {
 		result.Queue = new(api.QueueOf(r.Queue))
+	}
+	if r.Operation != nil {
+		result.Operation = r.Operation.Number
 	}
 	return result, nil
 }
