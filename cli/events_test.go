@@ -1,7 +1,8 @@
 package cli
 
 import (
-	_ "embed"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,12 +13,11 @@ import (
 
 const jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10" // in the history
 
-// history is ten lines of a stream of events.
-//
-//go:embed inspect/testdata/history.jsonl
-var history string
-
 func TestEvents(t *testing.T) {
+	history, err := os.ReadFile(filepath.Join("..", "ledger", "history", "testdata", "history.jsonl")) // ten lines
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.show": func(question []byte) ([]byte, error) {
 		if strings.Contains(string(question), "order-1\"") {
 			return []byte(`{"id":"` + jobA + `","queue":"mail"}`), nil
@@ -31,7 +31,7 @@ func TestEvents(t *testing.T) {
 	if got := f.run(t, "events", "--since", "0"); got.code != 0 || got.out != "" {
 		t.Fatalf("no events yet: %+v", got)
 	}
-	batch := streams.Batch{Subject: subjects.History, First: 1, Count: 10, Body: []byte(history)}
+	batch := streams.Batch{Subject: subjects.History, First: 1, Count: 10, Body: history}
 	stored := make(chan error, 1)
 	f.c.Writer.AppendAsync(subjects.StreamEvents, batch, 0, func(_ uint64, err error) { stored <- err })
 	if err := <-stored; err != nil {
@@ -48,7 +48,7 @@ func TestEvents(t *testing.T) {
 	if got.code != 0 || strings.Count(got.out, "\n") != 1 {
 		t.Errorf("one event as JSON: %+v", got)
 	}
-	sameJSON(t, got.out, strings.Split(history, "\n")[5])
+	sameJSON(t, got.out, strings.Split(string(history), "\n")[5])
 	for _, named := range [][]string{{"order-1", "--queue", "mail"}, {"mail:order-1"}, {jobA}, {"mail:" + jobA}, {"mail:" + jobA, "--queue", "mail"}} {
 		got := f.run(t, append([]string{"events", "--since", "0", "--job"}, named...)...)
 		if got.code != 0 || strings.Count(got.out, "\n") != 3 {

@@ -148,6 +148,19 @@ func (e *Event) Queue() string {
 	return e.B
 }
 
+// IsLive reports whether subscribers of live events get the event. Those get what the contract
+// names, and acts; what is only there to rebuild a state is in history alone: changes of jobs
+// without a dispatch, and settings that the yard itself has made.
+func (e *Event) IsLive() bool {
+	switch e.Kind {
+	case JobChanged, JobsForgotten:
+		return false
+	case OperatorActed:
+		return e.Extra.By.Door != DoorLedger || len(e.Extra.Metadata) == 0
+	}
+	return true
+}
+
 // isAboutJob reports whether the event is about a job.
 func (e *Event) isAboutJob() bool { return e.N > 0 || !e.Job.IsZero() }
 

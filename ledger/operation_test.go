@@ -204,7 +204,7 @@ func TestOperation_ExactlyOnce(t *testing.T) {
 		}
 		retried := map[job.ID]int{}
 		l.EventsAfter(0, func(_ uint64, _ time.Time, e *Event) bool {
-			if e.Kind == OperatorActed && e.A == "job.retry" {
+			if e.Kind == OperatorActed && e.A == "job.retry" && strings.HasPrefix(e.Extra.By.Reason, "operation 1") {
 				retried[e.Job]++
 			}
 			return true

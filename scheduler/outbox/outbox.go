@@ -189,6 +189,9 @@ func (o *Outbox) publishLive(ctx context.Context, wake <-chan struct{}) error {
 		var lines []line
 		o.cfg.Ledger.View(func(l *ledger.Ledger) {
 			l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
+				if !e.IsLive() {
+					return true
+				}
 				t := topic{e.Kind.Label(), e.Queue()}
 				if _, checked := subscribed[t]; !checked {
 					subscribed[t] = o.cfg.Streams.HasSubscribers(t.event, t.queue)
