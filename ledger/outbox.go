@@ -179,7 +179,7 @@ const maxSharedRuns = 1024
 func (o *outbox) emitAssigned(next *storedJob) {
 	e := Event{Kind: WorkerAssigned, Job: next.id, N: next.n, A: next.run.channel, B: next.queue.name}
 	if o.level > 0 {
-		run := Run{Node: next.run.node, Function: next.function, Attempt: next.attempt, Key: next.key, Limits: next.limits}
+		run := Run{Node: next.run.node, Function: next.function, Attempt: next.attempt, Key: next.key, Limits: limitsText(next.limits)}
 		if e.Extra = o.runs[run]; e.Extra == nil {
 			if o.runs == nil || len(o.runs) >= maxSharedRuns {
 				o.runs = make(map[Run]*Extra)

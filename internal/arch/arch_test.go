@@ -28,6 +28,7 @@ var layers = map[string]struct {
 	"job":                 {[]string{"internal/duration"}, "the domain types depend on nothing, except on how durations are written"},
 	"ledger":              {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
 	"api":                 {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
+	"timeline":            {nil, "it checks the ledger, so it shares no code with it"},
 	"index/query":         {[]string{"job", "internal/duration"}, "a query is evaluated on documents, wherever they are"},
 	"index/series":        {[]string{"job", "ledger"}, "counts the transitions of the ledger; its user keeps and shows them"},
 	"index/segment":       {[]string{"job", "index/query"}, "a segment stores documents and finds them, wherever they come from"},
@@ -148,7 +149,7 @@ var plain = map[string]string{
 // connections or jobs are exempt, and those that keep what they have computed or allocated; they
 // are listed.
 var pure = map[string][]string{
-	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "index/query": nil, "index/series": nil,
+	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "index/query": nil, "index/series": nil, "timeline": nil,
 	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "jobcontext.go", "runners.go", "structfields.go", "reuse.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
@@ -273,7 +274,7 @@ func TestLayerOf(t *testing.T) {
 }
 
 // TestLayers checks the imports within the module against layers and testTree. Test
-// files may also import internal packages and those of testTree.
+// files may also import internal packages, timeline, and those of testTree.
 func TestLayers(t *testing.T) {
 	for _, s := range moduleSources(t) {
 		layer := layerOf(s.pkg)
@@ -283,7 +284,7 @@ func TestLayers(t *testing.T) {
 		}
 		for _, imported := range s.imports() {
 			other, ours := strings.CutPrefix(imported, module+"/")
-			if !ours || s.test && inPackages(other, []string{"internal", testTree}) {
+			if !ours || s.test && inPackages(other, []string{"internal", "timeline", testTree}) {
 				continue
 			}
 			if inPackages(other, []string{testTree}) && !inPackages(s.pkg, []string{testTree}) {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
+	"github.com/yardmaster-dev/yardmaster/timeline"
 )
 
 // checker checks the invariants of the whole cluster. It keeps its own state from the
@@ -21,6 +23,7 @@ type checker struct {
 	hashes         map[int][sha256.Size]byte // of the ledger, by index
 	events         uint64                    // number of the last event
 	history        strings.Builder           // the history stream's expected content
+	timeline       *timeline.State           // folded from the events, in their compact form
 	epoch          uint64
 	owner          string                 // the authority
 	counts         ledger.SnapshotBacklog // the backlog, counted from the events
@@ -83,7 +86,7 @@ type orderKey struct {
 // newChecker returns a checker of a run that has not begun.
 func newChecker(sim *simulation) *checker {
 	return &checker{
-		sim: sim, hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, attempts: map[job.ID]*attemptState{},
+		sim: sim, timeline: timeline.New(), hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, attempts: map[job.ID]*attemptState{},
 		order: map[orderKey]lastStarted{}, runs: map[runKey]*jobRun{}, fences: map[job.ID]uint64{}, reportedStatus: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
 		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{},
 		guards:   &guardChecker{sim: sim, unique: map[job.GuardKey]keyHolder{}, rate: map[job.GuardKey]time.Time{}, hasKeys: map[job.ID]bool{}, noJob: map[job.ID]bool{}},
@@ -209,19 +212,41 @@ func (ch *checker) checkEntry(proc *process, e *logEntry, results []ledger.Resul
 		ch.checkCommand(proc, e.commands[i], r)
 	}
 	ended := map[dispatch]bool{}
+	message := history.NewEncoder(0, ch.events+1, proc.ledger.Now())
 	proc.ledger.EventsAfter(ch.events, func(number uint64, at time.Time, ev *ledger.Event) bool {
 		if number != ch.events+1 {
 			sim.fail("entry %d: event %d follows %d", e.stamp.Index, number, ch.events)
 		}
 		ch.events = number
 		ch.history.Write(ev.AppendLine(nil, number, at))
+		message.Add(number, at, ev)
 		ch.checkEvent(proc, ev, ended)
 		return true
 	})
+	ch.checkTimeline(proc, e, message.Bytes())
 	ch.checkSettled(e, results, ended)
 	ch.applyRetries(e, results)
 	ch.compare(proc, e)
 	ch.crons.check(proc.ledger)
+}
+
+// checkTimeline checks that the events of an entry, in a message, lead to the state that the
+// ledger has, folded by a program that shares no code with it.
+func (ch *checker) checkTimeline(proc *process, e *logEntry, message []byte) {
+	if err := ch.timeline.Add(message, nil); err != nil {
+		ch.sim.fail("entry %d: %v", e.stamp.Index, err)
+	}
+	state, err := timeline.Decode(proc.ledger.Base().JSON())
+	if err != nil {
+		ch.sim.fail("entry %d: %v", e.stamp.Index, err)
+		return
+	}
+	if differences := ch.timeline.Diff(state); len(differences) > 0 {
+		ch.sim.fail("entry %d: the ledger differs from its history: %v", e.stamp.Index, differences)
+	}
+	if b := proc.ledger.Balance(); b.Imbalance() != 0 {
+		ch.sim.fail("entry %d: the numbers of jobs do not add up: %+v", e.stamp.Index, b)
+	}
 }
 
 // checkTime checks that the ledger's time is not ahead: with one wrong clock of three

@@ -115,6 +115,10 @@ var mutants = []mutant{
 	{"the waitlists of a runner are never deleted", []edit{
 		{"ledger/waitlist.go", "wl.queue.waitlists.Delete(wl.name)", "_ = wl.name"}},
 		"./ledger TestWaitlists_RemovedWithLastJob"},
+	{"a delayed job that starts to wait is counted as delayed, too", []edit{
+		{"ledger/jobs.go", "\told.queue.counts[old.state]--\n", "\tif old.state != job.Delayed {\n\t\told.queue.counts[old.state]--\n\t}\n"}}, ""},
+	{"history does not say what became of a job whose dispatch has failed", []edit{
+		{"ledger/outbox.go", "To: o.given(f.to)", "To: o.given(placeOf(job.Waiting))"}}, ""},
 	{"several batches of history are in flight", []edit{
 		{"scheduler/outbox/publisher.go", "batchWindow     = 1\n", "batchWindow     = 4\n"}}, ""},
 }
