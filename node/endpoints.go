@@ -41,6 +41,7 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 	}
 	routes := overHTTP.Routes(shared.Endpoints)
 	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, routes) })
+	g.Go(n.serveConsole)
 }
 
 // binding returns what the API needs besides its handlers.

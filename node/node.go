@@ -35,6 +35,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/boards"
+	"github.com/yardmaster-dev/yardmaster/server/consolecalls"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
@@ -92,6 +93,8 @@ type Node struct {
 	transfer    *membership.Transferer
 	drainer     *membership.Drainer
 	member      *membership.Member
+
+	consoleCaller *consolecalls.Caller
 }
 
 // New returns a node with the given configuration, whose defaults are set. The node
@@ -308,6 +311,7 @@ func (n *Node) wire() (err error) {
 	n.member = membership.New(n.membershipConfig(), n.drainer)
 	n.diagnoser, n.reporter = n.newDiagnoser(), n.newReporter()
 	n.viewer.AddProgress = n.diagnoser.AddProgress
+	n.consoleCaller = n.newConsoleCaller()
 	observer.AddTarget(n.edge)
 	observer.AddTarget(n.runners)
 	return nil
@@ -331,6 +335,7 @@ func (n *Node) handlers() cluster.Handlers {
 	maps.Copy(h.Request, n.member.Handlers())
 	maps.Copy(h.Request, n.diagnoser.PeerHandlers())
 	maps.Copy(h.Request, n.schemaPeers().Handlers())
+	maps.Copy(h.Request, n.consoleCaller.PeerHandlers())
 	return h
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -57,10 +58,11 @@ type Server struct {
 	users       users
 	log         *slog.Logger
 	crossOrigin *http.CrossOriginProtection
-	api         atomic.Pointer[apiServer] // nil unless ServeAPI is running
-	memory      budget                    // for request bodies, in bytes
-	requests    chan struct{}             // semaphore of maxRequests
-	checks      chan struct{}             // semaphore of maxProbes
+	api         atomic.Pointer[apiServer]    // nil unless ServeAPI is running
+	console     atomic.Pointer[http.Handler] // nil unless ServeConsole is running
+	memory      budget                       // for request bodies, in bytes
+	requests    chan struct{}                // semaphore of maxRequests
+	checks      chan struct{}                // semaphore of maxProbes
 
 	waiting     atomic.Int64  // requests that wait for a job
 	bodyTimeout time.Duration // the constant, except in tests
@@ -121,6 +123,35 @@ func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 	return nil
 }
 
+// ConsolePath is the path below which the console is served.
+const ConsolePath = "/console/"
+
+// ServeConsole serves the requests below [ConsolePath] by handler, which authenticates them
+// itself, until ctx ends. A request of / is redirected there.
+func (s *Server) ServeConsole(ctx context.Context, handler http.Handler) error {
+	s.console.Store(&handler)
+	<-ctx.Done()
+	s.console.Store(nil)
+	return nil
+}
+
+// serveConsole serves a request of the console.
+func (s *Server) serveConsole(w http.ResponseWriter, r *http.Request) {
+	handler := s.console.Load()
+	switch {
+	case handler == nil:
+		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Refresh", "2") // of a browser
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "This node is starting or stopping. The page loads again every two seconds; or use another node.\n")
+	case r.URL.Path == "/":
+		http.Redirect(w, r, ConsolePath, http.StatusSeeOther)
+	default:
+		(*handler).ServeHTTP(w, r)
+	}
+}
+
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -137,6 +168,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		default:
 			writeError(w, &api.Error{Code: api.CodeUnavailable, Text: "too many health checks at once", RetryAfter: time.Second})
 		}
+		return
+	}
+	if r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, ConsolePath) {
+		s.serveConsole(w, r)
 		return
 	}
 	r, err := s.authenticate(w, r)
@@ -196,11 +231,11 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request, check func(contex
 	writeReply(w, status, body)
 }
 
-// trustedHost reports whether host is one that no page of another site can have
+// TrustedHost reports whether host is one that no page of another site can have
 // been loaded from: an address, localhost or a name without a dot. Any other name
 // may belong to an attacker who changed its DNS record to this node's address
 // after the page was loaded (DNS rebinding).
-func trustedHost(host string) bool {
+func TrustedHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

@@ -284,7 +284,7 @@ func TestAuthorize_HostNames(t *testing.T) {
 func TestServe_NoBody(t *testing.T) {
 	route := Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things", Request: testRequest{}}, Handle: echo}
 	_, addr := startServer(t, func(s *Server) { s.bodyTimeout, s.users = 50*time.Millisecond, tokenUsers("secret") }, route)
-	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/"} {
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/nothing"} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)

@@ -82,7 +82,7 @@ func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) (*http.Req
 	header := r.Header.Get("Authorization")
 	user := s.users.find(header)
 	if user == nil && (header == "" || len(s.users.list) == 0) {
-		if user = s.users.anonymous; user != nil && !trustedHost(r.Host) {
+		if user = s.users.anonymous; user != nil && !TrustedHost(r.Host) {
 			return nil, &api.Error{Code: api.CodeForbidden, Text: fmt.Sprintf(
 				"host %q is not allowed: without a token this node serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", r.Host)}
 		}

@@ -1,0 +1,168 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/web"
+)
+
+// Limits of the console.
+const (
+	maxRenders   = 32      // pages that are rendered at the same time
+	maxForm      = 2 << 20 // bytes of a form
+	writeTimeout = 15 * time.Second
+)
+
+// Path is the address of the console's first page; all others are below it.
+const Path = web.ConsolePath
+
+// Config is what the console shows, and for whom. All fields are required unless they say
+// otherwise.
+type Config struct {
+	Node    string // name of this member
+	Version string
+	TLS     bool // the listener is encrypted
+	// Users may sign in. Anonymous is the user of requests without a session; nil: they
+	// have to sign in.
+	Users     []User
+	Anonymous *User
+	// Secret returns the key of the yard from which sessions are signed, or nil while
+	// there is none.
+	Secret func() []byte
+	// Call sends a request to an endpoint of the API.
+	Call func(context.Context, *Call) ([]byte, error)
+	// Applied returns the index of the last entry of this node's ledger, and a channel
+	// that is closed when it increases.
+	Applied func() (index uint64, changed <-chan struct{})
+	// Events returns recorded events; see [EventSource].
+	Events EventSource
+	// Peers returns where the other members serve their consoles.
+	Peers func(context.Context) []Peer
+	// Settings are shown as they are.
+	Settings []Setting
+	Log      *slog.Logger
+}
+
+// Call is a request to an endpoint, on behalf of a user.
+type Call struct {
+	Endpoint string // name in [api.Endpoints]
+	Node     string // instead: the member whose endpoint in [api.NodeEndpoints] it is
+	Token    string // of the subject
+	Data     []byte
+	Actor    string // the user, or else the remote address
+	Reason   string // for an act; "" means none
+}
+
+// Peer is another member of the yard.
+type Peer struct {
+	Node string `json:"node"`
+	URL  string `json:"url"` // of its HTTP listener, without a path; "" if it is not known
+}
+
+// Setting is a setting of the node that people may look up.
+type Setting struct{ Key, Value string }
+
+// Console serves the pages. It implements [http.Handler].
+type Console struct {
+	cfg         Config
+	crossOrigin *http.CrossOriginProtection
+	mux         *http.ServeMux
+	pages       map[string]*page
+	renders     chan struct{} // semaphore of maxRenders
+	placeholder string        // stands for the form token in rendered pages
+	sessions    *sessions
+	status      cached[api.Status]
+	peers       cached[[]Peer]
+	hub         *hub
+	tail        *tail
+	samples     samples
+	finder      finder
+}
+
+//go:embed assets templates
+var files embed.FS
+
+// New returns a console, whose streams end when ctx ends.
+func New(ctx context.Context, cfg Config) (*Console, error) {
+	token := make([]byte, 16)
+	_, _ = rand.Read(token) // never fails
+	c := &Console{
+		cfg: cfg, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux(),
+		renders: make(chan struct{}, maxRenders), finder: listFinder{}, placeholder: "form-" + hex.EncodeToString(token),
+	}
+	c.sessions = newSessions(&c.cfg)
+	c.status = cached[api.Status]{load: c.loadStatus, valid: time.Second}
+	c.peers = cached[[]Peer]{load: func(ctx context.Context) ([]Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
+	c.tail = newTail(ctx, &c.cfg)
+	c.hub = newHub(ctx, c)
+	var err error
+	if c.pages, err = parsePages(c); err != nil {
+		return nil, err
+	}
+	for _, p := range c.pages {
+		c.mux.HandleFunc("GET "+Path+p.path, func(w http.ResponseWriter, r *http.Request) { c.servePage(w, r, p) })
+	}
+	c.mux.HandleFunc("POST "+Path+"act/{act}", c.serveAct)
+	c.mux.HandleFunc("POST "+Path+"sign-in", c.serveSignIn)
+	c.mux.HandleFunc("POST "+Path+"sign-out", c.serveSignOut)
+	c.mux.HandleFunc("GET "+Path+"jobs/{id}/{content}", c.serveContent)
+	assets, err := fs.Sub(files, "assets")
+	if err != nil {
+		return nil, err
+	}
+	static := http.StripPrefix(Path+"assets/", http.FileServerFS(assets))
+	c.mux.HandleFunc("GET "+Path+"assets/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "public, max-age=300")
+		static.ServeHTTP(w, r)
+	})
+	return c, nil
+}
+
+// ServeHTTP implements [http.Handler].
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.setHeaders(w, r)
+	if err := c.crossOrigin.Check(r); err != nil {
+		http.Error(w, "requests from pages of other sites are not allowed: "+err.Error(), http.StatusForbidden)
+		return
+	}
+	if c.cfg.Anonymous != nil && !web.TrustedHost(r.Host) && c.sessions.userOf(r) == nil {
+		http.Error(w, "without a sign-in the console serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	c.mux.ServeHTTP(w, r)
+}
+
+// setHeaders sets the headers of every response. Scripts may also ask the other members
+// whether they answer.
+func (c *Console) setHeaders(w http.ResponseWriter, r *http.Request) {
+	connect := []string{"'self'"}
+	peers, _ := c.peers.get(r.Context())
+	for _, p := range peers {
+		if p.URL != "" {
+			connect = append(connect, p.URL)
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "+strings.Join(connect, " ")+
+		"; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only for writers of tests
+}
+
+// loadStatus returns the status of the yard as this node sees it.
+func (c *Console) loadStatus(ctx context.Context) (s api.Status, err error) {
+	s, err = get[api.Status](ctx, c, &Call{Endpoint: "status"})
+	return s, err
+}

@@ -1,0 +1,157 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
+)
+
+// jobData is the data of the page of a job.
+type jobData struct {
+	Explained api.JobExplanation
+	Job       *api.Job // with params and result; nil: the ledger has no such job
+	Steps     []step   // its history
+	Logs      []job.LogLine
+	MoreLogs  bool
+	LogsError error
+	Start     string // the beginning of params that are too large to show
+}
+
+// step is an event of a job's history, or a group of those of one dispatch.
+type step struct {
+	At       time.Time
+	Kind     string // queued, notified, assigned, delivered, failed, acted or other
+	Title    string
+	Detail   string
+	Dispatch uint32
+	After    time.Duration // since the step before
+}
+
+func loadJob(ctx context.Context, c *Console, v *view) (any, error) {
+	d := &jobData{}
+	var err error
+	if d.Explained, err = ask[api.JobExplanation](ctx, c, v.user, "job-explain", &api.JobRequest{ID: v.name, Queue: v.query.Get("queue")}); err != nil {
+		return nil, err
+	}
+	d.Steps = steps(d.Explained.History.Events)
+	id := v.name
+	if !d.Explained.ID.IsZero() {
+		id = d.Explained.ID.String()
+	}
+	shown, err := ask[api.Job](ctx, c, v.user, "job-show", &api.JobRequest{ID: id})
+	switch {
+	case err == nil:
+		d.Job = &shown
+		if shown.PayloadBytes > 0 {
+			d.Start = c.contentStart(ctx, v.user, id)
+		}
+	case d.Explained.Job != nil:
+		d.Job = d.Explained.Job
+	}
+	logs, err := ask[api.LogReply](ctx, c, v.user, "job-logs", &api.LogRequest{ID: id, Lines: 200})
+	d.LogsError, d.MoreLogs = err, logs.More
+	for _, text := range logs.Lines {
+		var line job.LogLine
+		if json.Unmarshal(text, &line) == nil {
+			d.Logs = append(d.Logs, line)
+		}
+	}
+	return d, nil
+}
+
+// contentStart returns the beginning of a job's params.
+func (c *Console) contentStart(ctx context.Context, u *User, id string) string {
+	part, err := ask[api.Content](ctx, c, u, "job-params", &api.ContentRequest{ID: id, Limit: cutBlock})
+	if err != nil {
+		return ""
+	}
+	return string(part.Data)
+}
+
+// steps returns the events of a job's history as steps, oldest first.
+func steps(events []json.RawMessage) (all []step) {
+	for _, text := range events {
+		lines, err := history.ParseLines(text)
+		if err != nil || len(lines) != 1 {
+			continue
+		}
+		l := &lines[0]
+		_, n, _ := job.ParseRequestID(l.Request)
+		s := step{At: l.At, Dispatch: n}
+		switch l.Type() {
+		case "dispatch-queued":
+			s.Kind, s.Title, s.Detail = "queued", "Queued", joined("function", l.Function, "for", l.Target)
+		case "dispatch-notified":
+			s.Kind, s.Title, s.Detail = "notified", "Dispatched", joined("to", l.Channel)
+		case "worker-assigned":
+			s.Kind, s.Title, s.Detail = "assigned", "Assigned", joined("to", l.Worker)
+		case "dispatch-delivered":
+			s.Kind, s.Title = "delivered", "Completed"
+		case "dispatch-failed":
+			s.Kind, s.Title, s.Detail = "failed", "Failed", joined("", l.Error, "", l.Reason)
+		case "operator-acted":
+			s.Kind, s.Title, s.Detail = "acted", l.Action, joined("by", l.Actor, "at the door", l.Door, "–", l.Reason)
+		default:
+			s.Kind, s.Title, s.Detail = "other", l.Type(), joined("worker", l.Worker, "", l.Reason)
+		}
+		if len(all) > 0 {
+			s.After = s.At.Sub(all[len(all)-1].At)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// joined returns those of pairs of a word and a value that have a value.
+func joined(pairs ...string) string {
+	var parts []string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			parts = append(parts, strings.TrimSpace(pairs[i]+" "+pairs[i+1]))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// serveContent sends the params or the result of a job as a file.
+func (c *Console) serveContent(w http.ResponseWriter, r *http.Request) {
+	user, content := c.sessions.visitor(r), r.PathValue("content")
+	if user == nil {
+		http.Redirect(w, r, Path+"sign-in", http.StatusSeeOther)
+		return
+	}
+	if content != "params" && content != "result" {
+		http.NotFound(w, r)
+		return
+	}
+	request := &api.ContentRequest{ID: r.PathValue("id")}
+	for begun := false; ; begun = true {
+		part, err := ask[api.Content](r.Context(), c, user, "job-"+content, request)
+		switch {
+		case err != nil && begun:
+			panic(http.ErrAbortHandler) // so that no one takes the part for the whole
+		case err != nil:
+			e := problemOf(err)
+			http.Error(w, e.Text, e.Status())
+			return
+		case !begun:
+			w.Header().Set("Content-Type", "application/octet-stream")
+			w.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="%s-%s.%s"`, part.ID, content, part.Encoding))
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only for writers of tests
+		if _, err := w.Write(part.Data); err != nil {
+			return
+		}
+		request.Offset = part.Offset + int64(len(part.Data))
+		if len(part.Data) == 0 || request.Offset >= part.Size {
+			return
+		}
+	}
+}

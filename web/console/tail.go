@@ -1,0 +1,155 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/ledger/history"
+)
+
+// EventSource reads the history of the yard.
+type EventSource struct {
+	// Since returns the first events that were recorded at a time or later, at most some
+	// hundreds of messages, and the position after them.
+	Since func(ctx context.Context, at time.Time) (expanded []byte, next uint64, err error)
+	// From returns the events from a position on, likewise. next is from if there are none.
+	From func(ctx context.Context, from uint64) (expanded []byte, next uint64, err error)
+	// End returns the position after the last event.
+	End func(ctx context.Context) (uint64, error)
+}
+
+// Limits of the tail.
+const (
+	maxTail   = 5000             // events that are kept
+	tailStart = 15 * time.Minute // how far back it begins
+	maxBehind = 64               // messages by which it may be behind before it skips some
+	tailIdle  = time.Minute      // without a reader, after which it stops
+)
+
+// tail keeps the latest events of the yard while pages show them: one reader of the history
+// for all pages of the node.
+type tail struct {
+	ctx context.Context
+	cfg *Config
+
+	mu      sync.Mutex
+	events  []history.Line // oldest first
+	skipped bool           // events before the first are not shown because there were too many
+	err     error          // of the last read
+	asked   time.Time
+	running bool
+	ready   chan struct{} // closed after the first read
+}
+
+func newTail(ctx context.Context, cfg *Config) *tail { return &tail{ctx: ctx, cfg: cfg} }
+
+// recent returns the latest events that a filter selects, newest first, at most n.
+func (t *tail) recent(ctx context.Context, f *history.Filter, n int) (events []history.Line, skipped bool, err error) {
+	t.mu.Lock()
+	t.asked = time.Now()
+	if !t.running {
+		t.running, t.ready, t.events, t.skipped, t.err = true, make(chan struct{}), nil, false, nil
+		go t.run()
+	}
+	ready := t.ready
+	t.mu.Unlock()
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	case <-time.After(2 * time.Second):
+		return nil, false, errors.New("the history of the yard is not readable at present: its stream has no leader that this node reaches")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := len(t.events) - 1; i >= 0 && len(events) < n; i-- {
+		if f.Matches(&t.events[i]) {
+			events = append(events, t.events[i])
+		}
+	}
+	return events, t.skipped, t.err
+}
+
+// run reads the history when the ledger has changed, until no page has asked for events for
+// tailIdle.
+func (t *tail) run() {
+	first := true
+	var next uint64
+	for t.ctx.Err() == nil {
+		_, changed := t.cfg.Applied()
+		ctx, cancel := context.WithTimeout(t.ctx, loadTimeout)
+		var err error
+		next, err = t.read(ctx, next)
+		cancel()
+		t.mu.Lock()
+		t.err = err
+		if first {
+			first = false
+			close(t.ready)
+		}
+		if time.Since(t.asked) > tailIdle {
+			t.running = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		if !sleep(t.ctx, pauseBetween) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-time.After(pauseIdle):
+		case <-t.ctx.Done():
+		}
+	}
+}
+
+// read adds the events from a position on, 0 for those of the last tailStart, and returns
+// the position after them. It skips events if it is too far behind.
+func (t *tail) read(ctx context.Context, next uint64) (uint64, error) {
+	end, endErr := t.cfg.Events.End(ctx)
+	for {
+		var expanded []byte
+		after, err := next, error(nil)
+		switch {
+		case next == 0:
+			expanded, after, err = t.cfg.Events.Since(ctx, time.Now().Add(-tailStart))
+		default:
+			expanded, after, err = t.cfg.Events.From(ctx, next)
+		}
+		if err != nil {
+			return next, err
+		}
+		lines, err := history.ParseLines(expanded)
+		if err != nil {
+			return next, err
+		}
+		skip := endErr == nil && end > after+maxBehind
+		t.add(lines, skip)
+		switch {
+		case skip:
+			next = end - maxBehind
+		case after == next || after >= end:
+			return max(after, next), nil
+		default:
+			next = after
+		}
+	}
+}
+
+// add adds events; skip means that those after them are not read.
+func (t *tail) add(lines []history.Line, skip bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if skip { // no gap is shown between events
+		t.events, t.skipped = nil, true
+		return
+	}
+	t.events = append(t.events, lines...)
+	if over := len(t.events) - maxTail; over > 0 {
+		t.events = append([]history.Line(nil), t.events[over:]...)
+		t.skipped = true
+	}
+}
