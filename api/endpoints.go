@@ -40,6 +40,11 @@ var Endpoints = []Endpoint{
 	},
 
 	{
+		Name: "overview", Subject: "yard.api.v1.overview", Summary: "what happened in the yard in a window of time, and how it is now",
+		Pattern: "GET /v1/overview", Request: OverviewRequest{}, Accepts: "*", Reply: Overview{}, Indexed: true,
+	},
+
+	{
 		Name: "job-show", Subject: "yard.api.v1.job.show", Summary: "a job by id or key",
 		Pattern: "GET /v1/jobs/{id}", Request: JobRequest{}, Accepts: "queue", Reply: Job{}, Indexed: true,
 	},

@@ -130,6 +130,12 @@ type LimitList struct {
 	Next   string  `json:"next,omitempty"` // After of the next page; "" means that this is the last one
 }
 
+// Blocks reports whether the limit permits no start of any job now.
+func (l *Limit) Blocks() bool {
+	return l.Paused || l.Total != nil && int64(l.Running) >= *l.Total || l.Tokens != nil && *l.Tokens == 0 ||
+		l.Circuit != nil && l.Circuit.State == "open"
+}
+
 // LimitOf returns a limit of the ledger as the API shows it.
 func LimitOf(v *ledger.LimitView, at time.Time) Limit {
 	l := Limit{

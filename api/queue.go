@@ -215,14 +215,11 @@ type Removed struct {
 // QueueOf returns a queue of the ledger as the API shows it.
 func QueueOf(v *ledger.QueueView) Queue {
 	q := Queue{
-		ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides,
+		ID: v.ID, Name: v.Name, State: QueueState(v.Paused), AllowOverrides: v.Config.AllowOverrides,
 		RetryOnTimeout: v.Config.RetryOnTimeout, Retention: OwnRetention(v.Config.Retention),
 		Retry:  retryRulesOf(v.Config.Retries),
 		Limits: v.Config.Limits, Key: v.Config.KeyPath, KeyOptional: v.Config.KeyOptional, Fair: v.Config.Fair,
 		Age: v.Config.Age.Milliseconds(), Priority: v.Config.Priority, MaxAttempts: v.Config.MaxAttempts, Timeout: v.Config.Timeout.Milliseconds(),
-	}
-	if v.Paused {
-		q.State = "paused"
 	}
 	if v.Config.Limit > 0 {
 		q.Limit = &v.Config.Limit
@@ -235,6 +232,14 @@ func QueueOf(v *ledger.QueueView) Queue {
 	}
 	q.Counts = StateCounts(v.Counts)
 	return q
+}
+
+// QueueState returns the state of a queue.
+func QueueState(paused bool) string {
+	if paused {
+		return "paused"
+	}
+	return "running"
 }
 
 // Brief returns the queue without what may be large.

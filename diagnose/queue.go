@@ -93,8 +93,7 @@ func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, queueDi
 	e.Active = queueDiagnosis.holderList()
 	e.MoreActive = max(0, active-len(e.Active))
 	if oldest, ok := l.OldestWaitingJob(queue.Name); ok {
-		age := queueDiagnosis.now.Sub(oldest.Accepted)
-		e.Oldest = &api.OldestJob{ID: oldest.ID, Accepted: oldest.Accepted.UTC(), AgeMS: max(0, age.Milliseconds())}
+		e.Oldest = api.NewOldestJob(oldest.ID, oldest.Accepted, queueDiagnosis.now)
 	}
 	if id, at, notBefore, ok := l.NextDelayed(queue.Name); ok {
 		e.NextDue = &api.NextDueJob{ID: &id, At: at}

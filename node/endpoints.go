@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 	"github.com/yardmaster-dev/yardmaster/server/httproutes"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
+	"github.com/yardmaster-dev/yardmaster/server/overview"
 )
 
 // serveEndpoints serves the API over NATS and HTTP. The endpoints of a node have its name
@@ -116,6 +117,10 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		n.jobHandlers(),
 		&server.Queues{Authority: n.proposer, View: n.raft.View, Schemas: schemas},
 		schemas,
+		&overview.Overview{
+			Node: n.cfg.Node.Name, Recorder: n.statistics, View: n.raft.View, Status: n.reporter.Status,
+			Quorum: func() bool { return health.NoQuorum(n.raft.Status()) == "" },
+		},
 		&server.Limits{Authority: n.proposer, View: n.raft.View, DefaultTimeout: n.cfg.Scheduler.DefaultTimeout},
 		&server.Retention{Authority: n.proposer, View: n.raft.View, Status: n.reporter.AuthorityStatus},
 		&server.Crons{

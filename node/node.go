@@ -41,6 +41,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 	"github.com/yardmaster-dev/yardmaster/server/limitkeys"
+	"github.com/yardmaster-dev/yardmaster/server/overview"
 	"github.com/yardmaster-dev/yardmaster/server/schemas"
 	"github.com/yardmaster-dev/yardmaster/server/worker"
 	"github.com/yardmaster-dev/yardmaster/tracing"
@@ -71,6 +72,7 @@ type Node struct {
 	agent       *agent.Agent
 	workers     *worker.Cluster
 	endpoints   func() []cluster.Endpoint // of [api.Endpoints]
+	statistics  *overview.Recorder
 	scheduler   *scheduler.Scheduler
 	schemas     *schemas.Checker
 	limitKeys   *limitkeys.Finder
@@ -103,7 +105,8 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{})}, nil
+	log = log.With("node", cfg.Node.Name)
+	return &Node{cfg: cfg, version: version, log: log, statistics: overview.NewRecorder(log), serving: make(chan struct{})}, nil
 }
 
 // Serving returns a channel that is closed when all listeners are open. Whether the

@@ -81,7 +81,7 @@ func routeAddress(cfg *config.Config, p consensus.Peer) string {
 }
 
 func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitAtOnce}
+	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitAtOnce, Projection: n.statistics}
 }
 
 // schedulerConfig returns what the scheduler uses of the configuration. The tables of

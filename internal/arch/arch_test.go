@@ -68,6 +68,7 @@ var layers = map[string]struct {
 	"scheduler/outbox":    {[]string{"job", "ledger", "api", "internal"}, "publishing is a part of the scheduler that does not know the others"},
 	"node/config":         {[]string{"job", "ledger", "api", "cluster", "scheduler", "edge", "runnerpool", "health", "internal"}, "the configuration has the types of the parts that it configures, and starts none of them"},
 	"server/worker":       {[]string{"job", "ledger", "api", "server", "cluster", "edge", "internal"}, "implements the interface that edge declares"},
+	"server/overview":     {[]string{"job", "ledger", "api", "server", "index/series", "internal/duration"}, "reads what a series has counted, and the ledger; node passes the status"},
 	"server/httproutes":   {[]string{"api", "server", "cluster", "web", "internal/duration"}, "makes routes of package web of the endpoints"},
 	"server/consolecalls": {[]string{"api", "ledger", "cluster", "web/console"}, "sends the requests of the console to the endpoints"},
 	"server/boards":       {[]string{"job", "ledger", "api", "board", "cluster", "consensus", "scheduler", "health"}, "defines the content of the boards, which shows the other parts of a node"},
