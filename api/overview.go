@@ -15,13 +15,13 @@ type OverviewRequest struct {
 // Overview is what happened in the yard in a window of time, and how it is now, as one node knows
 // it. Nodes count the same, each as far as it has applied the ledger's log: see AsOf.
 type Overview struct {
-	Node       string    `json:"node"`
-	At         time.Time `json:"at"` // the node's time
-	AsOf       AsOf      `json:"as_of"`
-	Certain    bool      `json:"certain"`     // the node is in contact with a quorum; else more may have happened
-	KnownSince time.Time `json:"known_since"` // what happened before is not known
-	Window     int64     `json:"window_ms"`
-	Queue      string    `json:"queue,omitempty"` // whose points and totals these are; "" means all queues
+	Node       string     `json:"node"`
+	At         time.Time  `json:"at"` // the node's time
+	AsOf       AsOf       `json:"as_of"`
+	Certain    bool       `json:"certain"`     // the node is in contact with a quorum; else more may have happened
+	KnownSince *time.Time `json:"known_since"` // what happened before is not known; nil: the node has applied no entry yet
+	Window     int64      `json:"window_ms"`
+	Queue      string     `json:"queue,omitempty"` // whose points and totals these are; "" means all queues
 
 	Points     OverviewPoints    `json:"points"`
 	Totals     OverviewTotals    `json:"totals"`      // of the minutes of the window and the present one

@@ -147,9 +147,7 @@ func (c *StepOperation) apply(l *Ledger) Result {
 	next := *old
 	next.Updated, next.Waiting = l.Now(), strings.Clone(c.Waiting)
 	next.Failures = slices.Clone(old.Failures)
-	if c.To != c.From {
-		next.Previous, next.Cursor = c.From, c.To
-	}
+	next.Cursor = c.To
 	next.Add(c.Counts)
 	for i := range c.Failures {
 		next.addFailure(c.Failures[i].Job, c.Failures[i].Text)
@@ -194,8 +192,8 @@ func (in *ingestion) RetryNeedsRecord(id job.ID) bool {
 // retries reports whether the operation makes jobs of the ledger wait again.
 func (o *Operation) retries() bool { return o.Action == OperationRetry || o.Action == OperationRequeue }
 
-// actor returns the actor of the change of one job.
-func (o *Operation) actor() Actor {
+// Actor returns the actor of the change of one job.
+func (o *Operation) Actor() Actor {
 	by := o.By
 	if by.Door == "" {
 		return by
@@ -215,7 +213,7 @@ func (o *Operation) change(l *Ledger, j *OperationJob, asOf uint64) (recalled bo
 		o.Skipped++
 		return false
 	}
-	by := Asked{By: o.actor()}
+	by := Asked{By: o.Actor()}
 	var result Result
 	switch o.Action {
 	case OperationCancel:

@@ -15,7 +15,7 @@ const (
 	MaxOperations        = 64                 // that have not ended
 	MaxEndedOperations   = 256                // that have ended
 	OperationKept        = 7 * 24 * time.Hour // how long an operation that has ended is kept
-	MaxOperationQuery    = 4 << 10            // bytes
+	MaxOperationQuery    = 16 << 10           // bytes
 	MaxOperationParams   = 16 << 10           // bytes
 	MaxOperationFailures = 20                 // jobs that an operation names with their errors
 	MaxOperationJobs     = 512                // jobs of one step
@@ -131,7 +131,6 @@ type Operation struct {
 	By       Actor
 	State    OperationState
 	Cursor   JobPlace           // of the last job that it has come to
-	Previous JobPlace           // the cursor before the last step that moved it
 	Failures []OperationFailure // the first jobs that failed, at most [MaxOperationFailures]
 	Waiting  string             // what its next step waits for; "": nothing
 	Started  time.Time
@@ -230,7 +229,7 @@ func (c *codec) operations(o *operations) {
 		}
 		op := *p
 		c.fields(&op.Number, &op.Index, &op.Key, (*uint8)(&op.Action), &op.Query, &op.Until, &op.Rate, &op.Params, &op.To, &op.KeepAttempts, &op.Expected,
-			&op.By.Name, (*string)(&op.By.Door), &op.By.Reason, (*uint8)(&op.State), &op.Cursor.Accepted, &op.Cursor.ID, &op.Previous.Accepted, &op.Previous.ID,
+			&op.By.Name, (*string)(&op.By.Door), &op.By.Reason, (*uint8)(&op.State), &op.Cursor.Accepted, &op.Cursor.ID,
 			&op.Changed, &op.Skipped, &op.Failed, &op.Waiting, &op.Started, &op.Updated, &op.Ended)
 		list(c, &op.Failures, func(f *OperationFailure) { c.fields(&f.Job, &f.Text) })
 		if !op.Action.valid() || !op.State.valid() {

@@ -85,7 +85,7 @@ func parseWindow(text string) (time.Duration, error) {
 	return window, nil
 }
 
-// answer returns the answer for a request. The first caller, which is told so, has to make it.
+// answer returns the answer for a request. If first is true, the caller has to make it.
 func (o *Overview) answer(key api.OverviewRequest, window time.Duration) (a *answer, first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -120,11 +120,14 @@ func (o *Overview) read(ctx context.Context, window time.Duration, queue string)
 	now := time.Now()
 	view := o.Recorder.clone().Read(window, queue, now)
 	overview := &api.Overview{
-		Node: o.Node, At: now.UTC(), AsOf: api.AsOf{Index: view.Index, At: view.At}, Certain: o.Quorum(), KnownSince: view.Since,
+		Node: o.Node, At: now.UTC(), AsOf: api.AsOf{Index: view.Index, At: view.At}, Certain: o.Quorum(),
 		Window: window.Milliseconds(), Queue: queue,
 		Points: pointsOf(view), Totals: totalsOf(&view.Total), Failures: []api.OverviewFailure{}, Others: view.OtherErrors,
 		Limits: []api.Limit{}, Members: status.Members, Authority: status.Authority, Readiness: status.Readiness,
 		Timeline: []api.OverviewHappening{},
+	}
+	if view.Index > 0 {
+		overview.KnownSince = &view.Since
 	}
 	for _, f := range view.Failures {
 		overview.Failures = append(overview.Failures, api.OverviewFailure(f))
