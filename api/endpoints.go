@@ -215,6 +215,15 @@ var Endpoints = []Endpoint{
 	},
 
 	{
+		Name: "state-at", Subject: "yard.api.v1.state.at", Summary: "the state of the yard at a point of its history",
+		Pattern: "GET /v1/state", Request: StateRequest{}, Accepts: "*", Reply: State{},
+	},
+	{
+		Name: "state-diff", Subject: "yard.api.v1.state.diff", Summary: "what differs between the states of the yard at two points of its history",
+		Pattern: "GET /v1/state/diff", Request: StateDiffRequest{}, Accepts: "*", Required: "from", Reply: StateDiff{},
+	},
+
+	{
 		Name: "retention-show", Subject: "yard.api.v1.retention.show", Summary: "how long what is left of ended jobs is kept, in the yard or of one queue",
 		Pattern: "GET /v1/retention", Request: RetentionRequest{}, Accepts: "*", Reply: Retention{}, Indexed: true,
 	},

@@ -250,7 +250,7 @@ func TestAPIErrors(t *testing.T) {
 // An invalid command line fails with code 2 before any request.
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct{ line, want string }{
-		{"stauts", `yardmaster has no verb "stauts"; did you mean "status"?`},
+		{"statuss", `yardmaster has no verb "statuss"; did you mean "status"?`},
 		{"job shwo x", `yardmaster job has no verb "shwo"; did you mean "show"?`},
 		{"status now", `"now" is one argument too many; 'yardmaster status --help' shows how it is used`},
 		{"enqueue", "queue is missing; 'yardmaster enqueue --help' shows how it is used"},

@@ -162,7 +162,8 @@ type Bootstrap struct {
 //
 //	1  lanes, bodies, events, results, dead letters, logs
 //	2  the large results have a stream of their own
-const StreamGeneration = 2
+//	3  the bases of history have a stream
+const StreamGeneration = 3
 
 // Ingest takes the lane's records after From, up to and including To, into the
 // ledger, if Identity is the lane's identity and its cursor is at From.

@@ -7,6 +7,9 @@ package ledger
 // the new way.
 const Level = 7
 
+// Level returns the level of the ledger, see the constant [Level].
+func (o *outbox) Level() uint8 { return o.level }
+
 // raiseLevel sets the level, unless it is higher already. Jobs are counted from the first level
 // on that counts them.
 func (l *Ledger) raiseLevel(level uint8) {

@@ -60,7 +60,7 @@ func stateOf(t failer, b *Base) *timeline.State {
 func foldEvents(t failer, l *Ledger, s *timeline.State) {
 	t.Helper()
 	l.EventsAfter(s.Event, func(number uint64, at time.Time, e *Event) bool {
-		if err := s.Add(e.AppendLine(nil, number, at), nil); err != nil {
+		if _, err := s.Add(e.AppendLine(nil, number, at), nil); err != nil {
 			t.Fatal(err)
 		}
 		return true

@@ -106,6 +106,8 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		"cluster-scrub":    handleRetired,
 		"cluster-rebuild":  handleRetired,
 		"ledger-hash":      server.JSONReply(n.hasher.Hash),
+		"state-at":         server.JSON(n.chronicle.HandleState),
+		"state-diff":       server.JSON(n.chronicle.HandleDiff),
 		"queue-explain":    server.JSON(n.diagnoser.ExplainQueue),
 		"worker-list":      server.JSON(n.diagnoser.ListWorkers),
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/agent/observe"
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/chronicle"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/diagnose"
@@ -91,6 +92,7 @@ type Node struct {
 	monitor     *health.Monitor
 	reporter    *health.Reporter
 	consistency *consistency.Check
+	chronicle   *chronicle.Chronicle
 	backups     *backup.Server
 	transfer    *membership.Transferer
 	drainer     *membership.Drainer
@@ -244,6 +246,7 @@ func (n *Node) runBase(g *loopGroup, edge net.Listener) {
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)
+	g.Go(n.chronicle.Run)
 	g.Go(func(ctx context.Context) error { return certs.Watch(ctx, n.certs.stores(n.edge)) })
 }
 
@@ -290,6 +293,10 @@ func (n *Node) wire() (err error) {
 	n.consistency = consistency.New(consistency.Config{
 		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: replaceAdvice(&n.cfg),
 		Copies: n.raft.ConsistencyChecks(), Members: voters(n.raft, cfg.MemberNames()), Request: n.fleet.RequestJSON,
+	}, n.log)
+	n.chronicle = chronicle.New(chronicle.Config{
+		View: n.raft.View, Copy: n.raft.Copy, IsAuthority: func() bool { return n.authority.Holder() == cfg.Node.Name },
+		Reader: n.cluster.Reader, Append: n.cluster.Writer.AppendAsync,
 	}, n.log)
 	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
@@ -393,7 +400,7 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	close(n.serving)
 	collector := &metrics.Collector{
 		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Replication.Storage, Intake: n.cluster.Publisher, Decisions: n.scheduler.Counts,
-		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Reporter: n.reporter,
+		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Chronicle: n.chronicle, Reporter: n.reporter,
 		Schemas: n.schemas.Collect,
 	}
 	n.metrics.SetCollector(collector.Collect)

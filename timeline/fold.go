@@ -8,14 +8,16 @@ import (
 	"time"
 )
 
-// Add folds the events of a message of history that follow the state, until stop, which may be
-// nil, returns false; it is called after each event. Events that the state has already are
-// skipped. A gap is an error.
-func (s *State) Add(message []byte, stop func() bool) error {
-	err := read(message, func(e *event) error {
+// Add folds the events of a message of history that follow the state, up to the first that within
+// does not permit; a nil within permits all. It reports whether there was such an event. Events
+// that the state has already are skipped. A gap is an error.
+func (s *State) Add(message []byte, within func(number uint64, at time.Time) bool) (stopped bool, err error) {
+	err = read(message, func(e *event) error {
 		switch {
 		case e.Number <= s.Event:
 			return nil
+		case within != nil && !within(e.Number, e.At):
+			return errStopped
 		case e.Number != s.Event+1:
 			return fmt.Errorf("event %d follows event %d: history between them is missing", e.Number, s.Event)
 		}
@@ -23,15 +25,12 @@ func (s *State) Add(message []byte, stop func() bool) error {
 			return fmt.Errorf("event %d: %w", e.Number, err)
 		}
 		s.Event, s.At = e.Number, e.At
-		if stop != nil && stop() {
-			return errStopped
-		}
 		return nil
 	})
 	if errors.Is(err, errStopped) {
-		return nil
+		return true, nil
 	}
-	return err
+	return false, err
 }
 
 var errStopped = errors.New("stopped")
@@ -221,16 +220,4 @@ func (s *State) actOnCron(e *event, verb, name string) {
 	case verb == "pause", verb == "resume":
 		c.Paused = verb == "pause"
 	}
-}
-
-// Start returns the number and the time of the first event of a message.
-func Start(message []byte) (number uint64, at time.Time, err error) {
-	err = read(message, func(e *event) error {
-		number, at = e.Number, e.At
-		return errStopped
-	})
-	if errors.Is(err, errStopped) || errors.Is(err, ErrEarlier) {
-		err = nil
-	}
-	return number, at, err
 }

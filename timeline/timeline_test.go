@@ -1,7 +1,6 @@
 package timeline
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +56,7 @@ queue mail waiting: none, then 1`},
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Add([]byte(message), func() bool { return s.Event == stage.event }); err != nil {
+		if _, err := s.Add([]byte(message), func(number uint64, _ time.Time) bool { return number <= stage.event }); err != nil {
 			t.Fatal(err)
 		}
 		var lines []string
@@ -90,7 +89,7 @@ func TestState_AddRefuses(t *testing.T) {
 		"\n": "malformed",
 		"x":  "invalid syntax",
 	} {
-		if err := New().Add([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New().Add([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
@@ -117,20 +116,11 @@ func TestState_Encode(t *testing.T) {
 	}
 }
 
-func TestStart(t *testing.T) {
-	if number, at, err := Start([]byte(message)); number != 1 || at.Year() != 2026 || err != nil {
-		t.Errorf("%d at %s, %v", number, at, err)
-	}
-	if _, _, err := Start([]byte("x")); err == nil || errors.Is(err, ErrEarlier) {
-		t.Error(err)
-	}
-}
-
 func FuzzState_Add(f *testing.F) {
 	f.Add(message)
 	f.Fuzz(func(t *testing.T, body string) {
 		s := New()
-		_ = s.Add([]byte(body), nil)
+		_, _ = s.Add([]byte(body), nil)
 		if _, err := s.Encode(); err != nil {
 			t.Error(err)
 		}
@@ -146,7 +136,7 @@ func BenchmarkState_Add(b *testing.B) {
 	}
 	text := []byte(body.String())
 	for b.Loop() {
-		if err := New().Add(text, nil); err != nil {
+		if _, err := New().Add(text, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -52,6 +52,8 @@ var families = []family{
 	{"yard_finished_records_limit", "Records of finished jobs that are kept at most.", false, []string{"retention"}},
 	{"yard_finished_oldest_seconds", "Time since the end of the first job that the ledger still has, of queues without a retention setting of their own.", false, nil},
 	{"yard_held_keys", "Unique, rate limit and debounce keys that are held.", false, nil},
+	{"yard_ledger_imbalance", "Jobs accepted, minus those in all states and those removed; 0 unless the ledger miscounts.", false, nil},
+	{"yard_history_differences", "Respects in which the ledger differs from its history, at the last check of this node as the authority.", false, nil},
 	{"yard_outbox_bytes", "Bytes committed and not yet published.", false, nil},
 	{"yard_outbox_limit_bytes", "Size of the outbox at which all but settling stops.", false, nil},
 	{"yard_outbox_items", "Events, results and dead letters that are committed and not yet published.", false, []string{"stream"}},

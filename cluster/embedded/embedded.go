@@ -230,7 +230,7 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 func deniedPublishes() []string {
 	denied := []string{
 		subjects.Lane + ".*." + subjects.NodePublish + ".>", subjects.ClosedLanes + ".>", subjects.Tail + ".>", api.SubjectNode + ".>", subjects.History,
-		subjects.Results, subjects.DeadLetters + ".>", subjects.Logs + ".>", subjects.Blobs + ".>", subjects.ResultBlobs + ".>", subjects.Live + ".>", subjects.Advisory + ".>",
+		subjects.State, subjects.Results, subjects.DeadLetters + ".>", subjects.Logs + ".>", subjects.Blobs + ".>", subjects.ResultBlobs + ".>", subjects.Live + ".>", subjects.Advisory + ".>",
 	}
 	for _, bucket := range subjects.Boards {
 		denied = append(denied, subjects.BoardSubject(bucket, ">"))

@@ -150,6 +150,8 @@ func (r *Reader) LastPublished(ctx context.Context, stream string) (seq, number 
 	switch stream {
 	case subjects.StreamResults:
 		subject = subjects.Results
+	case subjects.StreamState:
+		subject = subjects.State
 	case subjects.StreamDLQ:
 		subject = subjects.DeadLetters + ".>"
 	}
@@ -276,6 +278,47 @@ func (r *Reader) FindBatch(ctx context.Context, stream string, number uint64) (B
 		}
 	}
 	return Batch{}, fmt.Errorf("%s holds no entry %d: %w", stream, number, ErrNotStored)
+}
+
+// FirstBatch returns the first batch of a stream, or [ErrNotStored].
+func (r *Reader) FirstBatch(ctx context.Context, stream string) (Batch, error) {
+	batches, err := r.readBatches(ctx, stream, getRequest{Seq: 1, Batch: 1})
+	if err == nil && len(batches) == 0 {
+		err = fmt.Errorf("%s is empty: %w", stream, ErrNotStored)
+	}
+	if err != nil {
+		return Batch{}, err
+	}
+	return batches[0], nil
+}
+
+// FindLast returns the last batch of a stream that accept reports true for, which must be the case
+// for all batches before it. It searches like FindBatch, and returns [ErrNotStored] if accept
+// reports true for none.
+func (r *Reader) FindLast(ctx context.Context, stream string, accept func(*Batch) bool) (found Batch, err error) {
+	info, err := Info(ctx, r.local.JS, stream)
+	if err != nil {
+		return Batch{}, err
+	}
+	low, high := info.State.FirstSeq, info.State.LastSeq
+	for low <= high && high > 0 {
+		middle := low + (high-low)/2
+		b, err := r.ReadBatch(ctx, stream, middle)
+		switch {
+		case errors.Is(err, ErrNotStored):
+			low = middle + 1 // evicted meanwhile
+		case err != nil:
+			return Batch{}, err
+		case accept(&b):
+			found, low = b, middle+1
+		default:
+			high = middle - 1
+		}
+	}
+	if found.Seq == 0 {
+		return Batch{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
+	}
+	return found, nil
 }
 
 // HasSubscribers reports whether any client subscribes to such live events.

@@ -36,6 +36,7 @@ func retainedStreams(l Layout) []retainedStream {
 		subjects.StreamResults:     {kept: job.KeptResults, share: 2},
 		subjects.StreamResultBlobs: {kept: job.KeptResults, share: 2},
 		subjects.StreamEvents:      {kept: job.KeptEvents, share: 1},
+		subjects.StreamState:       {kept: job.KeptEvents, share: stateShare},
 	}
 	var streams []retainedStream
 	for _, aux := range auxStreams(l) {

@@ -260,12 +260,20 @@ func auxStreams(l Layout) []auxConfig {
 	if l.Recreated {
 		events.FirstSeq = 2
 	}
+	state := auxStream(l, subjects.StreamState, "state", "The state from time to time, from which history rebuilds that of any later point", subjects.State)
+	state.MaxAge, state.MaxBytes, state.DenyDelete = events.MaxAge, max(l.HistoryBytes/stateShare, minStateBytes), true
 	results := auxStream(l, subjects.StreamResults, "results", "What jobs returned: one message per committed batch", subjects.Results)
 	results.MaxAge, results.MaxBytes, results.DenyDelete = job.DefaultRetention.Age(job.KeptResults), l.HistoryBytes, true
 	dlq := auxStream(l, subjects.StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjects.DeadLetters+".>")
 	dlq.MaxAge, dlq.MaxMsgs, dlq.MaxBytes = job.DefaultRetention.Age(job.KeptFailed), job.DefaultRetention.Get(job.KeptFailed, job.BoundCount), l.LetterBytes
-	return []auxConfig{{relocated, 2}, {blobs, 1}, {resultBlobs, 2}, {events, 1}, {results, 1}, {dlq, 1}}
+	return []auxConfig{{relocated, 2}, {blobs, 1}, {resultBlobs, 2}, {events, 1}, {state, 3}, {results, 1}, {dlq, 1}}
 }
+
+// stateShare is how much smaller the stream of bases is than that of events.
+const (
+	stateShare    = 16
+	minStateBytes = 4 << 20
+)
 
 // auxStream returns the configuration that all streams other than lanes have in
 // common, for the stream with this name, which stores the messages of subject.

@@ -20,6 +20,7 @@ const (
 	StreamBlobs       = "YARD_BLOBS"        // large bodies
 	StreamResultBlobs = "YARD_RESULT_BLOBS" // large results
 	StreamEvents      = "YARD_EVENTS"
+	StreamState       = "YARD_STATE" // bases, from which history rebuilds later states
 	StreamResults     = "YARD_RESULTS"
 	StreamDLQ         = "YARD_DLQ"
 	StreamLogs        = "YARD_LOGS"
@@ -28,7 +29,7 @@ const (
 )
 
 // SharedStreams lists the yard's streams other than lanes and boards.
-var SharedStreams = []string{StreamRelocated, StreamBlobs, StreamResultBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
+var SharedStreams = []string{StreamRelocated, StreamBlobs, StreamResultBlobs, StreamEvents, StreamState, StreamResults, StreamDLQ, StreamLogs}
 
 // Streams returns the streams of a yard with a number of lanes.
 func Streams(lanes int) []string {
@@ -64,6 +65,7 @@ const (
 const (
 	History     = "yard.history"   // one message per committed batch
 	Results     = "yard.results"   // likewise
+	State       = "yard.state"     // one message per base
 	Lane        = "yard.lane"      // .<n>.p|n.<queue>: direct publishes and those of nodes
 	ClosedLanes = "yard.closed"    // .<n>: of closed lanes; nothing is published there
 	Tail        = "yard.tail"      // .<n>.<queue>: direct publishes, republished when stored

@@ -35,8 +35,11 @@ type Collector struct {
 	Changes      func() int              // of the authority, since the node started
 	Certificates func() []*certs.Store
 	Schemas      func(func(*ledger.Schema, api.SchemaCounts)) // calls its argument with each schema, and what this node has found by it
-	Monitor      *health.Monitor
-	Reporter     *health.Reporter
+	Chronicle    interface {
+		Differences() (differences int, event uint64)
+	}
+	Monitor  *health.Monitor
+	Reporter *health.Reporter
 }
 
 // Collect emits all values.
@@ -98,6 +101,8 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 		emit("yard_certificate_expires_timestamp_seconds", float64(store.NotAfter().Unix()), store.Listener())
 	}
 	c.collectDecisions(emit)
+	differences, _ := c.Chronicle.Differences()
+	emit("yard_history_differences", float64(differences))
 	collectLedger(c.View, emit)
 	collectQueues(c.View, emit)
 	collectLimits(c.View, emit)
@@ -211,6 +216,8 @@ func (c *Collector) collectDecisions(emit web.Emit) {
 // restart with the process.
 func collectLedger(view func(func(*ledger.Ledger)), emit web.Emit) {
 	view(func(l *ledger.Ledger) {
+		balance := l.Balance()
+		emit("yard_ledger_imbalance", float64(balance.Imbalance()))
 		emit("yard_outbox_bytes", float64(l.OutboxBytes()))
 		emit("yard_outbox_limit_bytes", ledger.MaxOutbox)
 		emit("yard_outbox_items", float64(l.LastEvent()-l.PublishedEvents()), "events")

@@ -233,7 +233,7 @@ func (ch *checker) checkEntry(proc *process, e *logEntry, results []ledger.Resul
 // checkTimeline checks that the events of an entry, in a message, lead to the state that the
 // ledger has, folded by a program that shares no code with it.
 func (ch *checker) checkTimeline(proc *process, e *logEntry, message []byte) {
-	if err := ch.timeline.Add(message, nil); err != nil {
+	if _, err := ch.timeline.Add(message, nil); err != nil {
 		ch.sim.fail("entry %d: %v", e.stamp.Index, err)
 	}
 	state, err := timeline.Decode(proc.ledger.Base().JSON())
