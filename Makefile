@@ -22,7 +22,7 @@ export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test outbox-tests python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
+.PHONY: help build test outbox-tests console-tests console-images python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
@@ -40,7 +40,7 @@ test typescript race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python typescript ## run all tests; those with real processes use the binary
 	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && \
 	$(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
-	@$(if $(filter ./...,$(PKGS)),$(MAKE) --no-print-directory outbox-tests)
+	@$(if $(filter ./...,$(PKGS)),$(MAKE) --no-print-directory outbox-tests console-tests)
 
 # The tests of the outbox are a module of their own because of the database drivers, which
 # vet would read for as long as the compiler. Without PostgreSQL, they use SQLite only.
@@ -49,6 +49,20 @@ outbox-tests: build ## test the outbox and the fence of the Go SDK with PostgreS
 	@for module in test/outbox examples/sort; do (cd $$module && $(GO) mod download) || { \
 	  echo "the modules that $$module needs cannot be downloaded: the tests of the outbox are skipped"; exit 0; }; done; \
 	cd test/outbox && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -vet=off .
+
+# The tests of the console are a module of their own because of the driver of the browser.
+# They are skipped where Chromium is missing, except if CI is set.
+CHROMIUM_WORKS := chromium --version >/dev/null 2>&1
+CONSOLE_TESTS  := cd test/console && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -vet=off -timeout 5m
+console-tests: build ## test the console with three nodes in a browser (needs Chromium)
+	@$(CHROMIUM_WORKS) || { echo 'the console is tested with Chromium; trying to install it'; \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; }; \
+	$(CHROMIUM_WORKS) || echo 'could not: to test the console install it (Debian: apt-get install chromium)'; \
+	(cd test/console && $(GO) mod download) || { echo 'the modules that test/console needs cannot be downloaded: the tests of the console are skipped'; exit 0; }; \
+	$(CONSOLE_TESTS) .
+
+console-images: build ## take the pictures of the console in docs/images/console (needs Chromium)
+	@YARD_IMAGES=$(CURDIR)/docs/images/console; export YARD_IMAGES; $(CONSOLE_TESTS) -run TestImages .
 
 # The tests of the Python client, a package in clients/python, are skipped where Python is
 # missing, the check of its types where mypy is. They are checked for Python 3.9, the oldest.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -84,7 +85,7 @@ func addTerm(request *api.JobListRequest, t *query.Term) error {
 	case t.Field == query.FieldFunction && request.Function == "" && len(values) == 1:
 		request.Function = values[0]
 	default:
-		return errNotListed("the term " + t.Field.String())
+		return errNotListed("the term " + cmp.Or(t.Field.String(), t.Name))
 	}
 	return nil
 }
@@ -113,8 +114,8 @@ func loadJobs(ctx context.Context, c *Console, v *view) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t, ok := parsed.Where.(*query.Term); ok && len(t.Values) == 1 && (t.Field == query.FieldAny || t.Field == query.FieldID || t.Field == query.FieldKey) {
-		shown, err := ask[api.Job](ctx, c, v.user, "job-show", &api.JobRequest{ID: d.Text})
+	if name := namedJob(d.Text, parsed); name != "" {
+		shown, err := ask[api.Job](ctx, c, v.user, "job-show", &api.JobRequest{ID: name})
 		if err != nil {
 			return nil, err
 		}
@@ -126,6 +127,22 @@ func loadJobs(ctx context.Context, c *Console, v *view) (any, error) {
 	}
 	d.found = f
 	return d, nil
+}
+
+// namedJob returns the name of the job if a query is nothing else: an id, a key, or either
+// with its queue. Otherwise it returns "".
+func namedJob(text string, q *query.Query) string {
+	t, ok := q.Where.(*query.Term)
+	if !ok || len(t.Values) != 1 || t.Values[0].Prefix {
+		return ""
+	}
+	switch t.Field {
+	case query.FieldAny, query.FieldID, query.FieldKey:
+		return t.Values[0].Text
+	case query.FieldLabel: // "mail:order-1" has the form of one
+		return strings.TrimSpace(text)
+	}
+	return ""
 }
 
 // Parts returns the query before the part that is wrong, that part, and what follows.

@@ -1,0 +1,234 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// pagePaths are the pages that are checked, by name.
+var pagePaths = []struct{ name, path string }{
+	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"workers", "workers"},
+	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
+}
+
+// lowContrast is a script that returns texts whose contrast with their background is less
+// than 4.5 to 1.
+const lowContrast = `(() => {
+	const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+	const parse = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+	const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
+	const faults = [];
+	for (const e of document.querySelectorAll("body *")) {
+		const text = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).join("");
+		if (!text || !e.checkVisibility({ opacityProperty: true, visibilityProperty: true }) || e.closest(":disabled, option, svg, .hide")) continue;
+		let back = e;
+		while (back && parse(getComputedStyle(back).backgroundColor)[3] < 255) back = back.parentElement;
+		const [a, b] = [light(parse(getComputedStyle(e).color)), light(parse(getComputedStyle(back ?? document.documentElement).backgroundColor))];
+		const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+		if (ratio < 4.5) faults.push(e.nodeName + "." + e.className + " " + text.slice(0, 30) + " " + ratio.toFixed(2));
+	}
+	return faults;
+})()`
+
+// nameless returns the controls of a page that have no name for those who do not see them.
+func (b *tab) nameless() (nodes []string) {
+	b.t.Helper()
+	// Not the type of the driver, which does not accept names that it does not know.
+	type value struct{ Value any }
+	var tree struct {
+		Nodes []struct {
+			Ignored    bool
+			Role, Name value
+			ID         int64 `json:"backendDOMNodeId"`
+		}
+	}
+	b.run(chromedp.ActionFunc(func(ctx context.Context) error { return cdp.Execute(ctx, "Accessibility.getFullAXTree", nil, &tree) }))
+	controls := []string{"button", "link", "textbox", "searchbox", "checkbox", "combobox", "img", "DisclosureTriangle"}
+	for _, n := range tree.Nodes {
+		role, name := fmt.Sprint(n.Role.Value), strings.TrimSpace(fmt.Sprint(n.Name.Value))
+		if !n.Ignored && slices.Contains(controls, role) && (n.Name.Value == nil || name == "") {
+			nodes = append(nodes, fmt.Sprintf("%s of node %d", role, n.ID))
+		}
+	}
+	return nodes
+}
+
+// Every page is shown without errors, in both themes, at both widths, with names for all
+// controls and enough contrast.
+func TestPages(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	for _, c := range []struct {
+		theme string
+		width int64
+		pages int
+	}{{"light", 1440, len(pagePaths)}, {"dark", 360, len(pagePaths)}, {"dark", 1440, 3}, {"light", 3840, 2}} {
+		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.theme}}), chromedp.EmulateViewport(c.width, 900))
+		for _, p := range pagePaths[:c.pages] {
+			b.open(0, p.path)
+			name := fmt.Sprintf("%s, %s, %d px", p.name, c.theme, c.width)
+			if got := eval[int64](b, `document.documentElement.scrollWidth`); got > c.width {
+				t.Errorf("%s: the page is %d px wide", name, got)
+			}
+			if eval[bool](b, `!!document.querySelector(".empty.bad")`) {
+				t.Errorf("%s: %s", name, eval[string](b, `document.querySelector(".empty.bad").innerText`))
+			}
+			if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
+				t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
+			}
+			if c.width != 1440 || c.theme == "dark" {
+				continue // the names are the same
+			}
+			if nodes := b.nameless(); len(nodes) > 0 {
+				t.Errorf("%s: no name: %s", name, strings.Join(nodes, "; "))
+			}
+		}
+	}
+}
+
+// An observer sees everything and no button that acts.
+func TestRoles(t *testing.T) {
+	b := newTab(t)
+	b.open(0, "queues")
+	b.await(`document.querySelector("h1").innerText === "Sign in"`)
+	b.tolerate(true) // of the response 401
+	b.run(chromedp.SendKeys(`input[name=token]`, "wrong"+kb.Enter), chromedp.WaitVisible(`.flash.bad`))
+	b.tolerate(false)
+	b.signIn(bobToken)
+	for _, p := range pagePaths {
+		b.open(0, p.path)
+		if n := eval[int](b, `document.querySelectorAll("#content [action^='/console/act/'] button, #content [formaction]").length`); n > 0 {
+			t.Errorf("%s: an observer has %d buttons that act", p.name, n)
+		}
+	}
+	b.run(chromedp.Click(`//button[text()="Sign out"]`), chromedp.WaitVisible(`//h1[text()="Sign in"]`))
+	b.open(0, "queues")
+	b.await(`document.querySelector("h1").innerText === "Sign in"`)
+}
+
+// What users do changes the yard and is in the history with their name.
+func TestActs(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.open(1, "queues/reports") // cookies are for all ports of a host
+	b.run(chromedp.Click(`//button[text()="Pause"]`), chromedp.WaitVisible(`//button[text()="Resume"]`))
+	b.run(chromedp.Click(`//button[text()="Resume"]`), chromedp.WaitVisible(`//button[text()="Pause"]`))
+	b.run(chromedp.SetValue(`input[name=concurrency_limit]`, "7"), chromedp.SendKeys(`form[action$=queue-set] input[name=reason]`, "a test"), chromedp.Click(`//button[text()="Save"]`), chromedp.WaitVisible(`.flash`))
+	if q, err := send("GET", "/v1/queues/reports", nil); err != nil || fmt.Sprint(q["concurrency_limit"]) != "7" {
+		t.Errorf("the limit is %v, %v", q["concurrency_limit"], err)
+	}
+	b.open(2, "events?type=operator-acted&queue=reports")
+	b.await(`document.querySelector("#content").innerText.match(/queue.set[^]*by ann[^]*through console[^]*a test/)`)
+}
+
+// Jobs are found by a query, and those that are selected are changed together.
+func TestJobs(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.run(chromedp.KeyEvent("/"))
+	b.await(`document.activeElement.matches("[data-search]")`)
+	eval[string](b, `document.activeElement.value = ""`)
+	b.run(chromedp.SendKeys(`[data-search]`, "queue:reports state:waiting"+kb.Enter), chromedp.WaitVisible(`//h1[text()="Jobs"]`))
+	b.await(`document.querySelectorAll("tbody tr").length === 7`)
+	b.run(chromedp.KeyEvent("j"), chromedp.KeyEvent("x"), chromedp.KeyEvent("j"), chromedp.KeyEvent("x"))
+	b.await(`document.querySelector("[data-selected]").innerText === "2 selected"`)
+	b.run(chromedp.Click(`//summary[text()="Cancel…"]`), chromedp.Click(`//button[text()="Cancel them"]`), chromedp.WaitVisible(`.flash`))
+	b.await(`document.querySelector(".flash").innerText === "2 jobs cancelled."`)
+	b.await(`document.querySelectorAll("tbody tr").length === 5`)
+	b.open(0, "jobs?q=stat:failed")
+	b.await(`document.querySelector("mark").innerText === "stat"`)
+	b.open(0, "jobs?q=webhooks:echo")
+	b.await(`location.pathname.match(/jobs\/[0-9a-f-]{36}$/) && document.querySelector("#content").innerText.includes("acme")`)
+}
+
+// Dead letters are counted by a dry run, then requeued.
+func TestDeadLetters(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.open(0, "dead-letters?queue=webhooks")
+	b.await(`document.querySelectorAll("tbody tr").length === 7`)
+	b.run(chromedp.Click(`input[name=all]`), chromedp.Click(`//button[text()="Dry run"]`), chromedp.WaitVisible(`.flash`))
+	b.await(`document.querySelector(".flash").innerText.startsWith("Dry run: 7 retried")`)
+	b.run(chromedp.Click(`tbody input[name=letter]`), chromedp.Click(`//button[text()="Requeue"]`), chromedp.WaitVisible(`.flash`))
+	b.await(`document.querySelector(".flash").innerText === "1 retried."`)
+}
+
+// Texts of users are shown, with marks in place of what is not visible, and obeyed nowhere.
+func TestHostile(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	for _, path := range []string{"jobs/mail:hostile", "jobs?q=queue:mail", "limits/smtp", "events", "dead-letters", "jobs/reports:large"} {
+		b.open(0, path)
+		if title := eval[string](b, `document.title`); strings.Contains(title, "taken") {
+			t.Errorf("%s: a text was executed", path)
+		}
+		if eval[bool](b, `/[\u202e\u0007]/.test(document.body.innerText)`) {
+			t.Errorf("%s: a text has characters that are not visible", path)
+		}
+		if size := eval[int](b, `document.documentElement.outerHTML.length`); size > 1<<20 {
+			t.Errorf("%s: %d characters", path, size)
+		}
+	}
+	b.open(0, "jobs/mail:hostile")
+	b.await(`document.body.innerText.includes("<script>document.title='taken'</script>\\u{202e}gpj.exe\\u{7}")`)
+}
+
+// Keys lead to pages, open help and switch the theme, which the next page has, too.
+func TestKeyboard(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.run(chromedp.KeyEvent("g"), chromedp.KeyEvent("m"), chromedp.WaitVisible(`//h1[text()="Members"]`), chromedp.KeyEvent("?"), chromedp.WaitVisible(`dialog[open]`), chromedp.KeyEvent(kb.Escape))
+	b.await(`!document.querySelector("dialog[open]")`)
+	before := eval[string](b, `getComputedStyle(document.body).backgroundColor`)
+	b.run(chromedp.KeyEvent("t"))
+	after := eval[string](b, `getComputedStyle(document.body).backgroundColor`)
+	if after == before {
+		t.Error("the key t does not switch the theme")
+	}
+	b.run(chromedp.KeyEvent("g"), chromedp.KeyEvent("q"), chromedp.WaitVisible(`//h1[text()="Queues"]`))
+	if got := eval[string](b, `getComputedStyle(document.body).backgroundColor`); got != after {
+		t.Errorf("the next page is %s, not %s", got, after)
+	}
+	b.run(chromedp.KeyEvent("j"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(`//h1[starts-with(text(), "Queue ")]`))
+}
+
+// A page follows the yard. What a person has begun to type stays.
+func TestLive(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.open(0, "queues/reports")
+	b.await(`document.querySelector("#live").innerText === "live"`)
+	b.run(chromedp.SendKeys(`input[name=max_attempts]`, "9"))
+	if _, err := send("POST", "/v1/queues/reports/pause", nil); err != nil {
+		t.Fatal(err)
+	}
+	b.run(chromedp.WaitVisible(`//button[text()="Resume"]`))
+	if got := eval[string](b, `document.querySelector("input[name=max_attempts]").value`); got != "9" {
+		t.Errorf("after an update the field has %q", got)
+	}
+	if _, err := send("POST", "/v1/queues/reports/resume", nil); err != nil {
+		t.Fatal(err)
+	}
+	b.run(chromedp.WaitVisible(`//button[text()="Pause"]`))
+}
+
+// When the node of a page is killed, the page goes on with another one, in the same session.
+func TestReconnect(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	node := shared.yard.Nodes[2]
+	b.open(2, "queues")
+	b.await(`document.querySelector("#live").innerText === "live" && document.querySelectorAll("link[data-peer]").length === 2`)
+	b.tolerate(true)
+	node.Kill()
+	b.await(`location.port !== "` + node.HTTP[strings.LastIndexByte(node.HTTP, ':')+1:] + `" && document.querySelector("#live")?.innerText === "live" && document.querySelector("h1").innerText === "Queues"`)
+	b.tolerate(false)
+}
