@@ -62,7 +62,7 @@ console-tests: build ## test the console with three nodes in a browser (needs Ch
 	$(CONSOLE_TESTS) .
 
 console-images: build ## take the pictures of the console in docs/images/console (needs Chromium)
-	@YARD_IMAGES=$(CURDIR)/docs/images/console; export YARD_IMAGES; $(CONSOLE_TESTS) -run TestImages .
+	@$(CONSOLE_TESTS) -run TestImages . -images=$(CURDIR)/docs/images/console
 
 # The tests of the Python client, a package in clients/python, are skipped where Python is
 # missing, the check of its types where mypy is. They are checked for Python 3.9, the oldest.

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"cmp"
+	"flag"
 	"image"
 	"image/color"
 	"image/png"
@@ -15,11 +16,13 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestImages takes a picture of every page into the directory YARD_IMAGES.
+var images = flag.String("images", "", "directory for pictures of the pages")
+
+// TestImages takes a picture of every page into the directory of -images.
 func TestImages(t *testing.T) {
-	dir := os.Getenv("YARD_IMAGES")
+	dir := *images
 	if dir == "" {
-		t.Skip("takes pictures only if YARD_IMAGES names a directory for them")
+		t.Skip("takes pictures only with -images=<directory>")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
