@@ -177,7 +177,7 @@ func setQueue(ctx context.Context, d *deed) (string, error) {
 	return d.change(ctx, "queue-set", "Queue", change)
 }
 
-// setLimit is setQueue for a limit, which is created if there is none.
+// setLimit is setQueue for a limit, which it creates if the limit does not exist.
 func setLimit(ctx context.Context, d *deed) (string, error) {
 	change := map[string]any{"name": d.value("name")}
 	for _, key := range []string{"total", "per_key"} {
@@ -198,7 +198,7 @@ func setLimit(ctx context.Context, d *deed) (string, error) {
 	return d.change(ctx, "limit-set", "Limit", change)
 }
 
-// change sends a change of an object's settings, unless there is none.
+// change sends a change of an object's settings, unless it is empty.
 func (d *deed) change(ctx context.Context, endpoint, kind string, change map[string]any) (string, error) {
 	if len(change) == 1 && d.form.Get("new") == "" {
 		return "Nothing to change: all settings are as they were.", nil
@@ -389,7 +389,7 @@ func lettersText(results map[string]int) string {
 	return cmp.Or(strings.Join(texts, ", "), "no dead letters selected")
 }
 
-// transferAuthority hands the authority to a member.
+// transferAuthority transfers the authority to a member.
 func transferAuthority(ctx context.Context, d *deed) (string, error) {
 	r, err := do[api.Transfer](ctx, d, "cluster-transfer", "", map[string]string{"to": d.value("to")})
 	return fmt.Sprintf("%s holds the authority now, from %s.", r.To, r.From), err

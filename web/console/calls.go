@@ -31,7 +31,7 @@ func ask[Reply any](ctx context.Context, c *Console, u *User, endpoint string, r
 	return get[Reply](ctx, c, call)
 }
 
-// forbidden returns the error for a user who may not use an endpoint.
+// forbidden returns the error for a request that the role of a user does not allow.
 func forbidden(u *User, endpoint string) error {
 	return &api.Error{Code: api.CodeForbidden, Text: fmt.Sprintf("%s has the role %s, which does not allow %s", u, u.Role, strings.ReplaceAll(endpoint, "-", " "))}
 }

@@ -46,7 +46,7 @@ func newHub(ctx context.Context, c *Console) *hub {
 	return &hub{console: c, ctx: ctx, topics: map[string]*topic{}}
 }
 
-// join returns the topic of a view, which it starts if there is none, and a function that
+// join returns the topic of a view, which it starts if it does not run, and a function that
 // leaves it. It returns nil if there are too many streams.
 func (h *hub) join(p *page, v *view) (t *topic, leave func()) {
 	h.mu.Lock()
@@ -137,8 +137,8 @@ func (t *topic) set(rendered []byte) {
 	t.changed = make(chan struct{})
 }
 
-// get returns the latest rendering, nil if there is none yet, and a channel that is closed
-// when there is another.
+// get returns the latest rendering, nil before the first, and a channel that is closed
+// at the next one.
 func (t *topic) get() (latest []byte, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
