@@ -31,6 +31,9 @@ func sanitize(text string) string {
 	return strings.Join(words, " ")
 }
 
+// OneLine returns text sanitized and cut to 4,096 characters, for output that is not written by Printf.
+func OneLine(text string) string { return fit(text, maxText) }
+
 // isUnsafe reports whether sanitize replaces r. The two joiners are kept: scripts and emoji
 // need them.
 func isUnsafe(r rune) bool {
