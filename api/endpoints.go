@@ -78,6 +78,10 @@ var Endpoints = []Endpoint{
 		Pattern: "GET /v1/jobs", Request: JobListRequest{}, Accepts: "*", Reply: JobList{}, Indexed: true,
 	},
 	{
+		Name: "job-find", Subject: "yard.api.v1.job.find", Summary: "a page of the jobs that a query finds, also of those that ended days ago",
+		Pattern: "GET /v1/jobs/find", Request: JobFindRequest{}, Accepts: "*", Reply: FoundJobs{}, Indexed: true,
+	},
+	{
 		Name: "job-cancel", Subject: "yard.api.v1.job.cancel", Summary: "cancel a job",
 		Pattern: "POST /v1/jobs/{id}/cancel", Request: JobRequest{}, Accepts: "queue reason", Query: "queue", Reply: JobChanged{}, Indexed: true,
 	},

@@ -49,6 +49,7 @@ type Job struct {
 	Limits         map[string]string `json:"limits,omitempty"`            // that it names itself, each with a key; "" stands for LimitKey
 	Tags           []string          `json:"tags,omitempty"`              // omitted if PayloadGone
 	Meta           map[string]string `json:"meta,omitempty"`              // likewise
+	Indexed        map[string]string `json:"indexed,omitempty"`           // job-find only: the params by which the job is found
 	Node           string            `json:"node,omitempty"`
 	Worker         string            `json:"worker,omitempty"`
 	Reason         string            `json:"reason,omitempty"`          // why the job or its last attempt failed
@@ -76,6 +77,37 @@ type Progress struct {
 	Percent     *int64          `json:"percent,omitempty"`
 	Data        json.RawMessage `json:"data,omitempty"`
 	DataMsgpack []byte          `json:"data_msgpack,omitempty"`
+}
+
+// JobFindRequest selects jobs by a query, and a page of them.
+type JobFindRequest struct {
+	Query  string `json:"q"`      // such as "queue:mail state:failed since:1h"; "" means all jobs
+	Sort   string `json:"sort"`   // created, ended, -created or -ended; "" means as the query has it, else -created
+	Limit  int    `json:"limit"`  // jobs of a page, 1 to 1000; 0 means 50
+	Cursor string `json:"cursor"` // Next of the previous page; "" means the first page
+}
+
+// FoundJobs is a page of the jobs that a query finds, as the index of the node that answers has them:
+// without params, results and settings.
+type FoundJobs struct {
+	Jobs []Job `json:"jobs"`
+	// Next is Cursor of the request for the next page, "" on the last page. A page that has one
+	// may have fewer jobs than the limit, even none.
+	Next  string      `json:"next,omitempty"`
+	Query string      `json:"query"` // in its canonical form, without relative times
+	Index IndexStatus `json:"index"`
+}
+
+// IndexStatus is the state of a node's index of jobs.
+type IndexStatus struct {
+	AsOf     uint64    `json:"as_of"`              // index of the last log entry that it has
+	AsOfTime time.Time `json:"as_of_time"`         // of that entry
+	Lag      uint64    `json:"lag"`                // log entries that the node has applied since then
+	Ended    int       `json:"ended"`              // jobs that have ended
+	Bytes    int64     `json:"bytes"`              // of its files
+	Scanning bool      `json:"scanning"`           // it is being made again: jobs may be missing
+	Scanned  int       `json:"scanned"`            // with Scanning: jobs of the ledger that it has read
+	Unusable string    `json:"unusable,omitempty"` // why it takes no changes
 }
 
 // JobListRequest selects jobs, and a page of them.

@@ -15,6 +15,7 @@ type RetentionChange struct {
 	Results  RetentionAgeBytes `json:"results,omitzero"`
 	Events   RetentionAgeBytes `json:"events,omitzero"`
 	Logs     RetentionBounds   `json:"logs,omitzero"`
+	Index    RetentionBounds   `json:"index,omitzero"` // jobs that have ended, on each node
 }
 
 // RetentionBounds are the bounds of one kind of data that change.
@@ -66,6 +67,7 @@ func (c *RetentionChange) Setting(key job.RetentionKey) *Setting[int64] {
 		job.KeptResults:  {job.BoundAge: &c.Results.AgeMS, job.BoundBytes: &c.Results.Bytes},
 		job.KeptEvents:   {job.BoundAge: &c.Events.AgeMS, job.BoundBytes: &c.Events.Bytes},
 		job.KeptLogs:     {job.BoundAge: &c.Logs.AgeMS, job.BoundCount: &c.Logs.Count, job.BoundBytes: &c.Logs.Bytes},
+		job.KeptIndex:    {job.BoundAge: &c.Index.AgeMS, job.BoundCount: &c.Index.Count, job.BoundBytes: &c.Index.Bytes},
 	}[key.Kept][key.Bound]
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Names of package peers that callers of this package need.
@@ -61,6 +62,12 @@ type Config struct {
 	// because only that releases the lock on the data directory's files.
 	// Default: panic.
 	OnFatal func(error)
+
+	// Changes gets the changes of this member's ledger; nil: they are not recorded. Saved is called
+	// before a snapshot is written, with the index of its last entry: entries before it are not
+	// applied again when the node starts. nil: nothing has to be saved.
+	Changes *ledger.ChangeList
+	Saved   func(index uint64)
 
 	// Only tests set the following fields. 0 means the constant of the same name or
 	// wal.SegmentSize, and nil the store on the disk.

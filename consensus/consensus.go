@@ -62,6 +62,7 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 		}
 		cfg.OnFatal(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
 	}, cfg.Projection)
+	n.fsm.recordChanges(cfg.Changes, cfg.Saved)
 	n.Replica = n.fsm.Replica
 	if err := n.start(); err != nil {
 		return nil, err

@@ -21,6 +21,9 @@ type fsm struct {
 	onFatal    func(error)     // ends the process when an entry cannot be applied
 	restoreErr error           // of the last Restore; Raft does not return it
 	snapshots  snapshotTrigger // guarded by mu, except for its channel
+
+	changes *ledger.ChangeList // nil: they are not recorded
+	saved   func(index uint64) // see [Config]; nil: nothing has to be saved
 }
 
 // Projection is made of the entries of the log on every member, beside the ledger, and is in
@@ -45,6 +48,15 @@ func newFSM(snapshotBytes int64, onFatal func(error), projection Projection) *fs
 		f.ledger.RecordTransitions()
 	}
 	return f
+}
+
+// recordChanges sets what gets the changes of the ledger. It must be called before the first entry is
+// applied.
+func (f *fsm) recordChanges(changes *ledger.ChangeList, saved func(index uint64)) {
+	f.changes, f.saved = changes, saved
+	if changes != nil {
+		f.ledger.RecordChanges(changes)
+	}
 }
 
 // Apply applies one committed entry and returns a [*ledger.Commit]. An entry that
@@ -115,6 +127,9 @@ func (f *fsm) Restore(r io.ReadCloser) (err error) {
 		l.RecordTransitions()
 		f.projection.Restored(l, state)
 	}
+	if f.changes != nil {
+		l.RecordChanges(f.changes)
+	}
 	f.snapshots.reset()
 	f.snapshots.setLimit(counted.n)
 	f.advance(l.Index())
@@ -129,6 +144,9 @@ type snapshot struct {
 }
 
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
+	if s.fsm.saved != nil {
+		s.fsm.saved(s.ledger.Index())
+	}
 	counted := &countingWriter{w: sink}
 	var state []byte
 	if s.projection != nil {

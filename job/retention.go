@@ -20,11 +20,12 @@ const (
 	KeptResults
 	KeptEvents // history
 	KeptLogs   // logs of jobs
+	KeptIndex  // documents of ended jobs in each node's index
 
 	keptKinds
 )
 
-var keptNames = [keptKinds]string{"finished", "failed", "results", "events", "logs"}
+var keptNames = [keptKinds]string{"finished", "failed", "results", "events", "logs", "index"}
 
 // Bound is a way in which data is bounded.
 type Bound uint8
@@ -140,6 +141,7 @@ const (
 	// most that all queues with settings of their own keep together.
 	MaxFinished = 2_000_000
 	maxMessages = 10_000_000
+	maxIndexed  = 1_000_000_000
 	maxLogPages = 1_000_000 // each job with a log is a subject, which its stream keeps in memory
 )
 
@@ -184,6 +186,8 @@ func (s RetentionSetting) Validate(ofQueue bool) error {
 		most = MaxFinished
 	case s.Key.Kept == KeptLogs:
 		most = maxLogPages
+	case s.Key.Kept == KeptIndex:
+		most = maxIndexed
 	}
 	switch {
 	case s.Value == 0 || s.Value >= least && s.Value <= most:
@@ -261,4 +265,7 @@ var DefaultRetention = Retention{
 	{Key: RetentionKey{Kept: KeptEvents, Bound: BoundAge}, Value: int64(7 * 24 * time.Hour)},
 	{Key: RetentionKey{Kept: KeptLogs, Bound: BoundAge}, Value: int64(24 * time.Hour)},
 	{Key: RetentionKey{Kept: KeptLogs, Bound: BoundCount}, Value: 250_000},
+	{Key: RetentionKey{Kept: KeptIndex, Bound: BoundAge}, Value: int64(7 * 24 * time.Hour)},
+	{Key: RetentionKey{Kept: KeptIndex, Bound: BoundCount}, Value: 50_000_000},
+	{Key: RetentionKey{Kept: KeptIndex, Bound: BoundBytes}, Value: 8 << 30},
 }

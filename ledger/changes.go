@@ -73,7 +73,8 @@ type Change struct {
 // ChangeBatch has some changes, in the order in which jobs changed first.
 type ChangeBatch struct {
 	Changes   []Change
-	Mark      ChangeMark // what was read with this batch; of no meaning while Scanning
+	Mark      ChangeMark // what was read with this batch; while Scanning, only the fence base has a meaning
+	Seen      uint64     // index of the ledger's last entry; the changes may have effects of entries up to it
 	More      bool       // there are more changes
 	Restarted bool       // changes before this batch may not have been read: all jobs are read again
 	Scanning  bool       // not all jobs have been read again
@@ -208,6 +209,9 @@ func (c *ChangeList) forgotten(stored *storedJob, removed bool) {
 	c.pending[number/64] &^= 1 << (number % 64) // another job may get the number
 }
 
+// Restart makes the next batch the first one of all jobs. It may be called when Next may be.
+func (c *ChangeList) Restart() { c.restart() }
+
 // Next sets the batch to the next changes of the ledger l, at most limit. It may only be called
 // with the ledger that records its changes in the list.
 func (c *ChangeList) Next(l *Ledger, batch *ChangeBatch, limit int) {
@@ -232,7 +236,8 @@ func (c *ChangeList) Next(l *Ledger, batch *ChangeBatch, limit int) {
 	default:
 		c.mark.Index = c.entries[c.read].index - 1
 	}
-	batch.Mark, batch.Scanning, batch.More = c.mark, c.scanning, len(c.entries) > 0 || c.scanning
+	c.mark.FenceBase = l.fenceBase
+	batch.Mark, batch.Seen, batch.Scanning, batch.More = c.mark, l.index, c.scanning, len(c.entries) > 0 || c.scanning
 }
 
 // space returns a change that is added to the batch.
@@ -277,6 +282,18 @@ func (c *ChangeList) scan(l *Ledger, batch *ChangeBatch, limit int) {
 		stored.change(change)
 		change.Before, change.Scanned = stored.changeBefore(), true
 	}
+}
+
+// Document returns what the ledger has of a job, without its labels; ok is false if it does not have
+// the job.
+func (j *jobs) Document(id job.ID) (d job.Document, ok bool) {
+	var stored storedJob
+	if !j.loadID(&stored, &id) {
+		return job.Document{}, false
+	}
+	var c Change
+	stored.change(&c)
+	return c.Document, true
 }
 
 // change sets the change to the job, but not what it was before.

@@ -97,6 +97,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		"status":           server.JSONReply(n.reporter.Status),
 		"job-explain":      server.JSON(n.diagnoser.ExplainJob),
 		"job-logs":         server.JSON(logs.Handle),
+		"job-find":         server.JSON(n.index.HandleFind),
 		"cluster-members":  server.JSON(n.member.Handler(membership.Show)),
 		"cluster-add":      server.JSON(n.member.Handler(membership.Add)),
 		"cluster-rm":       server.JSON(n.member.Handler(membership.Remove)),

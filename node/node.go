@@ -26,6 +26,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/health/consistency"
 	"github.com/yardmaster-dev/yardmaster/health/metrics"
+	"github.com/yardmaster-dev/yardmaster/index"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -62,6 +63,7 @@ type Node struct {
 	id          *consensus.Identity
 	cluster     *cluster.Server
 	raft        *consensus.Node
+	index       *index.Index
 	fleet       *cluster.Fleet
 	authority   *authority.Watch
 	edge        *edge.Server
@@ -178,10 +180,10 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	defer n.cluster.Stop()
 
-	if n.raft, err = consensus.Open(n.raftConfig(), n.id, store, n.log); err != nil {
-		return fmt.Errorf("open consensus: %w", err)
+	if err := n.openRaft(store); err != nil {
+		return err
 	}
-	defer n.raft.Close()
+	defer n.closeRaft()
 
 	listener, err := net.Listen("tcp", n.cfg.Server.Address())
 	if err != nil {
@@ -229,6 +231,26 @@ func (n *Node) openStore() (*consensus.Store, error) {
 	return consensus.OpenStore(n.raftConfig(), n.id, n.log)
 }
 
+// openRaft opens the index and then consensus, whose ledger the index follows from the first entry on. The
+// caller calls closeRaft.
+func (n *Node) openRaft(store *consensus.Store) (err error) {
+	if n.index, err = index.Open(n.indexConfig(), n.log); err != nil {
+		return err
+	}
+	cfg := n.raftConfig()
+	cfg.Changes, cfg.Saved = n.index.Changes(), n.index.Sync
+	if n.raft, err = consensus.Open(cfg, n.id, store, n.log); err != nil {
+		n.index.Close()
+		return fmt.Errorf("open consensus: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) closeRaft() {
+	_ = n.raft.Close() // a failure was logged, or the next start finds it
+	n.index.Close()
+}
+
 // runBase starts the loops that the others depend on, and those that monitor the node
 // itself.
 func (n *Node) runBase(g *loopGroup, edge net.Listener) {
@@ -243,6 +265,7 @@ func (n *Node) runBase(g *loopGroup, edge net.Listener) {
 	})
 	g.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	g.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, edge) })
+	g.Go(func(ctx context.Context) error { return n.index.Run(ctx, n.raft) })
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)

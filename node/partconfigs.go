@@ -14,6 +14,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/health"
+	"github.com/yardmaster-dev/yardmaster/index"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
@@ -82,6 +84,15 @@ func routeAddress(cfg *config.Config, p consensus.Peer) string {
 
 func (n *Node) raftConfig() consensus.Config {
 	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitAtOnce, Projection: n.statistics}
+}
+
+// indexConfig returns what the index depends on. It gives way as soon as the disk has less free space
+// than this node needs to take jobs.
+func (n *Node) indexConfig() index.Config {
+	return index.Config{
+		Dir: filepath.Join(n.cfg.Node.DataDir, "index"), Yard: n.id.Yard,
+		LowSpace: func() bool { return n.monitor.Status().DiskLevel > health.LevelOK },
+	}
 }
 
 // schedulerConfig returns what the scheduler uses of the configuration. The tables of

@@ -25,14 +25,14 @@ import (
 func Verbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "job <verb>",
-		Short: "Show, list, explain, wait for, change, cancel, retry, replay and remove jobs; show their logs",
+		Short: "Show, list, find, explain, wait for, change, cancel, retry, replay and remove jobs; show their logs",
 		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
 --queue, by the key it was enqueued with.`,
 		Example: `  yardmaster job list --state failed
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
-	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobWait(env), jobLogs(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
+	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobFind(env), jobWait(env), jobLogs(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
 }
 
 // withQueue adds the flag --queue to c and returns c.

@@ -81,7 +81,8 @@ the settings are stored, but a stream has no space for its bytes.
   failed.age, failed.count, failed.bytes  dead letters
   results.age, results.bytes              results; half of the bytes are for large ones
   events.age, events.bytes                history
-  logs.age, logs.count, logs.bytes        logs; count is of messages, each with some lines`,
+  logs.age, logs.count, logs.bytes        logs; count is of messages, each with some lines
+  index.age, index.count, index.bytes     ended jobs that each node finds`,
 		Example: `  yardmaster retention set finished.age=2d failed.count=5000 events.bytes=1GiB
   yardmaster retention set finished.age=default`,
 		RunE: func(c *cobra.Command, settings []string) error {

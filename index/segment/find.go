@@ -242,7 +242,7 @@ func (r *reader) inOrder(i int) uint16 {
 }
 
 // Find implements [Source].
-func (s *Segment) Find(q *query.Query, from, to *Cursor, limit int) ([]Hit, error) {
+func (s *Segment) Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit, last *Cursor, err error) {
 	r := newReader(s)
 	defer r.release()
 	within := r.everything()
@@ -261,7 +261,6 @@ func (s *Segment) Find(q *query.Query, from, to *Cursor, limit int) ([]Hit, erro
 		within.and(matching)
 		r.put(matching)
 	}
-	var hits []Hit
 	for n := range within.all(!q.Sort.Oldest) {
 		value := r.number(column, n)
 		if len(hits) == limit {
@@ -280,7 +279,7 @@ func (s *Segment) Find(q *query.Query, from, to *Cursor, limit int) ([]Hit, erro
 		}
 	}
 	if r.err != nil {
-		return nil, r.err
+		return nil, nil, r.err
 	}
-	return hits, nil
+	return hits, nil, nil
 }

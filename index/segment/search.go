@@ -38,8 +38,9 @@ type Source interface {
 	Span(by query.Sort) (low, high int64)
 	// Find returns the first documents that match the query in its order, at most limit of
 	// those that follow the cursor from, unless it is nil. It may leave out those that
-	// follow the cursor to, unless that is nil.
-	Find(q *query.Query, from, to *Cursor, limit int) ([]Hit, error)
+	// follow the cursor to, unless that is nil. If it has not looked at all documents, last is the
+	// cursor of the last one that it looked at.
+	Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit, last *Cursor, err error)
 	// Document returns the document with the number of a [Hit].
 	Document(number int) (*job.Document, error)
 }
@@ -47,16 +48,18 @@ type Source interface {
 // Page is a part of the documents that match a query.
 type Page struct {
 	Documents []*job.Document
-	Next      *Cursor // of the last document; nil if no more documents match
+	// Next is where the next page continues; nil if no more documents match. A page that is not the
+	// last one may have fewer documents than the limit, if a source has not looked at all of its own.
+	Next *Cursor
 }
 
 // Search returns the first documents that match the query in its order, at most limit (which
 // must be positive) of those that follow the cursor after, unless it is nil. It reads only
-// the sources that can have some.
-// No two sources may have documents with the same cursor.
+// the sources that can have some. Of documents with the same cursor, it returns one.
 func Search(ctx context.Context, q *query.Query, after *Cursor, limit int, sources ...Source) (*Page, error) {
 	order := bestFirst(q.Sort, sources)
 	var hits []Hit
+	var end *Cursor // documents after it were not looked at in all sources
 	for _, i := range order {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -76,16 +79,25 @@ func Search(ctx context.Context, q *query.Query, after *Cursor, limit int, sourc
 				break // this source and all after it have only later documents
 			}
 		}
-		found, err := sources[i].Find(q, after, worst, limit+1)
+		if end != nil && (worst == nil || worst.follows(*end, q.Sort)) {
+			worst = end
+		}
+		found, looked, err := sources[i].Find(q, after, worst, limit+1)
 		if err != nil {
 			return nil, err
+		}
+		if looked != nil && (end == nil || end.follows(*looked, q.Sort)) {
+			end = looked
 		}
 		for _, hit := range found {
 			hit.source = i
 			hits = insert(hits, hit, q.Sort, limit+1)
 		}
 	}
-	page := &Page{}
+	if end != nil {
+		hits = slices.DeleteFunc(hits, func(h Hit) bool { return h.follows(*end, q.Sort) })
+	}
+	page := &Page{Next: end}
 	if len(hits) > limit {
 		hits = hits[:limit]
 		page.Next = &hits[limit-1].Cursor
@@ -125,7 +137,7 @@ func bestFirst(by query.Sort, sources []Source) []int {
 // insert adds a hit to a sorted list of at most limit.
 func insert(hits []Hit, hit Hit, by query.Sort, limit int) []Hit {
 	i := sort.Search(len(hits), func(i int) bool { return hits[i].follows(hit.Cursor, by) })
-	if i == limit {
+	if i == limit || i > 0 && hits[i-1].Cursor == hit.Cursor {
 		return hits
 	}
 	if len(hits) == limit {
@@ -162,15 +174,14 @@ func (m Memory) Span(by query.Sort) (low, high int64) {
 }
 
 // Find implements [Source].
-func (m Memory) Find(q *query.Query, from, to *Cursor, limit int) ([]Hit, error) {
-	var hits []Hit
+func (m Memory) Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit, last *Cursor, err error) {
 	for i, d := range m {
 		hit := Hit{Cursor: Cursor{q.Sort.Value(d), d.ID}, Number: i}
 		if (from == nil || hit.follows(*from, q.Sort)) && (to == nil || !hit.follows(*to, q.Sort)) && q.Match(d) {
 			hits = insert(hits, hit, q.Sort, limit)
 		}
 	}
-	return hits, nil
+	return hits, nil, nil
 }
 
 // Document implements [Source].

@@ -32,6 +32,7 @@ var layers = map[string]struct {
 	"chronicle":           {[]string{"job", "ledger", "api", "cluster", "timeline", "internal"}, "rebuilds states from the streams, and compares them with the ledger; node passes both"},
 	"index/query":         {[]string{"job", "internal/duration"}, "a query is evaluated on documents, wherever they are"},
 	"index/series":        {[]string{"job", "ledger"}, "counts the transitions of the ledger; its user keeps and shows them"},
+	"index":               {[]string{"job", "ledger", "api", "index/query", "index/segment", "internal/durable"}, "the index follows the ledger, and answers by itself"},
 	"index/segment":       {[]string{"job", "index/query"}, "a segment stores documents and finds them, wherever they come from"},
 	"consensus":           {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
 	"cluster":             {[]string{"job", "ledger", "api", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
@@ -61,7 +62,7 @@ var layers = map[string]struct {
 	"web/console/draw":    {nil, "draws numbers"},
 	"membership":          {[]string{"job", "ledger", "api", "consensus", "cluster", "internal"}, "membership keeps Raft and NATS in step, so it uses both; what it needs of other subsystems it declares as interfaces"},
 	"server":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "server answers requests: it reads the ledger and the streams, and asks the authority; node passes it what it needs of the other subsystems"},
-	"node":                {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "chronicle", "internal"}, "node connects all subsystems, imports nothing above them and contains no feature"},
+	"node":                {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "chronicle", "index", "internal"}, "node connects all subsystems, imports nothing above them and contains no feature"},
 	"internal":            {nil, "internal packages are shared by all layers and depend on none"},
 
 	"scheduler/cronspec":  {[]string{"job", "ledger", "internal/duration"}, "cron entries are checked without a scheduler"},

@@ -37,7 +37,7 @@ func (c *Config) variables() (all []variable) {
 		{"scheduler", &c.Scheduler}, {"disk", &c.Disk}, {"server", &c.Server}, {"server.tls", &c.Server.TLS},
 		{"cluster.tls", &c.Cluster.TLS}, {"nats.tls", &c.NATS.TLS}, {"http.tls", &c.HTTP.TLS},
 		{"retention.finished", &c.Retention.Finished}, {"retention.failed", &c.Retention.Failed}, {"retention.results", &c.Retention.Results},
-		{"retention.events", &c.Retention.Events}, {"retention.logs", &c.Retention.Logs},
+		{"retention.events", &c.Retention.Events}, {"retention.logs", &c.Retention.Logs}, {"retention.index", &c.Retention.Index},
 	} {
 		fields := reflect.ValueOf(table.pointer).Elem()
 		for i := range fields.NumField() {

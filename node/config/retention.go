@@ -20,6 +20,8 @@ type Retention struct {
 	Events RetentionBounds `toml:"events"`
 	// Logs bounds the logs of jobs.
 	Logs RetentionBounds `toml:"logs"`
+	// Index bounds the jobs that have ended and that each node finds.
+	Index RetentionBounds `toml:"index"`
 }
 
 // RetentionBounds are the bounds of one kind of data; what exceeds one of them is removed,
@@ -36,7 +38,7 @@ type RetentionBounds struct {
 // Settings returns the settings that are given.
 func (r Retention) Settings() job.Retention {
 	var given []job.RetentionSetting
-	for kept, b := range [...]RetentionBounds{r.Finished, r.Failed, r.Results, r.Events, r.Logs} {
+	for kept, b := range [...]RetentionBounds{r.Finished, r.Failed, r.Results, r.Events, r.Logs, r.Index} {
 		for bound, value := range [...]int64{int64(b.Age), b.Count, b.Bytes} {
 			given = append(given, job.RetentionSetting{Key: job.RetentionKey{Kept: job.Kept(kept), Bound: job.Bound(bound)}, Value: value})
 		}

@@ -1,0 +1,95 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+
+	"github.com/spf13/cobra"
+)
+
+// jobFind returns the verb 'job find'.
+func jobFind(env *command.Env) *cobra.Command {
+	var request api.JobFindRequest
+	c := env.WithJSON(&cobra.Command{
+		Use:   "find [query]...",
+		Short: "Find jobs by a query, also those that ended days ago",
+		Long: `Finds jobs by a query: terms that a job must all match. "or" between terms, parentheses, and
+"-" before a term that excludes. Without a query it lists all jobs, newest first.
+
+  queue:mail,post           one of several values
+  state:failed error:time*  a prefix; error is the type or code of the error
+  text:"mailbox full"       words of the error's message
+  since:1h took:>2s         times and durations; created:2026-11-01..2026-11-03
+  tag:eu customer:acme      tags; metadata, or indexed params
+  order-7                   a job's id, key, or a word of the error's message
+  sort:-ended               newest first by the time at which they ended
+
+A last line has --cursor for the next page.`,
+		Example: `  yardmaster job find queue:mail state:failed error:timeout since:1h customer:acme
+  yardmaster job find mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
+  yardmaster job find '(tag:eu or meta.region:eu*) -worker:overhop/*' --limit 100`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if request.Limit < 1 {
+				return usererror.Usage(c, "--limit must be at least 1")
+			}
+			request.Query = strings.Join(args, " ")
+			return findJobs(c.Context(), env, &request)
+		},
+	})
+	c.Flags().StringVar(&request.Sort, "sort", "", "`order`: created, ended, -created or -ended")
+	c.Flags().IntVar(&request.Limit, "limit", 20, "largest `number` of jobs to list, up to 1000")
+	c.Flags().StringVar(&request.Cursor, "cursor", "", "continue after the page that showed this `cursor`")
+	return c
+}
+
+// findJobs shows the jobs that a query finds.
+func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest) error {
+	found, err := connect.Decode[api.FoundJobs](env.Send(ctx, api.Subject("job-find"), request))
+	if err != nil {
+		return underlined(request.Query, err)
+	}
+	table := func(w io.Writer, found *api.FoundJobs) { jobsTable(w, &api.JobList{Jobs: found.Jobs}) }
+	if err := command.PrintValue(env, found, table); err != nil || env.JSON {
+		return err
+	}
+	if found.Index.Scanning {
+		env.Note("the index is being made again: %d jobs of the ledger are read, others may be missing", found.Index.Scanned)
+	}
+	if found.Index.Unusable != "" {
+		env.Note("the index has nothing after %s: %s", command.TimeText(&found.Index.AsOfTime), found.Index.Unusable)
+	}
+	if found.Next != "" {
+		env.Note("there are more: --cursor %s continues", found.Next)
+	}
+	return nil
+}
+
+// underlined adds the query to an error about a part of it, with a line below that marks the part.
+func underlined(query string, err error) error {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		return err
+	}
+	var at struct {
+		Reason         string
+		Offset, Length int
+		Problem        string
+		Advice         string
+	}
+	if json.Unmarshal(refused.Data, &at) != nil || at.Reason != "query" || at.Offset < 0 || at.Length < 0 || at.Offset+at.Length > len(query) {
+		return err
+	}
+	marks := strings.Repeat(" ", utf8.RuneCountInString(query[:at.Offset])) + strings.Repeat("^", max(1, utf8.RuneCountInString(query[at.Offset:at.Offset+at.Length])))
+	shown := *refused
+	shown.Text = at.Problem + "; " + at.Advice + "\n  " + query + "\n  " + marks
+	return &shown
+}

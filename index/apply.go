@@ -1,0 +1,280 @@
+package index
+
+import (
+	"slices"
+
+	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// read reads all changes that the ledger has.
+func (x *Index) read() {
+	for more := true; more && x.hasSpace(); {
+		more = x.readSome()
+	}
+}
+
+// hasSpace reports whether there may be more documents in memory.
+func (x *Index) hasSpace() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.memory.documents) < maxInMemory*x.flushAt && x.failure == nil
+}
+
+// readSome reads the next changes, and reports whether there are more.
+func (x *Index) readSome() (more bool) {
+	x.pending = x.pending[:0]
+	restarted := false
+	x.mu.Lock()
+	if x.incomplete {
+		x.incomplete = false
+		x.ledger.View(func(*ledger.Ledger) { x.changes.Restart() })
+	}
+	x.mu.Unlock()
+	for len(x.pending) < applyStep {
+		x.ledger.View(func(l *ledger.Ledger) { x.changes.Next(l, &x.batch, readStep) })
+		if x.cfg.Observe != nil {
+			x.cfg.Observe(&x.batch)
+		}
+		if x.batch.Restarted {
+			restarted = true
+			x.pending = x.pending[:0] // all are read again
+		}
+		x.pending = append(x.pending, x.batch.Changes...)
+		if !x.batch.More {
+			break
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if restarted {
+		x.restart()
+	}
+	if err := x.apply(x.pending); err != nil {
+		x.fail(err)
+		return false
+	}
+	return x.batch.More
+}
+
+// restart begins to read all jobs. Documents of jobs that have not ended are replaced by new ones,
+// which take their labels. Those of a ledger that a backup has replaced are dropped.
+func (x *Index) restart() {
+	if x.fence != x.batch.Mark.FenceBase {
+		x.log.Warn("ledger was replaced by that of a backup, index begins again")
+		for _, f := range slices.Concat(x.ended, x.live, x.before) {
+			x.remove(f)
+		}
+		x.ended, x.live, x.before, x.frozen, x.memory = nil, nil, nil, nil, newMemory(x.generation)
+		clear(x.hidden)
+		x.fence = x.batch.Mark.FenceBase
+	}
+	x.before, x.live = append(x.before, x.live...), nil
+	x.scanning, x.scanned = true, 0
+	x.log.Info("index reads all jobs of the ledger")
+}
+
+// fail stops the index, whose files cannot be written or read. The next start makes it again.
+func (x *Index) fail(err error) {
+	x.failure = err
+	x.log.Warn("index stopped", "err", err)
+}
+
+// apply changes the documents. The caller holds mu.
+func (x *Index) apply(changes []ledger.Change) error {
+	labels := x.labelsOf(changes)
+	var deleted []segment.Cursor
+	for i := range changes {
+		c := &changes[i]
+		d := c.Document
+		at := placeOf(&d)
+		if c.Labels != "" {
+			labels[at] = parseLabels(c.Labels)
+		}
+		l := labels[at]
+		d.Key, d.Tags, d.Meta, d.Params = l.Key, l.Tags, l.Meta, l.Params
+		if x.replaces(c) {
+			deleted = append(deleted, cursorOf(at))
+			x.spool.delete(at)
+			x.hide(at)
+		}
+		switch {
+		case c.Removed:
+			x.memory.remove(at)
+		case x.needsDocument(c):
+			x.hide(at)
+			x.memory.put(&d)
+			x.spool.document(&d)
+		}
+	}
+	x.deleteFrom(deleted, x.ended, x.live, x.before)
+	if x.scanning {
+		x.scanned += len(changes)
+		x.scanning = x.batch.Scanning
+		if !x.scanning {
+			x.finishScan()
+		}
+	}
+	if !x.scanning {
+		x.mark, x.fence = x.batch.Mark, x.batch.Mark.FenceBase
+		x.spool.mark(x.mark, x.batch.Seen)
+	}
+	if err := x.spool.flush(); err != nil {
+		return err
+	}
+	return x.rotate()
+}
+
+// hide marks the document of a job as deleted that is becoming a part of a segment.
+func (x *Index) hide(at ledger.JobPlace) {
+	if x.frozen != nil && x.frozen.documents[at] != nil {
+		x.hidden[at] = true
+	}
+}
+
+// replaces reports whether a segment may have a document that is wrong after the change. A
+// document of a job that has not ended is not wrong when it ends: the ledger is asked.
+func (x *Index) replaces(c *ledger.Change) bool {
+	switch {
+	case c.Removed:
+		return true
+	case c.Scanned, x.careful > x.mark.Index:
+		return true
+	case c.Before.State == job.New:
+		return false
+	}
+	return c.Before.State.Ended() || !c.State.Ended() && c.Labels != ""
+}
+
+// needsDocument reports whether the change makes another document.
+func (x *Index) needsDocument(c *ledger.Change) bool {
+	switch {
+	case c.State.Ended(), c.Scanned, c.Labels != "", x.careful > x.mark.Index:
+		return true
+	case c.Before.State == job.New, c.Before.State.Ended():
+		return true
+	}
+	return c.Before.Dispatches != c.Dispatches || c.Fault != nil && c.State != job.Active // an attempt may have failed
+}
+
+// finishScan drops the documents that were not read again.
+func (x *Index) finishScan() {
+	for _, f := range x.before {
+		x.remove(f)
+	}
+	x.before = nil
+	x.log.Info("index has read all jobs of the ledger", "jobs", x.scanned)
+}
+
+// parseLabels returns labels that the ledger passed on. Those that cannot be parsed are missing.
+func parseLabels(text string) job.Labels {
+	l, _ := job.ParseLabels(text)
+	return l
+}
+
+// labelsOf returns the labels of changed jobs that had documents before.
+func (x *Index) labelsOf(changes []ledger.Change) map[ledger.JobPlace]job.Labels {
+	known := make(map[ledger.JobPlace]job.Labels)
+	var places []segment.Cursor
+	for i := range changes {
+		c := &changes[i]
+		if c.Labels != "" || c.Removed || !x.needsDocument(c) || c.Before.State == job.New && !c.Scanned {
+			continue
+		}
+		at := placeOf(&c.Document)
+		if d := x.inMemory(at); d != nil {
+			known[at] = labelsIn(d)
+			continue
+		}
+		places = append(places, cursorOf(at))
+	}
+	places = sortPlaces(places)
+	for _, f := range slices.Concat(x.before, x.live, x.ended) {
+		found, err := f.lookup(places)
+		for i, number := range found {
+			var d *job.Document
+			if d, err = f.Document(number); err != nil {
+				break
+			}
+			known[ledger.JobPlace{Accepted: places[i].Value, ID: places[i].ID}] = labelsIn(d)
+		}
+		if err != nil {
+			x.drop(f, err)
+		}
+	}
+	return known
+}
+
+// drop drops a file that cannot be read. Jobs are then read again from the ledger.
+func (x *Index) drop(f *file, err error) {
+	if f.removed {
+		return
+	}
+	x.log.Warn("index file cannot be read, jobs are read again from the ledger", "file", f.name, "err", err)
+	isFile := func(other *file) bool { return other == f }
+	x.ended, x.live, x.before = slices.DeleteFunc(x.ended, isFile), slices.DeleteFunc(x.live, isFile), slices.DeleteFunc(x.before, isFile)
+	x.remove(f)
+	x.incomplete = true
+}
+
+func labelsIn(d *job.Document) job.Labels {
+	return job.Labels{Key: d.Key, Tags: d.Tags, Meta: d.Meta, Params: d.Params}
+}
+
+// inMemory returns the document of a place that is in no segment yet, nil if there is none.
+func (x *Index) inMemory(at ledger.JobPlace) *job.Document {
+	if d := x.memory.documents[at]; d != nil || x.frozen == nil {
+		return d
+	}
+	return x.frozen.documents[at]
+}
+
+// deleteFrom deletes the documents of places from files.
+func (x *Index) deleteFrom(places []segment.Cursor, lists ...[]*file) {
+	if len(places) == 0 {
+		return
+	}
+	places = sortPlaces(places)
+	for _, f := range slices.Concat(lists...) {
+		found, err := f.lookup(places)
+		if err != nil {
+			x.drop(f, err)
+			continue
+		}
+		if len(found) == 0 {
+			continue
+		}
+		numbers := make([]int, 0, len(found))
+		for _, number := range found {
+			numbers = append(numbers, number)
+		}
+		f.DeleteNumbers(numbers)
+		f.dirty = true
+	}
+}
+
+// rotate lets the documents in memory become segments if there are many, and begins a new spool.
+func (x *Index) rotate() error {
+	if x.frozen != nil || len(x.memory.documents) < x.flushAt {
+		return nil
+	}
+	next, err := createSpool(x.cfg.Dir, x.generation+1)
+	if err != nil {
+		return err
+	}
+	if err := x.spool.sync(); err != nil { // the mark of the next one is for both
+		return err
+	}
+	if err := x.spool.file.Close(); err != nil {
+		return err
+	}
+	x.generation++
+	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation), next
+	x.rotating = mark{x.mark, max(x.batch.Seen, x.careful)}
+	select {
+	case x.full <- struct{}{}:
+	default:
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package index
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// file is a segment in a file that is open. Its fields, except the segment's own, are guarded by
+// [Index.mu].
+type file struct {
+	*segment.Segment
+	f       *os.File
+	name    string
+	live    bool // of jobs that have not ended, when it was written
+	size    int64
+	dirty   bool // documents were deleted that its file of deleted ones does not have
+	users   int  // searches that read it
+	removed bool // it is in no list any more
+	unnamed bool // it is not in the manifest any more: it is closed and deleted when nothing reads it
+}
+
+// manifest is what the file of that name has.
+type manifest struct {
+	Format   int
+	Yard     string
+	Next     uint64   // number of the next segment
+	Segments []string // names of the files
+	Spool    uint64   // generation of the first spool to read
+	Fence    uint64   // see [ledger.Ledger.FenceBase]
+	Mark     mark     // how far changes are in the segments
+}
+
+// mark is how far changes were read.
+type mark struct {
+	ledger.ChangeMark
+	Seen uint64 // index of the last entry that documents may have effects of
+}
+
+const (
+	manifestName   = "manifest.json"
+	manifestFormat = 1
+	deletedSuffix  = ".deleted"
+	endedPrefix    = "ended-"
+	livePrefix     = "live-"
+)
+
+// readManifest returns the manifest of a directory, zero if it has none.
+func readManifest(dir string) (m manifest, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return manifest{Format: manifestFormat}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err == nil && m.Format != manifestFormat {
+		err = fmt.Errorf("manifest has format %d, this build reads %d", m.Format, manifestFormat)
+	}
+	return m, err
+}
+
+func (m *manifest) write(dir string) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(dir, manifestName), append(data, '\n'))
+}
+
+// openFile opens a segment, without the documents that are deleted.
+func openFile(dir, name string) (*file, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	s, err := segment.Open(f, info.Size())
+	if err == nil {
+		var deleted []byte
+		deleted, err = os.ReadFile(f.Name() + deletedSuffix)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		case err == nil:
+			err = s.SetDeleted(deleted)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
+	}
+	return &file{Segment: s, f: f, name: name, size: info.Size(), live: strings.HasPrefix(name, livePrefix)}, nil
+}
+
+// createFile writes a segment of documents and opens it.
+func createFile(dir, name string, docs []*job.Document) (*file, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	w := bufio.NewWriterSize(f, 256<<10)
+	err = segment.Write(w, docs)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(f.Name()))
+	}
+	if err := durable.SyncDir(dir); err != nil {
+		return nil, err
+	}
+	return openFile(dir, name)
+}
+
+// span returns the times of creation of the first and the last document.
+func (f *file) span() (first, last int64) { return f.Span(query.Sort{}) }
+
+// lookup returns the documents of the places that the file has, by their position in places,
+// which are in ascending order.
+func (f *file) lookup(places []segment.Cursor) (found map[int]int, err error) {
+	first, last := f.span()
+	from, _ := slices.BinarySearchFunc(places, first, func(c segment.Cursor, at int64) int { return compareTime(c.Value, at) })
+	to, _ := slices.BinarySearchFunc(places, last+1, func(c segment.Cursor, at int64) int { return compareTime(c.Value, at) })
+	if from >= to {
+		return nil, nil
+	}
+	found = make(map[int]int)
+	err = f.Lookup(places[from:to], func(i, number int) { found[from+i] = number })
+	if err != nil {
+		err = fmt.Errorf("%s: %w", f.name, err)
+	}
+	return found, err
+}
+
+// compareTime compares times so that a binary search ends at the first of equal ones.
+func compareTime(a, b int64) int {
+	if a < b {
+		return -1
+	}
+	return 1
+}
+
+// use and release bracket a read of files. A file that was removed meanwhile is closed and deleted.
+func (x *Index) use(files []*file) {
+	for _, f := range files {
+		f.users++
+	}
+}
+
+func (x *Index) release(files []*file) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, f := range files {
+		if f.users--; f.users == 0 && f.unnamed {
+			x.discard(f)
+		}
+	}
+}
+
+// remove lets a file that is in no list any more be deleted after the next manifest is written: until
+// then, a node that starts again needs it. The caller holds mu.
+func (x *Index) remove(f *file) {
+	f.removed = true
+	x.trash = append(x.trash, f)
+}
+
+// empty deletes files that are not in the manifest.
+func (x *Index) empty(trash []*file) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, f := range trash {
+		if f.unnamed = true; f.users == 0 {
+			x.discard(f)
+		}
+	}
+}
+
+// discard closes and deletes a file. What cannot be deleted now is when the index is opened.
+func (x *Index) discard(f *file) {
+	path := f.f.Name()
+	if err := errors.Join(f.f.Close(), os.Remove(path)); err != nil {
+		x.log.Warn("index file not deleted", "file", path, "err", err)
+	}
+	_ = os.Remove(path + deletedSuffix) // most have none
+}

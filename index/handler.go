@@ -1,0 +1,148 @@
+package index
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Limits of a page.
+const (
+	defaultLimit = 50
+	maxLimit     = 1000
+	maxPageBytes = 600 << 10 // of its JSON, so that it fits a NATS message
+)
+
+// HandleFind answers a request for the jobs that a query finds.
+func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.FoundJobs, error) {
+	limit := cmp.Or(r.Limit, defaultLimit)
+	if limit < 1 || limit > maxLimit {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", r.Limit, maxLimit)}
+	}
+	q, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	var after *segment.Cursor
+	if r.Cursor != "" {
+		c, ok := parseCursor(r.Cursor, q.Sort)
+		if !ok {
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("cursor is %q, which is no cursor of such a query; give next of the previous page, which was requested in the same order, or leave it out for the first page", job.CutText(r.Cursor, 64))}
+		}
+		after = &c
+	}
+	page, err := x.Find(ctx, q, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	found := &api.FoundJobs{Jobs: make([]api.Job, 0, len(page.Documents)), Query: q.String(), Index: x.apiStatus(&page.Status)}
+	size := 0
+	for i, d := range page.Documents {
+		j := jobOf(d)
+		text, err := json.Marshal(&j)
+		if err != nil {
+			return nil, fmt.Errorf("job %s: %w", d.ID, err)
+		}
+		if size += len(text); size > maxPageBytes && i > 0 {
+			last := page.Documents[i-1]
+			page.Next = &segment.Cursor{Value: q.Sort.Value(last), ID: last.ID}
+			break
+		}
+		found.Jobs = append(found.Jobs, j)
+	}
+	if page.Next != nil {
+		found.Next = cursorText(*page.Next, q.Sort)
+	}
+	return found, nil
+}
+
+// jobID matches a job's name over Overhop: the queue and the id.
+var jobID = regexp.MustCompile(`^\s*[^\s:"]+:([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\s*$`)
+
+// parse returns the query of a request. The data of an error has the position of what is wrong.
+func parse(r *api.JobFindRequest) (*query.Query, error) {
+	text := r.Query
+	if name := jobID.FindStringSubmatch(text); name != nil {
+		text = "id:" + name[1]
+	}
+	q, err := query.Parse(text, query.Options{Now: time.Now()})
+	if err == nil && r.Sort != "" {
+		var sorted *query.Query
+		if sorted, err = query.Parse("sort:"+r.Sort, query.Options{}); err == nil {
+			q.Sort = sorted.Sort
+		} else {
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("sort is %q; must be created, ended, -created or -ended", job.CutText(r.Sort, 64))}
+		}
+	}
+	if syntax, ok := errors.AsType[*query.SyntaxError](err); ok {
+		data, _ := json.Marshal(struct {
+			Reason string `json:"reason"`
+			*query.SyntaxError
+		}{"query", syntax}) // cannot fail
+		return nil, &api.Error{Code: api.CodeInvalid, Text: syntax.Error(), Data: data}
+	}
+	return q, err
+}
+
+// jobOf returns a document as the API shows it.
+func jobOf(d *job.Document) api.Job {
+	v := job.View{
+		ID: d.ID, Key: d.Key, Queue: d.Queue, State: d.State, Function: d.Function, Created: d.Created, RunAt: d.Created, Started: d.Started, Ended: d.Ended,
+		Priority: d.Priority, Attempts: d.Attempts, Dispatches: d.Dispatches, Node: d.Node, Worker: d.Worker, Fault: d.Fault, Cancellation: d.Cancellation, LimitKey: d.LimitKey,
+	}
+	if d.Fault != nil {
+		v.Reason = d.Fault.Message
+	}
+	j := api.JobOf(&v)
+	j.Tags, j.Meta, j.Indexed = d.Tags, labelMap(d.Meta), labelMap(d.Params)
+	return j
+}
+
+func labelMap(labels []job.Label) map[string]string {
+	if len(labels) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(labels))
+	for _, l := range labels {
+		m[l.Name] = l.Value
+	}
+	return m
+}
+
+func (x *Index) apiStatus(s *Status) api.IndexStatus {
+	status := api.IndexStatus{
+		AsOf: s.Index, AsOfTime: s.Time, Ended: s.Documents, Bytes: s.Bytes, Scanning: s.Scanning, Scanned: s.Scanned, Unusable: s.Failure,
+	}
+	x.ledger.View(func(l *ledger.Ledger) { status.Lag = l.Index() - min(s.Index, l.Index()) })
+	return status
+}
+
+// cursorText returns the text of a cursor in an order. It does not depend on the query's condition.
+func cursorText(c segment.Cursor, sort query.Sort) string {
+	b := binary.BigEndian.AppendUint64([]byte(sort.String()+"\x00"), uint64(c.Value))
+	return base64.RawURLEncoding.EncodeToString(append(b, c.ID[:]...))
+}
+
+// parseCursor returns the cursor of a text that cursorText returned for this order.
+func parseCursor(text string, sort query.Sort) (c segment.Cursor, ok bool) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	start := len(sort.String()) + 1
+	if err != nil || len(b) != start+8+len(c.ID) {
+		return c, false
+	}
+	c.Value = int64(binary.BigEndian.Uint64(b[start:]))
+	copy(c.ID[:], b[start+8:])
+	return c, cursorText(c, sort) == text
+}

@@ -1,0 +1,223 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// maxLooked is how many documents of jobs that have not ended a page may look at. The rest of the
+// jobs are those of the next page.
+const maxLooked = 50_000
+
+// Page is a page of the jobs that a query finds.
+type Page struct {
+	segment.Page
+	Status Status // of the index, before the page was read
+}
+
+// Find returns the first jobs that match a query in its order: at most limit of those that
+// follow the cursor after, unless it is nil. It waits for a moment until the index has what the
+// ledger has now.
+func (x *Index) Find(ctx context.Context, q *query.Query, after *segment.Cursor, limit int) (*Page, error) {
+	x.refresh(ctx)
+	for {
+		page := &Page{Status: x.Status()}
+		sources, files := x.sources(q)
+		found, err := segment.Search(ctx, q, after, limit, sources...)
+		x.release(files)
+		if err == nil {
+			page.Page = *found
+			return page, nil
+		}
+		if !errors.Is(err, segment.ErrDamaged) || !x.dropDamaged(err) {
+			return nil, err
+		}
+	}
+}
+
+// damageError is the damage of a file that a search found.
+type damageError struct {
+	file *file
+	err  error
+}
+
+func (e *damageError) Error() string { return e.err.Error() }
+func (e *damageError) Unwrap() error { return e.err }
+
+// dropDamaged drops the file that an error is about.
+func (x *Index) dropDamaged(err error) bool {
+	damage, ok := errors.AsType[*damageError](err)
+	if !ok {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.drop(damage.file, damage.err)
+	return true
+}
+
+// sources returns what a query searches, and the files of it, which are to be released.
+func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file) {
+	withLive := mayNotHaveEnded(q.Where)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	files = slices.Clone(x.ended)
+	looked := 0
+	addLive := func(s segment.Source) {
+		sources = append(sources, &liveSource{Source: s, ledger: x.ledger, looked: &looked, current: make(map[int]*job.Document)})
+	}
+	for _, f := range files {
+		sources = append(sources, fileSource{f})
+	}
+	ended, live := x.memory.split()
+	if x.frozen != nil {
+		more, others := x.frozen.split()
+		visible := func(m segment.Memory) segment.Memory {
+			return slices.DeleteFunc(slices.Clone(m), func(d *job.Document) bool { return x.hidden[placeOf(d)] })
+		}
+		ended, live = slices.Concat(ended, visible(more)), slices.Concat(live, visible(others))
+	}
+	sources = append(sources, ended)
+	if withLive {
+		addLive(live)
+		for _, f := range slices.Concat(x.live, x.before) {
+			addLive(fileSource{f})
+			files = append(files, f)
+		}
+	}
+	x.use(files)
+	return sources, files
+}
+
+// fileSource adds to errors which file is damaged.
+type fileSource struct{ *file }
+
+func (s fileSource) Find(q *query.Query, from, to *segment.Cursor, limit int) ([]segment.Hit, *segment.Cursor, error) {
+	hits, last, err := s.file.Find(q, from, to, limit)
+	return hits, last, s.damage(err)
+}
+
+func (s fileSource) Document(number int) (*job.Document, error) {
+	d, err := s.file.Document(number)
+	return d, s.damage(err)
+}
+
+func (s fileSource) damage(err error) error {
+	if err != nil {
+		return &damageError{s.file, err}
+	}
+	return nil
+}
+
+// liveSource has documents of jobs that had not ended. It asks the ledger for the rest of each job that
+// may match.
+type liveSource struct {
+	segment.Source
+	ledger  Ledger
+	looked  *int                  // documents that all of these sources have looked at
+	current map[int]*job.Document // documents that match, as the ledger has them, by number
+}
+
+// Document implements [segment.Source].
+func (s *liveSource) Document(number int) (*job.Document, error) { return s.current[number], nil }
+
+// Find implements [segment.Source].
+func (s *liveSource) Find(q *query.Query, from, to *segment.Cursor, limit int) (hits []segment.Hit, last *segment.Cursor, err error) {
+	stored := &query.Query{Where: query.Relax(q.Where, changing), Sort: q.Sort}
+	for step := limit; ; step = min(2*step, 4096) {
+		found, _, err := s.Source.Find(stored, from, to, step)
+		if err != nil {
+			return nil, nil, err
+		}
+		docs := make([]*job.Document, len(found))
+		for i := range found {
+			if docs[i], err = s.Source.Document(found[i].Number); err != nil {
+				return nil, nil, err
+			}
+		}
+		present := s.present(docs)
+		for i := range found {
+			if d := present[i]; d != nil && q.Match(d) {
+				s.current[found[i].Number] = d
+				if hits = append(hits, found[i]); len(hits) == limit {
+					return hits, nil, nil
+				}
+			}
+		}
+		if len(found) < step {
+			return hits, nil, nil
+		}
+		from = &found[len(found)-1].Cursor
+		if *s.looked += len(found); *s.looked >= maxLooked {
+			return hits, from, nil
+		}
+	}
+}
+
+// present returns the documents as the ledger has them; nil for a job that has ended since, and
+// for an outdated document.
+func (s *liveSource) present(docs []*job.Document) []*job.Document {
+	present := make([]*job.Document, len(docs))
+	for start := 0; start < len(docs); start += readStep {
+		part := docs[start:min(start+readStep, len(docs))]
+		s.ledger.View(func(l *ledger.Ledger) {
+			for i, d := range part {
+				if now, ok := l.Document(d.ID); ok && isOf(d, &now) {
+					now.Key, now.Tags, now.Meta, now.Params = d.Key, d.Tags, d.Meta, d.Params
+					present[start+i] = &now
+				}
+			}
+		})
+	}
+	return present
+}
+
+// isOf reports whether d is the document of a job that has not ended and that the ledger has.
+func isOf(d, now *job.Document) bool {
+	return !now.State.Ended() && now.Created.Equal(d.Created) && now.Function == d.Function && now.LimitKey == d.LimitKey && sameFault(d.Fault, now.Fault)
+}
+
+func sameFault(a, b *job.Fault) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Message == b.Message && a.Type == b.Type && a.Code == b.Code
+}
+
+// changing reports whether the documents of jobs that have not ended do not have the present value of
+// a field.
+func changing(f query.Field) bool {
+	switch f {
+	case query.FieldState, query.FieldPriority, query.FieldAttempts, query.FieldDispatches, query.FieldNode, query.FieldWorker,
+		query.FieldStarted, query.FieldEnded, query.FieldSince, query.FieldTook:
+		return true
+	}
+	return false
+}
+
+// mayNotHaveEnded reports whether a condition may be that of a job that has not ended.
+func mayNotHaveEnded(where query.Expr) bool {
+	switch where := where.(type) {
+	case query.And:
+		return !slices.ContainsFunc(where, func(x query.Expr) bool { return !mayNotHaveEnded(x) })
+	case query.Or:
+		return slices.ContainsFunc(where, mayNotHaveEnded)
+	case *query.Term:
+		switch where.Field {
+		case query.FieldEnded, query.FieldTook:
+			return false
+		case query.FieldState:
+			return slices.ContainsFunc(where.Values, func(v query.Value) bool {
+				state, ok := job.ParseState(v.Text)
+				return ok && !state.Ended()
+			})
+		}
+	}
+	return true
+}
