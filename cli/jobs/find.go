@@ -33,7 +33,7 @@ func jobFind(env *command.Env) *cobra.Command {
   order-7                   a job's id, key, or a word of the error's message
   sort:-ended               newest first by the time at which they ended
 
-A last line has --cursor for the next page.`,
+Quote a query that begins with "-". A last line has --cursor for the next page.`,
 		Example: `  yardmaster job find queue:mail state:failed error:timeout since:1h customer:acme
   yardmaster job find mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job find '(tag:eu or meta.region:eu*) -worker:overhop/*' --limit 100`,
@@ -55,7 +55,7 @@ A last line has --cursor for the next page.`,
 func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest) error {
 	found, err := connect.Decode[api.FoundJobs](env.Send(ctx, api.Subject("job-find"), request))
 	if err != nil {
-		return underlined(request.Query, err)
+		return underlined(env, request.Query, err)
 	}
 	table := func(w io.Writer, found *api.FoundJobs) { jobsTable(w, &api.JobList{Jobs: found.Jobs}) }
 	if err := command.PrintValue(env, found, table); err != nil || env.JSON {
@@ -73,8 +73,9 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 	return nil
 }
 
-// underlined adds the query to an error about a part of it, with a line below that marks the part.
-func underlined(query string, err error) error {
+// underlined shows the query with a line below that marks the part that an error is about, and
+// returns the error without the position.
+func underlined(env *command.Env, query string, err error) error {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok {
 		return err
@@ -89,7 +90,8 @@ func underlined(query string, err error) error {
 		return err
 	}
 	marks := strings.Repeat(" ", utf8.RuneCountInString(query[:at.Offset])) + strings.Repeat("^", max(1, utf8.RuneCountInString(query[at.Offset:at.Offset+at.Length])))
+	env.Note("in the query\n  %s\n  %s", query, marks)
 	shown := *refused
-	shown.Text = at.Problem + "; " + at.Advice + "\n  " + query + "\n  " + marks
+	shown.Text = at.Problem + "; " + at.Advice
 	return &shown
 }
