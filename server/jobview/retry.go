@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -46,27 +48,68 @@ func (r *Retrier) restoreRecord(ctx context.Context, id job.ID) (seq, index uint
 	if err := r.Viewer.ReadBarrier(ctx); err != nil {
 		return 0, 0, err
 	}
-	var floor uint64
-	r.Viewer.Ledger.View(func(l *ledger.Ledger) { index, floor = l.Index(), l.RelocatedFloor() })
+	r.Viewer.Ledger.View(func(l *ledger.Ledger) { index = l.Index() })
 	view, err := r.Viewer.Summary(ctx, id)
 	if err != nil {
 		return 0, 0, err
 	}
-	letter, record, err := r.Viewer.DeadLetter(ctx, &view)
-	if errors.Is(err, streams.ErrNotStored) && view.DeadLetter != 0 && r.Viewer.isUnpublished(view.DeadLetter) {
-		return 0, 0, &job.UnavailableError{Reason: fmt.Sprintf("the dead letter of job %s is being stored", id), RetryAfter: time.Second}
+	copies, gone, err := r.RestoreRecords(ctx, []job.View{view})
+	return copies[id], index, errors.Join(gone[id], err)
+}
+
+// maxParallelLetters is how many dead letters are read at the same time.
+const maxParallelLetters = 16
+
+// RestoreRecords stores copies of the records in the dead letters of jobs, and returns the
+// sequences of the copies by the jobs' ids, and the errors of jobs whose record is gone: they
+// wrap [job.ErrRecordReclaimed]. Another error passes.
+func (r *Retrier) RestoreRecords(ctx context.Context, views []job.View) (copies map[job.ID]uint64, gone map[job.ID]error, err error) {
+	var floor uint64
+	r.Viewer.Ledger.View(func(l *ledger.Ledger) { floor = l.RelocatedFloor() })
+	found, missing := make([]job.Record, len(views)), make([]error, len(views))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelLetters)
+	for i := range views {
+		group.Go(func() (err error) {
+			found[i], missing[i], err = r.findRecord(groupCtx, &views[i])
+			return err
+		})
 	}
-	if view.DeadLetter == 0 || errors.Is(err, streams.ErrNotStored) { // 0: it was cancelled
-		return 0, 0, fmt.Errorf("job %s: %w", id, job.ErrRecordReclaimed)
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
 	}
-	if err != nil {
-		return 0, 0, ReadError("record", id, err)
+	gone, records := make(map[job.ID]error), found[:0]
+	for i := range views {
+		if missing[i] != nil {
+			gone[views[i].ID] = missing[i]
+			continue
+		}
+		records = append(records, found[i])
 	}
-	seqs, err := r.StoreRelocated(ctx, floor, []job.Record{{
-		Position: view.Position, Queue: view.Queue, Stored: letter.Accepted, Body: record, Owner: id,
-	}})
-	if err != nil {
-		return 0, 0, err
+	if len(records) == 0 {
+		return nil, gone, nil
 	}
-	return seqs[0], index, nil
+	seqs, err := r.StoreRelocated(ctx, floor, records)
+	copies = make(map[job.ID]uint64, len(seqs))
+	for i, seq := range seqs {
+		copies[records[i].Owner] = seq
+	}
+	return copies, gone, err
+}
+
+// findRecord returns the record in the dead letter of a job, or why there is none.
+func (r *Retrier) findRecord(ctx context.Context, view *job.View) (record job.Record, gone, err error) {
+	if view.DeadLetter == 0 { // it was cancelled, or has expired
+		return record, fmt.Errorf("job %s: %w", view.ID, job.ErrRecordReclaimed), nil
+	}
+	letter, body, err := r.Viewer.DeadLetter(ctx, view)
+	switch {
+	case errors.Is(err, streams.ErrNotStored) && r.Viewer.isUnpublished(view.DeadLetter):
+		return record, nil, &job.UnavailableError{Reason: fmt.Sprintf("the dead letter of job %s is being stored", view.ID), RetryAfter: time.Second}
+	case errors.Is(err, streams.ErrNotStored):
+		return record, fmt.Errorf("job %s: %w", view.ID, job.ErrRecordReclaimed), nil
+	case err != nil:
+		return record, nil, ReadError("record", view.ID, err)
+	}
+	return job.Record{Position: view.Position, Queue: view.Queue, Stored: letter.Accepted, Body: body, Owner: view.ID}, nil, nil
 }
