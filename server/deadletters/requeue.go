@@ -140,6 +140,7 @@ func (s *Server) record(ctx context.Context, l *letter, item *api.DeadLetterResu
 type requeuer struct {
 	*Server
 	req       *request
+	patch     []byte     // JSON merge patch for the params; nil: they stay as they are
 	largeBody sync.Mutex // held while a large body is in memory: one at a time
 }
 
@@ -256,6 +257,9 @@ func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release 
 		r.largeBody.Lock()
 		release = r.largeBody.Unlock
 		spec, err = r.largeSpec(ctx, l, spec.Blob.Size)
+	}
+	if err == nil && r.patch != nil {
+		err = patchParams(&spec, r.patch)
 	}
 	if _, invalid := errors.AsType[*job.InvalidError](err); invalid {
 		err = fmt.Errorf("its record cannot be a job: %w; enqueue a corrected job and remove the letter", err)

@@ -44,6 +44,7 @@ type Reader interface {
 	LastDeadLetter(ctx context.Context) (uint64, error)
 	DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(streams.Batch) bool) error
 	DeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
+	NumberedDeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
 	LoadRecordBody(ctx context.Context, record []byte) ([]byte, error)
 }
 
