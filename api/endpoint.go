@@ -63,7 +63,7 @@ type Endpoint struct {
 // overhopNouns lists the nouns of the operations that are also served over Overhop, to clients
 // that enqueue and run jobs. Operations on members and backups are reserved for operators, and
 // Overhop has messages of its own to enqueue.
-var overhopNouns = []string{"job", "queue", "cron", "dlq", "retention", "schema", "limit", "worker", "status"}
+var overhopNouns = []string{"job", "queue", "cron", "dlq", "retention", "schema", "limit", "operation", "worker", "status"}
 
 // OverhopOp returns the name of the operation in Overhop's message API, such as "job.list", or
 // "" if it is not served over Overhop.

@@ -279,6 +279,39 @@ var Endpoints = []Endpoint{
 	},
 
 	{
+		Name: "operation-start", Subject: "yard.api.v1.operation.start", Summary: "retry, cancel, remove or requeue all jobs that match a query", LongRunning: true,
+		Pattern: "POST /v1/operations", Request: OperationStart{}, Accepts: "*", Required: "action query", Reply: Operation{}, Status: 202, Indexed: true,
+	},
+	{
+		Name: "operation-preview", Subject: "yard.api.v1.operation.preview", Summary: "what an operation would do: how many jobs match, to how many the action applies, and a sample", LongRunning: true,
+		Pattern: "POST /v1/operations/preview", Request: OperationStart{}, Accepts: "*", Required: "action query", Reply: OperationPreview{}, Indexed: true,
+	},
+	{
+		Name: "operation-list", Subject: "yard.api.v1.operation.list", Summary: "a page of the operations on many jobs, newest first",
+		Pattern: "GET /v1/operations", Request: OperationRequest{}, Accepts: "after limit", Reply: OperationList{}, Indexed: true,
+	},
+	{
+		Name: "operation-show", Subject: "yard.api.v1.operation.show", Summary: "an operation, how far it is, and the first jobs that it could not change",
+		Pattern: "GET /v1/operations/{id}", Request: OperationRequest{}, Reply: Operation{}, Indexed: true,
+	},
+	{
+		Name: "operation-pause", Subject: "yard.api.v1.operation.pause", Summary: "change no more jobs until the operation is resumed",
+		Pattern: "POST /v1/operations/{id}/pause", Request: OperationRequest{}, Reply: Operation{}, Indexed: true,
+	},
+	{
+		Name: "operation-resume", Subject: "yard.api.v1.operation.resume", Summary: "go on with a paused operation, where it was",
+		Pattern: "POST /v1/operations/{id}/resume", Request: OperationRequest{}, Reply: Operation{}, Indexed: true,
+	},
+	{
+		Name: "operation-cancel", Subject: "yard.api.v1.operation.cancel", Summary: "end an operation; the jobs that it has changed stay changed",
+		Pattern: "POST /v1/operations/{id}/cancel", Request: OperationRequest{}, Reply: Operation{}, Indexed: true,
+	},
+	{
+		Name: "operation-set", Subject: "yard.api.v1.operation.set", Summary: "change the rate of an operation",
+		Pattern: "PATCH /v1/operations/{id}", Request: OperationChange{}, Accepts: "rate", Required: "rate", Reply: Operation{}, Indexed: true,
+	},
+
+	{
 		Name: "worker-list", Subject: "yard.api.v1.worker.list", Summary: "the connected workers and the runner processes, and what they run",
 		Pattern: "GET /v1/workers", Request: WorkerRequest{}, Accepts: "node queue worker", Reply: WorkerList{},
 	},

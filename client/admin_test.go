@@ -44,6 +44,7 @@ func TestTransports(t *testing.T) {
 			p.showsAndChangesJobs()
 			p.changesQueues()
 			p.requeuesDeadLetters()
+			p.changesManyJobs()
 			p.changesCron()
 			p.setsSchemas()
 			p.setsLimits()
@@ -282,6 +283,38 @@ func (p program) requeuesDeadLetters() {
 		}
 		return fmt.Errorf("removed: %+v, %w", results, err)
 	})
+}
+
+// changesManyJobs cancels jobs by a query, and looks at the operation.
+func (p program) changesManyJobs() {
+	queue := p.queue + "-many"
+	for i := range 3 {
+		_, err := p.c.Enqueue(p.Context(), client.Spec{Queue: queue, Function: fmt.Sprint("f", i)})
+		p.need(err)
+	}
+	request := api.OperationStart{Action: "cancel", Query: "queue:" + queue + " -function:f2", Key: queue}
+	for {
+		preview, err := p.c.Operations().Preview(p.Context(), request)
+		p.need(err)
+		if preview.Applicable == 2 && len(preview.Sample) == 2 {
+			break
+		}
+	}
+	started, err := p.c.Operations().Start(p.Context(), request)
+	p.need(err)
+	again, err := p.c.Operations().Start(p.Context(), request)
+	p.need(err)
+	done, err := p.c.Operations().Wait(p.Context(), started.ID)
+	p.need(err)
+	if again.ID != started.ID || done.State != "done" || done.Changed != 2 || done.Matched != 2 {
+		p.Errorf("started %d and %d: %+v", started.ID, again.ID, done)
+	}
+	for op, err := range p.c.Operations().List(p.Context()) {
+		if p.need(err); op.ID == started.ID {
+			return
+		}
+	}
+	p.Error("the operation is not in the list")
 }
 
 // changesCron adds, pauses, runs, lists and removes a cron entry.

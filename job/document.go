@@ -24,6 +24,7 @@ type Document struct {
 	Node, Worker string    // of the last dispatch; Worker is a channel, see [Channel]
 	Fault        *Fault    // of the last attempt that failed; nil: none failed
 	Cancellation *Cancellation
+	DeadLetter   uint64 // number of the dead letter of a failed job; 0: there is none, or it is not known
 }
 
 // Label is a named text of a job: an entry of its metadata, or a value of its params.

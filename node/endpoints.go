@@ -14,9 +14,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
 	"github.com/yardmaster-dev/yardmaster/server"
-	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 	"github.com/yardmaster-dev/yardmaster/server/httproutes"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
+	"github.com/yardmaster-dev/yardmaster/server/operations"
 	"github.com/yardmaster-dev/yardmaster/server/overview"
 )
 
@@ -132,10 +132,8 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		&server.Contract{
 			Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire, SnapshotContext: n.reporter.CaptureContext,
 		},
-		deadletters.New(deadletters.Config{
-			Reader: n.cluster.Reader, Remove: n.cluster.Admin.RemoveDeadLetter, View: n.raft.View, Authority: n.proposer,
-			Jobs: n.viewer, Retrier: n.retrier, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
-		}),
+		n.deadLetters,
+		&operations.Server{Authority: n.proposer, View: n.raft.View, Find: n.finder(), Preview: n.deadLetters.Preview},
 	} {
 		maps.Copy(handlers, h.Handlers())
 	}

@@ -38,6 +38,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/boards"
 	"github.com/yardmaster-dev/yardmaster/server/consolecalls"
+	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
@@ -86,6 +87,7 @@ type Node struct {
 	proposer    *authority.Client
 	viewer      *jobview.Viewer
 	retrier     *jobview.Retrier
+	deadLetters *deadletters.Server
 	enqueue     *server.Enqueue
 	diagnoser   *diagnose.Diagnoser
 	hasher      *consistency.Hasher
@@ -311,6 +313,10 @@ func (n *Node) wire() (err error) {
 		},
 	}
 	n.retrier = &jobview.Retrier{Viewer: n.viewer, Propose: n.proposer.Propose, StoreRelocated: n.storeRetried}
+	n.deadLetters = deadletters.New(deadletters.Config{
+		Reader: n.cluster.Reader, Remove: n.cluster.Admin.RemoveDeadLetter, View: n.raft.View, Authority: n.proposer,
+		Jobs: n.viewer, Retrier: n.retrier, Intake: n.intake, MaxAttempts: cfg.Scheduler.MaxAttempts,
+	})
 	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
 	n.consistency = consistency.New(consistency.Config{
@@ -388,7 +394,7 @@ func (n *Node) notifyAuthority(records []job.Record) {
 }
 
 // runTenure runs this node's scheduler for one Raft term as leader, with the board
-// updater and the membership reconciler. Those two start when the streams exist, so
+// updater, the membership reconciler and the operations on jobs. Those start when the streams exist, so
 // that they do not delay the first start of a cluster, and end with the scheduler.
 func (n *Node) runTenure(ctx context.Context, term uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -409,7 +415,14 @@ func (n *Node) runTenure(ctx context.Context, term uint64) error {
 			n.member.Reconcile(ctx)
 		}
 	}()
-	defer func() { cancel(); <-boardsDone; <-reconcilerDone }()
+	operationsDone := make(chan struct{})
+	go func() {
+		defer close(operationsDone)
+		if n.waiters.Wait(ctx, (*ledger.Ledger).StreamsCreated) == nil {
+			n.operationRunner().Run(ctx)
+		}
+	}()
+	defer func() { cancel(); <-boardsDone; <-reconcilerDone; <-operationsDone }()
 	return n.scheduler.Run(ctx, term)
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/operations"
 	"github.com/yardmaster-dev/yardmaster/server/schemas"
 )
 
@@ -157,6 +158,16 @@ func (n *Node) drainConfig() membership.DrainConfig {
 		StopReason: edge.DrainReasonStop, Log: n.log,
 	}
 }
+
+// operationRunner returns what carries out operations while this node holds the authority.
+func (n *Node) operationRunner() *operations.Runner {
+	return &operations.Runner{
+		Ledger: n.raft, Find: n.finder(), Propose: n.scheduler.Propose, Restore: n.retrier.RestoreRecords, Letters: n.deadLetters, Log: n.log,
+	}
+}
+
+// finder returns what finds jobs on this node.
+func (n *Node) finder() operations.Finder { return operations.LedgerFinder{View: n.raft.View} }
 
 // backupConfig returns what a backup reads, and a restore writes.
 func (n *Node) backupConfig() backup.Config {

@@ -61,7 +61,7 @@ var layers = map[string]struct {
 	"web/console":         {[]string{"job", "ledger", "api", "index/query", "web", "internal"}, "the console shows what the endpoints reply: node passes what sends its requests"},
 	"web/console/draw":    {nil, "draws numbers"},
 	"membership":          {[]string{"job", "ledger", "api", "consensus", "cluster", "internal"}, "membership keeps Raft and NATS in step, so it uses both; what it needs of other subsystems it declares as interfaces"},
-	"server":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "server answers requests: it reads the ledger and the streams, and asks the authority; node passes it what it needs of the other subsystems"},
+	"server":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "index/query", "internal"}, "server answers requests: it reads the ledger and the streams, and asks the authority; node passes it what it needs of the other subsystems"},
 	"node":                {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "chronicle", "index", "internal"}, "node connects all subsystems, imports nothing above them and contains no feature"},
 	"internal":            {nil, "internal packages are shared by all layers and depend on none"},
 

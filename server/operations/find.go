@@ -1,0 +1,45 @@
+package operations
+
+import (
+	"context"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Finder finds jobs, as the index of this node.
+type Finder interface {
+	// Find returns the first jobs that match the query, oldest first, at most limit of those
+	// after a place. An [UnavailableError] means that jobs cannot be found at present.
+	Find(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (Found, error)
+}
+
+// Found is a page of jobs.
+type Found struct {
+	Documents []*job.Document
+	More      bool   // more jobs may match
+	Index     uint64 // of the ledger whose changes are all in the index
+}
+
+// placeOf returns the place of a job.
+func placeOf(d *job.Document) ledger.JobPlace {
+	return ledger.JobPlace{Accepted: d.Created.UnixNano(), ID: d.ID}
+}
+
+// parse returns the query of an operation, which goes through the jobs in the order of their
+// acceptance, whatever order the text has.
+func parse(text string, now time.Time) (*query.Query, error) {
+	q, err := query.Parse(text, query.Options{Now: now})
+	if err != nil {
+		return nil, &job.InvalidError{Reason: err.Error()}
+	}
+	q.Sort = query.Sort{Oldest: true}
+	return q, nil
+}
+
+// canonical returns the text of a query without its order.
+func canonical(q *query.Query) string {
+	return (&query.Query{Where: q.Where}).String()
+}

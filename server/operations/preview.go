@@ -1,0 +1,109 @@
+package operations
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/deadletters"
+)
+
+// Bounds of a preview.
+const (
+	maxSample      = 20
+	maxShownParams = 16 << 10        // bytes
+	countPage      = 1000            // jobs that are read at once
+	maxCounted     = 100_000         // jobs
+	countTimeout   = 2 * time.Second // after it no page is begun
+)
+
+// counted is a preview, and which jobs of its sample would become new jobs.
+type counted struct {
+	api.OperationPreview
+	create []int
+}
+
+// count counts the jobs that an operation would come to, and takes the first ones as a sample.
+func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, sample int) (*counted, error) {
+	q, err := parse(settings.Query, time.Time{}) // all its times are absolute
+	if err != nil {
+		return nil, err
+	}
+	preview := &counted{OperationPreview: api.OperationPreview{
+		Action: settings.Action.String(), Query: settings.Query, States: map[string]int{}, Skipped: map[string]int{}, Sample: []api.OperationSample{}, Index: math.MaxUint64,
+	}}
+	deadline := time.Now().Add(countTimeout)
+	for after, more := (ledger.JobPlace{}), true; more; {
+		if preview.Matched >= maxCounted || time.Now().After(deadline) {
+			preview.AtLeast = true
+			break
+		}
+		found, err := s.Find.Find(ctx, q, after, countPage)
+		if err != nil {
+			return nil, err
+		}
+		preview.Index, more = min(preview.Index, found.Index), found.More
+		s.View(func(l *ledger.Ledger) {
+			for _, d := range found.Documents {
+				if d.Created.After(settings.Until) {
+					more = false
+					return
+				}
+				after = placeOf(d)
+				if now, kept, ok := present(l, d); ok && q.Match(now) {
+					preview.add(settings, now, kept, sample)
+				}
+			}
+		})
+		more = more && len(found.Documents) > 0
+	}
+	return preview, nil
+}
+
+// add counts a job.
+func (c *counted) add(settings *ledger.OperationSettings, d *job.Document, kept bool, sample int) {
+	todo := planFor(settings, d, kept)
+	c.Matched++
+	c.States[d.State.String()]++
+	if todo.way == notAtAll {
+		c.Skipped[todo.why]++
+	} else {
+		c.Applicable++
+	}
+	if len(c.Sample) < sample {
+		if todo.way == asNewJob {
+			c.create = append(c.create, len(c.Sample))
+		}
+		c.Sample = append(c.Sample, api.OperationSample{
+			ID: d.ID, Queue: d.Queue, Function: d.Function, State: d.State.String(), Created: d.Created, Error: d.Fault, Skipped: todo.why, DeadLetter: d.DeadLetter,
+		})
+	}
+}
+
+// previewJobs adds to the sample which params the new jobs would have, and why one would be
+// refused.
+func (s *Server) previewJobs(ctx context.Context, settings *ledger.OperationSettings, preview *counted) {
+	group := errgroup.Group{}
+	group.SetLimit(maxParallelJobs)
+	for _, i := range preview.create {
+		item := &preview.Sample[i]
+		group.Go(func() error {
+			params, err := s.Preview(ctx, &deadletters.NewJob{
+				Job: item.ID, DeadLetter: item.DeadLetter, To: settings.To, KeepAttempts: settings.KeepAttempts, Params: settings.Params,
+			})
+			if len(settings.Params) > 0 && len(params) <= maxShownParams {
+				item.Params = params
+			}
+			if err != nil {
+				item.Refused = err.Error()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return no error
+}
