@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/inspect"
 	"github.com/yardmaster-dev/yardmaster/cli/jobs"
 	"github.com/yardmaster-dev/yardmaster/cli/operate"
+	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/run"
 	"github.com/yardmaster-dev/yardmaster/cli/top"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
@@ -116,7 +117,7 @@ holds the authority fails.`,
 	node.AddCommand(operate.Drain(env), operate.Resume(env))
 	root.AddCommand(run.Warden(env), movedVerb("drill"), movedVerb("bench"))
 	addGroup(root, "Run", run.Demo(env), node, run.Worker(env), run.Runner(env))
-	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), jobs.LimitVerbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
+	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), jobs.LimitVerbs(env), operations.Verbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
 		contract.Exec(env), contract.Init(env), operate.CertVerbs(env), operate.Backup(env), operate.Restore(env))
 	addGroup(root, "Inspect", inspect.Status(env), top.Top(env), inspect.Workers(env), inspect.Health(env), inspect.Events(env), inspect.State(env), inspect.Diff(env), contract.Snapshot(env), contract.Schema(env, jobs.SchemaVerbs(env)...), versionVerb(env))
 	checkArgs(root)

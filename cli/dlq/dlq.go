@@ -2,6 +2,7 @@
 package dlq
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -9,7 +10,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
+	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/mergepatch"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -185,12 +188,16 @@ or with --to, a new job is made from the dead letter, due at once and without
 unique, rate limit and debounce keys. Its id is derived from the dead letter, so
 repeating the command makes no second job.
 
+With --query, the yard requeues the dead letters of all jobs that match, by an operation.
+--params then changes the params of the jobs.
+
 A dead letter whose job was retried since, by 'yardmaster job retry', is only
 removed; its result is "stale". A dead letter that cannot be requeued stays, and
 the exit code is 1.`,
 		Example: `  yardmaster dlq requeue --queue mail --newer-than 1h --dry-run
   yardmaster dlq requeue --function send --to mail-slow
-  yardmaster dlq requeue --all --limit 100`,
+  yardmaster dlq requeue --all --limit 100
+  yardmaster dlq requeue --query 'error:timeout customer:acme' --params '{"timeout":30}'`,
 	}, func(c *cobra.Command, request map[string]any) error {
 		if c.Flags().Changed("to") {
 			if err := job.ValidQueue(to); err != nil {
@@ -203,6 +210,34 @@ the exit code is 1.`,
 	})
 	c.Flags().StringVar(&to, "to", "", "enqueue into another, existing `queue`")
 	c.Flags().BoolVar(&keep, "keep-attempts", false, "count the attempts so far; the job gets at least one more")
+	return withQuery(env, c, &to, &keep)
+}
+
+// withQuery lets 'dlq requeue' also start an operation, and returns the verb c.
+func withQuery(env *command.Env, c *cobra.Command, to *string, keep *bool) *cobra.Command {
+	var many operations.Flags
+	var params string
+	dryRun := new(bool)
+	many.Add(c, dryRun)
+	c.Flags().StringVar(&params, "params", "", "with --query: JSON merge patch for the params of the jobs, which become new jobs: `json`")
+	each := c.RunE
+	c.RunE = func(c *cobra.Command, names []string) error {
+		*dryRun, _ = c.Flags().GetBool("dry-run")
+		request := api.OperationStart{Action: "requeue", To: *to, KeepAttempts: *keep}
+		if c.Flags().Changed("params") {
+			if err := mergepatch.Check([]byte(params)); err != nil {
+				return usererror.Usage(c, "--params must be a JSON object: %v", err)
+			}
+			if !c.Flags().Changed("query") {
+				return usererror.Usage(c, "--params is for --query")
+			}
+			request.Params = json.RawMessage(params)
+		}
+		if given, err := many.Start(c, env, names, request, "to", "keep-attempts", "params"); given {
+			return err
+		}
+		return each(c, names)
+	}
 	return c
 }
 

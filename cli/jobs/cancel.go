@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,7 @@ import (
 type cancelFlags struct {
 	queue, state, function string
 	all, dryRun            bool
+	many                   operations.Flags
 }
 
 // cancellable lists the states of jobs that have not ended. Active jobs come
@@ -40,19 +42,25 @@ asked to stop and ends as cancelled; a runner that does not stop is killed. If i
 completes first, it is completed. A cancelled job leaves no dead letter. While its
 params are stored, 'yardmaster job retry' and 'job replay' run it again.
 
-Without job names, --queue with --state, --function or --all selects the jobs.
-Jobs that end while the command runs are left as they are; jobs enqueued while
-it runs are cancelled too.`,
+Without job names, --query selects the jobs: the yard cancels them by an operation,
+however many they are. Or --queue with --state, --function or --all selects them:
+this program cancels them. Jobs that end while it runs are left as they are; jobs
+enqueued while it runs are cancelled too.`,
 		Example: `  yardmaster job cancel order-7 --queue mail
   yardmaster job cancel --queue mail --state waiting --function send --dry-run
-  yardmaster job cancel --queue mail --all`,
+  yardmaster job cancel --queue mail --all
+  yardmaster job cancel --query 'queue:mail customer:acme created:<1d' --dry-run`,
 	}), &f.queue)
+	f.many.Add(c, &f.dryRun)
 	flags := c.Flags()
 	flags.StringVar(&f.state, "state", "", "only jobs in this `state`: "+strings.Join(cancellable, ", "))
 	flags.StringVar(&f.function, "function", "", "only jobs that call this `function`")
 	flags.BoolVar(&f.all, "all", false, "all jobs of the queue that have not ended")
 	flags.BoolVarP(&f.dryRun, "dry-run", "n", false, "show which jobs would be cancelled, without changing anything")
 	c.RunE = func(c *cobra.Command, jobs []string) error {
+		if given, err := f.many.Start(c, env, jobs, api.OperationStart{Action: "cancel"}); given {
+			return err
+		}
 		if err := f.check(c, len(jobs) > 0); err != nil {
 			return err
 		}

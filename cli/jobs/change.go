@@ -15,27 +15,33 @@ import (
 
 // jobRetry returns the verb 'job retry'.
 func jobRetry(env *command.Env) *cobra.Command {
-	return jobVerb(env, "retry", &cobra.Command{
-		Use:   "retry <job>...",
-		Short: "Retry a failed, cancelled or expired job",
+	return manyVerb(env, "retry", &cobra.Command{
+		Use:   "retry [job]...",
+		Short: "Retry failed, cancelled or expired jobs",
 		Long: `Makes a failed, cancelled or expired job wait again, under its own id and with all its
 attempts. It is due at once, also if it was cancelled before its time, and how it
 ended is only in its history. A dead letter stays. 'yardmaster dlq requeue' also removes the dead letter, and works
 for a job that is no longer in the ledger. To run a completed job again, use
-'yardmaster job replay'.`,
-		Example: "  yardmaster job retry order-7 --queue mail",
+'yardmaster job replay'.
+
+With --query, the yard retries all jobs that match, by an operation. Failed jobs that are no
+longer in the ledger become new jobs of their dead letters.`,
+		Example: `  yardmaster job retry order-7 --queue mail
+  yardmaster job retry --query 'queue:mail state:failed since:1h' --rate 100`,
 	}, stateLine)
 }
 
 // jobRemove returns the verb 'job rm'.
 func jobRemove(env *command.Env) *cobra.Command {
-	return jobVerb(env, "remove", &cobra.Command{
-		Use:     "rm <job>...",
+	return manyVerb(env, "remove", &cobra.Command{
+		Use:     "rm [job]...",
 		Aliases: []string{"remove", "del", "delete"},
-		Short:   "Remove a job that is not running",
+		Short:   "Remove jobs that are not running",
 		Long: `Removes a job that is not running from the ledger; a waiting job will not run. Its
-history, and its dead letter if it has one, stay.`,
-		Example: "  yardmaster job rm order-7 --queue mail",
+history, and its dead letter if it has one, stay. With --query, the yard removes all jobs
+that match, by an operation.`,
+		Example: `  yardmaster job rm order-7 --queue mail
+  yardmaster job rm --query 'queue:mail state:cancelled' --dry-run`,
 	}, func(w io.Writer, s *api.JobRemoved) { command.Printf(w, "%s\tremoved\n", s.ID) })
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
+	"github.com/yardmaster-dev/yardmaster/cli/operations"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -50,6 +52,27 @@ func jobVerb[T any](env *command.Env, endpoint string, c *cobra.Command, table f
 		return requestEach(c.Context(), env, "job-"+endpoint, jobRequests(jobs, queue), table)
 	}
 	return withQueue(env.WithJSON(c), &queue)
+}
+
+// manyVerb is jobVerb for a verb that can also start an operation with an action.
+func manyVerb[T any](env *command.Env, endpoint string, c *cobra.Command, table func(io.Writer, *T)) *cobra.Command {
+	c = jobVerb(env, endpoint, c, table)
+	var many operations.Flags
+	many.Add(c, nil)
+	each := c.RunE
+	c.RunE = func(c *cobra.Command, jobs []string) error {
+		given, err := many.Start(c, env, jobs, api.OperationStart{Action: endpoint})
+		switch {
+		case given:
+			return err
+		case len(jobs) == 0:
+			return usererror.Usage(c, "no jobs are named: name some, or give --query")
+		case c.Flags().Changed("dry-run"):
+			return usererror.Usage(c, "--dry-run is for --query")
+		}
+		return each(c, jobs)
+	}
+	return c
 }
 
 // jobRequests returns the body of a request for each of several jobs. queue is that of
