@@ -125,6 +125,7 @@ var remediesByText = []struct{ part, remedy string }{
 	{ledger.ErrSchemaNotFound.Error(), "'yardmaster schema list' lists the schemas"},
 	{ledger.ErrLimitNotFound.Error(), "'yardmaster limit list' lists the limits, and 'yardmaster limit set' creates one"},
 	{ledger.ErrNewLimitEmpty.Error(), "'yardmaster limit set --help' shows them"},
+	{ledger.ErrOperationEnded.Error(), "'yardmaster operation show' shows how it ended"},
 	{ledger.ErrLimitPaused.Error(), "'yardmaster limit show' shows its state"},
 	{ledger.ErrLimitNotPaused.Error(), "'yardmaster limit show' shows its state"},
 	{job.ErrQueueNotFound.Error(), "'yardmaster queue add' creates one, and 'yardmaster queue list' shows what exists"},
