@@ -303,6 +303,9 @@ func (r *storedJob) change(c *Change) {
 		Attempts: r.attempt, Dispatches: r.n, Created: time.Unix(0, r.accepted).UTC(), Node: r.run.node, Worker: r.run.channel,
 		Fault: r.run.failure.fault(), Cancellation: r.cancellation(),
 	}
+	if f := r.run.failure; f != nil {
+		c.DeadLetter = f.deadLetter
+	}
 	if r.run.started > 0 {
 		c.Started = time.Unix(0, r.run.started).UTC()
 	}

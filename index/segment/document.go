@@ -47,6 +47,7 @@ func appendBody(b []byte, d *job.Document) []byte {
 	b = append(b, flags, byte(d.State), d.Priority)
 	b = binary.AppendUvarint(b, uint64(d.Attempts))
 	b = binary.AppendUvarint(b, uint64(d.Dispatches))
+	b = binary.AppendUvarint(b, d.DeadLetter)
 	last := d.Created
 	for _, t := range []time.Time{d.Started, d.Ended} {
 		if !t.IsZero() {
@@ -94,7 +95,7 @@ func parseBody(id job.ID, created int64, body []byte) (*job.Document, error) {
 	}
 	flags := head[0]
 	d := &job.Document{ID: id, Created: unix(created), State: job.State(head[1]), Priority: head[2]}
-	d.Attempts, d.Dispatches = r.uint32(), r.uint32()
+	d.Attempts, d.Dispatches, d.DeadLetter = r.uint32(), r.uint32(), r.uvarint()
 	last := created
 	if flags&hasStarted != 0 {
 		last += r.varint()

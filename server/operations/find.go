@@ -19,8 +19,9 @@ type Finder interface {
 // Found is a page of jobs.
 type Found struct {
 	Documents []*job.Document
-	More      bool   // more jobs may match
-	Index     uint64 // of the ledger whose changes are all in the index
+	More      bool            // more jobs may match
+	Next      ledger.JobPlace // with More: the place after which these are
+	Index     uint64          // of the ledger whose changes are all in the index
 }
 
 // placeOf returns the place of a job.

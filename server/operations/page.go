@@ -129,6 +129,9 @@ func newPage(l *ledger.Ledger, op *ledger.Operation, q *query.Query, found *Foun
 		p.step.To = placeOf(d)
 		p.add(l, op, q, d)
 	}
+	if !p.step.Done && found.Next.Compare(p.step.To) > 0 { // the index has passed over other jobs
+		p.step.To = found.Next
+	}
 	return p
 }
 

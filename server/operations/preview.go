@@ -60,7 +60,9 @@ func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, 
 				}
 			}
 		})
-		more = more && len(found.Documents) > 0
+		if after.Compare(found.Next) < 0 {
+			after = found.Next
+		}
 	}
 	return preview, nil
 }

@@ -38,6 +38,7 @@ func (f LedgerFinder) Find(ctx context.Context, q *query.Query, after ledger.Job
 			after = *page.Next
 		}
 	}
+	found.Next = after
 	return found, ctx.Err()
 }
 
