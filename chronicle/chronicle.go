@@ -209,15 +209,14 @@ func (c *Chronicle) setFinding(differences []timeline.Difference, event uint64) 
 	c.finding, c.differences, c.checked = text, len(differences), event
 }
 
-// Reasons returns what is wrong with the ledger's numbers of jobs, for readiness.
-func (c *Chronicle) Reasons() (reasons []string) {
+// Reasons returns what is wrong with the numbers of jobs of l, the local ledger, for readiness.
+func (c *Chronicle) Reasons(l *ledger.Ledger) (reasons []string) {
 	c.mu.Lock()
 	if c.finding != "" {
 		reasons = append(reasons, c.finding)
 	}
 	c.mu.Unlock()
-	var balance ledger.Balance
-	c.cfg.View(func(l *ledger.Ledger) { balance = l.Balance() })
+	balance := l.Balance()
 	if n := balance.Imbalance(); n != 0 {
 		reasons = append(reasons, fmt.Sprintf("the ledger's numbers of jobs do not add up: %d accepted, %d removed, and the states have %d too few; take a backup, and report it", balance.Accepted, balance.Removed, n))
 	}

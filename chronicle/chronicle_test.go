@@ -166,7 +166,7 @@ func TestChronicle_At(t *testing.T) {
 			y.step([]*Chronicle{first, second}[i/10])
 		}
 	}
-	if reasons := slices.Concat(first.Reasons(), second.Reasons()); len(reasons) > 0 {
+	if reasons := slices.Concat(first.Reasons(y.ledger), second.Reasons(y.ledger)); len(reasons) > 0 {
 		t.Error(reasons)
 	}
 	for _, m := range moments {
@@ -220,14 +220,14 @@ func TestChronicle_Finds(t *testing.T) {
 	y.enqueue(job.Job{})
 	y.step(c)
 	const want = "the ledger differs from its history at event"
-	if reasons := c.Reasons(); len(reasons) != 1 || !strings.HasPrefix(reasons[0], want) || !strings.Contains(reasons[0], "queue mail delayed: 1, then none") {
+	if reasons := c.Reasons(y.ledger); len(reasons) != 1 || !strings.HasPrefix(reasons[0], want) || !strings.Contains(reasons[0], "queue mail delayed: 1, then none") {
 		t.Errorf("%q, want %s", reasons, want)
 	}
 	if differences, event := c.Differences(); differences != 1 || event != y.ledger.LastEvent() {
 		t.Errorf("%d differences at %d", differences, event)
 	}
 	c.setFinding(nil, 0)
-	if reasons := c.Reasons(); len(reasons) != 0 {
+	if reasons := c.Reasons(y.ledger); len(reasons) != 0 {
 		t.Error(reasons)
 	}
 }

@@ -33,7 +33,8 @@ func newReplica() *Replica {
 }
 
 // View calls fn with the ledger. Entries are not applied meanwhile, so fn must
-// be short, and it must not keep references into the ledger.
+// be short, and it must not keep references into the ledger. It must not call View: if an entry
+// waits to be applied, the second call waits for it, and the entry for the first call.
 func (r *Replica) View(fn func(*ledger.Ledger)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

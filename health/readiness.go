@@ -173,7 +173,7 @@ func (r *Reporter) SnapshotContext(l *ledger.Ledger, authority scheduler.Authori
 	if streamsNotMade(l) {
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
-	s.Reasons = append(append(s.Reasons, r.cfg.Monitor.Reasons()...), r.cfg.LedgerReasons()...)
+	s.Reasons = append(append(s.Reasons, r.cfg.Monitor.Reasons()...), r.cfg.LedgerReasons(l)...)
 	for _, p := range r.cfg.Pools() {
 		if p.Reason != "" {
 			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)

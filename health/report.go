@@ -45,8 +45,10 @@ type ReporterConfig struct {
 	Pools   func() []api.Pool
 	Drain   func() *api.DrainStatus // nil: the node takes work
 
-	Monitor       *Monitor
-	LedgerReasons func() []string // returns how the members' ledgers differ, for readiness
+	Monitor *Monitor
+	// LedgerReasons returns how the members' ledgers differ, and what is wrong with the local
+	// one, which is locked for reading, for readiness.
+	LedgerReasons func(*ledger.Ledger) []string
 	Warnings      func() []string // returns what needs attention and does not make the node unready
 }
 

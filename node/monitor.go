@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/diagnose"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
@@ -66,7 +67,7 @@ func (n *Node) newReporter() *health.Reporter {
 		Request: n.fleet.Request, AddPeers: n.addPeerInfo, Skew: n.member.Reasons,
 		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo, Streams: n.cluster.Reader.Usage,
 		Workers: func() api.WorkerStatus { return n.edge.Counts() }, Pools: n.runners.Status, Drain: n.drainer.Status,
-		Monitor: n.monitor, LedgerReasons: func() []string { return append(n.consistency.Reasons(), n.chronicle.Reasons()...) },
+		Monitor: n.monitor, LedgerReasons: func(l *ledger.Ledger) []string { return append(n.consistency.Reasons(), n.chronicle.Reasons(l)...) },
 		Warnings: func() []string {
 			pressure := n.cluster.Publisher.Pressure()
 			storage, _ := n.cluster.Replication.Storage() // has no streams on an error
