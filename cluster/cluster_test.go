@@ -122,8 +122,9 @@ func TestApplyRetention_NoSpace(t *testing.T) {
 			{Key: job.RetentionKey{Kept: job.KeptLogs, Bound: job.BoundCount}, Value: 1234},
 		})
 		const want = "YARD_EVENTS: the members have no space for 100 GiB: set events.bytes lower"
-		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%v; want only %s", err, want)
+		const also = "\nYARD_STATE: the members have no space for 6.2 GiB, 1/16 of events.bytes: set events.bytes lower"
+		if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), also) || strings.Count(err.Error(), "\n") > 1 {
+			t.Errorf("%v; want only %s%s", err, want, also)
 		}
 		if events, logs := usage(); logs.LimitMessages != 1234 || events.MaxAge != time.Hour || events.LimitBytes != eventsBefore.LimitBytes {
 			t.Errorf("history has the bounds %+v, logs %+v", events, logs)

@@ -69,8 +69,8 @@ func (e *IdentityError) Error() string {
 // withDefaults returns l with defaults filled in. They fit into MaxStore, because
 // JetStream reserves the limits: five twentieths for all lanes, three twentieths for
 // relocated records, an eighth each for large bodies and large results, a tenth each for
-// events and results, a twentieth for dead letters, a twenty-fifth for logs, and as much
-// for boards, see boardSpecs; the rest is for streams of users.
+// events and results, a sixteenth of that for states, a twentieth for dead letters, a thirtieth for
+// logs, and a twenty-fifth for boards, see boardSpecs; the rest is for streams of users.
 func (l Layout) withDefaults(c *embedded.Config) Layout {
 	replicas := 1
 	if c.Clustered() {
@@ -82,7 +82,7 @@ func (l Layout) withDefaults(c *embedded.Config) Layout {
 	l.MaxBlobBytes = cmp.Or(l.MaxBlobBytes, min(8<<30, c.MaxStore/8))
 	l.ResultBytes = cmp.Or(l.ResultBytes, min(16<<30, c.MaxStore/8))
 	l.HistoryBytes = cmp.Or(l.HistoryBytes, min(4<<30, c.MaxStore/10))
-	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/25))
+	l.LogBytes = cmp.Or(l.LogBytes, min(1<<30, c.MaxStore/30))
 	l.LetterBytes = cmp.Or(l.LetterBytes, min(4<<30, c.MaxStore/20))
 	return l
 }
@@ -272,7 +272,7 @@ func auxStreams(l Layout) []auxConfig {
 // stateShare is how much smaller the stream of bases is than that of events.
 const (
 	stateShare    = 16
-	minStateBytes = 4 << 20
+	minStateBytes = 1 << 20
 )
 
 // auxStream returns the configuration that all streams other than lanes have in
