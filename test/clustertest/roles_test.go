@@ -284,6 +284,7 @@ var mayRequest = map[string]string{
 	"cron-list": "oa", "cron-show": "oa", "ledger-hash": "oa", "queue-list": "oa", "queue-show": "oa", "queue-explain": "oa",
 	"dlq-list": "oa", "dlq-show": "oa", "dlq-stats": "oa", "cluster-members": "oa", "cluster-scrub": "oa", "retention-show": "oa",
 	"schema-list": "oa", "schema-show": "oa", "limit-list": "oa", "limit-show": "oa",
+	"overview": "oa", "state-at": "oa", "state-diff": "oa", "job-find": "oa",
 	"operation-list": "oa", "operation-show": "oa", "operation-preview": "oa",
 	"health": "woa", "readiness": "woa",
 }
