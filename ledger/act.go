@@ -65,9 +65,10 @@ func (c *RecordAct) apply(l *Ledger) Result {
 
 // act emits the event of an act. about has the job and, as B, the queue that the act is about,
 // target what else, and settings, which may be nil, those that the act has left there as JSON.
-// Levels before 7 have no events of what the system itself did.
+// What the system itself did to a job is in the other events of the job, and levels before 7 have no
+// events of what else it did.
 func (o *outbox) act(by Actor, action string, about Event, target string, settings any) {
-	if by.Door == "" && o.level == 0 {
+	if by.Door == "" && (o.level == 0 || !about.Job.IsZero()) {
 		return
 	}
 	if by.Door == "" {

@@ -155,7 +155,6 @@ func TestWeb_Errors(t *testing.T) {
 		status             int
 		says               string
 	}{
-		{"GET", "/", "", 200, "<title>Overview"},
 		{"GET", "/v1/nothing", "", 404, "/v1/openapi.json"},
 		{"PATCH", "/v1/queues", "", 405, "use GET"},
 		{"POST", "/v1/queues/mail/jobs", "{", 400, "not valid JSON"},
