@@ -131,23 +131,28 @@ func (w *observer) writeFile(file string) error {
 // token of all nodes and more headers, given as names and values in turn. It returns the
 // status code and the body of the answer.
 func (n *Node) callHTTP(ctx context.Context, client *http.Client, methodAndPath string, body []byte, headers ...string) (code int, answer []byte, err error) {
-	method, path, _ := strings.Cut(methodAndPath, " ")
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+Token)
-	request.Header.Set("Content-Type", "application/json")
-	for header := range slices.Chunk(headers, 2) {
-		request.Header.Set(header[0], header[1])
-	}
-	response, err := client.Do(request)
+	response, err := n.sendHTTP(ctx, client, methodAndPath, body, headers...)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer response.Body.Close()
 	answer, err = io.ReadAll(response.Body)
 	return response.StatusCode, answer, err
+}
+
+// sendHTTP is like callHTTP and returns the response, whose body the caller closes.
+func (n *Node) sendHTTP(ctx context.Context, client *http.Client, methodAndPath string, body []byte, headers ...string) (*http.Response, error) {
+	method, path, _ := strings.Cut(methodAndPath, " ")
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+n.HTTP+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+Token)
+	request.Header.Set("Content-Type", "application/json")
+	for header := range slices.Chunk(headers, 2) {
+		request.Header.Set(header[0], header[1])
+	}
+	return client.Do(request)
 }
 
 // contention is a set of writers that create and remove the same few queues

@@ -28,6 +28,7 @@ func All() []drill.Drill {
 		members,
 		backups,
 		limits,
+		history,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all
