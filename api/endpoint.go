@@ -17,9 +17,11 @@ const (
 	SubjectNode     = "yard.node"     // .<node>.<verb>: at one node
 )
 
-// HeaderIndex is the header with the index of the last ledger entry that a reply
-// shows, over NATS and HTTP.
-const HeaderIndex = "Yard-Index"
+// Headers of a reply that shows the ledger, over NATS and HTTP.
+const (
+	HeaderIndex = "Yard-Index" // index of the last ledger entry that the reply shows
+	HeaderEvent = "Yard-Event" // number of the last event up to that entry, a point of history for state-at
+)
 
 // Headers of a request, over NATS and HTTP.
 const (
@@ -40,7 +42,7 @@ type Endpoint struct {
 
 	LongRunning  bool // a request may take minutes
 	Large        bool // a request over HTTP may have 32 MiB instead of 1 MiB
-	Indexed      bool // the reply has the header [HeaderIndex]
+	Indexed      bool // the reply has the headers [HeaderIndex] and [HeaderEvent]
 	AllowNoReply bool // a NATS message without a reply subject is a request, too
 
 	// The rest describes the HTTP route. A wildcard of the path sets the key of its

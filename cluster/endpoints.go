@@ -68,6 +68,7 @@ type Request struct {
 	token     string
 	transport transport
 	index     atomic.Uint64 // of the last entry that the reply reflects; 0 means none
+	event     atomic.Uint64 // likewise, number of the last event
 }
 
 // transport is how a request came: its headers, and the way of its reply.
@@ -104,17 +105,26 @@ func (r *Request) Header(name string) string { return r.transport.header(name) }
 // SetIndex sets the index of a ledger entry that the reply reflects. The reply carries the
 // highest one in the header [api.HeaderIndex]; 0 means none. SetIndex may be called
 // concurrently, as by requests that commit several commands.
-func (r *Request) SetIndex(index uint64) {
+func (r *Request) SetIndex(index uint64) { raise(&r.index, index) }
+
+// Index returns the highest value set by [Request.SetIndex].
+func (r *Request) Index() uint64 { return r.index.Load() }
+
+// SetEvent is like SetIndex for the number of an event and the header [api.HeaderEvent].
+func (r *Request) SetEvent(number uint64) { raise(&r.event, number) }
+
+// Event returns the highest value set by [Request.SetEvent].
+func (r *Request) Event() uint64 { return r.event.Load() }
+
+// raise sets n to value if that is higher.
+func raise(n *atomic.Uint64, value uint64) {
 	for {
-		highest := r.index.Load()
-		if index <= highest || r.index.CompareAndSwap(highest, index) {
+		highest := n.Load()
+		if value <= highest || n.CompareAndSwap(highest, value) {
 			return
 		}
 	}
 }
-
-// Index returns the highest value set by [Request.SetIndex].
-func (r *Request) Index() uint64 { return r.index.Load() }
 
 // ProducerHeaders returns the headers that belong to a job.
 func (r *Request) ProducerHeaders() job.Headers { return streams.ProducerHeaders(r.Header) }
@@ -170,6 +180,9 @@ func (r *natsRequest) respond(data []byte, apiErr *api.Error) error {
 		return nc.Publish(r.reply, data)
 	}
 	header := nats.Header{api.HeaderIndex: []string{strconv.FormatUint(r.Index(), 10)}}
+	if event := r.Event(); event > 0 {
+		header.Set(api.HeaderEvent, strconv.FormatUint(event, 10))
+	}
 	return nc.PublishMsg(&nats.Msg{Subject: r.reply, Header: header, Data: data})
 }
 

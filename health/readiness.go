@@ -189,12 +189,13 @@ func (r *Reporter) CaptureContext(ctx context.Context) (s ledger.SnapshotContext
 	return s
 }
 
-// Snapshot returns the snapshot of the runtime contract, and the index of the last ledger
-// entry that it contains.
-func (r *Reporter) Snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
+// Snapshot returns the snapshot of the runtime contract, and calls shown with the ledger that it
+// shows.
+func (r *Reporter) Snapshot(ctx context.Context, shown func(*ledger.Ledger)) (view ledger.Snapshot) {
 	authority := r.AuthorityStatus(ctx)
-	var view ledger.Snapshot
-	var index uint64
-	r.cfg.View(func(l *ledger.Ledger) { view, index = l.Snapshot(r.SnapshotContext(l, authority)), l.Index() })
-	return view, index
+	r.cfg.View(func(l *ledger.Ledger) {
+		view = l.Snapshot(r.SnapshotContext(l, authority))
+		shown(l)
+	})
+	return view
 }

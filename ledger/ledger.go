@@ -19,15 +19,16 @@ type Stamp struct {
 
 // Result is the answer to one command.
 type Result struct {
-	Err       error      // why it was refused; nothing has changed, except after ErrQueueRemoving
-	Event     *Event     // contract commands: the event that answers it
-	Ingested  []Ingested // Ingest: one per job
-	Placed    []bool     // Place: one per placement
-	Settled   []Settled  // Settle: one per settlement
-	State     job.State
-	Operation *Operation // StartOperation, ChangeOperation, StepOperation: the operation after the command
-	Recalled  []job.ID   // StepOperation: the active jobs that it has cancelled
-	Queue     *QueueView // AddQueue, ChangeQueue, PauseQueue: the queue after the command
+	Err         error      // why it was refused; nothing has changed, except after ErrQueueRemoving
+	Event       *Event     // contract commands: the event that answers it
+	EventNumber uint64     // of Event
+	Ingested    []Ingested // Ingest: one per job
+	Placed      []bool     // Place: one per placement
+	Settled     []Settled  // Settle: one per settlement
+	State       job.State
+	Operation   *Operation // StartOperation, ChangeOperation, StepOperation: the operation after the command
+	Recalled    []job.ID   // StepOperation: the active jobs that it has cancelled
+	Queue       *QueueView // AddQueue, ChangeQueue, PauseQueue: the queue after the command
 }
 
 // Errors that refuse a command.

@@ -141,7 +141,7 @@ func (o *outbox) emit(e Event) {
 // respond emits e as the answer to a contract command.
 func (o *outbox) respond(e Event) Result {
 	o.emit(e)
-	return Result{Event: &e}
+	return Result{Event: &e, EventNumber: o.next}
 }
 
 // given returns the place for an event, 0 in levels that do not have it.

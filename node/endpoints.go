@@ -47,10 +47,7 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 
 // binding returns what the API needs besides its handlers.
 func (n *Node) binding() server.Binding {
-	return server.Binding{Node: n.cfg.Node.Name, Enqueue: n.enqueue.HandleAsync, Index: func() (index uint64) {
-		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
-		return index
-	}}
+	return server.Binding{Node: n.cfg.Node.Name, View: n.raft.View, Enqueue: n.enqueue.HandleAsync}
 }
 
 // overhopOperations returns the endpoints of the API that are served over Overhop, by name.
@@ -159,8 +156,7 @@ func (n *Node) nodeHandlers() map[string]server.Handler {
 // snapshotHandler answers with the snapshot of the runtime contract.
 func snapshotHandler(r *health.Reporter) server.Handler {
 	return server.JSONReply(func(ctx context.Context) (*ledger.Snapshot, error) {
-		view, index := r.Snapshot(ctx)
-		server.SetIndex(ctx, index)
+		view := r.Snapshot(ctx, func(l *ledger.Ledger) { server.Shows(ctx, l) })
 		return &view, nil
 	})
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// A reply that shows the ledger carries no later index than it shows, and the reply to a
-// change carries the index of the change.
+// A reply that shows the ledger carries no later index and event than it shows, and the reply to
+// a change carries the index of the change.
 func TestIndexHeader(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	indexNow := func() (index uint64) {
-		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
-		return index
+	now := func() (index, event uint64) {
+		n.raft.View(func(l *ledger.Ledger) { index, event = l.Index(), l.LastEvent() })
+		return index, event
 	}
 	const id = "0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"
 	for _, c := range []struct {
@@ -41,7 +41,7 @@ func TestIndexHeader(t *testing.T) {
 		{"GET", "/v1/jobs/" + id + "/wait", "", false},
 		{"DELETE", "/v1/jobs/" + id, "", true},
 	} {
-		before := indexNow()
+		before, eventBefore := now()
 		got := send(t, n, c.method, c.path, c.body)
 		index, err := strconv.ParseUint(got.header.Get("Yard-Index"), 10, 64)
 		if c.path == "/v1/queues/mail/jobs" { // enqueued to the lane, not yet in the ledger
@@ -53,8 +53,13 @@ func TestIndexHeader(t *testing.T) {
 		if got.status != 200 || err != nil {
 			t.Errorf("%s %s: %s, %v", c.method, c.path, got, err)
 		}
-		if after := indexNow(); index < before || index > after || c.changes && index == before {
+		after, eventAfter := now()
+		if index < before || index > after || c.changes && index == before {
 			t.Errorf("%s %s shows index %d; it was %d before and is %d after", c.method, c.path, index, before, after)
+		}
+		event, err := strconv.ParseUint(got.header.Get("Yard-Event"), 10, 64)
+		if err != nil || event < eventBefore || event > eventAfter {
+			t.Errorf("%s %s shows event %d; it was %d before and is %d after: %v", c.method, c.path, event, eventBefore, eventAfter, err)
 		}
 	}
 }

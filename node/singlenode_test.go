@@ -67,7 +67,7 @@ func waitReady(t *testing.T, n *Node) {
 func (n *Node) snapshotReady(t *testing.T) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if view, _ := n.reporter.Snapshot(ctx); !view.Readiness.Ready {
+	if view := n.reporter.Snapshot(ctx, func(*ledger.Ledger) {}); !view.Readiness.Ready {
 		return fmt.Errorf("not ready: %v", view.Readiness.Reasons)
 	}
 	return t.Context().Err()

@@ -8,6 +8,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Handler handles the requests of one endpoint, as [cluster.Endpoint].Handle.
@@ -47,6 +48,15 @@ func Release(ctx context.Context) { call(ctx).Release() }
 // SetIndex sets the index of the last ledger entry that the reply shows. Without it the
 // reply of an indexed endpoint has the index at the time of the request.
 func SetIndex(ctx context.Context, index uint64) { call(ctx).SetIndex(index) }
+
+// SetEvent is like SetIndex for the number of the last event.
+func SetEvent(ctx context.Context, number uint64) { call(ctx).SetEvent(number) }
+
+// Shows sets the index and the event of a reply that shows l as it is.
+func Shows(ctx context.Context, l *ledger.Ledger) {
+	SetIndex(ctx, l.Index())
+	SetEvent(ctx, l.LastEvent())
+}
 
 // JSON returns a handler that decodes a request's body from JSON, calls handle, and
 // encodes its reply as JSON. An empty body is the zero request. A body that is not JSON or
@@ -95,16 +105,16 @@ func encode[Resp any](reply *Resp, err error) ([]byte, error) {
 
 // Binding is what an API needs besides its handlers.
 type Binding struct {
-	Node  string        // name of this node, the "*" in the subjects of [api.NodeEndpoints]
-	Index func() uint64 // returns the index of the local ledger
+	Node string                     // name of this node, the "*" in the subjects of [api.NodeEndpoints]
+	View func(func(*ledger.Ledger)) // reads the local ledger
 
 	Enqueue func(*cluster.Request) // handles the endpoint enqueue, whose replies are sent later
 }
 
 // Bind returns the endpoints of a table with their handlers, which are by endpoint name;
 // an endpoint without one has a nil Handle. The replies of indexed endpoints carry the
-// index of the ledger that they show: the one at the time of the request, unless the
-// handler sets a later one. A reply may show newer state, never older.
+// index of the ledger that they show, and its last event: those at the time of the request, unless the
+// handler sets later ones. A reply may show newer state, never older.
 func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []cluster.Endpoint {
 	bound := make([]cluster.Endpoint, len(table))
 	for i, described := range table {
@@ -116,7 +126,7 @@ func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []clust
 		e.Subject = strings.Replace(e.Subject, api.SubjectNode+".*", api.SubjectNode+"."+b.Node, 1)
 		if handle := e.Handle; handle != nil && e.Indexed {
 			e.Handle = func(ctx context.Context, r *cluster.Request) ([]byte, error) {
-				r.SetIndex(b.Index())
+				b.View(func(l *ledger.Ledger) { r.SetIndex(l.Index()); r.SetEvent(l.LastEvent()) })
 				return handle(ctx, r)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // request returns a request with a token, whose headers have their own names as values.
@@ -47,7 +48,9 @@ func TestBind_Index(t *testing.T) {
 	table := []api.Endpoint{{Name: "status", Subject: "yard.node.*.status", Indexed: true}, {Name: "queue-add", Indexed: true}, {Name: "health"}}
 	set := JSONReply(func(ctx context.Context) (*api.Removed, error) { SetIndex(ctx, 9); return &api.Removed{}, nil })
 	none := JSONReply(func(context.Context) (*api.Removed, error) { return &api.Removed{}, nil })
-	b := Binding{Node: "n1", Index: func() uint64 { return 8 }}
+	l := ledger.New()
+	l.Apply(ledger.Stamp{Index: 8}, nil)
+	b := Binding{Node: "n1", View: func(view func(*ledger.Ledger)) { view(l) }}
 	endpoints := b.Bind(table, map[string]Handler{"status": none, "queue-add": set, "health": none})
 	for i, want := range []uint64{8, 9, 0} {
 		r := request("", "")

@@ -75,6 +75,7 @@ func (c *Contract) exec(ctx context.Context, text []byte) ([]byte, error) {
 	}
 	result, err := c.Authority.Propose(ctx, command)
 	SetIndex(ctx, result.Index)
+	SetEvent(ctx, result.EventNumber)
 	return result.Event, contractError(err)
 }
 

@@ -87,7 +87,7 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	if err := h.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return nil, waitError(h.Viewer.Explain(err, id), id, wait)
 	}
-	h.Viewer.Ledger.View(func(l *ledger.Ledger) { SetIndex(ctx, l.Index()) }) // includes the end of the job
+	h.Viewer.Ledger.View(func(l *ledger.Ledger) { Shows(ctx, l) }) // includes the end of the job
 	view, err := h.Viewer.Full(ctx, id, api.MaxShownBytes)
 	if err != nil {
 		return nil, err

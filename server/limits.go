@@ -42,7 +42,7 @@ func (h *Limits) list(ctx context.Context, q *api.LimitListRequest) (*api.LimitL
 	var views []ledger.LimitView
 	h.View(func(l *ledger.Ledger) {
 		views = l.Limits(now)
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 	})
 	list := &api.LimitList{}
 	for i := range views {
@@ -64,7 +64,7 @@ func (h *Limits) show(ctx context.Context, q *api.LimitRequest) (*api.LimitDetai
 	found, now := false, time.Now()
 	_, err := h.Authority.Find(ctx, func(l *ledger.Ledger) bool {
 		usage, found = l.LimitUsage(q.Name, now)
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 		return found
 	})
 	if err == nil && !found {

@@ -46,7 +46,7 @@ func (h *Queues) list(ctx context.Context, q *api.QueueListRequest) (*api.QueueL
 			list.Queues = append(list.Queues, api.QueueOf(&v).Brief())
 			return true
 		})
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 	})
 	return list, nil
 }

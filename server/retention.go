@@ -50,7 +50,7 @@ func (h *Retention) show(ctx context.Context, q *api.RetentionRequest) (*api.Ret
 			r.Queues = append(r.Queues, api.QueueRetention{Queue: v.Name, Settings: own})
 			return true
 		})
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 	})
 	return r, nil
 }
@@ -64,7 +64,7 @@ func (h *Retention) showQueue(ctx context.Context, name string) (*api.Retention,
 	r := &api.Retention{}
 	h.View(func(l *ledger.Ledger) {
 		r.Settings = api.QueueRetentionOf(l.Retention(), view.Config.Retention)
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 	})
 	return r, nil
 }

@@ -46,7 +46,7 @@ func (h *Schemas) list(ctx context.Context, q *api.SchemaListRequest) (*api.Sche
 func (h *Schemas) read(ctx context.Context) (all *ledger.Schemas) {
 	h.View(func(l *ledger.Ledger) {
 		all = l.Schemas()
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 	})
 	return all
 }
@@ -72,7 +72,7 @@ func (h *Schemas) show(ctx context.Context, q *api.SchemaRequest) (*api.Schema, 
 	var found *ledger.Schema
 	_, err := h.Authority.Find(ctx, func(l *ledger.Ledger) bool {
 		found = l.Schemas().Get(q.Queue, q.Function)
-		SetIndex(ctx, l.Index())
+		Shows(ctx, l)
 		return found != nil
 	})
 	if err == nil && found == nil {

@@ -32,6 +32,7 @@ type Request struct {
 	Query  url.Values // the parameters in Query of the endpoint that are not keys
 	Waited bool       // set by the handler if the reply is a WaitReply, with status 200
 	Index  uint64     // set by the handler: ledger index that the reply shows; 0 if none
+	Event  uint64     // likewise, number of the last event
 
 	release func()
 }
@@ -194,6 +195,9 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	}
 	if q.Index > 0 {
 		w.Header().Set(api.HeaderIndex, strconv.FormatUint(q.Index, 10))
+	}
+	if q.Event > 0 {
+		w.Header().Set(api.HeaderEvent, strconv.FormatUint(q.Event, 10))
 	}
 	a.count(e, status)
 	writeReply(w, status, reply)

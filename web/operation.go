@@ -121,9 +121,13 @@ func (e *endpoint) responses() schema {
 		success["content"] = schema{e.Media: schema{"schema": schema{"type": "string", "format": "binary"}}}
 	}
 	if e.Indexed {
-		success["headers"] = schema{api.HeaderIndex: schema{
-			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},
-		}}
+		header := func(description string) schema {
+			return schema{"description": description, "schema": schema{"type": "integer"}}
+		}
+		success["headers"] = schema{
+			api.HeaderIndex: header("index of the last ledger entry that the response shows"),
+			api.HeaderEvent: header("number of the last event that the response shows"),
+		}
 	}
 	responses := schema{
 		strconv.Itoa(e.Status): success,

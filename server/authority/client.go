@@ -58,13 +58,14 @@ type Requester interface {
 
 // Result is the result of a command, as nodes send it to each other.
 type Result struct {
-	Index     uint64          `json:"index"`
-	Event     json.RawMessage `json:"event,omitempty"`
-	State     job.State       `json:"state,omitempty"`
-	Queue     *api.Queue      `json:"queue,omitempty"`     // the queue that was added or changed, after the command
-	Operation uint64          `json:"operation,omitempty"` // number of the operation that was started or changed
-	Error     string          `json:"error,omitempty"`     // why the ledger rejected the command; "": it did not
-	Code      string          `json:"code,omitempty"`      // of the error: its key in sharedErrors, or codeInvalid
+	Index       uint64          `json:"index"`
+	Event       json.RawMessage `json:"event,omitempty"`
+	EventNumber uint64          `json:"event_number,omitempty"` // of Event
+	State       job.State       `json:"state,omitempty"`
+	Queue       *api.Queue      `json:"queue,omitempty"`     // the queue that was added or changed, after the command
+	Operation   uint64          `json:"operation,omitempty"` // number of the operation that was started or changed
+	Error       string          `json:"error,omitempty"`     // why the ledger rejected the command; "": it did not
+	Code        string          `json:"code,omitempty"`      // of the error: its key in sharedErrors, or codeInvalid
 }
 
 const (
@@ -281,7 +282,7 @@ func (c *Client) proposeLocal(ctx context.Context, command ledger.Command) (Resu
 		result.Error, result.Code = r.Err.Error(), sharedErrorCode(r.Err)
 	}
 	if r.Event != nil {
-		result.Event = r.Event.JSON()
+		result.Event, result.EventNumber = r.Event.JSON(), r.EventNumber
 	}
 	if r.Queue != nil {
 		result.Queue = new(api.QueueOf(r.Queue))

@@ -307,7 +307,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`Nats-Msg-Id: .*`), "Nats-Msg-Id: #"},
 	{regexp.MustCompile(`"(accepted_seq|age_ms|answers|at|authority|average_processing_time|bytes|cursor|epoch|from|http|incarnation|index|lane|lane_seq|lease_id|leader|next_after|oldest_seq|owner|processing_time|raft|replay_cursor|seq|to|worker|wait_ms|event_id|last_replayed_event_id|node)": ?("[^"]*"|-?[\d.]+|true|false)`), `"$1":#`},
 	{regexp.MustCompile(`YARD_JOBS_\d Sequence: \d+`), "YARD_JOBS_#"},
-	{regexp.MustCompile(`(Sequence|Yard-At|Yard-Index|Yard-Lanes|revision): \d+`), "$1: #"},
+	{regexp.MustCompile(`(Sequence|Yard-At|Yard-Event|Yard-Index|Yard-Lanes|revision): \d+`), "$1: #"},
 	{regexp.MustCompile(`\b\d[\d.]*(ns|µs|ms|s|m|h|d)([\d.]+[smh])*\b`), "<while>"},
 	{regexp.MustCompile(`=-?[\d.]+(B|s|%)?\b`), "=#"},
 	{regexp.MustCompile(`│ [\d,.]+( ?[KMG]?i?B)? `), "│ # "},
