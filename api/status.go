@@ -22,6 +22,7 @@ type Status struct {
 	Streams       []StreamStatus         `json:"streams"`  // whose leader answers, lanes included
 	Finished      FinishedStatus         `json:"finished"` // records of finished jobs in the ledger
 	Backlog       ledger.SnapshotBacklog `json:"backlog"`
+	Balance       BalanceStatus          `json:"balance"`
 	HeldKeys      int                    `json:"held_keys"` // of guards, at most [ledger.MaxHeldKeys]
 	OutboxBytes   int                    `json:"outbox_bytes"`
 	StaleOutcomes uint64                 `json:"stale_outcomes"`
@@ -30,6 +31,14 @@ type Status struct {
 	Workers       WorkerStatus           `json:"workers"`
 	Drain         *DrainStatus           `json:"drain,omitempty"` // nil means that the node takes work
 	Readiness     Readiness              `json:"readiness"`
+}
+
+// BalanceStatus compares the jobs that the ledger has accepted, since the yard has counted them,
+// with those that it has.
+type BalanceStatus struct {
+	Accepted  uint64 `json:"accepted"`
+	Removed   uint64 `json:"removed"`   // of them, by a caller or by retention
+	Imbalance int64  `json:"imbalance"` // of the accepted jobs, those that are neither in a state nor removed: 0
 }
 
 // MemberStatus is a member as the node knows it.

@@ -100,6 +100,8 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 		s.Authority = api.AuthorityStatus{Owner: a.Owner, LeaseID: a.LeaseID, Epoch: a.Epoch, LeasedUntil: a.Until, Expired: view.Authority.Stale}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		s.Backlog = view.Backlog
+		balance := l.Balance()
+		s.Balance = api.BalanceStatus{Accepted: balance.Accepted, Removed: balance.Removed, Imbalance: balance.Imbalance()}
 		finished := l.Finished()
 		s.Finished = api.FinishedStatus{Records: finished.Shared, Limit: finished.MaxShared, Own: finished.Own}
 		if !finished.Oldest.IsZero() {

@@ -60,7 +60,11 @@ by its key. A job that is no longer in the ledger is named by its id only.`,
 		if err := checkFilter(c, &f); err != nil {
 			return err
 		}
-		return events(c.Context(), env, &f, follow)
+		if err := findJob(c.Context(), env, &f); err != nil {
+			return err
+		}
+		_, err := events(c.Context(), env, &f, follow)
+		return err
 	}
 	return c
 }
@@ -78,17 +82,15 @@ func checkFilter(c *cobra.Command, f *history.Filter) error {
 }
 
 // events shows the events of the yard's history that f selects and, with follow, new
-// ones until ctx ends.
-func events(ctx context.Context, env *command.Env, f *history.Filter, follow bool) error {
+// ones until ctx ends. It returns how many it has shown.
+func events(ctx context.Context, env *command.Env, f *history.Filter, follow bool) (shown int, err error) {
 	client, err := env.Dial(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := findJob(ctx, env, f); err != nil {
-		return err
-	}
-	return client.History(ctx, f.Since, follow, func(batch streams.Batch) error {
+	return shown, client.History(ctx, f.Since, follow, func(batch streams.Batch) error {
 		return eachEvent(f, batch.Body, func(e *history.Line) error {
+			shown++
 			if env.JSON {
 				return env.PrintLine(e.Text)
 			}

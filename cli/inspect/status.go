@@ -45,6 +45,7 @@ func statusTable(w io.Writer, s *api.Status) {
 		command.OrDash(s.Raft.State), command.OrDash(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
 	command.Printf(w, "backlog\t%d pending, %d notified, %d delivered, %d failed\n",
 		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
+	command.Printf(w, "jobs\t%d accepted, %d removed, imbalance %d\n", s.Balance.Accepted, s.Balance.Removed, s.Balance.Imbalance)
 	command.Printf(w, "guards\t%d keys held\n", s.HeldKeys)
 	command.Printf(w, "outbox\t%d bytes to publish; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
 	command.Printf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",

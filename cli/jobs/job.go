@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
+	"github.com/yardmaster-dev/yardmaster/cli/inspect"
 	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -27,14 +28,14 @@ import (
 func Verbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "job <verb>",
-		Short: "Show, list, find, explain, wait for, change, cancel, retry, replay and remove jobs; show their logs",
+		Short: "Show, list, find, explain, wait for, change, cancel, retry, replay and remove jobs; show their events and logs",
 		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
 --queue, by the key it was enqueued with.`,
 		Example: `  yardmaster job list --state failed
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
-	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobFind(env), jobWait(env), jobLogs(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
+	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobFind(env), jobWait(env), jobLogs(env), inspect.JobHistory(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
 }
 
 // withQueue adds the flag --queue to c and returns c.

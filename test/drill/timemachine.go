@@ -54,8 +54,14 @@ var sightRequests = map[string]struct{ request, body string }{
 	capturedSighting: {"POST /v1/exec", `{"command":"CaptureSnapshot"}`},
 }
 
-// StartSightings asks random nodes at random moments what they show, until n replies have come.
+// StartSightings asks random nodes at random moments what they show, until n replies have come. It
+// waits for the first state from which later ones are rebuilt; a node that has just restarted
+// may show an earlier one, which does not count.
 func (h *Harness) StartSightings(n int) *Sightings {
+	var first api.State
+	h.Until("a state is stored from which later ones are rebuilt", func() error {
+		return h.Nodes[0].Ask(h.Ctx, api.Subject("state-at"), api.StateRequest{}, &first)
+	})
 	ctx, stop := context.WithCancel(h.Ctx)
 	s := &Sightings{stop: stop}
 	random := rand.New(rand.NewPCG(h.Seed, 46))
@@ -65,7 +71,7 @@ func (h *Harness) StartSightings(n int) *Sightings {
 		for len(s.all) < n && backoff.Sleep(ctx, time.Duration(random.IntN(60))*time.Millisecond) == nil {
 			node := h.Nodes[random.IntN(len(h.Nodes))]
 			kind := []string{queueSighting, snapshotSighting, capturedSighting}[random.IntN(3)]
-			if seen, err := node.sight(ctx, client, kind); err == nil { // a node that is down shows nothing
+			if seen, err := node.sight(ctx, client, kind); err == nil && seen.event >= first.Event { // a node that is down shows nothing
 				s.all = append(s.all, seen)
 				s.seen.Store(int64(len(s.all)))
 			}

@@ -21,10 +21,6 @@ var history = []drill.Drill{
 // the states as of the same events.
 func timeMachine(s *drill.Harness) {
 	s.StartSteadyLoadAt(50 * time.Millisecond)
-	s.Until("a state is stored from which later ones are rebuilt", func() error {
-		_, err := s.Nodes[0].Command(s.Ctx, "state")
-		return err
-	})
 	wanted := s.Repeats(10) * 100
 	sightings := s.StartSightings(wanted)
 	for round := 0; sightings.Seen() < wanted; round++ {
