@@ -106,7 +106,7 @@ func findJob(ctx context.Context, env *command.Env, f *history.Filter) error {
 	if f.Job == "" {
 		return nil
 	}
-	if id, err := job.ParseID(f.Job[strings.LastIndexByte(f.Job, ':')+1:]); err == nil {
+	if id, err := job.ParseID(afterColon(f.Job)); err == nil {
 		f.Job = id.String()
 		return nil
 	}
@@ -121,17 +121,30 @@ func findJob(ctx context.Context, env *command.Env, f *history.Filter) error {
 	return nil
 }
 
-// jobNotFoundError returns the user error for a job that the yard does not find. name is
-// the job's key or "<queue>:<key>", and queue the value of --queue, or "". If the queue is
-// known, the remedy has the id that a job with this key has.
-func jobNotFoundError(name, queue string) error {
+// afterColon returns the part of a job's name after its queue.
+func afterColon(name string) string { return name[strings.LastIndexByte(name, ':')+1:] }
+
+// idOf returns the id of the job that name and queue name, if that can be said without the yard: of
+// an id, and of a key in a known queue.
+func idOf(name, queue string) (job.ID, bool) {
+	if id, err := job.ParseID(afterColon(name)); err == nil {
+		return id, true
+	}
 	key := name
 	if before, after, ok := strings.Cut(name, ":"); ok && queue == "" && job.ValidQueue(before) == nil {
 		queue, key = before, after
 	}
+	id, err := job.KeyID(queue, key)
+	return id, err == nil && queue != ""
+}
+
+// jobNotFoundError returns the user error for a job that the yard does not find. name is
+// the job's key or "<queue>:<key>", and queue the value of --queue, or "". If the queue is
+// known, the remedy has the id that a job with this key has.
+func jobNotFoundError(name, queue string) error {
 	remedy := `name it by its id, or by "<queue>:<key>"`
-	if id, err := job.KeyID(queue, key); err == nil && queue != "" {
-		remedy = fmt.Sprintf("if it is no longer in the ledger, --job %s shows its events", id)
+	if id, ok := idOf(name, queue); ok {
+		remedy = fmt.Sprintf("if it is no longer in the ledger, name it by its id, %s", id)
 	}
 	return usererror.New(fmt.Sprintf("there is no job %q", name), remedy)
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -9,7 +10,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
-	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
@@ -26,27 +26,29 @@ func JobHistory(env *command.Env) *cobra.Command {
 		Short: "Show all events of a job, from its acceptance on",
 		Long: `Shows all events of a job that history keeps, oldest first: its dispatches, where each
 ran, how it ended, and what operators did to it. With --follow it continues with new
-events. A job that is not known any more is named by its id; its events are
-looked for in all of the history.`,
+events. The events of a job that the yard no longer has are looked for in all of the
+history.`,
 		Example: `  yardmaster job history order-7 --queue mail
   yardmaster job history 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 --json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			f := history.Filter{Idle: true}
 			shown, err := connect.Decode[api.Job](env.Send(c.Context(), api.Subject("job-show"), command.JobRequest(args[0], queue)))
-			id, notID := job.ParseID(args[0])
 			switch {
 			case err == nil:
 				f.Job, f.Since = shown.ID.String(), shown.Created.Add(-clockMargin)
 			case connect.Refused(err, api.CodeNotFound) == nil:
 				return err
-			case notID != nil:
-				return jobNotFoundError(args[0], queue)
 			default:
+				id, ok := idOf(args[0], queue)
+				if !ok {
+					return jobNotFoundError(args[0], queue)
+				}
 				f.Job = id.String()
 			}
 			events, err := events(c.Context(), env, &f, follow)
 			if err == nil && events == 0 && !follow {
-				return usererror.New("history has no event of this job", "how long events are kept shows: yardmaster retention list")
+				return usererror.New(fmt.Sprintf("history has no event of job %s", f.Job),
+					"try again if it was enqueued just now; 'yardmaster retention list' shows how long events are kept")
 			}
 			return err
 		},

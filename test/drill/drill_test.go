@@ -55,8 +55,14 @@ func newHarness(t *testing.T, timeout time.Duration) (*Cluster, context.Context)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newHarnessOf(t, program, timeout)
+}
+
+// newHarnessOf is newHarness for a program.
+func newHarnessOf(t *testing.T, program string, timeout time.Duration) (*Cluster, context.Context) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	dir := t.TempDir()
+	dir, err := t.TempDir(), error(nil)
 	if keep := os.Getenv("YARD_DRILL_DIR"); keep != "" { // keeps the files
 		if dir, err = os.MkdirTemp(keep, strings.ReplaceAll(t.Name(), "/", "-")+"-"); err != nil {
 			t.Fatal(err)
