@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,33 +20,52 @@ import (
 // act is an event of an act in the history.
 type act struct{ Event, Action, Queue, Target, Actor, Door, Reason string }
 
-// acts returns the acts of the yard in the order of the history, from which it
+// acts returns the first acts of users, at least want, in the order of the history, from which it
 // removes the host and the port of an address.
 func acts(t *testing.T, c *cluster.Client, want int) (found []act) {
 	t.Helper()
 	for len(found) < want {
-		found = nil
-		err := c.History(t.Context(), time.Time{}, false, func(b streams.Batch) error {
-			for line := range bytes.Lines(b.Body) {
-				var a act
-				if err := json.Unmarshal(line, &a); err != nil {
-					return err
-				}
-				if a.Event == ledger.OperatorActed.Label() {
-					if _, _, err := net.SplitHostPort(a.Actor); err == nil {
-						a.Actor = "address"
-					}
-					a.Event = ""
-					found = append(found, a)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		found = slices.DeleteFunc(allActs(t, c), func(a act) bool { return a.Action == startAction })
 	}
 	return found
+}
+
+// startAction is the act of a node that has started.
+const startAction = "node.start"
+
+// allActs is like acts, with those of nodes that have started, and does not wait for any.
+func allActs(t *testing.T, c *cluster.Client) (found []act) {
+	t.Helper()
+	err := c.History(t.Context(), time.Time{}, false, func(b streams.Batch) error {
+		for line := range bytes.Lines(b.Body) {
+			var a act
+			if err := json.Unmarshal(line, &a); err != nil {
+				return err
+			}
+			if a.Event == ledger.OperatorActed.Label() {
+				if _, _, err := net.SplitHostPort(a.Actor); err == nil {
+					a.Actor = "address"
+				}
+				a.Event = ""
+				found = append(found, a)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// A node that has started leaves an event with its version.
+func TestActs_NodeStart(t *testing.T) {
+	n := startSingleNode(t, nil)
+	c := dialAs(t, n, cluster.DialOptions{Name: t.Name()})
+	want := act{Action: startAction, Target: n.cfg.Node.Name, Actor: "yard", Door: "ledger", Reason: "version " + n.version}
+	for !slices.Contains(allActs(t, c), want) {
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // Acts over every interface leave an event with the user or else the address, and the

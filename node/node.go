@@ -272,6 +272,7 @@ func (n *Node) runBase(g *loopGroup, edge net.Listener) {
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)
 	g.Go(n.chronicle.Run)
+	g.Go(n.recordStart)
 	g.Go(func(ctx context.Context) error { return certs.Watch(ctx, n.certs.stores(n.edge)) })
 }
 
@@ -353,6 +354,19 @@ func (n *Node) wire() (err error) {
 	n.consoleCaller = n.newConsoleCaller()
 	observer.AddTarget(n.edge)
 	observer.AddTarget(n.runners)
+	return nil
+}
+
+// recordStart adds to the history that this node has started, and with which version, so that a
+// deployment can be seen there. The first level that has such events must be in force.
+func (n *Node) recordStart(ctx context.Context) error {
+	recordable := func(l *ledger.Ledger) bool { return l.StreamsCreated() && l.Level() > 0 }
+	if n.waiters.Wait(ctx, recordable) != nil { // the node stops
+		return nil
+	}
+	if err := n.proposer.RecordEvent(ctx, "node.start", n.cfg.Node.Name, "version "+n.version); err != nil && ctx.Err() == nil {
+		n.log.Warn("start of the node not recorded in the history", "err", err)
+	}
 	return nil
 }
 

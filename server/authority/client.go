@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -157,6 +158,22 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 		}
 		if !awaitChange(ctx, changed) {
 			return Result{}, &job.UnavailableError{Reason: "no authority answers", RetryAfter: time.Second}
+		}
+	}
+}
+
+// RecordEvent records an act of the yard itself that is no command of the ledger. It tries until
+// an authority answers, or ctx ends.
+func (c *Client) RecordEvent(ctx context.Context, action, target, reason string) error {
+	act := &ledger.RecordAct{Action: action, Target: target, Asked: ledger.Asked{By: ledger.Actor{Reason: reason}}}
+	for {
+		_, err := c.Propose(ctx, act)
+		var unavailable *job.UnavailableError
+		if !errors.As(err, &unavailable) { // an act whose fate is unknown is not repeated
+			return err
+		}
+		if err := backoff.Sleep(ctx, max(unavailable.RetryAfter, time.Second)); err != nil {
+			return err
 		}
 	}
 }
