@@ -39,7 +39,7 @@ $(BINARY): FORCE
 test typescript race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python typescript ## run all tests; those with real processes use the binary
 	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && \
-	$(GO) test -json -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
+	$(GO) test -json -vet=off -p 2 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
 	@$(if $(filter ./...,$(PKGS)),$(MAKE) --no-print-directory outbox-tests console-tests)
 
 # The tests of the outbox are a module of their own because of the database drivers, which
