@@ -50,12 +50,15 @@ func (x *Index) build(ctx context.Context) {
 
 // maintain checks, merges and removes segments.
 func (x *Index) maintain(ctx context.Context) error {
-	x.recover()
+	if !x.recover() {
+		return nil
+	}
+	low := x.lowSpace()
 	if err := x.checkLive(ctx); err != nil {
 		return err
 	}
 	for _, list := range []*[]*file{&x.live, &x.ended} {
-		for merged := true; merged && ctx.Err() == nil; {
+		for merged := !low; merged && ctx.Err() == nil; {
 			var err error
 			if merged, err = x.merge(list); err != nil {
 				return err
@@ -63,27 +66,66 @@ func (x *Index) maintain(ctx context.Context) error {
 		}
 	}
 	x.retain()
-	return x.save()
+	if err := x.save(); err != nil || !low {
+		return err
+	}
+	return x.shed()
 }
 
-// recover lets an index that has failed read all jobs again, if the disk has space.
-func (x *Index) recover() {
+// recover opens an index that has failed again, if the disk has space. Then it reads all jobs again. It
+// reports whether the index is open.
+func (x *Index) recover() bool {
+	low := x.lowSpace()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.failure != nil && !x.lowSpace() {
-		x.log.Info("index continues after a failure", "err", x.failure)
-		x.failure, x.incomplete = nil, true
+	switch {
+	case x.failure == nil:
+		return true
+	case low:
+		return false
 	}
+	x.closeFiles()
+	if err := x.open(); err != nil {
+		x.fail(err)
+		return false
+	}
+	x.log.Info("index continues after a failure", "err", x.failure)
+	x.failure, x.reopened, x.scanning = nil, true, true
+	return true
 }
 
 func (x *Index) lowSpace() bool { return x.cfg.LowSpace != nil && x.cfg.LowSpace() }
 
+// shedParts is the part of the files, as a divisor, that gives way at a time to a disk with little
+// free space.
+const shedParts = 8
+
+// errLowSpace is the failure of an index that has given way.
+var errLowSpace = errors.New("the disk has little free space, which is left to jobs: the index continues when there is more")
+
+// shed deletes the oldest segments of ended jobs. If there is none, the index stops.
+func (x *Index) shed() error {
+	x.mu.Lock()
+	if len(x.ended) == 0 {
+		x.mu.Unlock()
+		return errLowSpace
+	}
+	n := (len(x.ended) + shedParts - 1) / shedParts
+	for _, f := range x.ended[:n] { // retain has sorted them
+		x.remove(f)
+	}
+	x.ended = x.ended[n:]
+	x.mu.Unlock()
+	x.log.Warn("index files deleted, because the disk has little free space", "files", n)
+	return x.save()
+}
+
 // flush makes segments of the documents of frozen.
 func (x *Index) flush() error {
 	x.mu.Lock()
-	frozen, hidden := x.frozen, maps.Clone(x.hidden)
+	frozen, hidden, failed := x.frozen, maps.Clone(x.hidden), x.failure != nil
 	x.mu.Unlock()
-	if frozen == nil {
+	if frozen == nil || failed {
 		return nil
 	}
 	var ended, live []*job.Document
@@ -336,7 +378,7 @@ func (x *Index) retain() {
 		f := x.ended[0]
 		tooOld := last(f) < now.Add(-limits.Age(job.KeptIndex)).UnixNano()
 		tooMany := bytes > limits.Get(job.KeptIndex, job.BoundBytes) || count > limits.Get(job.KeptIndex, job.BoundCount)
-		if !tooOld && !tooMany && f.Count() > 0 && !x.lowSpace() {
+		if !tooOld && !tooMany && f.Count() > 0 {
 			return
 		}
 		x.ended = x.ended[1:]
@@ -365,10 +407,13 @@ func (x *Index) save() error {
 		}
 	}
 	var err error
-	if len(deleted)+len(trash) > 0 || m.Spool != x.saved { // what replaces documents must not be lost
+	if x.rebuild != nil {
+		m.Rebuild = &rebuild{From: x.rebuild.From, Until: x.rebuild.Until, Next: x.progress}
+	}
+	if len(deleted)+len(trash) > 0 || m.Spool != x.saved || m.Rebuild != nil || x.rebuilding { // what replaces documents must not be lost
 		err = x.spool.sync()
 	}
-	x.saved = m.Spool
+	x.saved, x.rebuilding = m.Spool, m.Rebuild != nil
 	x.mu.Unlock()
 	defer x.release(files)
 	if err != nil {

@@ -26,6 +26,9 @@ type Page struct {
 // follow the cursor after, unless it is nil. It waits for a moment until the index has what the
 // ledger has now.
 func (x *Index) Find(ctx context.Context, q *query.Query, after *segment.Cursor, limit int) (*Page, error) {
+	if err := x.closed(); err != nil {
+		return nil, err
+	}
 	x.refresh(ctx)
 	for {
 		page := &Page{Status: x.Status()}
@@ -59,6 +62,16 @@ func (x *Index) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPl
 		found.Next = ledger.JobPlace{Accepted: page.Next.Value, ID: page.Next.ID}
 	}
 	return found, x.unavailable(&page.Status)
+}
+
+// closed returns why the index has no jobs, nil if it has some.
+func (x *Index) closed() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.spool != nil || x.failure == nil {
+		return nil
+	}
+	return &job.UnavailableError{Reason: "the index of jobs on node " + x.cfg.Node + ": " + x.failure.Error(), RetryAfter: x.maintainEvery}
 }
 
 // unavailable returns why an index in this state does not have all jobs of the ledger, nil if it

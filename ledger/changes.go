@@ -110,9 +110,9 @@ func (c *ChangeList) replaced() {
 
 // restart makes the reader read all jobs.
 func (c *ChangeList) restart() {
-	index := c.index
+	index, full := c.index, c.full
 	*c = *NewChangeList(ChangeMark{})
-	c.index, c.skipping, c.restarted, c.scanning = index, false, true, true
+	c.index, c.full, c.skipping, c.restarted, c.scanning = index, full, false, true, true
 }
 
 // begin must be called before a log entry is applied.
@@ -210,6 +210,10 @@ func (c *ChangeList) forgotten(stored *storedJob, removed bool) {
 
 // Restart makes the next batch the first one of all jobs. It may be called when Next may be.
 func (c *ChangeList) Restart() { c.restart() }
+
+// Suspend drops all changes. None are added until Next is called, whose batch is then the first one of
+// all jobs. It may be called when Next may be.
+func (c *ChangeList) Suspend() { c.overflow() }
 
 // Next sets the batch to the next changes of the ledger l, at most limit. It may only be called
 // with the ledger that records its changes in the list.

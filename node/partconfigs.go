@@ -91,7 +91,7 @@ func (n *Node) raftConfig() consensus.Config {
 // than this node needs to take jobs.
 func (n *Node) indexConfig() index.Config {
 	return index.Config{
-		Node: n.cfg.Node.Name, Dir: filepath.Join(n.cfg.Node.DataDir, "index"), Yard: n.id.Yard,
+		Node: n.cfg.Node.Name, History: historyAdapter{n.cluster.Reader}, Dir: filepath.Join(n.cfg.Node.DataDir, "index"), Yard: n.id.Yard,
 		LowSpace: func() bool { return n.monitor.Status().DiskLevel > health.LevelOK },
 	}
 }
