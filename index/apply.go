@@ -8,35 +8,43 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// read reads all changes that the ledger has.
+// read reads all changes that the ledger has, unless there are too many documents in memory. After a
+// failure it drops them.
 func (x *Index) read() {
-	for more := true; more && x.hasSpace(); {
+	for more := true; more; {
+		x.mu.Lock()
+		failed, full := x.failure != nil, len(x.memory.documents) >= maxInMemory*x.flushAt
+		x.mu.Unlock()
+		switch {
+		case failed:
+			x.ledger.View(func(*ledger.Ledger) { x.changes.Suspend() })
+			return
+		case full:
+			return
+		}
 		more = x.readSome()
 	}
-}
-
-// hasSpace reports whether there may be more documents in memory.
-func (x *Index) hasSpace() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return len(x.memory.documents) < maxInMemory*x.flushAt && x.failure == nil
 }
 
 // readSome reads the next changes, and reports whether there are more.
 func (x *Index) readSome() (more bool) {
 	x.pending = x.pending[:0]
-	restarted := false
+	restarted, lastEvent := false, uint64(0)
 	x.mu.Lock()
-	if x.incomplete {
-		x.incomplete = false
+	if x.incomplete || x.reopened {
+		if x.incomplete {
+			x.mark.Event = 0
+		}
+		x.incomplete, x.reopened = false, false
 		x.ledger.View(func(*ledger.Ledger) { x.changes.Restart() })
 	}
 	x.mu.Unlock()
 	for len(x.pending) < applyStep {
-		x.ledger.View(func(l *ledger.Ledger) { x.changes.Next(l, &x.batch, readStep) })
-		if x.cfg.Observe != nil {
-			x.cfg.Observe(&x.batch)
-		}
+		x.ledger.View(func(l *ledger.Ledger) {
+			if x.changes.Next(l, &x.batch, readStep); x.batch.Restarted {
+				lastEvent = l.LastEvent()
+			}
+		})
 		if x.batch.Restarted {
 			restarted = true
 			x.pending = x.pending[:0] // all are read again
@@ -48,12 +56,16 @@ func (x *Index) readSome() (more bool) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.failure != nil || x.reopened {
+		return true
+	}
 	if restarted {
 		x.restart()
+		x.missingSince(x.mark.Event, lastEvent)
 	}
 	if err := x.apply(x.pending); err != nil {
 		x.fail(err)
-		return false
+		return true
 	}
 	return x.batch.More
 }
@@ -68,17 +80,22 @@ func (x *Index) restart() {
 		}
 		x.ended, x.live, x.before, x.frozen, x.memory = nil, nil, nil, nil, newMemory(x.generation)
 		clear(x.hidden)
-		x.fence = x.batch.Mark.FenceBase
+		x.fence, x.mark.Event = x.batch.Mark.FenceBase, 0
 	}
 	x.before, x.live = append(x.before, x.live...), nil
 	x.scanning, x.scanned = true, 0
 	x.log.Info("index reads all jobs of the ledger")
 }
 
-// fail stops the index, whose files cannot be written or read. The next start makes it again.
+// fail stops the index, whose files cannot be written or read, until recover opens them again.
 func (x *Index) fail(err error) {
+	if x.failure == nil || x.failure.Error() != err.Error() {
+		x.log.Warn("index stopped", "err", err)
+	}
+	if x.failure == nil {
+		x.failures++
+	}
 	x.failure = err
-	x.log.Warn("index stopped", "err", err)
 }
 
 // apply changes the documents. The caller holds mu.
@@ -102,6 +119,9 @@ func (x *Index) apply(changes []ledger.Change) error {
 		switch {
 		case c.Removed:
 			x.memory.remove(at)
+			if x.rebuild != nil {
+				x.removed[at] = true
+			}
 		case x.needsDocument(c):
 			x.hide(at)
 			x.memory.put(&d)
@@ -165,6 +185,7 @@ func (x *Index) finishScan() {
 	}
 	x.before = nil
 	x.log.Info("index has read all jobs of the ledger", "jobs", x.scanned)
+	x.signal()
 }
 
 // parseLabels returns labels that the ledger passed on. Those that cannot be parsed are missing.

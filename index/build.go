@@ -50,12 +50,15 @@ func (x *Index) build(ctx context.Context) {
 
 // maintain checks, merges and removes segments.
 func (x *Index) maintain(ctx context.Context) error {
-	x.recover()
+	if !x.recover() {
+		return nil
+	}
+	low := x.lowSpace()
 	if err := x.checkLive(ctx); err != nil {
 		return err
 	}
 	for _, list := range []*[]*file{&x.live, &x.ended} {
-		for merged := true; merged && ctx.Err() == nil; {
+		for merged := !low; merged && ctx.Err() == nil; {
 			var err error
 			if merged, err = x.merge(list); err != nil {
 				return err
@@ -63,27 +66,66 @@ func (x *Index) maintain(ctx context.Context) error {
 		}
 	}
 	x.retain()
-	return x.save()
+	if err := x.save(); err != nil || !low {
+		return err
+	}
+	return x.shed()
 }
 
-// recover lets an index that has failed read all jobs again, if the disk has space.
-func (x *Index) recover() {
+// recover opens an index that has failed again, if the disk has space. Then it reads all jobs again. It
+// reports whether the index is open.
+func (x *Index) recover() bool {
+	low := x.lowSpace()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.failure != nil && !x.lowSpace() {
-		x.log.Info("index continues after a failure", "err", x.failure)
-		x.failure, x.incomplete = nil, true
+	switch {
+	case x.failure == nil:
+		return true
+	case low:
+		return false
 	}
+	x.closeFiles()
+	if err := x.open(); err != nil {
+		x.fail(err)
+		return false
+	}
+	x.log.Info("index continues after a failure", "err", x.failure)
+	x.failure, x.reopened, x.scanning = nil, true, true
+	return true
 }
 
 func (x *Index) lowSpace() bool { return x.cfg.LowSpace != nil && x.cfg.LowSpace() }
 
+// shedParts is the part of the files, as a divisor, that gives way at a time to a disk with little
+// free space.
+const shedParts = 8
+
+// errLowSpace is the failure of an index that has given way.
+var errLowSpace = errors.New("the disk has little free space, which is left to jobs: the index continues when there is more")
+
+// shed deletes the oldest segments of ended jobs. If there is none, the index stops.
+func (x *Index) shed() error {
+	x.mu.Lock()
+	if len(x.ended) == 0 {
+		x.mu.Unlock()
+		return errLowSpace
+	}
+	n := (len(x.ended) + shedParts - 1) / shedParts
+	for _, f := range x.ended[:n] { // retain has sorted them
+		x.remove(f)
+	}
+	x.ended = x.ended[n:]
+	x.mu.Unlock()
+	x.log.Warn("index files deleted, because the disk has little free space", "files", n)
+	return x.save()
+}
+
 // flush makes segments of the documents of frozen.
 func (x *Index) flush() error {
 	x.mu.Lock()
-	frozen, hidden := x.frozen, maps.Clone(x.hidden)
+	frozen, hidden, failed := x.frozen, maps.Clone(x.hidden), x.failure != nil
 	x.mu.Unlock()
-	if frozen == nil {
+	if frozen == nil || failed {
 		return nil
 	}
 	var ended, live []*job.Document
@@ -145,11 +187,11 @@ func (x *Index) write(prefix string, docs []*job.Document) (files []*file, err e
 // checkLive deletes documents of jobs that have ended from some segments of jobs that have not. An
 // ended job takes its labels from there, so it must have its own document before.
 func (x *Index) checkLive(ctx context.Context) error {
+	if x.behind() {
+		return nil
+	}
 	x.mu.Lock()
-	known := max(x.mark.Index, x.careful)
-	behind := false // entries are applied again whose effects the documents have
-	x.ledger.View(func(l *ledger.Ledger) { behind = l.Index() < known })
-	if behind || x.scanning {
+	if x.scanning {
 		x.mu.Unlock()
 		return nil
 	}
@@ -237,6 +279,10 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	prefix := endedPrefix
 	if group[0].live {
 		prefix = livePrefix
+		if x.behind() {
+			return false, nil
+		}
+		docs = x.latest(docs)
 	}
 	files, err := x.write(prefix, docs)
 	if err != nil {
@@ -258,6 +304,35 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	}
 	*list = append(*list, files...)
 	return true, nil
+}
+
+// latest returns one document of each job: that which is up to date, if there is one, because a segment
+// finds only one of those of a job.
+func (x *Index) latest(docs []*job.Document) []*job.Document {
+	slices.SortStableFunc(docs, func(a, b *job.Document) int { return placeOf(a).Compare(placeOf(b)) })
+	var unique []*job.Document
+	for _, d := range docs {
+		last := len(unique) - 1
+		if last < 0 || placeOf(unique[last]) != placeOf(d) {
+			unique = append(unique, d)
+			continue
+		}
+		x.ledger.View(func(l *ledger.Ledger) {
+			if now, ok := l.Document(d.ID); ok && isOf(d, &now) {
+				unique[last] = d
+			}
+		})
+	}
+	return unique
+}
+
+// behind reports whether the ledger applies entries again whose effects the documents have.
+func (x *Index) behind() (behind bool) {
+	x.mu.Lock()
+	known := max(x.mark.Index, x.careful)
+	x.mu.Unlock()
+	x.ledger.View(func(l *ledger.Ledger) { behind = l.Index() < known })
+	return behind
 }
 
 // mergeable returns files to merge, and their numbers of documents: together at most those of a
@@ -303,7 +378,7 @@ func (x *Index) retain() {
 		f := x.ended[0]
 		tooOld := last(f) < now.Add(-limits.Age(job.KeptIndex)).UnixNano()
 		tooMany := bytes > limits.Get(job.KeptIndex, job.BoundBytes) || count > limits.Get(job.KeptIndex, job.BoundCount)
-		if !tooOld && !tooMany && f.Count() > 0 && !x.lowSpace() {
+		if !tooOld && !tooMany && f.Count() > 0 {
 			return
 		}
 		x.ended = x.ended[1:]
@@ -332,9 +407,13 @@ func (x *Index) save() error {
 		}
 	}
 	var err error
-	if len(deleted)+len(trash) > 0 { // what replaces deleted documents must not be lost
+	if x.rebuild != nil {
+		m.Rebuild = &rebuild{From: x.rebuild.From, Until: x.rebuild.Until, Next: x.progress}
+	}
+	if len(deleted)+len(trash) > 0 || m.Spool != x.saved || m.Rebuild != nil || x.rebuilding { // what replaces documents must not be lost
 		err = x.spool.sync()
 	}
+	x.saved, x.rebuilding = m.Spool, m.Rebuild != nil
 	x.mu.Unlock()
 	defer x.release(files)
 	if err != nil {

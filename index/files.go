@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ type file struct {
 	dirty   bool // documents were deleted that its file of deleted ones does not have
 	users   int  // searches that read it
 	removed bool // it is in no list any more
+	dropped bool // it is closed when nothing reads it
 	unnamed bool // it is not in the manifest any more: it is closed and deleted when nothing reads it
 }
 
@@ -41,6 +43,7 @@ type manifest struct {
 	Spool    uint64   // generation of the first spool to read
 	Fence    uint64   // see [ledger.Ledger.FenceBase]
 	Mark     mark     // how far changes are in the segments
+	Rebuild  *rebuild `json:",omitempty"` // history that is to be read
 }
 
 // mark is how far changes were read.
@@ -51,7 +54,7 @@ type mark struct {
 
 const (
 	manifestName   = "manifest.json"
-	manifestFormat = 1
+	manifestFormat = 2
 	deletedSuffix  = ".deleted"
 	endedPrefix    = "ended-"
 	livePrefix     = "live-"
@@ -63,13 +66,20 @@ func readManifest(dir string) (m manifest, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return manifest{Format: manifestFormat}, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &m)
+	if err != nil {
+		return m, err
 	}
-	if err == nil && m.Format != manifestFormat {
-		err = fmt.Errorf("manifest has format %d, this build reads %d", m.Format, manifestFormat)
+	text, sum, _ := strings.Cut(string(data), "\n")
+	if sum != manifestSum([]byte(text)) {
+		return m, &uselessError{fmt.Errorf("%s: the checksum is not that of its content", manifestName)}
 	}
-	return m, err
+	if err = json.Unmarshal([]byte(text), &m); err == nil && m.Format != manifestFormat {
+		err = fmt.Errorf("it has format %d, this build reads %d", m.Format, manifestFormat)
+	}
+	if err != nil {
+		return m, &uselessError{fmt.Errorf("%s: %w", manifestName, err)}
+	}
+	return m, nil
 }
 
 func (m *manifest) write(dir string) error {
@@ -77,7 +87,13 @@ func (m *manifest) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(dir, manifestName), append(data, '\n'))
+	text := fmt.Sprintf("%s\n%s", data, manifestSum(data))
+	return durable.WriteFile(filepath.Join(dir, manifestName), []byte(text))
+}
+
+// manifestSum returns the second line of a manifest: the CRC-32C of the first one.
+func manifestSum(text []byte) string {
+	return fmt.Sprintf("%08x\n", crc32.Checksum(text, castagnoli))
 }
 
 // openFile opens a segment, without the documents that are deleted.
@@ -166,7 +182,11 @@ func (x *Index) release(files []*file) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, f := range files {
-		if f.users--; f.users == 0 && f.unnamed {
+		switch f.users--; {
+		case f.users > 0:
+		case f.dropped:
+			_ = f.f.Close() // it was only read
+		case f.unnamed:
 			x.discard(f)
 		}
 	}
@@ -184,7 +204,7 @@ func (x *Index) empty(trash []*file) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, f := range trash {
-		if f.unnamed = true; f.users == 0 {
+		if f.unnamed = true; f.users == 0 && !f.dropped {
 			x.discard(f)
 		}
 	}

@@ -3,33 +3,24 @@ package index
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/index/segment"
-	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Config configures an [Index].
 type Config struct {
+	Node string
 	Dir  string // which is created
 	Yard string // id of the cluster; the documents of another one are dropped
-	// Observe is called with each batch of changes before the index has them, in order; nil: nothing else
-	// reads them. The batch is only valid during the call.
-	Observe func(*ledger.ChangeBatch)
 	// LowSpace reports whether the disk has so little free space that the index must give way; nil:
 	// never.
 	LowSpace func() bool
+	History  History // from which jobs that the ledger has forgotten come back; nil: they do not
 }
 
 // Ledger is the local ledger.
@@ -56,6 +47,7 @@ type Index struct {
 	ledger  Ledger // set by Run
 	wake    chan chan struct{}
 	full    chan struct{} // holds a value if frozen is to become segments
+	missing chan struct{} // holds a value if there may be history to read
 	running chan struct{} // closed when Run has set ledger
 	stopped chan struct{} // closed when Run ends
 
@@ -74,168 +66,26 @@ type Index struct {
 	live   []*file
 	trash  []*file // to be deleted after the next manifest is written
 	before []*file // files of before all jobs are read again; replaced by live after that
-	spool  *spool
+	spool  *spool  // nil: the directory is not open
 	generation,
 	next uint64 // numbers of spool, and of the next segment
-	fence    uint64
-	mark     ledger.ChangeMark
-	rotated  mark // how far changes are in the segments
-	rotating mark // and how far in these and frozen
-	scanning bool
-	scanned  int
-	failure  error // why the index does not take changes; nil: it does
+	fence      uint64
+	mark       ledger.ChangeMark
+	saved      uint64 // generation of the spool in the last manifest
+	rebuilding bool   // the last manifest has history to read
+	rotated    mark   // how far changes are in the segments
+	rotating   mark   // and how far in these and frozen
+	scanning   bool
+	scanned    int
+	failures   int   // number of failures since the start
+	failure    error // why the index does not take changes; nil: it does
 
-	incomplete bool // a file was dropped: all jobs are to be read again
-}
-
-// Open opens the index of a directory. What is damaged is deleted, and made again from the ledger.
-func Open(cfg Config, log *slog.Logger) (*Index, error) {
-	x := &Index{
-		cfg: cfg, log: log, wake: make(chan chan struct{}, 64), full: make(chan struct{}, 1), running: make(chan struct{}), stopped: make(chan struct{}),
-		memory: newMemory(0), hidden: make(map[ledger.JobPlace]bool), flushAt: flushDocuments, maintainEvery: maintainInterval,
-	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open the index: %w", err)
-	}
-	err := x.load()
-	if err != nil {
-		log.Warn("index cannot be read, it begins again", "dir", cfg.Dir, "err", err)
-		x.closeFiles()
-		if err := x.clear(); err != nil {
-			return nil, fmt.Errorf("open the index: %w", err)
-		}
-	}
-	if x.incomplete {
-		x.mark = ledger.ChangeMark{}
-	}
-	if x.spool, err = createSpool(cfg.Dir, x.generation); err != nil {
-		return nil, fmt.Errorf("open the index: %w", err)
-	}
-	x.changes = ledger.NewChangeList(x.mark)
-	return x, nil
-}
-
-// load reads the files of the directory, and deletes those that are not needed.
-func (x *Index) load() error {
-	m, err := readManifest(x.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	if m.Yard != "" && m.Yard != x.cfg.Yard {
-		return fmt.Errorf("it belongs to the cluster %s", m.Yard)
-	}
-	x.next, x.fence, x.memory = m.Next, m.Fence, newMemory(m.Spool)
-	x.mark, x.careful, x.rotated = m.Mark.ChangeMark, m.Mark.Seen, m.Mark
-	for _, name := range m.Segments {
-		f, err := openFile(x.cfg.Dir, name)
-		if err != nil {
-			x.log.Warn("index file cannot be read, jobs are read again from the ledger", "err", err)
-			x.incomplete = true // of the ledger's jobs
-			continue
-		}
-		x.addFile(f)
-	}
-	spools, err := x.removeStrangers(&m)
-	if err != nil {
-		return err
-	}
-	x.generation = m.Spool
-	for _, generation := range spools {
-		if err := x.readSpool(generation); err != nil {
-			return err
-		}
-		x.generation = generation + 1
-	}
-	return nil
-}
-
-func (x *Index) addFile(f *file) {
-	if f.live {
-		x.live = append(x.live, f)
-	} else {
-		x.ended = append(x.ended, f)
-	}
-}
-
-// removeStrangers deletes files that the manifest does not have, and returns the generations of its
-// spools, in order.
-func (x *Index) removeStrangers(m *manifest) (spools []uint64, err error) {
-	entries, err := os.ReadDir(x.cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, entry := range entries {
-		name := entry.Name()
-		generation, isSpool := strings.CutPrefix(name, "spool-")
-		number, err := strconv.ParseUint(generation, 10, 64)
-		switch {
-		case name == manifestName || slices.Contains(m.Segments, strings.TrimSuffix(name, deletedSuffix)):
-		case isSpool && err == nil && number >= m.Spool:
-			spools = append(spools, number)
-		default:
-			if err := os.Remove(filepath.Join(x.cfg.Dir, name)); err != nil {
-				return nil, err
-			}
-		}
-	}
-	slices.Sort(spools)
-	return spools, nil
-}
-
-// readSpool reads a spool again. One that ends with a damaged block ends before it: the ledger has
-// what follows.
-func (x *Index) readSpool(generation uint64) error {
-	r := spoolReader{
-		document: x.memory.put,
-		delete: func(at ledger.JobPlace) {
-			x.memory.remove(at)
-			x.pending = append(x.pending, ledger.Change{Document: job.Document{ID: at.ID, Created: time.Unix(0, at.Accepted)}})
-		},
-		mark: func(m ledger.ChangeMark, seen uint64) { x.mark, x.careful = m, max(x.careful, seen) },
-	}
-	path := spoolName(x.cfg.Dir, generation)
-	size, err := r.read(path)
-	if errors.Is(err, errTorn) {
-		x.log.Warn("end of an index spool is incomplete", "file", path, "bytes", size)
-		err = os.Truncate(path, size)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	places := make([]segment.Cursor, len(x.pending))
-	for i := range x.pending {
-		places[i] = cursorOf(placeOf(&x.pending[i].Document))
-	}
-	x.pending = x.pending[:0]
-	x.deleteFrom(places, x.ended, x.live)
-	return nil
-}
-
-// clear deletes all files, so that the index begins again.
-func (x *Index) clear() error {
-	entries, err := os.ReadDir(x.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if err := os.RemoveAll(filepath.Join(x.cfg.Dir, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	x.generation++
-	x.memory, x.mark, x.careful, x.fence, x.pending = newMemory(x.generation), ledger.ChangeMark{}, 0, 0, nil
-	return nil
-}
-
-// closeFiles drops all segments. Their files remain until clear deletes them.
-func (x *Index) closeFiles() {
-	for _, f := range slices.Concat(x.ended, x.live, x.before, x.trash) {
-		f.removed = true
-		if f.users == 0 {
-			_ = f.f.Close() // it was only read
-		}
-	}
-	x.ended, x.live, x.before, x.trash = nil, nil, nil, nil
+	incomplete bool                     // a file was dropped: all jobs are to be read again, and all history
+	rebuild    *rebuild                 // history that is to be read after that; nil: none
+	progress   uint64                   // number of the last event of it that was not read
+	oldest     uint64                   // number of the first event that the history stream has
+	removed    map[ledger.JobPlace]bool // jobs that callers have removed since then
+	reopened   bool                     // changes that were read before are not for the files that are open now
 }
 
 // Changes returns the list that the ledger is to add its changes to, before the first entry is
@@ -248,6 +98,7 @@ func (x *Index) Run(ctx context.Context, l Ledger) error {
 	close(x.running)
 	var builder sync.WaitGroup
 	builder.Go(func() { x.build(ctx) })
+	builder.Go(func() { x.readHistory(ctx) })
 	defer close(x.stopped)
 	defer builder.Wait()
 	for {
@@ -279,9 +130,6 @@ func (x *Index) Run(ctx context.Context, l Ledger) error {
 func (x *Index) Close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if err := errors.Join(x.spool.flush(), x.spool.file.Close()); err != nil {
-		x.log.Warn("index not saved, what is missing is read again from the ledger", "err", err)
-	}
 	x.closeFiles()
 }
 
@@ -342,22 +190,26 @@ type Status struct {
 	Time      time.Time // of the ledger at that entry
 	Scanning  bool      // it is reading all jobs again
 	Scanned   int       // how many it has read
+	Rebuilt   float64   // how much of the history was read that it needs for jobs that the ledger has forgotten; 1: all
 	Documents int       // of jobs that have ended
 	Live      int       // of others; some of these have ended, too
 	Bytes     int64     // of its segments
-	Failure   string    // why it takes no changes; "": it does
+	Files     int
+	Failure   string // why it takes no changes; "": it does
+	Failures  int    // since the start
 }
 
 // Status returns the present state.
 func (x *Index) Status() Status {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning, Scanned: x.scanned}
+	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning, Scanned: x.scanned, Rebuilt: x.rebuilt(), Failures: x.failures}
 	if x.failure != nil {
 		s.Failure = x.failure.Error()
 	}
 	for _, f := range slices.Concat(x.ended, x.live, x.before) {
 		s.Bytes += f.size
+		s.Files++
 		if f.live {
 			s.Live += f.Count()
 		} else {

@@ -43,6 +43,9 @@ type replica struct {
 	labels    map[job.ID]job.Labels
 	want      map[ledger.JobPlace]*job.Document
 	lane      uint64
+
+	history   *memoryHistory
+	lastEvent uint64 // that history has
 }
 
 type entry struct {
@@ -54,10 +57,10 @@ func newReplica(t testing.TB, seed uint64) *replica {
 	y := &replica{
 		t: t, r: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), ledger: ledger.New(), next: make(chan struct{}),
 		at: ledger.Stamp{Term: 1, At: epoch}, snapshots: make(map[uint64][]byte),
-		labels: make(map[job.ID]job.Labels), want: make(map[ledger.JobPlace]*job.Document),
+		history: new(memoryHistory), labels: make(map[job.ID]job.Labels), want: make(map[ledger.JobPlace]*job.Document),
 	}
 	y.start()
-	y.apply(&ledger.Lead{Owner: "n1", Until: epoch.Add(10 * time.Second)})
+	y.apply(&ledger.Lead{Owner: "n1", Until: epoch.Add(10 * time.Second), Level: ledger.Level})
 	y.apply(&ledger.Bootstrap{Secret: []byte{7}, Lanes: []string{"L0"}})
 	y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 30}}})
 	t.Cleanup(func() { y.stop() })
@@ -66,10 +69,7 @@ func newReplica(t testing.TB, seed uint64) *replica {
 
 // start opens the index, and lets it read the ledger.
 func (y *replica) start() {
-	x, err := Open(Config{Dir: y.dir, Yard: "y"}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
-	if err != nil {
-		y.t.Fatal(err)
-	}
+	x := New(Config{Node: "n1", Dir: y.dir, Yard: "y", History: y.history}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
 	x.flushAt, x.maintainEvery = 40, 5*time.Millisecond
 	y.index = x
 	y.ledger.RecordChanges(x.Changes())
@@ -110,11 +110,12 @@ func (y *replica) applyEntry(e entry) []ledger.Result {
 // apply applies an entry, and notes what has become of the jobs.
 func (y *replica) apply(commands ...ledger.Command) {
 	y.at.Index++
-	y.at.At = y.at.At.Add(time.Duration(y.r.IntN(500)) * time.Millisecond)
+	y.at.At = y.at.At.Add(time.Duration(y.r.IntN(500_000_000)))
 	y.at.Epoch = y.ledger.Authority().Epoch
 	e := entry{y.at, append(commands, &ledger.MarkPublished{Events: y.ledger.LastEvent(), Results: y.ledger.LastResult(), DeadLetters: y.ledger.LastDeadLetter()})}
 	y.entries = append(y.entries, e)
 	y.applyEntry(e)
+	y.publish()
 	for at, d := range y.want {
 		if _, known := y.ledger.Known(d.ID); known && y.ledger.Removed(d.ID) {
 			delete(y.want, at)
@@ -345,8 +346,9 @@ func TestIndex(t *testing.T) {
 						y.step()
 					}
 					y.check(3)
+					s := y.index.spool
 					y.stop()
-					y.cutSpool()
+					y.cutSpool(s)
 					y.restart(y.newest(y.at.Index - 10))
 					y.check(8)
 				}
@@ -358,9 +360,8 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// cutSpool cuts what was not synced of the newest spool anywhere, as a power loss may.
-func (y *replica) cutSpool() {
-	s := y.index.spool
+// cutSpool cuts what was not synced of a spool anywhere, as a power loss may.
+func (y *replica) cutSpool(s *spool) {
 	if s.written > s.durable {
 		if err := os.Truncate(s.file.Name(), s.durable+y.r.Int64N(s.written-s.durable)); err != nil {
 			y.t.Fatal(err)

@@ -130,7 +130,7 @@ func (r *spoolReader) read(path string) (size int64, err error) {
 			return size, errTorn
 		}
 		if err := r.block(rest[blockHead : blockHead+n]); err != nil {
-			return size, err
+			return size, fmt.Errorf("%w: %w", errTorn, err)
 		}
 		rest = rest[blockHead+n:]
 		size += blockHead + n
@@ -162,7 +162,7 @@ func (r *spoolReader) block(data []byte) error {
 			field := func(i int) uint64 { return binary.LittleEndian.Uint64(content[i*8:]) }
 			r.mark(ledger.ChangeMark{Index: field(0), Event: field(1), Time: time.Unix(0, int64(field(2))).UTC(), FenceBase: field(3)}, field(4))
 		default:
-			return fmt.Errorf("record %q of %d bytes: %w", kind, n, errTorn)
+			return fmt.Errorf("record %q of %d bytes", kind, n)
 		}
 	}
 	return nil

@@ -74,7 +74,7 @@ func (o *outbox) act(by Actor, action string, about Event, target string, settin
 	if by.Door == "" {
 		by.Name, by.Door = system, DoorLedger
 	}
-	by.Name, by.Reason = job.CutText(by.Name, MaxText), job.CutText(by.Reason, maxReason)
+	by.Name, by.Reason = job.CutText(by.Name, MaxText), job.CutText(by.Reason, MaxKeptReason)
 	about.Kind, about.A, about.Extra = OperatorActed, action, &Extra{C: target, By: &by}
 	if settings != nil && o.level > 0 {
 		about.Extra.Metadata = settingsJSON(settings)

@@ -60,6 +60,9 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	}
 	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings(), nil)
 	l.extendKeys(&next)
+	if next.priority != old.priority {
+		l.emitDetails(&next, "")
+	}
 	switch {
 	case next.due > l.now:
 		if old.state == job.Waiting {

@@ -53,8 +53,8 @@ type changeEntry struct {
 
 // ChangeBefore is what a job was before it changed.
 type ChangeBefore struct {
-	Dispatches, Attempts uint32
-	State                job.State // [job.New]: the ledger did not have the job
+	Dispatches uint32
+	State      job.State // [job.New]: the ledger did not have the job
 }
 
 // Change is a job that has changed. It has the last state of the job, even if that has changed
@@ -65,9 +65,8 @@ type Change struct {
 	job.Document
 	Labels  string // that its record has, see [job.Labels.Encode]; "": none, or they were read with an earlier change
 	Before  ChangeBefore
-	Due     time.Time // when its last attempt was due; zero: not known, because it has ended after several
-	Removed bool      // a caller has removed it
-	Scanned bool      // it is only read again, and may not have changed
+	Removed bool // a caller has removed it
+	Scanned bool // it is only read again, and may not have changed
 }
 
 // ChangeBatch has some changes, in the order in which jobs changed first.
@@ -111,9 +110,9 @@ func (c *ChangeList) replaced() {
 
 // restart makes the reader read all jobs.
 func (c *ChangeList) restart() {
-	index := c.index
+	index, full := c.index, c.full
 	*c = *NewChangeList(ChangeMark{})
-	c.index, c.skipping, c.restarted, c.scanning = index, false, true, true
+	c.index, c.full, c.skipping, c.restarted, c.scanning = index, full, false, true, true
 }
 
 // begin must be called before a log entry is applied.
@@ -139,7 +138,7 @@ func (c *ChangeList) changed(old, next *storedJob) {
 	c.add(next.number, before)
 }
 
-func (r *record) changeBefore() ChangeBefore { return ChangeBefore{r.n, r.attempt, r.state} }
+func (r *record) changeBefore() ChangeBefore { return ChangeBefore{r.n, r.state} }
 
 // overflow drops everything. All jobs are read again from the next batch on.
 func (c *ChangeList) overflow() {
@@ -211,6 +210,10 @@ func (c *ChangeList) forgotten(stored *storedJob, removed bool) {
 
 // Restart makes the next batch the first one of all jobs. It may be called when Next may be.
 func (c *ChangeList) Restart() { c.restart() }
+
+// Suspend drops all changes. None are added until Next is called, whose batch is then the first one of
+// all jobs. It may be called when Next may be.
+func (c *ChangeList) Suspend() { c.overflow() }
 
 // Next sets the batch to the next changes of the ledger l, at most limit. It may only be called
 // with the ledger that records its changes in the list.
@@ -308,12 +311,6 @@ func (r *storedJob) change(c *Change) {
 	}
 	if r.run.started > 0 {
 		c.Started = time.Unix(0, r.run.started).UTC()
-	}
-	switch {
-	case !r.state.Ended():
-		c.Due = time.Unix(0, r.due).UTC()
-	case r.n <= 1:
-		c.Due = time.Unix(0, max(r.accepted, r.options.runAt)).UTC()
 	}
 	if r.state.Ended() {
 		c.Ended = time.Unix(0, r.due).UTC()

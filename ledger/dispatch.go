@@ -285,7 +285,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 // cancellation returns the cancellation of a job by an actor, with shared names.
 func (d *dispatches) cancellation(by Actor) *cancellation {
 	return &cancellation{by: Actor{
-		Name: d.intern(job.CutText(by.Name, MaxText)), Door: Door(d.intern(string(by.Door))), Reason: d.intern(job.CutText(by.Reason, maxReason)),
+		Name: d.intern(job.CutText(by.Name, MaxText)), Door: Door(d.intern(string(by.Door))), Reason: d.intern(job.CutText(by.Reason, MaxKeptReason)),
 	}, at: d.now}
 }
 

@@ -304,7 +304,7 @@ func (c *codec) event(e *Event, format uint64) {
 		c.fail(errCorrupt)
 	}
 	if !optional(c, &e.Extra) {
-		if e.Kind == OperatorActed || e.Kind == JobsForgotten {
+		if e.Kind == OperatorActed || e.Kind == JobsForgotten || e.Kind == JobDetails {
 			c.fail(errCorrupt)
 		}
 		return
@@ -322,7 +322,7 @@ func (c *codec) event(e *Event, format uint64) {
 	if format < levelFormat {
 		return
 	}
-	c.fields(&e.Extra.Due)
+	c.fields(&e.Extra.Due, &e.Extra.Accepted, &e.Extra.Priority)
 	if optional(c, &e.Extra.Run) {
 		run := e.Extra.Run
 		c.fields((*name)(&run.Node), (*name)(&run.Function), &run.Attempt, (*name)(&run.Key), (*name)(&run.Limits))

@@ -39,10 +39,11 @@ const OperatorActed = WorkerRecovered + 1
 const (
 	JobChanged    = OperatorActed + 1 + iota // one job
 	JobsForgotten                            // jobs of a queue that the ledger has removed together
+	JobDetails                               // what a job was enqueued with, or what has replaced that
 )
 
 // lastKind is the last of the kinds.
-const lastKind = JobsForgotten
+const lastKind = JobDetails
 
 // eventForms holds, for each kind, the tag in JSON, the label in the contract's
 // documents, and the names of the fields for the texts A, B and C.
@@ -67,6 +68,7 @@ var eventForms = [...]struct {
 	OperatorActed:      {"operator.acted", "operator.acted", []string{"action"}},
 	JobChanged:         {"job.changed", "job.changed", nil},
 	JobsForgotten:      {"jobs.forgotten", "jobs.forgotten", nil},
+	JobDetails:         {"job.details", "job.details", nil},
 }
 
 func (k EventKind) String() string { return eventForms[k].tag }
@@ -90,7 +92,7 @@ type Event struct {
 	To    Whereabouts // of the job after: of DispatchFailed and JobChanged
 	N     uint32      // number of a job's dispatch; 0: not about one
 	Job   job.ID      // the job of the dispatch or the change, of an act, or that a worker has taken along
-	A, B  string      // the kind's first two fields, in the contract's order; of an event about a job, B is the queue, and A of DispatchQueued and JobChanged the function
+	A, B  string      // the kind's first two fields, in the contract's order; of an event about a job, B is the queue, and A of DispatchQueued and JobChanged the function, of JobDetails the key under which the job uses limits
 	Extra *Extra      // further fields, which only some events have
 }
 
@@ -121,11 +123,13 @@ func (p Whereabouts) String() string {
 // Extra holds fields that only some events have.
 type Extra struct {
 	Request  string          // id of an external dispatch
-	C        string          // the kind's third field; of a job's DispatchFailed the type of the error
+	C        string          // the kind's third field; of a job's DispatchFailed the type of the error; of JobDetails the labels, see [job.Labels.Encode], "": as they were
 	Metadata json.RawMessage // of an external dispatch; of SnapshotCaptured the snapshot; of an act the settings after it; of JobsForgotten the numbers of jobs by state
 	Cursor   *string         // of a replay request
 	By       *Actor          // of an act
 	Due      int64           // when the delayed job is due, in Unix nanoseconds; of DispatchFailed and JobChanged
+	Accepted int64           // when the job was accepted, in Unix nanoseconds; of JobDetails
+	Priority uint8           // of JobDetails
 	Run      *Run            // of WorkerAssigned, and of the WorkerRecovered of a job
 }
 
@@ -153,7 +157,7 @@ func (e *Event) Queue() string {
 // without a dispatch, and settings that the yard itself has made.
 func (e *Event) IsLive() bool {
 	switch e.Kind {
-	case JobChanged, JobsForgotten:
+	case JobChanged, JobsForgotten, JobDetails:
 		return false
 	case OperatorActed:
 		return e.Extra.By.Door != DoorLedger || len(e.Extra.Metadata) == 0
@@ -200,6 +204,8 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	case JobsForgotten:
 		b = appendString(append(b, `,"queue":`...), e.B)
 		b = append(append(b, `,"jobs":`...), e.Extra.Metadata...)
+	case JobDetails:
+		b = e.appendDetails(b)
 	}
 	if x := e.Extra; x != nil && len(x.Metadata) > 0 && e.Kind == DispatchQueued {
 		b = append(append(b, `,"metadata":`...), x.Metadata...)
@@ -270,6 +276,65 @@ func (e *Event) appendChange(b []byte) []byte {
 		b = appendString(append(b, `,"function":`...), e.A)
 	}
 	return e.appendPlaces(b)
+}
+
+// appendDetails appends the fields of a JobDetails.
+func (e *Event) appendDetails(b []byte) []byte {
+	b = append(e.Job.Append(append(b, `,"job":"`...)), '"')
+	b = appendString(append(b, `,"queue":`...), e.B)
+	b = append(b, `,"accepted":"`...)
+	b = append(time.Unix(0, e.Extra.Accepted).UTC().AppendFormat(b, AcceptedFormat), '"')
+	b = strconv.AppendUint(append(b, `,"priority":`...), uint64(e.Extra.Priority), 10)
+	if e.A != "" {
+		b = appendString(append(b, `,"key":`...), e.A)
+	}
+	if e.Extra.C != "" {
+		b = AppendLabels(append(b, `,"labels":`...), e.Extra.C)
+	}
+	return b
+}
+
+// AcceptedFormat is the format of the time in the line of a JobDetails, with all nanoseconds: they are a
+// part of the job's place in lists.
+const AcceptedFormat = "2006-01-02T15:04:05.000000000Z"
+
+// AppendLabels appends labels, as [job.Labels.Encode] returns them, as a JSON object.
+func AppendLabels(b []byte, text string) []byte {
+	l, _ := job.ParseLabels(text) // malformed ones are none
+	b = append(b, '{')
+	next := func(name string) {
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, name), ':')
+	}
+	if l.Key != "" {
+		next("key")
+		b = appendString(b, l.Key)
+	}
+	if len(l.Tags) > 0 {
+		next("tags")
+		for i, tag := range l.Tags {
+			b = appendString(append(b, "[,"[min(i, 1)]), tag)
+		}
+		b = append(b, ']')
+	}
+	for _, list := range [...]struct {
+		name   string
+		labels []job.Label
+	}{{"meta", l.Meta}, {"params", l.Params}} {
+		if len(list.labels) == 0 {
+			continue
+		}
+		next(list.name)
+		b = append(b, '{')
+		for _, label := range list.labels {
+			next(label.Name)
+			b = appendString(b, label.Value)
+		}
+		b = append(b, '}')
+	}
+	return append(b, '}')
 }
 
 // appendRun appends what a line of history has about the executor of a job.

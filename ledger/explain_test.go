@@ -143,7 +143,7 @@ func TestQueueReads(t *testing.T) {
 func TestLastDecision_UnpublishedEvents(t *testing.T) {
 	l, stamp := explainLedger(t)
 	lines, all := l.UnpublishedEvents(jobID(1), 1000)
-	if len(lines) != 3 || !all || !strings.Contains(string(lines[2]), `"event":"worker.assigned"`) {
+	if len(lines) != 4 || !all || !strings.Contains(string(lines[3]), `"event":"worker.assigned"`) {
 		t.Errorf("unpublished: %q, %t", lines, all)
 	}
 	if lines, all := l.UnpublishedEvents(jobID(1), 3); all || len(lines) > 1 {

@@ -242,9 +242,11 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 	} else {
 		in.emitChange(placeOf(job.Delayed), &next, placeOf(job.Delayed))
 	}
+	labels := cmp.Or(j.Labels, job.NoLabels)
+	in.emitDetails(&next, labels)
 	in.store(old, &next)
 	if in.changes != nil {
-		in.changes.label(next.number, cmp.Or(j.Labels, job.NoLabels))
+		in.changes.label(next.number, labels)
 	}
 	in.releaseUntil(old, 0)
 	in.holdFor(&next, j.Guards, in.now)

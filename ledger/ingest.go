@@ -156,6 +156,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 		in.enqueue(nil, &added)
 		ingested = IngestedWaiting
 	}
+	in.emitDetails(&added, j.Labels)
 	if in.changes != nil {
 		in.changes.label(added.number, j.Labels)
 	}
@@ -260,6 +261,7 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 
 	reason := "rejected: " + rejection.Reason
 	in.emitQueued(stored, OutNew)
+	in.emitDetails(stored, "")
 	in.emitUnstartedFailure(stored, failedDispatch{reason: reason, errorType: fault.Type, to: placeOf(job.Failed)})
 	letter := in.addDeadLetter(stored, reason, fault)
 	stored.run.failure.deadLetter = letter.Number

@@ -133,10 +133,10 @@ type failure struct {
 
 // failure returns the shortened form of a reason and a fault, which may be nil.
 func (j *jobs) failure(reason string, fault *job.Fault) *failure {
-	f := &failure{reason: strings.Clone(job.CutText(reason, maxReason))}
+	f := &failure{reason: strings.Clone(job.CutText(reason, MaxKeptReason))}
 	if fault != nil {
 		f.kind, f.code = j.intern(job.CutText(fault.Type, job.MaxFaultNameLen)), j.intern(job.CutText(fault.Code, job.MaxFaultNameLen))
-		f.details = bytes.Clone(job.CutJSON(fault.Details, maxDetails))
+		f.details = bytes.Clone(job.CutJSON(fault.Details, MaxKeptDetails))
 	}
 	return f
 }
@@ -447,9 +447,9 @@ func (j *jobs) intern(name string) string {
 	return name
 }
 
-// maxReason and maxDetails are how many bytes of a reason and of a fault's details the
+// MaxKeptReason and MaxKeptDetails are how many bytes of a reason and of a fault's details the
 // ledger keeps with a job. The event has all of the reason, the dead letter of both.
 const (
-	maxReason  = 256
-	maxDetails = 512
+	MaxKeptReason  = 256
+	MaxKeptDetails = 512
 )

@@ -204,7 +204,7 @@ func TestLedger_TruncatesReasons(t *testing.T) {
 	s.Settlements[0] = Settlement{Job: jobID(0), N: 1, Next: job.NextDead, Reason: long}
 	l.Apply(stamp, []Command{f, p, s})
 	view, _, _ := l.Find(jobID(0))
-	if len(view.Reason) > maxReason || !utf8.ValidString(view.Reason) || len(view.Reason) < maxReason-4 {
+	if len(view.Reason) > MaxKeptReason || !utf8.ValidString(view.Reason) || len(view.Reason) < MaxKeptReason-4 {
 		t.Errorf("kept %q", view.Reason)
 	}
 	if letter := l.DeadLettersAfter(0)[0]; letter.Reason != long {
@@ -236,7 +236,7 @@ func TestLedger_KeepsFaults(t *testing.T) {
 			t.Errorf("between two attempts the error is %+v", retried.Fault)
 		}
 		failed, _, _ := ledger.Find(jobID(1))
-		if fault := failed.Fault; fault.Code != "550" || len(fault.Details) > maxDetails || !strings.HasPrefix(string(fault.Details), `{"cut":true,"bytes":3002,"start":"\"ddd`) {
+		if fault := failed.Fault; fault.Code != "550" || len(fault.Details) > MaxKeptDetails || !strings.HasPrefix(string(fault.Details), `{"cut":true,"bytes":3002,"start":"\"ddd`) {
 			t.Errorf("the error of the failed job is %+v with details %s", fault, fault.Details)
 		}
 	}

@@ -77,7 +77,7 @@ func (c *StartOperation) apply(l *Ledger) Result {
 	op := &Operation{
 		OperationSettings: *s, Number: l.operations.last, Index: l.index, By: c.By, State: OperationRunning, Started: l.Now(), Updated: l.Now(),
 	}
-	op.By.Name, op.By.Reason = job.CutText(c.By.Name, MaxText), job.CutText(c.By.Reason, maxReason)
+	op.By.Name, op.By.Reason = job.CutText(c.By.Name, MaxText), job.CutText(c.By.Reason, MaxKeptReason)
 	l.operations.put(op)
 	l.act(c.By, "operation.start", Event{}, job.CutText(fmt.Sprintf("%d %s %s", op.Number, s.Action, s.Query), MaxReason), nil)
 	return Result{Operation: op}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -170,6 +171,15 @@ func (o *outbox) emitChange(from Whereabouts, next *storedJob, to Whereabouts) {
 		e.Extra = &Extra{Due: next.due}
 	}
 	o.emit(e)
+}
+
+// emitDetails emits what a job has been enqueued with, whose labels are those of its record; "" if they
+// have not changed.
+func (o *outbox) emitDetails(stored *storedJob, labels string) {
+	if o.level == 0 {
+		return
+	}
+	o.emit(Event{Kind: JobDetails, Job: stored.id, A: stored.key, B: stored.queue.name, Extra: &Extra{C: strings.Clone(labels), Accepted: stored.accepted, Priority: stored.priority}})
 }
 
 // maxSharedRuns is how many runs events share. A full table starts again from empty.

@@ -236,9 +236,7 @@ func (n *Node) openStore() (*consensus.Store, error) {
 // openRaft opens the index and then consensus, whose ledger the index follows from the first entry on. The
 // caller calls closeRaft.
 func (n *Node) openRaft(store *consensus.Store) (err error) {
-	if n.index, err = index.Open(n.indexConfig(), n.log); err != nil {
-		return err
-	}
+	n.index = index.New(n.indexConfig(), n.log)
 	cfg := n.raftConfig()
 	cfg.Changes, cfg.Saved = n.index.Changes(), n.index.Sync
 	if n.raft, err = consensus.Open(cfg, n.id, store, n.log); err != nil {

@@ -31,6 +31,8 @@
 //	d  DispatchDelivered
 //	F  DispatchFailed: reason, type of the error or "", what became of the job; if that is
 //	   "delayed", when it is due, in milliseconds since the first event
+//	e  job.details: when the job was accepted, in nanoseconds since the first event, priority, key
+//	   under which it uses limits, its labels as an object, or null
 //	c  job.changed: function or "", where the job was before, and then; when it is due, as in F
 //
 // Earlier builds wrote q, a and f: DispatchQueued{function}, worker.assigned, and

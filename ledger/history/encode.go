@@ -65,7 +65,7 @@ func (enc *Encoder) Bytes() []byte {
 // Add appends an event. Its number must be the one after the last event's.
 func (enc *Encoder) Add(number uint64, at time.Time, e *ledger.Event) {
 	about, now := dispatch{e.Job, e.N}, at.UnixMilli()
-	if e.Kind == ledger.JobChanged {
+	if e.Kind == ledger.JobChanged || e.Kind == ledger.JobDetails {
 		about.n = 1 // as the first dispatch, so that the id is not written again
 	}
 	if about != enc.about || e.B != enc.queue || now != enc.now {
@@ -125,6 +125,16 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 			enc.addName(e.To.String())
 			enc.addDue(e)
 		}
+	case 'e':
+		enc.addNumber(e.Extra.Accepted - enc.start*int64(time.Millisecond))
+		enc.addNumber(int64(e.Extra.Priority))
+		enc.addName(e.A)
+		enc.fields = append(enc.fields, ',')
+		if e.Extra.C == "" {
+			enc.fields = append(enc.fields, "null"...)
+		} else {
+			enc.fields = ledger.AppendLabels(enc.fields, e.Extra.C)
+		}
 	case 'c':
 		enc.addName(e.A)
 		enc.addName(e.From.String())
@@ -162,6 +172,8 @@ func (enc *Encoder) letter(e *ledger.Event) byte {
 		return '-'
 	case e.Kind == ledger.JobChanged:
 		return enc.letterOfChange(e)
+	case e.Kind == ledger.JobDetails:
+		return enc.letterOfDetails(e)
 	case e.N == 0:
 		return 0
 	case e.Kind == ledger.WorkerAssigned:
@@ -194,6 +206,14 @@ func (enc *Encoder) letterOfChange(e *ledger.Event) byte {
 		return 0
 	}
 	return 'c'
+}
+
+// letterOfDetails returns the letter of a JobDetails. A number in JSON has 53 bits.
+func (enc *Encoder) letterOfDetails(e *ledger.Event) byte {
+	if since := e.Extra.Accepted - enc.start*int64(time.Millisecond); since>>52 != 0 && since>>52 != -1 || e.N != 0 {
+		return 0
+	}
+	return 'e'
 }
 
 // letterOfRun returns the letter of a WorkerAssigned.

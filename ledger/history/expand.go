@@ -2,9 +2,12 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,21 +25,33 @@ func Mentions(body []byte, id job.ID) bool {
 // Expand returns the events of a message in the contract's form, one per line, as
 // [ledger.Event.AppendLine] writes them. It also accepts the messages of builds before the
 // compact form, and several messages, one after another.
-func Expand(body []byte) ([]byte, error) {
-	var d decoder
+func Expand(body []byte) (expanded []byte, err error) {
+	d := decoder{
+		add:  func(number uint64, at time.Time, e *ledger.Event) { expanded = e.AppendLine(expanded, number, at) },
+		full: func(line []byte) error { expanded = append(append(expanded, line...), '\n'); return nil },
+	}
+	if err := d.read(body); err != nil {
+		return nil, err
+	}
+	return expanded, nil
+}
+
+// read reads the lines of messages.
+func (d *decoder) read(body []byte) error {
 	for line := range bytes.Lines(body) {
 		line = bytes.TrimSuffix(line, []byte("\n"))
 		if err := d.addLine(line); err != nil {
-			return nil, fmt.Errorf("malformed line of history %.200q: %w", line, err)
+			return fmt.Errorf("malformed line of history %.200q: %w", line, err)
 		}
 	}
-	return d.expanded, nil
+	return nil
 }
 
-// decoder expands messages.
+// decoder reads messages.
 type decoder struct {
-	expanded   []byte
-	number     uint64 // of the next event
+	add        func(number uint64, at time.Time, e *ledger.Event) // is called with each event of an array
+	full       func(line []byte) error                            // and with each line that is an event
+	number     uint64                                             // of the next event
 	start, now time.Time
 	dispatches []dispatch
 	names      []string
@@ -45,9 +60,8 @@ type decoder struct {
 func (d *decoder) addLine(line []byte) error {
 	switch {
 	case bytes.HasPrefix(line, []byte(`{"event":`)):
-		d.expanded = append(append(d.expanded, line...), '\n')
 		d.number++
-		return nil
+		return d.full(line)
 	case bytes.HasPrefix(line, []byte("{")):
 		return d.begin(line)
 	case bytes.HasPrefix(line, []byte("[")):
@@ -65,7 +79,7 @@ func (d *decoder) begin(line []byte) error {
 		At  time.Time
 	}
 	err := json.Unmarshal(line, &first)
-	*d = decoder{expanded: d.expanded, number: first.Seq, start: first.At, now: first.At}
+	*d = decoder{add: d.add, full: d.full, number: first.Seq, start: first.At, now: first.At}
 	return err
 }
 
@@ -94,9 +108,9 @@ func (d *decoder) addEvents(line []byte) error {
 	return fields.err
 }
 
-// addEvent adds an event to those that are expanded.
+// addEvent passes on an event.
 func (d *decoder) addEvent(e *ledger.Event) {
-	d.expanded = e.AppendLine(d.expanded, d.number, d.now)
+	d.add(d.number, d.now, e)
 	d.number++
 }
 
@@ -130,6 +144,9 @@ func (f *fieldReader) readEvent(e *ledger.Event, letter rune, channel *string) e
 			e.To = f.whereabouts()
 			f.due(e)
 		}
+	case 'e':
+		e.Kind, e.N, e.Extra = ledger.JobDetails, 0, &ledger.Extra{Accepted: f.start.UnixNano() + f.number(), Priority: uint8(f.number())}
+		e.A, e.Extra.C = f.name(), f.labels()
 	case 'c':
 		e.Kind, e.N, e.A, e.From, e.To, e.Extra = ledger.JobChanged, 0, f.name(), f.whereabouts(), f.whereabouts(), new(ledger.Extra)
 		f.due(e)
@@ -144,6 +161,36 @@ func (f *fieldReader) due(e *ledger.Event) {
 	if e.To == delayed {
 		e.Extra.Due = f.start.Add(time.Duration(f.number()) * time.Millisecond).UnixNano()
 	}
+}
+
+// labels returns the next field, which has labels, in the form of [job.Labels.Encode].
+func (f *fieldReader) labels() string {
+	field := f.next()
+	if field == nil {
+		return ""
+	}
+	object, _ := field.(map[string]any)
+	return labelsOf(object)
+}
+
+// labelsOf returns labels in the form of [job.Labels.Encode], from an object with their parts.
+func labelsOf(object map[string]any) string {
+	list := func(name string) (labels []job.Label) {
+		values, _ := object[name].(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			value, _ := values[key].(string)
+			labels = append(labels, job.Label{Name: key, Value: value})
+		}
+		return labels
+	}
+	l := job.Labels{Meta: list("meta"), Params: list("params")}
+	l.Key, _ = object["key"].(string)
+	tags, _ := object["tags"].([]any)
+	for _, tag := range tags {
+		text, _ := tag.(string)
+		l.Tags = append(l.Tags, text)
+	}
+	return cmp.Or(l.Encode(), job.NoLabels)
 }
 
 // whereabouts returns the next field, which is a name of whereabouts.

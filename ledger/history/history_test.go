@@ -75,7 +75,7 @@ func TestExpand(t *testing.T) {
 				at = at.Add(time.Duration(rapid.Int64Range(0, 5e9).Draw(t, "later")))
 			}
 			e := ledger.Event{
-				Kind: ledger.EventKind(rapid.IntRange(int(ledger.AuthorityAcquired), int(ledger.JobsForgotten)).Draw(t, "kind")),
+				Kind: ledger.EventKind(rapid.IntRange(int(ledger.AuthorityAcquired), int(ledger.JobDetails)).Draw(t, "kind")),
 				A:    name.Draw(t, "A"), B: name.Draw(t, "B"),
 			}
 			if e.Kind == ledger.WorkerAssigned {
@@ -84,6 +84,12 @@ func TestExpand(t *testing.T) {
 			switch e.Kind {
 			case ledger.JobsForgotten:
 				e.Extra = &ledger.Extra{Metadata: []byte(`{"completed":3,"failed":1}`)}
+				return numbered{at, e}
+			case ledger.JobDetails:
+				labels := job.Labels{Key: name.Draw(t, "label"), Tags: []string{"eu", "a b"}, Meta: []job.Label{{Name: "customer", Value: "acme"}, {Name: "x", Value: "\"{"}}, Params: []job.Label{{Name: "p.q", Value: ""}}}
+				accepted := at.UnixNano() - rapid.Int64Range(-1e9, 1<<61).Draw(t, "since acceptance")
+				e.Extra = &ledger.Extra{Accepted: accepted, Priority: 7, C: rapid.SampledFrom([]string{"", job.NoLabels, labels.Encode()}).Draw(t, "labels")}
+				e.Job[0] = byte(rapid.IntRange(0, 3).Draw(t, "job"))
 				return numbered{at, e}
 			case ledger.JobChanged, ledger.DispatchQueued, ledger.DispatchFailed:
 				e = withPlaces(t, e)

@@ -65,6 +65,11 @@ func recipeEvents() (events []numbered) {
 	}
 	changed := ledger.Event{Kind: ledger.JobChanged, From: ledger.OutNew, To: delayed, Job: job.ID{2, 0xfb}, A: "send", B: "mail", Extra: &ledger.Extra{Due: start.Add(time.Hour).UnixNano()}}
 	events = append(events, numbered{at, changed}, numbered{at, ledger.Event{Kind: ledger.JobsForgotten, B: "mail", Extra: &ledger.Extra{Metadata: []byte(`{"completed":2}`)}}})
+	labels := job.Labels{Key: "k", Tags: []string{"eu"}, Meta: []job.Label{{Name: "customer", Value: "acme"}}}
+	for i, text := range []string{labels.Encode(), ""} {
+		details := ledger.Event{Kind: ledger.JobDetails, Job: job.ID{2, 0xfb}, A: "acme", B: "mail", Extra: &ledger.Extra{Accepted: start.Add(time.Duration(i-1)*time.Hour + 1).UnixNano(), Priority: 5, C: text}}
+		events = append(events, numbered{at, details})
+	}
 	for n := range uint32(2) {
 		for id := range byte(2) {
 			add(ledger.DispatchQueued, id, n+1, "py#send", nil)

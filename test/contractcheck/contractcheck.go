@@ -57,6 +57,7 @@ var requiredFields = map[string][]string{
 	"operator.acted":        {"action", "actor", "door"},
 	"job.changed":           {"job", "queue", "from", "to"},
 	"jobs.forgotten":        {"queue"},
+	"job.details":           {"job", "queue", "accepted"},
 }
 
 // Checker is the state computed from a base snapshot and the events since.
