@@ -145,11 +145,11 @@ func (x *Index) write(prefix string, docs []*job.Document) (files []*file, err e
 // checkLive deletes documents of jobs that have ended from some segments of jobs that have not. An
 // ended job takes its labels from there, so it must have its own document before.
 func (x *Index) checkLive(ctx context.Context) error {
+	if x.behind() {
+		return nil
+	}
 	x.mu.Lock()
-	known := max(x.mark.Index, x.careful)
-	behind := false // entries are applied again whose effects the documents have
-	x.ledger.View(func(l *ledger.Ledger) { behind = l.Index() < known })
-	if behind || x.scanning {
+	if x.scanning {
 		x.mu.Unlock()
 		return nil
 	}
@@ -237,6 +237,10 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	prefix := endedPrefix
 	if group[0].live {
 		prefix = livePrefix
+		if x.behind() {
+			return false, nil
+		}
+		docs = x.latest(docs)
 	}
 	files, err := x.write(prefix, docs)
 	if err != nil {
@@ -258,6 +262,35 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	}
 	*list = append(*list, files...)
 	return true, nil
+}
+
+// latest returns one document of each job: that which is up to date, if there is one, because a segment
+// finds only one of those of a job.
+func (x *Index) latest(docs []*job.Document) []*job.Document {
+	slices.SortStableFunc(docs, func(a, b *job.Document) int { return placeOf(a).Compare(placeOf(b)) })
+	var unique []*job.Document
+	for _, d := range docs {
+		last := len(unique) - 1
+		if last < 0 || placeOf(unique[last]) != placeOf(d) {
+			unique = append(unique, d)
+			continue
+		}
+		x.ledger.View(func(l *ledger.Ledger) {
+			if now, ok := l.Document(d.ID); ok && isOf(d, &now) {
+				unique[last] = d
+			}
+		})
+	}
+	return unique
+}
+
+// behind reports whether the ledger applies entries again whose effects the documents have.
+func (x *Index) behind() (behind bool) {
+	x.mu.Lock()
+	known := max(x.mark.Index, x.careful)
+	x.mu.Unlock()
+	x.ledger.View(func(l *ledger.Ledger) { behind = l.Index() < known })
+	return behind
 }
 
 // mergeable returns files to merge, and their numbers of documents: together at most those of a
@@ -332,9 +365,10 @@ func (x *Index) save() error {
 		}
 	}
 	var err error
-	if len(deleted)+len(trash) > 0 { // what replaces deleted documents must not be lost
+	if len(deleted)+len(trash) > 0 || m.Spool != x.saved { // what replaces documents must not be lost
 		err = x.spool.sync()
 	}
+	x.saved = m.Spool
 	x.mu.Unlock()
 	defer x.release(files)
 	if err != nil {

@@ -79,8 +79,9 @@ type Index struct {
 	next uint64 // numbers of spool, and of the next segment
 	fence    uint64
 	mark     ledger.ChangeMark
-	rotated  mark // how far changes are in the segments
-	rotating mark // and how far in these and frozen
+	saved    uint64 // generation of the spool in the last manifest
+	rotated  mark   // how far changes are in the segments
+	rotating mark   // and how far in these and frozen
 	scanning bool
 	scanned  int
 	failure  error // why the index does not take changes; nil: it does
