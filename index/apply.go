@@ -34,9 +34,6 @@ func (x *Index) readSome() (more bool) {
 	x.mu.Unlock()
 	for len(x.pending) < applyStep {
 		x.ledger.View(func(l *ledger.Ledger) { x.changes.Next(l, &x.batch, readStep) })
-		if x.cfg.Observe != nil {
-			x.cfg.Observe(&x.batch)
-		}
 		if x.batch.Restarted {
 			restarted = true
 			x.pending = x.pending[:0] // all are read again

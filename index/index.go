@@ -22,11 +22,9 @@ import (
 
 // Config configures an [Index].
 type Config struct {
+	Node string
 	Dir  string // which is created
 	Yard string // id of the cluster; the documents of another one are dropped
-	// Observe is called with each batch of changes before the index has them, in order; nil: nothing else
-	// reads them. The batch is only valid during the call.
-	Observe func(*ledger.ChangeBatch)
 	// LowSpace reports whether the disk has so little free space that the index must give way; nil:
 	// never.
 	LowSpace func() bool

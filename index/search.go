@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/index/segment"
@@ -39,6 +40,38 @@ func (x *Index) Find(ctx context.Context, q *query.Query, after *segment.Cursor,
 			return nil, err
 		}
 	}
+}
+
+// FindJobs returns the first jobs that match a query, which must be for the oldest first: at most
+// limit of those after a place. The error is a [job.UnavailableError] while the index does not have all
+// jobs of the ledger.
+func (x *Index) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (found ledger.FoundJobs, err error) {
+	var from *segment.Cursor
+	if after != (ledger.JobPlace{}) {
+		from = new(cursorOf(after))
+	}
+	page, err := x.Find(ctx, q, from, limit)
+	if err != nil {
+		return found, err
+	}
+	found = ledger.FoundJobs{Documents: page.Documents, More: page.Next != nil, Index: page.Status.Index}
+	if page.Next != nil {
+		found.Next = ledger.JobPlace{Accepted: page.Next.Value, ID: page.Next.ID}
+	}
+	return found, x.unavailable(&page.Status)
+}
+
+// unavailable returns why an index in this state does not have all jobs of the ledger, nil if it
+// does.
+func (x *Index) unavailable(s *Status) error {
+	reason := "the index of jobs on node " + x.cfg.Node
+	switch {
+	case s.Failure != "":
+		return &job.UnavailableError{Reason: reason + ": " + s.Failure, RetryAfter: time.Second}
+	case s.Scanning:
+		return &job.UnavailableError{Reason: reason + ", which is being rebuilt", RetryAfter: time.Second}
+	}
+	return nil
 }
 
 // damageError is the damage of a file that a search found.

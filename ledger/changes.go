@@ -53,8 +53,8 @@ type changeEntry struct {
 
 // ChangeBefore is what a job was before it changed.
 type ChangeBefore struct {
-	Dispatches, Attempts uint32
-	State                job.State // [job.New]: the ledger did not have the job
+	Dispatches uint32
+	State      job.State // [job.New]: the ledger did not have the job
 }
 
 // Change is a job that has changed. It has the last state of the job, even if that has changed
@@ -65,9 +65,8 @@ type Change struct {
 	job.Document
 	Labels  string // that its record has, see [job.Labels.Encode]; "": none, or they were read with an earlier change
 	Before  ChangeBefore
-	Due     time.Time // when its last attempt was due; zero: not known, because it has ended after several
-	Removed bool      // a caller has removed it
-	Scanned bool      // it is only read again, and may not have changed
+	Removed bool // a caller has removed it
+	Scanned bool // it is only read again, and may not have changed
 }
 
 // ChangeBatch has some changes, in the order in which jobs changed first.
@@ -139,7 +138,7 @@ func (c *ChangeList) changed(old, next *storedJob) {
 	c.add(next.number, before)
 }
 
-func (r *record) changeBefore() ChangeBefore { return ChangeBefore{r.n, r.attempt, r.state} }
+func (r *record) changeBefore() ChangeBefore { return ChangeBefore{r.n, r.state} }
 
 // overflow drops everything. All jobs are read again from the next batch on.
 func (c *ChangeList) overflow() {
@@ -308,12 +307,6 @@ func (r *storedJob) change(c *Change) {
 	}
 	if r.run.started > 0 {
 		c.Started = time.Unix(0, r.run.started).UTC()
-	}
-	switch {
-	case !r.state.Ended():
-		c.Due = time.Unix(0, r.due).UTC()
-	case r.n <= 1:
-		c.Due = time.Unix(0, max(r.accepted, r.options.runAt)).UTC()
 	}
 	if r.state.Ended() {
 		c.Ended = time.Unix(0, r.due).UTC()

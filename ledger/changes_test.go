@@ -43,7 +43,7 @@ func (r *changeReader) next(t failer, l *Ledger, limit int) {
 		place := JobPlace{c.Created.UnixNano(), c.ID}
 		before := ChangeBefore{}
 		if known := r.jobs[place]; known != nil {
-			before = ChangeBefore{known.Dispatches, known.Attempts, known.State}
+			before = ChangeBefore{known.Dispatches, known.State}
 		}
 		if !r.lost && !c.Scanned && before != c.Before {
 			t.Fatalf("job %s was %v, and the change has %v", c.ID, before, c.Before)

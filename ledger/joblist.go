@@ -23,6 +23,14 @@ func (p JobPlace) Compare(o JobPlace) int {
 	return cmp.Or(cmp.Compare(p.Accepted, o.Accepted), bytes.Compare(p.ID[:], o.ID[:]))
 }
 
+// FoundJobs is a page of jobs that an index of a ledger's jobs has found.
+type FoundJobs struct {
+	Documents []*job.Document
+	More      bool     // more jobs may match
+	Next      JobPlace // with More: the place after which these are
+	Index     uint64   // of the ledger whose changes are all in the index
+}
+
 func (r *storedJob) place() JobPlace { return JobPlace{r.accepted, r.id} }
 
 // JobQuery selects jobs, and a page of them.

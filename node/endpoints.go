@@ -130,7 +130,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 			Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire, SnapshotContext: n.reporter.CaptureContext,
 		},
 		n.deadLetters,
-		&operations.Server{Authority: n.proposer, View: n.raft.View, Find: n.finder(), Preview: n.deadLetters.Preview},
+		&operations.Server{Authority: n.proposer, View: n.raft.View, Find: n.index, Preview: n.deadLetters.Preview},
 	} {
 		maps.Copy(handlers, h.Handlers())
 	}

@@ -16,8 +16,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/index"
-	"github.com/yardmaster-dev/yardmaster/index/query"
-	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
@@ -93,7 +91,7 @@ func (n *Node) raftConfig() consensus.Config {
 // than this node needs to take jobs.
 func (n *Node) indexConfig() index.Config {
 	return index.Config{
-		Dir: filepath.Join(n.cfg.Node.DataDir, "index"), Yard: n.id.Yard,
+		Node: n.cfg.Node.Name, Dir: filepath.Join(n.cfg.Node.DataDir, "index"), Yard: n.id.Yard,
 		LowSpace: func() bool { return n.monitor.Status().DiskLevel > health.LevelOK },
 	}
 }
@@ -164,39 +162,8 @@ func (n *Node) drainConfig() membership.DrainConfig {
 // operationRunner returns what carries out operations while this node holds the authority.
 func (n *Node) operationRunner() *operations.Runner {
 	return &operations.Runner{
-		Ledger: n.raft, Find: n.finder(), Propose: n.scheduler.Propose, Restore: n.retrier.RestoreRecords, Letters: n.deadLetters, Log: n.log,
+		Ledger: n.raft, Find: n.index, Propose: n.scheduler.Propose, Restore: n.retrier.RestoreRecords, Letters: n.deadLetters, Log: n.log,
 	}
-}
-
-// finder returns what finds jobs on this node.
-func (n *Node) finder() operations.Finder { return indexFinder{n.index, n.cfg.Node.Name} }
-
-// indexFinder finds the jobs of operations in this node's index.
-type indexFinder struct {
-	index *index.Index
-	node  string
-}
-
-// Find implements [operations.Finder].
-func (f indexFinder) Find(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (found operations.Found, err error) {
-	var from *segment.Cursor
-	if after != (ledger.JobPlace{}) {
-		from = &segment.Cursor{Value: after.Accepted, ID: after.ID}
-	}
-	page, err := f.index.Find(ctx, q, from, limit)
-	switch {
-	case err != nil:
-		return found, err
-	case page.Status.Scanning:
-		return found, &job.UnavailableError{Reason: "the index of jobs on node " + f.node + ", which is being rebuilt", RetryAfter: time.Second}
-	case page.Status.Failure != "":
-		return found, &job.UnavailableError{Reason: "the index of jobs on node " + f.node + ": " + page.Status.Failure, RetryAfter: time.Second}
-	}
-	found = operations.Found{Documents: page.Documents, More: page.Next != nil, Index: page.Status.Index}
-	if page.Next != nil {
-		found.Next = ledger.JobPlace{Accepted: page.Next.Value, ID: page.Next.ID}
-	}
-	return found, nil
 }
 
 // backupConfig returns what a backup reads, and a restore writes.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/klauspost/compress/s2"
 
@@ -147,27 +146,6 @@ func sortColumn(by query.Sort) int {
 		return endedColumn
 	}
 	return createdColumn
-}
-
-// Delete deletes the document of the job with an id that was created at a time, and reports
-// whether it was there. The file is not changed: see [Segment.Deleted].
-func (s *Segment) Delete(created time.Time, id job.ID) (bool, error) {
-	r := newReader(s)
-	defer r.release()
-	s.deleting.Lock()
-	defer s.deleting.Unlock()
-	deleted := *s.deleted.Load()
-	found := r.take()
-	r.addIDs(found, id, id, r.everything())
-	for n := range found.all(false) {
-		at := r.number(createdColumn, n)
-		if r.err == nil && at == created.UnixNano() && !deleted.contains(n) {
-			deleted.add(n)
-			s.deleted.Store(&deleted)
-			return true, nil
-		}
-	}
-	return false, r.err
 }
 
 // Deleted returns the set of documents that were deleted, to be stored beside the file.

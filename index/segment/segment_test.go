@@ -149,14 +149,7 @@ func shuffle(t testing.TB, r *rand.Rand, docs []*job.Document) []Source {
 			part = append(part, randomDocument(r, 30))
 		}
 		s := open(t, part)
-		for _, d := range part[n:] {
-			if ok, err := s.Delete(d.Created.Add(1), d.ID); ok || err != nil {
-				t.Fatalf("a document that is not there: %v, %v", ok, err)
-			}
-			if ok, err := s.Delete(d.Created, d.ID); !ok || err != nil {
-				t.Fatalf("delete: %v, %v", ok, err)
-			}
-		}
+		deleteDocuments(t, s, part[n:])
 		again := open(t, part)
 		if err := again.SetDeleted(s.Deleted()); err != nil || again.Count() != n {
 			t.Fatalf("%d documents, %v, want %d", again.Count(), err, n)
@@ -164,6 +157,27 @@ func shuffle(t testing.TB, r *rand.Rand, docs []*job.Document) []Source {
 		sources = append(sources, again)
 	}
 	return sources
+}
+
+// deleteDocuments deletes documents that the segment has.
+func deleteDocuments(t testing.TB, s *Segment, docs []*job.Document) {
+	var places, others []Cursor
+	for _, d := range docs {
+		places = append(places, Cursor{d.Created.UnixNano(), d.ID})
+		others = append(others, Cursor{d.Created.UnixNano() + 1, d.ID})
+	}
+	for _, list := range [][]Cursor{places, others} {
+		slices.SortFunc(list, Cursor.Compare)
+	}
+	var numbers []int
+	err := s.Lookup(places, func(_, number int) { numbers = append(numbers, number) })
+	if err != nil || len(numbers) != len(docs) {
+		t.Fatalf("%d of %d documents are there, %v", len(numbers), len(docs), err)
+	}
+	if err := s.Lookup(others, func(int, int) { t.Error("a document that is not there") }); err != nil {
+		t.Fatal(err)
+	}
+	s.DeleteNumbers(numbers)
 }
 
 // checkPages checks all pages of a query. Between them the documents move to other sources, and some are

@@ -11,17 +11,9 @@ import (
 
 // Finder finds jobs, as the index of this node.
 type Finder interface {
-	// Find returns the first jobs that match the query, oldest first, at most limit of those
-	// after a place. An [UnavailableError] means that jobs cannot be found at present.
-	Find(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (Found, error)
-}
-
-// Found is a page of jobs.
-type Found struct {
-	Documents []*job.Document
-	More      bool            // more jobs may match
-	Next      ledger.JobPlace // with More: the place after which these are
-	Index     uint64          // of the ledger whose changes are all in the index
+	// FindJobs returns the first jobs that match the query, oldest first, at most limit of those
+	// after a place. A [job.UnavailableError] means that jobs cannot be found at present.
+	FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error)
 }
 
 // placeOf returns the place of a job.

@@ -14,9 +14,9 @@ type LedgerFinder struct {
 	View func(func(*ledger.Ledger))
 }
 
-// Find implements [Finder]. It looks at every job.
-func (f LedgerFinder) Find(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (Found, error) {
-	var found Found
+// FindJobs implements [Finder]. It looks at every job.
+func (f LedgerFinder) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error) {
+	var found ledger.FoundJobs
 	for found.More = true; found.More && len(found.Documents) < limit && ctx.Err() == nil; {
 		list := ledger.NewJobList(&ledger.JobQuery{Oldest: true, After: &after, Limit: limit - len(found.Documents)})
 		for done := false; !done; {

@@ -130,14 +130,14 @@ func (y *yard) Propose(_ context.Context, c ledger.Command) (ledger.Result, uint
 	return r, y.stamp.Index, nil
 }
 
-func (y *yard) Find(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (Found, error) {
+func (y *yard) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error) {
 	y.mu.Lock()
 	wait := y.wait
 	y.mu.Unlock()
 	if wait != nil {
-		return Found{}, wait
+		return ledger.FoundJobs{}, wait
 	}
-	found, err := LedgerFinder{View: y.View}.Find(ctx, q, after, limit)
+	found, err := LedgerFinder{View: y.View}.FindJobs(ctx, q, after, limit)
 	for _, d := range y.hidden {
 		if placeOf(d).Compare(after) > 0 && q.Match(d) {
 			found.Documents = append(found.Documents, d)
@@ -246,7 +246,7 @@ func TestNewPage_Rechecks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := Found{More: true}
+	found := ledger.FoundJobs{More: true}
 	for i := range 4 {
 		d := &job.Document{ID: job.ID{15: byte(i + 1)}, State: job.Failed, Dispatches: 1, Created: time.Unix(int64(i+1), 0).UTC()}
 		if i == 2 { // of an earlier job with the id

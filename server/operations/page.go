@@ -119,7 +119,7 @@ type letter struct {
 }
 
 // newPage returns what an operation does with the jobs that the index has found after its cursor.
-func newPage(l *ledger.Ledger, op *ledger.Operation, q *query.Query, found *Found) *page {
+func newPage(l *ledger.Ledger, op *ledger.Operation, q *query.Query, found *ledger.FoundJobs) *page {
 	p := &page{step: &ledger.StepOperation{Number: op.Number, From: op.Cursor, To: op.Cursor, AsOf: l.Index(), Done: !found.More}}
 	for _, d := range found.Documents {
 		if d.Created.After(op.Until) {

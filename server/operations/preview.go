@@ -43,7 +43,7 @@ func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, 
 			preview.AtLeast = true
 			break
 		}
-		found, err := s.Find.Find(ctx, q, after, countPage)
+		found, err := s.Find.FindJobs(ctx, q, after, countPage)
 		if err != nil {
 			return nil, err
 		}

@@ -231,7 +231,7 @@ func (w *worker) readPage(ctx context.Context, op *ledger.Operation) (p *page, e
 	if op.Rate > 0 {
 		size = min(maxPage, max(1, int(op.Rate)/stepsPerSec))
 	}
-	found, err := w.Find.Find(ctx, w.query, op.Cursor, size)
+	found, err := w.Find.FindJobs(ctx, w.query, op.Cursor, size)
 	if err != nil {
 		return nil, err
 	}
