@@ -110,7 +110,7 @@ func (c *codec) jobs(d *dispatches, format uint64) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
 		c.retention(&q.config.Retention)
 		if format >= limitsFormat {
-			c.queueLimits(&q.config)
+			c.queueLimits(&q.config, format)
 		}
 		if c.decoding() {
 			d.queues.set(q)
@@ -142,7 +142,7 @@ func (c *codec) retention(r *job.Retention) {
 
 // queueLimits encodes or decodes the settings of a queue that decide when and in which order its
 // jobs start.
-func (c *codec) queueLimits(q *job.QueueConfig) {
+func (c *codec) queueLimits(q *job.QueueConfig, format uint64) {
 	list(c, &q.Limits, func(limit *string) { c.fields(limit) })
 	c.fields(&q.KeyPath, &q.KeyOptional, &q.Fair, &q.Age, &q.MaxAttempts, &q.Timeout)
 	list(c, &q.Weights, func(w *job.KeyWeight) { c.fields(&w.Key, &w.Weight) })
@@ -157,6 +157,9 @@ func (c *codec) queueLimits(q *job.QueueConfig) {
 		list(c, &r.RetryOn, func(name *string) { c.fields(name) })
 		list(c, &r.DiscardOn, func(name *string) { c.fields(name) })
 	})
+	if format >= levelFormat {
+		list(c, &q.Index, func(path *string) { c.fields(path) })
+	}
 }
 
 // addJob adds a decoded job to the ledger, and counts its dispatch. A job in a

@@ -59,7 +59,7 @@ type queues struct {
 	copies  btree.Map[string, *queue] // each as it was at the last copy, for the next one; never changed
 	changed []*queue                  // those that were added or changed since then
 
-	keyPaths *KeyPaths
+	paramPaths *AllParamPaths
 }
 
 func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
@@ -70,7 +70,7 @@ func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 
 func (q *queues) set(added *queue) {
 	q.byName.Set(added.name, added)
-	q.setKeyPath(added.name, added.keyPath())
+	q.setParamPaths(added.name, added.params())
 	q.touch(added)
 }
 
@@ -84,7 +84,7 @@ func (q *queues) touch(changed *queue) {
 
 func (q *queues) remove(name string) {
 	q.byName.Delete(name)
-	q.setKeyPath(name, KeyPath{})
+	q.setParamPaths(name, ParamPaths{})
 	q.copies.Delete(name)
 }
 
@@ -196,7 +196,7 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 	} else {
 		l.finished.configure(q, config)
 	}
-	l.queues.setKeyPath(c.Name, q.keyPath())
+	l.queues.setParamPaths(c.Name, q.params())
 	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String(), settingsOfQueue(&q.config))
 	return q.result()
 }

@@ -288,7 +288,7 @@ func (n *Node) wire() (err error) {
 		behind: func(member string) bool { return n.monitor.Behind(member) }, identity: identities.of,
 	}
 	n.schemas = schemas.New(n.schemasConfig())
-	n.limitKeys = &limitkeys.Finder{KeyPaths: n.raft.KeyPaths, ToJSON: edge.JSONOf}
+	n.limitKeys = &limitkeys.Finder{ParamPaths: n.raft.ParamPaths, ToJSON: edge.JSONOf}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.cluster.Publisher.OnStored(n.notifier.Add)

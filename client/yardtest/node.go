@@ -97,8 +97,8 @@ func (n *node) wire() {
 		ToJSON: edge.JSONOf, LoadBody: streams.LoadRecordBody, Log: n.yard.log,
 	})
 	n.keys = &limitkeys.Finder{
-		KeyPaths: func() (paths *ledger.KeyPaths) {
-			m.View(func(l *ledger.Ledger) { paths = l.KeyPaths() })
+		ParamPaths: func() (paths *ledger.AllParamPaths) {
+			m.View(func(l *ledger.Ledger) { paths = l.ParamPaths() })
 			return paths
 		},
 		ToJSON: edge.JSONOf,
