@@ -100,27 +100,8 @@ func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 
 // jobOf returns a document as the API shows it.
 func jobOf(d *job.Document) api.Job {
-	v := job.View{
-		ID: d.ID, Key: d.Key, Queue: d.Queue, State: d.State, Function: d.Function, Created: d.Created, RunAt: d.Created, Started: d.Started, Ended: d.Ended,
-		Priority: d.Priority, Attempts: d.Attempts, Dispatches: d.Dispatches, Node: d.Node, Worker: d.Worker, Fault: d.Fault, Cancellation: d.Cancellation, LimitKey: d.LimitKey,
-	}
-	if d.Fault != nil {
-		v.Reason = d.Fault.Message
-	}
-	j := api.JobOf(&v)
-	j.Tags, j.Meta, j.Indexed = d.Tags, labelMap(d.Meta), labelMap(d.Params)
-	return j
-}
-
-func labelMap(labels []job.Label) map[string]string {
-	if len(labels) == 0 {
-		return nil
-	}
-	m := make(map[string]string, len(labels))
-	for _, l := range labels {
-		m[l.Name] = l.Value
-	}
-	return m
+	v := d.View()
+	return api.JobOf(&v)
 }
 
 func (x *Index) apiStatus(s *Status) api.IndexStatus {

@@ -307,7 +307,7 @@ func (n *Node) wire() (err error) {
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
 	n.viewer = &jobview.Viewer{
-		Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, ReadBarrier: n.proposer.ReadBarrier,
+		Index: n.index, Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, ReadBarrier: n.proposer.ReadBarrier,
 		Record: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 			r, err := n.cluster.Reader.LoadVerified(ctx, at, id, identities.of(at.Lane))
 			return r.Body, err
