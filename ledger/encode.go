@@ -67,11 +67,12 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
 	c.retention(&l.retention.Declared)
 	c.retention(&l.retention.Set)
-	if c.decoding() {
-		l.finished.limits = l.retention.finishedLimits()
-	}
 	if format >= levelFormat {
 		c.fields(&l.outbox.level)
+	}
+	if c.decoding() {
+		l.finished.split = l.outbox.level > 0
+		l.finished.setLimits(l.retention)
 	}
 	if l.jobs.limits.now = l.now; format >= limitsFormat {
 		c.limits(&l.jobs.limits)
@@ -111,6 +112,9 @@ func (c *codec) jobs(d *dispatches, format uint64) {
 		c.retention(&q.config.Retention)
 		if format >= limitsFormat {
 			c.queueLimits(&q.config, format)
+		}
+		if format >= levelFormat {
+			c.fields(&q.completed)
 		}
 		if c.decoding() {
 			d.queues.set(q)

@@ -140,7 +140,7 @@ func (s *JobList) readQueues() {
 	active := s.activeOf(next)
 	for _, q := range next {
 		s.last = q.name
-		for state, n := range q.counts {
+		for state, n := range q.totals() {
 			s.page.Totals[state] += n
 		}
 		readMore := func(after JobPlace, n int) []*storedJob {

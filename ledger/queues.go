@@ -25,8 +25,8 @@ type queue struct {
 	waitlists btree.Map[string, *waitlist]      // one per class that has unfinished jobs
 	runners   int                               // number of waitlists of runners
 	lists     [job.States]*sortedList[timeItem] // delayed and ended jobs by time of acceptance
-	ended     *sortedList[timeItem]             // ended jobs by the time they ended; nil in a copy, and before the first one
-	removal   int64                             // of its place in the order of [finished]; 0: it is in none
+	ended     [classes]endedJobs
+	completed uint64 // number of completed jobs whose records were removed because of their age or number
 }
 
 // errTooManyQueues is returned for a queue beyond MaxQueues.
@@ -112,7 +112,7 @@ func (q *queues) copy() queues {
 // waitlists and lists.
 func (q *queue) copyTo(c *queue) {
 	*c = *q
-	c.ended = nil
+	c.ended = [classes]endedJobs{}
 	c.waitlists = btree.Map[string, *waitlist]{}
 	for name, original := range q.waitlists.Scan {
 		if original.jobs.Len() > 0 {

@@ -194,7 +194,7 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 			final, err := ackOf(d, p.id, a.Position, p.named)
 			switch {
 			case removed:
-				err = &job.RemovedError{Queue: p.Queue, ID: p.id, Kept: ledger.DedupeHorizon}
+				err = &job.RemovedError{Queue: p.Queue, ID: p.id, Kept: ledger.DedupeAge}
 			case err != nil && a.Duplicate:
 				err = staleDecisionError()
 			}

@@ -132,7 +132,9 @@ func (v *Viewer) addForgotten(ctx context.Context, q *ledger.JobQuery, page *led
 			}
 		}
 	})
-	place := func(j *ledger.ListedJob) ledger.JobPlace { return ledger.JobPlace{Accepted: j.Created.UnixNano(), ID: j.ID} }
+	place := func(j *ledger.ListedJob) ledger.JobPlace {
+		return ledger.JobPlace{Accepted: j.Created.UnixNano(), ID: j.ID}
+	}
 	compare := func(a, b ledger.JobPlace) int {
 		if q.Oldest {
 			return a.Compare(b)
