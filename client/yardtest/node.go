@@ -232,10 +232,7 @@ func (n *node) apiHandlers(streams memyard.Reader) map[string]server.Handler {
 
 // operations returns the endpoints of the API that are served over Overhop, by name.
 func (n *node) operations() map[string]cluster.Endpoint {
-	binding := server.Binding{Node: n.Name, Index: func() (index uint64) {
-		index, _ = n.Applied()
-		return index
-	}}
+	binding := server.Binding{Node: n.Name, View: n.View}
 	operations := map[string]cluster.Endpoint{}
 	for _, e := range binding.Bind(api.Endpoints, n.handlers) {
 		if op := e.OverhopOp(); op != "" && e.Handle != nil {
