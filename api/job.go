@@ -49,7 +49,7 @@ type Job struct {
 	Limits         map[string]string `json:"limits,omitempty"`            // that it names itself, each with a key; "" stands for LimitKey
 	Tags           []string          `json:"tags,omitempty"`              // omitted if PayloadGone
 	Meta           map[string]string `json:"meta,omitempty"`              // likewise
-	Indexed        map[string]string `json:"indexed,omitempty"`           // job-find only: the params by which the job is found
+	Indexed        map[string]string `json:"indexed,omitempty"`           // the params by which the job is found; of job-find, and of jobs that only the index has
 	Node           string            `json:"node,omitempty"`
 	Worker         string            `json:"worker,omitempty"`
 	Reason         string            `json:"reason,omitempty"`          // why the job or its last attempt failed

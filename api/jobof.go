@@ -53,6 +53,9 @@ func JobOf(v *job.View) Job {
 			j.Params, j.Payload, j.PayloadBytes = v.Spec.Params, v.Spec.Payload, 0
 		}
 	}
+	if l := v.Labels; l != nil {
+		j.Tags, j.Meta, j.Indexed = l.Tags, labelMap(l.Meta), labelMap(l.Params)
+	}
 	switch {
 	case len(v.Result.Data) > MaxShownBytes:
 	case v.Result.Msgpack:
@@ -64,6 +67,18 @@ func JobOf(v *job.View) Job {
 		j.Lease, j.Progress = timePtr(r.Lease), progressOf(r)
 	}
 	return j
+}
+
+// labelMap returns labels by their names, nil for none.
+func labelMap(labels []job.Label) map[string]string {
+	if len(labels) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(labels))
+	for _, l := range labels {
+		m[l.Name] = l.Value
+	}
+	return m
 }
 
 // ListedJobOf returns v as it is in a [JobList]: without its trace context, and with at most

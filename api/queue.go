@@ -37,7 +37,7 @@ type QueueChange struct {
 	StartSettings
 }
 
-// StartSettings are settings of a queue that decide when its jobs start, and how. Null, also in a
+// StartSettings are settings of a queue that decide when its jobs start, and how, and how they are found. Null, also in a
 // request that adds a queue, means the default.
 type StartSettings struct {
 	Limits      Setting[[]string] `json:"limits,omitzero"`       // names of the limits that all jobs of the queue use; null: none
@@ -49,12 +49,13 @@ type StartSettings struct {
 	Priority    Setting[int64]    `json:"priority,omitzero"`     // of jobs that give none, likewise the following ones; null: the yard's
 	MaxAttempts Setting[int64]    `json:"max_attempts,omitzero"`
 	Timeout     Setting[int64]    `json:"timeout_ms,omitzero"`
+	Index       Setting[[]string] `json:"index,omitzero"` // paths in params by whose values jobs are found, such as params.customer, at most 8; null: none
 }
 
 // addTo adds the settings to a change of a queue.
 func (s *StartSettings) addTo(c *job.QueueChange) error {
 	var v settings
-	c.Limits = NamesOf(s.Limits)
+	c.Limits, c.Index = NamesOf(s.Limits), NamesOf(s.Index)
 	c.KeyPath = settingOf(&v, "key", s.Key, "", func(path string) (string, bool) { return path, path != "" && job.ValidKeyPath(path) == nil },
 		"params. and the names of fields, joined by dots, such as params.customer, or null")
 	isBool := func(b bool) (bool, bool) { return b, true }
@@ -154,6 +155,7 @@ type Queue struct {
 	Priority       *uint8             `json:"priority,omitempty"`     // of jobs that give none; nil means the yard's
 	MaxAttempts    uint32             `json:"max_attempts,omitempty"` // likewise; 0 means the yard's
 	Timeout        int64              `json:"timeout_ms,omitempty"`   // likewise
+	Index          []string           `json:"index,omitempty"`        // paths in params by whose values jobs are found
 	Schemas        []QueueSchema      `json:"schemas,omitempty"`      // of payloads, by function; only of one queue that is shown
 	Retry          []RetryRule        `json:"retry,omitempty"`        // how jobs are retried, by function; not in lists of queues
 	Counts         map[string]int     `json:"counts"`                 // by state: waiting, delayed, active, completed, failed, cancelled and expired
@@ -220,6 +222,7 @@ func QueueOf(v *ledger.QueueView) Queue {
 		Retry:  retryRulesOf(v.Config.Retries),
 		Limits: v.Config.Limits, Key: v.Config.KeyPath, KeyOptional: v.Config.KeyOptional, Fair: v.Config.Fair,
 		Age: v.Config.Age.Milliseconds(), Priority: v.Config.Priority, MaxAttempts: v.Config.MaxAttempts, Timeout: v.Config.Timeout.Milliseconds(),
+		Index: v.Config.Index,
 	}
 	if v.Config.Limit > 0 {
 		q.Limit = &v.Config.Limit

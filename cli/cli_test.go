@@ -321,7 +321,7 @@ func TestUsage(t *testing.T) {
 		{"queue set mail --retention finished.age=1s", "finished.age is 1s; must be 1m to 3650d"},
 		{"queue add mail --concurrency 0", `--concurrency is "0": must be 1 to 4294967295, or none`},
 		{"queue set mail --key customer", `--key is "customer": key path "customer" must be params. and the names of fields`},
-		{"queue set mail --limit stripe --limit none", "--limit none excludes names of limits"},
+		{"queue set mail --limit stripe --limit none", "--limit none excludes other values of --limit"},
 		{"queue weight mail acme", `"acme" names no weight: write key=number, or key=none`},
 		{"queue weight mail acme=0", `the weight of "acme" is "0": must be 1 to 1000, or none`},
 		{"limit set stripe --rate 5", `--rate is "5": must be a number of starts and a time`},

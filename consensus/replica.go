@@ -20,8 +20,8 @@ type Replica struct {
 
 	copyTime atomic.Int64 // nanoseconds that the last copy took
 
-	schemas  atomic.Pointer[ledger.Schemas]  // those of the ledger, to be read without mu
-	keyPaths atomic.Pointer[ledger.KeyPaths] // likewise
+	schemas    atomic.Pointer[ledger.Schemas]       // those of the ledger, to be read without mu
+	paramPaths atomic.Pointer[ledger.AllParamPaths] // likewise
 
 	index  atomic.Uint64 // of the last applied entry
 	nextMu sync.Mutex
@@ -45,8 +45,8 @@ func (r *Replica) View(fn func(*ledger.Ledger)) {
 // applied, but has those of every entry whose proposer knows that it is applied.
 func (r *Replica) Schemas() *ledger.Schemas { return r.schemas.Load() }
 
-// KeyPaths returns the key paths in the ledger, as Schemas does its schemas.
-func (r *Replica) KeyPaths() *ledger.KeyPaths { return r.keyPaths.Load() }
+// ParamPaths returns the paths of params in the ledger, as Schemas does its schemas.
+func (r *Replica) ParamPaths() *ledger.AllParamPaths { return r.paramPaths.Load() }
 
 // Copy returns a copy of the current ledger, for reads that take longer.
 func (r *Replica) Copy() *ledger.Ledger {
@@ -68,14 +68,14 @@ func (r *Replica) copyLedger() *ledger.Ledger {
 // not received is replaced by the next one.
 func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
 
-// advance publishes the schemas and key paths, sets the last applied index and wakes the waiters. The caller must
+// advance publishes the schemas and paths of params, sets the last applied index and wakes the waiters. The caller must
 // hold mu, so that a woken waiter sees the entry.
 func (r *Replica) advance(index uint64) {
 	if current := r.ledger.Schemas(); current != r.schemas.Load() {
 		r.schemas.Store(current)
 	}
-	if current := r.ledger.KeyPaths(); current != r.keyPaths.Load() {
-		r.keyPaths.Store(current)
+	if current := r.ledger.ParamPaths(); current != r.paramPaths.Load() {
+		r.paramPaths.Store(current)
 	}
 	r.nextMu.Lock()
 	defer r.nextMu.Unlock()

@@ -28,6 +28,9 @@ type Config struct {
 	Members   func() []string                                                  // returns the names of all members
 	FindJob   func(ctx context.Context, name, queue string) (job.ID, error)    // finds a job that may have been accepted a moment ago
 	FindQueue func(ctx context.Context, name string) (ledger.QueueView, error) // finds a queue
+	// Ended returns a job that has ended, also one that the ledger has forgotten, and the number of its
+	// result, 0 for none.
+	Ended func(ctx context.Context, id job.ID) (view job.View, result uint64, err error)
 
 	Placement func(context.Context, scheduler.PlacementQuery) (scheduler.PlacementExplanation, error) // asks this node's scheduler; fails unless this node is the authority
 	Peers     Peers

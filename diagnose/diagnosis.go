@@ -326,8 +326,12 @@ func (d *diagnosis) endReason() reason {
 		return r
 	}
 	if p.State == job.Expired {
+		expires := p.Expires
+		if expires.IsZero() { // only the index has the job
+			expires = p.Ended
+		}
 		r.Code = api.ReasonExpired
-		r.Text = fmt.Sprintf("it expired at %s, before it could start; 'yardmaster job retry %s' lets it wait again, without an expiry", ledger.FormatTime(p.Expires), p.ID)
+		r.Text = fmt.Sprintf("it expired at %s, before it could start; 'yardmaster job retry %s' lets it wait again, without an expiry", ledger.FormatTime(expires), p.ID)
 		return r
 	}
 	r.Code = api.ReasonFailed

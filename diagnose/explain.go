@@ -56,7 +56,7 @@ func (g *Diagnoser) ExplainJob(ctx context.Context, q *api.JobRequest) (*api.Job
 	return g.explainMissing(ctx, q, id, err)
 }
 
-// explain explains a job that the ledger has; without it, it returns nil.
+// explain explains a job that the ledger has, or one that has ended; without it, it returns nil.
 func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation {
 	var unpublished [][]byte
 	var allUnpublished bool
@@ -64,7 +64,11 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	d, ok := g.newDiagnosis(), false
 	g.cfg.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })
 	if !ok {
-		return nil
+		view, result, err := g.cfg.Ended(ctx, id)
+		if err != nil {
+			return nil
+		}
+		d.job = ledger.JobDiagnosis{View: view, Result: result}
 	}
 	p := d.job // queryNodes changes d meanwhile
 	e := &api.JobExplanation{ID: id, Queue: p.View.Queue, State: p.State.String(), Observed: g.provenance()}

@@ -31,7 +31,7 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 	if limit < 1 || limit > maxLimit {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", r.Limit, maxLimit)}
 	}
-	q, err := parse(r)
+	q, err := x.parse(r)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +72,14 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 var jobID = regexp.MustCompile(`^\s*[^\s:"]+:([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\s*$`)
 
 // parse returns the query of a request. The data of an error has the position of what is wrong.
-func parse(r *api.JobFindRequest) (*query.Query, error) {
+func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 	text := r.Query
 	if name := jobID.FindStringSubmatch(text); name != nil {
 		text = "id:" + name[1]
 	}
-	q, err := query.Parse(text, query.Options{Now: time.Now()})
+	options := query.Options{Now: time.Now()}
+	x.ledger.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
+	q, err := query.Parse(text, options)
 	if err == nil && r.Sort != "" {
 		var sorted *query.Query
 		if sorted, err = query.Parse("sort:"+r.Sort, query.Options{}); err == nil {
@@ -98,27 +100,8 @@ func parse(r *api.JobFindRequest) (*query.Query, error) {
 
 // jobOf returns a document as the API shows it.
 func jobOf(d *job.Document) api.Job {
-	v := job.View{
-		ID: d.ID, Key: d.Key, Queue: d.Queue, State: d.State, Function: d.Function, Created: d.Created, RunAt: d.Created, Started: d.Started, Ended: d.Ended,
-		Priority: d.Priority, Attempts: d.Attempts, Dispatches: d.Dispatches, Node: d.Node, Worker: d.Worker, Fault: d.Fault, Cancellation: d.Cancellation, LimitKey: d.LimitKey,
-	}
-	if d.Fault != nil {
-		v.Reason = d.Fault.Message
-	}
-	j := api.JobOf(&v)
-	j.Tags, j.Meta, j.Indexed = d.Tags, labelMap(d.Meta), labelMap(d.Params)
-	return j
-}
-
-func labelMap(labels []job.Label) map[string]string {
-	if len(labels) == 0 {
-		return nil
-	}
-	m := make(map[string]string, len(labels))
-	for _, l := range labels {
-		m[l.Name] = l.Value
-	}
-	return m
+	v := d.View()
+	return api.JobOf(&v)
 }
 
 func (x *Index) apiStatus(s *Status) api.IndexStatus {

@@ -45,9 +45,9 @@ func (x *Index) Find(ctx context.Context, q *query.Query, after *segment.Cursor,
 	}
 }
 
-// FindJobs returns the first jobs that match a query, which must be for the oldest first: at most
-// limit of those after a place. The error is a [job.UnavailableError] while the index does not have all
-// jobs of the ledger.
+// FindJobs returns the first jobs that match a query, in the order of their acceptance: at most limit of
+// those after a place, which is zero for the first page. With a [job.UnavailableError], the index may lack jobs
+// of the ledger; what it has is returned, too.
 func (x *Index) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (found ledger.FoundJobs, err error) {
 	var from *segment.Cursor
 	if after != (ledger.JobPlace{}) {

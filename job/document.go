@@ -24,7 +24,32 @@ type Document struct {
 	Node, Worker string    // of the last dispatch; Worker is a channel, see [Channel]
 	Fault        *Fault    // of the last attempt that failed; nil: none failed
 	Cancellation *Cancellation
-	DeadLetter   uint64 // number of the dead letter of a failed job; 0: there is none, or it is not known
+	DeadLetter   uint64    // number of the dead letter of a failed job; 0: there is none, or it is not known
+	RunAt        time.Time // not before which it was to start; zero: none was set
+	MaxAttempts  uint32
+	Result       uint64 // number of the result of a completed job; 0: there is none
+	ResultTTL    time.Duration
+	Position     Position // of the record; only of a job that has ended
+}
+
+// View returns what can be shown of the job.
+func (d *Document) View() View {
+	v := View{
+		ID: d.ID, Key: d.Key, Queue: d.Queue, State: d.State, Function: d.Function, Created: d.Created, RunAt: d.RunAt, Started: d.Started, Ended: d.Ended,
+		Priority: d.Priority, Attempts: d.Attempts, MaxAttempts: d.MaxAttempts, Dispatches: d.Dispatches, Node: d.Node, Worker: d.Worker,
+		Fault: d.Fault, Cancellation: d.Cancellation, LimitKey: d.LimitKey, ResultTTL: d.ResultTTL, Position: d.Position,
+		Labels: &Labels{Key: d.Key, Tags: d.Tags, Meta: d.Meta, Params: d.Params},
+	}
+	if d.RunAt.IsZero() {
+		v.RunAt = d.Created
+	}
+	if d.State == Failed {
+		v.DeadLetter = d.DeadLetter
+	}
+	if d.Fault != nil {
+		v.Reason = d.Fault.Message
+	}
+	return v
 }
 
 // Label is a named text of a job: an entry of its metadata, or a value of its params.

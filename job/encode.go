@@ -24,7 +24,7 @@ func (s *Spec) Encode() ([]byte, error) {
 // encode returns the JSON of s. False means that [json.Marshal] has to encode it, or has the
 // error.
 func (s *Spec) encode() (text []byte, ok bool) {
-	if s.Blob != nil || len(s.Params) > 0 && !isObject(s.Params) {
+	if s.Blob != nil || s.Indexed != nil || len(s.Params) > 0 && !isObject(s.Params) {
 		return nil, false
 	}
 	b := make([]byte, 0, 128+len(s.Function)+len(s.Params)+base64.StdEncoding.EncodedLen(len(s.Payload)))

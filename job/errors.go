@@ -27,6 +27,10 @@ var (
 	ErrExpiresBefore = errors.New("the job would expire before it starts")
 	ErrJobEnded      = errors.New("job has ended already")
 
+	// ErrJobForgotten is returned for a change of a job that has ended and that only the index still
+	// has. It is an ErrJobEnded.
+	ErrJobForgotten = fmt.Errorf("it can still be found, but not changed; 'yardmaster job replay' enqueues a copy of it: %w", ErrJobEnded)
+
 	// ErrRecordReclaimed is returned for a retry of a job whose record is no
 	// longer stored, and neither is its dead letter.
 	ErrRecordReclaimed = errors.New("letter_gone: neither the record of the job nor a dead letter with it is stored any longer; enqueue the job again")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // MaxQueueLen is the longest queue name, in bytes.
@@ -62,6 +63,8 @@ type QueueConfig struct {
 	MaxAttempts uint32
 	Timeout     time.Duration
 	Retries     []RetryRule // in the order of their functions, see [QueueConfig.Rule]
+	// Index has the paths in params by whose values jobs are found, at most [MaxIndexPaths], in order.
+	Index []string
 }
 
 // KeyWeight is how many jobs of a key a fair queue starts in each round.
@@ -103,6 +106,7 @@ type QueueChange struct {
 	Timeout        *time.Duration
 	DropRetries    bool // removes all retry rules before Retries are made
 	Retries        []RetryChange
+	Index          *Names // paths in params
 }
 
 // Names are names, of limits or of types of errors.
@@ -111,7 +115,7 @@ type Names struct{ Names []string }
 // IsEmpty reports whether the change changes nothing.
 func (c QueueChange) IsEmpty() bool {
 	return c.Limit == nil && c.AllowOverrides == nil && c.RetryOnTimeout == nil && len(c.Retention) == 0 &&
-		c.Limits == nil && c.KeyPath == nil && c.KeyOptional == nil && c.Fair == nil && len(c.Weights) == 0 && c.Age == nil &&
+		c.Limits == nil && c.KeyPath == nil && c.KeyOptional == nil && c.Index == nil && c.Fair == nil && len(c.Weights) == 0 && c.Age == nil &&
 		c.Priority == nil && c.MaxAttempts == nil && c.Timeout == nil &&
 		!c.DropRetries && len(c.Retries) == 0
 }
@@ -150,6 +154,9 @@ func (c *QueueChange) startSettings() (settings []string) {
 	}
 	add("key", c.KeyPath != nil, text(c.KeyPath))
 	add("key_optional", c.KeyOptional != nil, text(c.KeyOptional))
+	if c.Index != nil {
+		add("index", true, strings.Join(c.Index.Names, ","))
+	}
 	add("fair", c.Fair != nil, text(c.Fair))
 	for _, w := range c.Weights {
 		add("weight", true, fmt.Sprintf("%s:%d", w.Key, w.Weight))
@@ -181,6 +188,9 @@ func (c QueueConfig) Changed(change QueueChange) QueueConfig {
 	}
 	if change.Limits != nil {
 		c.Limits = slices.Compact(slices.Sorted(slices.Values(change.Limits.Names)))
+	}
+	if change.Index != nil {
+		c.Index = slices.Compact(slices.Sorted(slices.Values(change.Index.Names)))
 	}
 	set(&c.KeyPath, change.KeyPath)
 	set(&c.KeyOptional, change.KeyOptional)
@@ -227,6 +237,8 @@ func (c *QueueConfig) Validate() error {
 	switch {
 	case len(c.Limits) > MaxLimitUses:
 		return invalid("the queue names %d limits; at most %d", len(c.Limits), MaxLimitUses)
+	case len(c.Index) > MaxIndexPaths:
+		return invalid("the queue names %d params to index; at most %d", len(c.Index), MaxIndexPaths)
 	case len(c.Weights) > MaxKeyWeights:
 		return invalid("the queue has weights of %d keys; at most %d", len(c.Weights), MaxKeyWeights)
 	case c.Age != 0 && (c.Age < time.Second || c.Age > MaxDuration):
@@ -238,6 +250,11 @@ func (c *QueueConfig) Validate() error {
 	}
 	for _, name := range c.Limits {
 		if err := ValidLimit(name); err != nil {
+			return err
+		}
+	}
+	for _, path := range c.Index {
+		if err := ValidIndexPath(path); err != nil {
 			return err
 		}
 	}
@@ -258,12 +275,25 @@ func (c *QueueConfig) Validate() error {
 // ValidKeyPath checks where a queue finds the key of a job: "", or "params." followed by one or
 // more names of fields, joined by dots.
 func ValidKeyPath(path string) error {
-	const longest = 256
-	names, inParams := strings.CutPrefix(path, "params.")
-	if path == "" || inParams && len(path) <= longest && !slices.Contains(strings.Split(names, "."), "") {
+	if path == "" || isParamsPath(path) {
 		return nil
 	}
-	return invalid("key path %q must be params. and the names of fields, joined by dots, such as params.customer, in at most %d bytes", CutText(path, longest), longest)
+	return invalid("key path %q must be params. and the names of fields, joined by dots, such as params.customer, in at most %d bytes", CutText(path, maxParamsPath), maxParamsPath)
+}
+
+// ValidIndexPath checks a path of [QueueConfig.Index]. The error is an [*InvalidError].
+func ValidIndexPath(path string) error {
+	if isParamsPath(path) {
+		return nil
+	}
+	return invalid("path to index %q must be params. and the names of fields, joined by dots, such as params.customer, in UTF-8 and at most %d bytes", CutText(path, maxParamsPath), maxParamsPath)
+}
+
+const maxParamsPath = 256 // bytes
+
+func isParamsPath(path string) bool {
+	names, inParams := strings.CutPrefix(path, "params.")
+	return inParams && len(path) <= maxParamsPath && utf8.ValidString(path) && !slices.Contains(strings.Split(names, "."), "")
 }
 
 // DefaultQueueConfig is the configuration of a queue that was created without

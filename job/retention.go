@@ -250,8 +250,9 @@ func ValidateRetention(settings []RetentionSetting, ofQueue bool) error {
 
 // How long records of finished jobs are kept if nothing else is set.
 const (
-	FinishedAge   = 24 * time.Hour
-	FinishedCount = 200_000
+	FinishedAge   = 5 * time.Minute // of completed jobs, which the index still has
+	RetryableAge  = 24 * time.Hour  // of the others, which are retried from their records
+	FinishedCount = 200_000         // of completed jobs, and of the others
 )
 
 // DefaultRetention has the defaults of the settings, except for bytes: those depend on the

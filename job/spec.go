@@ -34,6 +34,7 @@ type Spec struct {
 	ResultTTLMS    *int64            `json:"result_ttl_ms,omitempty"`    // how long the result is kept visible after the end; 0: as long as it is stored
 	Trace          map[string]string `json:"trace_context,omitempty"`    // passed to the worker unchanged
 	Blob           *Blob             `json:"blob,omitempty"`             // written by nodes only
+	Indexed        IndexedValues     `json:"indexed,omitempty"`          // likewise, with Blob
 
 	// See [Guards]. Times are in milliseconds.
 	UniqueKey    *string `json:"unique_key,omitempty"`

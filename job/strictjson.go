@@ -97,7 +97,7 @@ func jsonKeys(t reflect.Type, prefix string) (keys []string) {
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		isMerged := f.Anonymous && name == ""
-		isForNodes := f.Type == reflect.TypeFor[*Blob]() // only nodes write blobs
+		isForNodes := f.Type == reflect.TypeFor[*Blob]() || f.Type == reflect.TypeFor[IndexedValues]() // only nodes write them
 		if isMerged || isForNodes || !f.IsExported() || name == "-" {
 			continue
 		}

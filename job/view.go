@@ -41,6 +41,7 @@ type View struct {
 	LimitKey       string
 	Limits         []LimitUse // that the job names itself
 	Expires        time.Time  // zero: it does not expire
+	Labels         *Labels    // as the index has them; nil: they were not read from there
 }
 
 // Cancellation is who cancelled a job, how, why and when. The name is "" if the system

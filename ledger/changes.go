@@ -305,6 +305,10 @@ func (r *storedJob) change(c *Change) {
 		ID: r.id, Queue: r.queue.name, Function: r.function, State: r.state, LimitKey: r.key, Priority: r.priority,
 		Attempts: r.attempt, Dispatches: r.n, Created: time.Unix(0, r.accepted).UTC(), Node: r.run.node, Worker: r.run.channel,
 		Fault: r.run.failure.fault(), Cancellation: r.cancellation(),
+		MaxAttempts: r.maxAttempts(), Result: r.run.result, ResultTTL: r.options.resultTTL,
+	}
+	if at := r.options.runAt; at != 0 {
+		c.RunAt = time.Unix(0, at).UTC()
 	}
 	if f := r.run.failure; f != nil {
 		c.DeadLetter = f.deadLetter
@@ -313,6 +317,6 @@ func (r *storedJob) change(c *Change) {
 		c.Started = time.Unix(0, r.run.started).UTC()
 	}
 	if r.state.Ended() {
-		c.Ended = time.Unix(0, r.due).UTC()
+		c.Ended, c.Position = time.Unix(0, r.due).UTC(), r.position()
 	}
 }

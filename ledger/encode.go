@@ -67,11 +67,12 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
 	c.retention(&l.retention.Declared)
 	c.retention(&l.retention.Set)
-	if c.decoding() {
-		l.finished.limits = l.retention.finishedLimits()
-	}
 	if format >= levelFormat {
 		c.fields(&l.outbox.level)
+	}
+	if c.decoding() {
+		l.finished.split = l.outbox.level > 0
+		l.finished.setLimits(l.retention)
 	}
 	if l.jobs.limits.now = l.now; format >= limitsFormat {
 		c.limits(&l.jobs.limits)
@@ -110,7 +111,10 @@ func (c *codec) jobs(d *dispatches, format uint64) {
 		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides, &q.config.RetryOnTimeout)
 		c.retention(&q.config.Retention)
 		if format >= limitsFormat {
-			c.queueLimits(&q.config)
+			c.queueLimits(&q.config, format)
+		}
+		if format >= levelFormat {
+			c.fields(&q.completed)
 		}
 		if c.decoding() {
 			d.queues.set(q)
@@ -142,7 +146,7 @@ func (c *codec) retention(r *job.Retention) {
 
 // queueLimits encodes or decodes the settings of a queue that decide when and in which order its
 // jobs start.
-func (c *codec) queueLimits(q *job.QueueConfig) {
+func (c *codec) queueLimits(q *job.QueueConfig, format uint64) {
 	list(c, &q.Limits, func(limit *string) { c.fields(limit) })
 	c.fields(&q.KeyPath, &q.KeyOptional, &q.Fair, &q.Age, &q.MaxAttempts, &q.Timeout)
 	list(c, &q.Weights, func(w *job.KeyWeight) { c.fields(&w.Key, &w.Weight) })
@@ -157,6 +161,9 @@ func (c *codec) queueLimits(q *job.QueueConfig) {
 		list(c, &r.RetryOn, func(name *string) { c.fields(name) })
 		list(c, &r.DiscardOn, func(name *string) { c.fields(name) })
 	})
+	if format >= levelFormat {
+		list(c, &q.Index, func(path *string) { c.fields(path) })
+	}
 }
 
 // addJob adds a decoded job to the ledger, and counts its dispatch. A job in a

@@ -10,9 +10,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// FinishedRetention is how long the ledger keeps the records of finished jobs if nothing else
-// is set.
-const FinishedRetention = job.FinishedAge
+// FinishedRetention is how long the ledger keeps the records of jobs that can be retried, and external
+// dispatches, after their end if nothing else is set. Completed jobs are kept for [job.FinishedAge].
+const FinishedRetention = job.RetryableAge
 
 // RetentionSettings are the cluster's retention settings. Those that are neither set nor
 // declared have their defaults.
@@ -49,7 +49,7 @@ func (c *SetRetention) apply(l *Ledger) Result {
 	if !c.Declared || l.outbox.level > 0 {
 		l.act(c.By, "retention.set", Event{}, strings.Join(retentionTexts(c.Settings), " "), retentionTexts(l.retention.InForce()))
 	}
-	l.finished.setLimits(l.retention.finishedLimits())
+	l.finished.setLimits(l.retention)
 	return Result{}
 }
 
@@ -58,12 +58,6 @@ func (c *SetRetention) apply(l *Ledger) Result {
 type finishedLimits struct {
 	age   int64
 	count int
-}
-
-// finishedLimits returns the limits of the cluster.
-func (r RetentionSettings) finishedLimits() finishedLimits {
-	limits := finishedLimits{int64(FinishedRetention), job.FinishedCount}
-	return limits.with(r.InForce())
 }
 
 // with returns the limits, replaced by those of r that are set.
@@ -77,18 +71,38 @@ func (f finishedLimits) with(r job.Retention) finishedLimits {
 	return f
 }
 
-// finished finds the finished jobs whose records are to be removed next. Each queue has a
-// list of its finished jobs by the time at which they ended; finished has the queues in
+// Classes of finished jobs. Before level 7 there is one, which has all of them.
+const (
+	completedClass = iota
+	retryableClass // failed, cancelled and expired jobs, which can be retried from their records
+	classes
+)
+
+// finished finds the finished jobs whose records are to be removed next, by class.
+type finished struct {
+	split   bool // there are two classes
+	classes [classes]finishedClass
+}
+
+// finishedClass finds the records of a class that are to be removed next. Each queue has a
+// list of its finished jobs by the time at which they ended; finishedClass has the queues in
 // the order in which they lose a record. The queues without a setting of their own share
 // the cluster's limits, and the others are counted one by one.
-type finished struct {
+type finishedClass struct {
+	class       int
 	limits      finishedLimits
 	shared, own *btree.BTreeG[removal]
 	sharedCount int // records of the queues in shared
 	ownCount    int // records of the queues in own
 }
 
-// removal is the place of a queue in one of the orders of finished: in shared the time at
+// endedJobs are a queue's finished jobs of a class.
+type endedJobs struct {
+	jobs    *sortedList[timeItem] // by the time they ended; nil in a copy, and before the first one
+	removal int64                 // of the queue's place in the order of its [finishedClass]; 0: it is in none
+}
+
+// removal is the place of a queue in one of the orders of a class: in shared the time at
 // which its first finished job ended; in own the time from which that job's record is to
 // be removed, math.MinInt64 if the queue has too many.
 type removal struct {
@@ -100,12 +114,89 @@ func removalLess(a, b removal) bool {
 	return a.at < b.at || a.at == b.at && a.queue.name < b.queue.name
 }
 
-func newFinished() finished {
-	return finished{
-		limits: RetentionSettings{}.finishedLimits(),
-		shared: btree.NewBTreeGOptions(removalLess, treeOptions),
-		own:    btree.NewBTreeGOptions(removalLess, treeOptions),
+func newFinished() (f finished) {
+	for class := range f.classes {
+		f.classes[class] = finishedClass{
+			class:  class,
+			shared: btree.NewBTreeGOptions(removalLess, treeOptions),
+			own:    btree.NewBTreeGOptions(removalLess, treeOptions),
+		}
 	}
+	f.setLimits(RetentionSettings{})
+	return f
+}
+
+// copy returns a copy that has only counts and limits.
+func (f *finished) copy() (c finished) {
+	c.split = f.split
+	for class := range f.classes {
+		of := &f.classes[class]
+		c.classes[class] = finishedClass{limits: of.limits, sharedCount: of.sharedCount, ownCount: of.ownCount}
+	}
+	return c
+}
+
+// of returns the class of a finished job.
+func (f *finished) of(state job.State) *finishedClass {
+	if f.split && state != job.Completed {
+		return &f.classes[retryableClass]
+	}
+	return &f.classes[completedClass]
+}
+
+// splitClasses sets jobs that can be retried apart from completed ones.
+func (l *Ledger) splitClasses() {
+	f := &l.finished
+	for _, q := range l.queues.byName.Scan {
+		var retryable []uint32
+		if all := q.ended[completedClass].jobs; all != nil {
+			for item := range all.Scan {
+				if stored := l.jobs.at(item.number); stored.state != job.Completed {
+					retryable = append(retryable, item.number)
+				}
+			}
+		}
+		for _, number := range retryable {
+			stored := l.jobs.at(number)
+			f.classes[completedClass].remove(stored)
+			f.classes[retryableClass].add(stored)
+		}
+	}
+	f.split = true
+	f.setLimits(l.retention)
+}
+
+// setLimits sets the cluster's limits, of which queues with a setting of their own may
+// use one.
+func (f *finished) setLimits(r RetentionSettings) {
+	limits := finishedLimits{int64(FinishedRetention), job.FinishedCount}
+	f.classes[retryableClass].setLimits(limits.with(r.InForce()))
+	if f.split {
+		limits.age = int64(job.FinishedAge)
+	}
+	f.classes[completedClass].setLimits(limits.with(r.InForce()))
+}
+
+// configure changes the configuration of a queue.
+func (f *finished) configure(q *queue, config job.QueueConfig) {
+	for class := range f.classes {
+		f.classes[class].leave(q)
+	}
+	q.config = config
+	for class := range f.classes {
+		f.classes[class].enter(q)
+	}
+}
+
+// next returns the number of the record that is to be removed next, 0 if none is to be removed
+// at the time now.
+func (f *finished) next(now int64) (number uint32) {
+	for class := range f.classes {
+		if number = f.classes[class].next(now); number != 0 {
+			break
+		}
+	}
+	return number
 }
 
 // hasOwnLimits reports whether the queue's finished jobs are counted by themselves.
@@ -114,7 +205,7 @@ func (q *queue) hasOwnLimits() bool {
 }
 
 // order returns the order that the queue is in, and the count of its records.
-func (f *finished) order(q *queue) (*btree.BTreeG[removal], *int) {
+func (f *finishedClass) order(q *queue) (*btree.BTreeG[removal], *int) {
 	if q.hasOwnLimits() {
 		return f.own, &f.ownCount
 	}
@@ -122,73 +213,80 @@ func (f *finished) order(q *queue) (*btree.BTreeG[removal], *int) {
 }
 
 // add adds a finished job.
-func (f *finished) add(stored *storedJob) {
+func (f *finishedClass) add(stored *storedJob) {
 	q := stored.queue
-	if q.ended == nil {
-		q.ended = newSortedList(timeLess)
+	ended := &q.ended[f.class]
+	if ended.jobs == nil {
+		ended.jobs = newSortedList(timeLess)
 	}
-	q.ended.Set(stored.byDue())
+	ended.jobs.Set(stored.byDue())
 	_, count := f.order(q)
 	*count++
 	f.update(q)
 }
 
 // remove removes a finished job.
-func (f *finished) remove(stored *storedJob) {
+func (f *finishedClass) remove(stored *storedJob) {
 	q := stored.queue
-	q.ended.Delete(stored.byDue())
+	q.ended[f.class].jobs.Delete(stored.byDue())
 	_, count := f.order(q)
 	*count--
 	f.update(q)
 }
 
 // update moves a queue to its present place.
-func (f *finished) update(q *queue) {
+func (f *finishedClass) update(q *queue) {
 	order, _ := f.order(q)
+	ended := &q.ended[f.class]
 	at := int64(0) // it is in no order
-	if oldest, ok := q.ended.Min(); ok {
+	if oldest, ok := ended.jobs.Min(); ok {
 		at = oldest.at
 		if order == f.own {
 			switch limits := f.limits.with(q.config.Retention); {
-			case q.ended.Len() > limits.count:
+			case ended.jobs.Len() > limits.count:
 				at = math.MinInt64
 			default:
 				at += limits.age
 			}
 		}
 	}
-	if at == q.removal {
+	if at == ended.removal {
 		return
 	}
-	if q.removal != 0 {
-		order.Delete(removal{q.removal, q})
+	if ended.removal != 0 {
+		order.Delete(removal{ended.removal, q})
 	}
-	if q.removal = at; at != 0 {
+	if ended.removal = at; at != 0 {
 		order.Set(removal{at, q})
 	}
 }
 
-// configure changes the configuration of a queue.
-func (f *finished) configure(q *queue, config job.QueueConfig) {
-	if q.ended == nil {
-		q.config = config
+// leave takes a queue, whose configuration is about to change, out of its order.
+func (f *finishedClass) leave(q *queue) {
+	ended := &q.ended[f.class]
+	if ended.jobs == nil {
 		return
 	}
 	order, count := f.order(q)
-	*count -= q.ended.Len()
-	if q.removal != 0 {
-		order.Delete(removal{q.removal, q})
-		q.removal = 0
+	*count -= ended.jobs.Len()
+	if ended.removal != 0 {
+		order.Delete(removal{ended.removal, q})
+		ended.removal = 0
 	}
-	q.config = config
-	_, count = f.order(q)
-	*count += q.ended.Len()
+}
+
+// enter undoes leave under the present configuration.
+func (f *finishedClass) enter(q *queue) {
+	if q.ended[f.class].jobs == nil {
+		return
+	}
+	_, count := f.order(q)
+	*count += q.ended[f.class].jobs.Len()
 	f.update(q)
 }
 
-// setLimits sets the cluster's limits, of which queues with a setting of their own may
-// use one.
-func (f *finished) setLimits(limits finishedLimits) {
+// setLimits sets the cluster's limits.
+func (f *finishedClass) setLimits(limits finishedLimits) {
 	f.limits = limits
 	queues := make([]*queue, 0, f.own.Len())
 	for item := range f.own.Scan {
@@ -199,15 +297,14 @@ func (f *finished) setLimits(limits finishedLimits) {
 	}
 }
 
-// next returns the number of the record that is to be removed next, 0 if none is to be removed
-// at the time now. Without a setting of their own, queues lose their oldest records
-// together.
-func (f *finished) next(now int64) (number uint32) {
+// next is [finished.next] for a class. Without a setting of their own, queues lose their oldest
+// records together.
+func (f *finishedClass) next(now int64) (number uint32) {
 	if first, ok := f.shared.Min(); ok && (f.sharedCount > f.limits.count || now-first.at >= f.limits.age) {
-		return first.queue.oldestFinished()
+		return first.queue.oldestFinished(f.class)
 	}
 	if first, ok := f.own.Min(); ok && (f.ownCount > job.MaxFinished || first.at <= now) {
-		return first.queue.oldestFinished()
+		return first.queue.oldestFinished(f.class)
 	}
 	return 0
 }
@@ -216,9 +313,9 @@ func (f *finished) next(now int64) (number uint32) {
 // be called on a copy.
 func (d *dispatches) PruneDue() bool { return d.finished.next(d.now) != 0 }
 
-// oldestFinished returns the number of the queue's first finished job; there must be one.
-func (q *queue) oldestFinished() uint32 {
-	oldest, _ := q.ended.Min()
+// oldestFinished returns the number of the queue's first finished job of a class; there must be one.
+func (q *queue) oldestFinished(class int) uint32 {
+	oldest, _ := q.ended[class].jobs.Min()
 	return oldest.number
 }
 
@@ -226,28 +323,25 @@ func (q *queue) oldestFinished() uint32 {
 type FinishedStats struct {
 	Shared    int       // records of queues without a setting of their own
 	MaxShared int       // the most of them that are kept
-	Own       int       // records of the other queues, at most [job.MaxFinished]
+	Own       int       // records of the other queues, at most [job.MaxFinished] of each class
 	Oldest    time.Time // when the first of Shared ended; zero: there is none
 }
 
 // Finished returns how many records of finished jobs there are. It must not be called on
 // a copy.
-func (j *jobs) Finished() FinishedStats {
-	f := &j.finished
-	stats := FinishedStats{Shared: f.sharedCount, MaxShared: f.limits.count, Own: f.ownCount}
-	if first, ok := f.shared.Min(); ok {
-		stats.Oldest = time.Unix(0, first.at).UTC()
+func (j *jobs) Finished() (stats FinishedStats) {
+	for class := range j.finished.classes {
+		f := &j.finished.classes[class]
+		if class == completedClass || j.finished.split {
+			stats.MaxShared += f.limits.count
+		}
+		stats.Shared += f.sharedCount
+		stats.Own += f.ownCount
+		if first, ok := f.shared.Min(); ok {
+			if at := time.Unix(0, first.at).UTC(); stats.Oldest.IsZero() || at.Before(stats.Oldest) {
+				stats.Oldest = at
+			}
+		}
 	}
 	return stats
-}
-
-// FinishedLimits returns how long and how many records of finished jobs of a queue are
-// kept, and reports whether a setting of the queue determines it rather than the
-// cluster's. The queue need not exist.
-func (j *jobs) FinishedLimits(queue string) (age time.Duration, count int, ofQueue bool) {
-	limits := j.finished.limits
-	if q := j.queues.get(queue); q != nil && q.hasOwnLimits() {
-		limits, ofQueue = limits.with(q.config.Retention), true
-	}
-	return time.Duration(limits.age), limits.count, ofQueue
 }

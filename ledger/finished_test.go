@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -59,6 +60,79 @@ func TestSetRetention_PrunesInSteps(t *testing.T) {
 		case !ok && i/perRound > oldest:
 			t.Fatalf("job %d is forgotten, some of round %d are not", i, oldest)
 		}
+	}
+	if err := checkInvariants(l); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFinished_StaysSmall checks that completed jobs are forgotten after minutes, so that the ledger does
+// not grow while jobs end, and that failed ones are kept, and can be retried.
+func TestFinished_StaysSmall(t *testing.T) {
+	l, stamp := ledgerWithAuthority(t)
+	const rounds, perRound = 30, 2000
+	sizes := make(map[int]int)
+	for i := range rounds {
+		stamp.Index, stamp.At = stamp.Index+1, stamp.At.Add(time.Minute)
+		f, p, s := ingestBatch(i*perRound, perRound, "1")
+		if i == 0 {
+			s.Settlements[7].Next, s.Settlements[7].Fault = job.NextDead, &job.Fault{Message: "no"}
+		}
+		l.Apply(stamp, []Command{f, p, s})
+		stamp.Index++
+		l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent(), Results: l.LastResult(), DeadLetters: l.LastDeadLetter()}})
+		for l.PruneDue() {
+			stamp.Index++
+			l.Apply(stamp, nil)
+		}
+		sizes[i] = len(encoded(t, l)) - len(job.ID{})*l.ForgottenIDs().Count
+	}
+	if f := l.Finished(); f.Shared != 5*perRound+1 {
+		t.Errorf("%+v", f)
+	}
+	if first, last := sizes[rounds/2], sizes[rounds-1]; last > first+first/20 {
+		t.Errorf("without ids, the ledger has %d bytes after %d rounds and %d after %d", first, rounds/2+1, last, rounds)
+	}
+	want := [job.States]int{job.Completed: rounds*perRound - 1, job.Failed: 1}
+	if q, _ := l.Queue("mail"); q.Counts != want {
+		t.Errorf("counts are %v, want %v", q.Counts, want)
+	}
+	if _, known := l.Known(jobID(0)); !known {
+		t.Error("the id of a completed job is forgotten")
+	}
+	stamp.Index++
+	if r := l.Apply(stamp, []Command{&RetryJob{Job: jobID(7)}}); r[0].Err != nil || r[0].State != job.Waiting {
+		t.Errorf("retry of a failed job: %+v", r[0])
+	}
+	if err := checkInvariants(l); err != nil {
+		t.Error(err)
+	}
+	restored, err := Decode(bytes.NewReader(encoded(t, l)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q, _ := restored.Queue("mail"); q.Counts[job.Completed] != want[job.Completed] {
+		t.Errorf("restored counts are %v", q.Counts)
+	}
+}
+
+// TestRaiseLevel_SplitsFinished checks that the first build that forgets completed jobs before others does so
+// from its first tenure on.
+func TestRaiseLevel_SplitsFinished(t *testing.T) {
+	l := New()
+	stamp := Stamp{Index: 1, Term: 1, At: scriptStart, Epoch: 1}
+	f, p, s := ingestBatch(0, 4, "")
+	s.Settlements[1].Next, s.Settlements[1].Fault = job.NextDead, &job.Fault{Message: "no"}
+	l.Apply(stamp, []Command{&Lead{Owner: "n1", Until: stamp.At.Add(1000 * time.Hour)}, &Bootstrap{Lanes: []string{"L0"}}, f, p, s})
+	stamp.Index, stamp.At = 2, stamp.At.Add(time.Hour)
+	l.Apply(stamp, nil)
+	if n := l.Finished().Shared; n != 4 {
+		t.Fatalf("%d records before", n)
+	}
+	stamp.Index = 3
+	l.Apply(stamp, []Command{&Lead{Owner: "n1", Until: stamp.At.Add(1000 * time.Hour), Level: Level}})
+	if _, _, kept := l.Find(jobID(1)); !kept || l.Finished().Shared != 1 {
+		t.Errorf("%+v; the failed job is kept: %t", l.Finished(), kept)
 	}
 	if err := checkInvariants(l); err != nil {
 		t.Error(err)

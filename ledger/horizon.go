@@ -56,8 +56,22 @@ func (in *ingestion) slowestLane() (lane int, until int64) {
 // so no id is forgotten until it is read again.
 func (in *ingestion) forget() {
 	_, until := in.slowestLane()
-	in.jobs.forgotten.trim(until - int64(DedupeHorizon))
+	in.trimForgotten(until)
 	in.decisions.trim(until - int64(DedupeHorizon))
+}
+
+// trimForgotten forgets ids, given the time of the slowest lane. The last ones are kept for longer, because the
+// records of completed jobs are removed soon, and their producers may repeat them for hours.
+func (in *ingestion) trimForgotten(until int64) {
+	ids := in.jobs.forgotten
+	if in.outbox.level == 0 {
+		ids.trim(until - int64(DedupeHorizon))
+		return
+	}
+	ids.trim(until - int64(DedupeAge))
+	for ids.size > DedupeCount && ids.slabs[0].at < until-int64(DedupeHorizon) {
+		ids.removeOldest()
+	}
 }
 
 // ForgottenIDs describes the ids of jobs whose records the ledger has removed. Each is

@@ -201,17 +201,30 @@ func checkInvariants(l *Ledger) error {
 // them with the limits.
 func checkFinished(l *Ledger) error {
 	f := &l.finished
-	if f.limits != l.retention.finishedLimits() {
-		return fmt.Errorf("limits of finished jobs are %+v, set %+v", f.limits, l.retention)
+	want := newFinished()
+	want.split = l.outbox.level > 0
+	want.setLimits(l.retention)
+	for class := range f.classes {
+		if f.split != want.split || f.classes[class].limits != want.classes[class].limits {
+			return fmt.Errorf("limits of finished jobs are %+v, want %+v", f.classes[class].limits, want.classes[class].limits)
+		}
+		if err := checkFinishedClass(l, &f.classes[class]); err != nil {
+			return fmt.Errorf("class %d: %w", class, err)
+		}
 	}
+	return nil
+}
+
+func checkFinishedClass(l *Ledger, f *finishedClass) error {
 	ended := make(map[*queue]int)
 	for number := range l.jobs.records.all {
 		r := l.jobs.at(number)
-		if !r.state.Ended() {
+		if !r.state.Ended() || l.finished.of(r.state) != f {
 			continue
 		}
 		ended[r.queue]++
-		if at, ok := r.queue.ended.find(r.byDue()); !ok || r.queue.ended.chunks[at.chunk].items[at.i].number != number {
+		list := r.queue.ended[f.class].jobs
+		if at, ok := list.find(r.byDue()); !ok || list.chunks[at.chunk].items[at.i].number != number {
 			return fmt.Errorf("finished job %s is not indexed", r.id)
 		}
 	}
@@ -227,16 +240,16 @@ func checkFinished(l *Ledger) error {
 		} else {
 			shared += n
 		}
-		oldest := l.jobs.at(q.oldestFinished())
+		oldest := l.jobs.at(q.oldestFinished(f.class))
 		if l.now-oldest.due >= limits.age {
 			return fmt.Errorf("job %s of queue %s ended %s ago and is kept for %s", oldest.id, q.name, time.Duration(l.now-oldest.due), time.Duration(limits.age))
 		}
-		if _, ok := order.Get(removal{q.removal, q}); !ok || q.ended.Len() != n {
-			return fmt.Errorf("queue %s has no place, or %d of %d finished jobs", q.name, q.ended.Len(), n)
+		if _, ok := order.Get(removal{q.ended[f.class].removal, q}); !ok || q.ended[f.class].jobs.Len() != n {
+			return fmt.Errorf("queue %s has no place, or %d of %d finished jobs", q.name, q.ended[f.class].jobs.Len(), n)
 		}
 	}
 	for _, q := range l.queues.byName.Scan {
-		if q.removal != 0 {
+		if q.ended[f.class].removal != 0 {
 			ordered++
 		}
 	}
@@ -322,8 +335,11 @@ func checkQueues(l *Ledger) error {
 			})
 		}
 		want[job.Active] = len(l.jobs.activeInQueue(q.name))
-		if want != view.Counts {
-			return fmt.Errorf("queue %s recounted %v, counted %v", q.name, want, view.Counts)
+		if want != q.counts {
+			return fmt.Errorf("queue %s recounted %v, counted %v", q.name, want, q.counts)
+		}
+		if want[job.Completed] += int(q.completed); want != view.Counts {
+			return fmt.Errorf("queue %s shows %v, has %v", q.name, view.Counts, want)
 		}
 		if err := checkReads(l, view); err != nil {
 			return err
@@ -340,7 +356,7 @@ func checkQueues(l *Ledger) error {
 
 // checkReads checks the results of the methods that read a queue.
 func checkReads(l *Ledger, q QueueView) error {
-	for state, count := range q.Counts {
+	for state, count := range l.queues.get(q.Name).counts {
 		views := l.List(q.Name, job.State(state), 0, 1<<30)
 		if len(views) != count {
 			return fmt.Errorf("queue %s lists %d of %d %s jobs", q.Name, len(views), count, job.State(state))

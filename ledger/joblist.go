@@ -121,13 +121,13 @@ func (s *JobList) Step(l *Ledger) (done bool) {
 			continue
 		}
 		view, _ := stored.view()
-		s.page.Jobs = append(s.page.Jobs, ListedJob{view, l.belowFloor(view.Position)})
+		s.page.Jobs = append(s.page.Jobs, ListedJob{view, l.RecordPurged(view.Position)})
 	}
 	return true
 }
 
-// belowFloor reports whether the record at a position may have been purged.
-func (in *ingestion) belowFloor(p job.Position) bool {
+// RecordPurged reports whether the record at a position may have been purged.
+func (in *ingestion) RecordPurged(p job.Position) bool {
 	if p.Relocated() {
 		return p.Seq < in.relocatedFloor
 	}
@@ -140,7 +140,7 @@ func (s *JobList) readQueues() {
 	active := s.activeOf(next)
 	for _, q := range next {
 		s.last = q.name
-		for state, n := range q.counts {
+		for state, n := range q.totals() {
 			s.page.Totals[state] += n
 		}
 		readMore := func(after JobPlace, n int) []*storedJob {

@@ -26,6 +26,11 @@ func expectedList(l *Ledger, q *JobQuery) (ids []job.ID, totals [job.States]int)
 			selected = append(selected, stored)
 		}
 	}
+	for name, of := range l.queues.byName.Scan {
+		if len(q.Queues) == 0 || slices.Contains(q.Queues, name) {
+			totals[job.Completed] += int(of.completed)
+		}
+	}
 	slices.SortFunc(selected, func(a, b *storedJob) int {
 		if q.Oldest {
 			return a.place().Compare(b.place())

@@ -337,7 +337,7 @@ func (j *jobs) store(old, next *storedJob) {
 		j.due.Set(next.byDue())
 	default:
 		next.queue.list(next.state).Set(next.byAcceptance())
-		j.finished.add(next)
+		j.finished.of(next.state).add(next)
 	}
 }
 
@@ -369,7 +369,7 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 		j.due.Delete(old.byDue())
 	default:
 		old.queue.list(old.state).Delete(old.byAcceptance())
-		j.finished.remove(old)
+		j.finished.of(old.state).remove(old)
 	}
 	j.leave(old)
 }
@@ -403,7 +403,7 @@ func (j *jobs) copy() jobs {
 		queues: j.queues.copy(), due: j.due.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
 		records: j.records.copy(), options: j.options.copy(), runs: j.runs.copy(), ends: j.ends.copy(),
 		functions: j.functions.copy(), traits: j.traits.copy(), executors: j.executors.copy(), limits: j.limits.copy(),
-		finished: finished{limits: j.finished.limits, sharedCount: j.finished.sharedCount, ownCount: j.finished.ownCount}, retention: j.retention,
+		finished: j.finished.copy(), retention: j.retention,
 		accepted: j.accepted, removed: j.removed,
 	}
 }

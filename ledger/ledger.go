@@ -44,10 +44,12 @@ const (
 	maxPromotions   = 1000 // delayed jobs made waiting, per entry
 	maxPruned       = 2000 // finished jobs removed per entry, and likewise ids and decisions
 	MaxQueues       = 10_000
-	MaxQueueRunners = 100     // different runners that the unfinished jobs of one queue may name
-	MaxRunnerLines  = 20_000  // the same, added up over all queues
-	MaxExternal     = 100_000 // unfinished external dispatches
-	DedupeHorizon   = 10 * time.Minute
+	MaxQueueRunners = 100              // different runners that the unfinished jobs of one queue may name
+	MaxRunnerLines  = 20_000           // the same, added up over all queues
+	MaxExternal     = 100_000          // unfinished external dispatches
+	DedupeHorizon   = 10 * time.Minute // for which the id of a forgotten job is kept at least
+	DedupeAge       = 24 * time.Hour   // for which it is kept if there are not more than DedupeCount
+	DedupeCount     = 1_000_000
 	MaxDedupeIDs    = 20_000_000  // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
 	MaxJobs         = 100_000_000 // beyond it, no job is ingested until some are forgotten; [idIndex] finds a third more
 )
@@ -117,7 +119,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	}
 	l.prune()
 	l.emitForgotten()
-	l.external.prune(l.now, l.finished.limits)
+	l.external.prune(l.now, l.finished.classes[retryableClass].limits)
 	l.pruneOperations()
 	l.forget()
 	l.outbox.seal()

@@ -74,7 +74,14 @@ func TestLedger_ForgetsBeyondItsHorizon(t *testing.T) {
 	kept := l.Copy()
 	before := encoded(t, kept)
 
-	stamp.At = stamp.At.Add(DedupeHorizon + time.Second)
+	for _, id := range []job.ID{jobID(0), jobID(n - 1)} { // they are few
+		stamp.At = stamp.At.Add(DedupeHorizon)
+		l.Apply(stamp, []Command{&MarkIngested{Lanes: []LaneEnd{{Last: n, At: stamp.At}}}})
+		if _, known := l.Known(id); !known {
+			t.Errorf("id %s is forgotten", id)
+		}
+	}
+	stamp.At = stamp.At.Add(DedupeAge)
 	l.Apply(stamp, []Command{&MarkIngested{Lanes: []LaneEnd{{Last: n, At: stamp.At}}}})
 	if _, known := l.Known(jobID(0)); known || l.jobs.forgotten.size > 0 {
 		t.Errorf("%d ids are remembered beyond the horizon", l.jobs.forgotten.size)

@@ -10,14 +10,15 @@ const Level = 7
 // Level returns the level of the ledger, see the constant [Level].
 func (o *outbox) Level() uint8 { return o.level }
 
-// raiseLevel sets the level, unless it is higher already. Jobs are counted from the first level
-// on that counts them.
+// raiseLevel sets the level, unless it is higher already. Jobs are counted, and completed jobs forgotten
+// before others, from the first level on that does so.
 func (l *Ledger) raiseLevel(level uint8) {
 	if level <= l.outbox.level {
 		return
 	}
 	if l.outbox.level == 0 {
 		l.jobs.accepted, l.jobs.removed = uint64(l.jobs.records.count), 0
+		l.splitClasses()
 	}
 	l.outbox.level = level
 }

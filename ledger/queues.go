@@ -25,8 +25,8 @@ type queue struct {
 	waitlists btree.Map[string, *waitlist]      // one per class that has unfinished jobs
 	runners   int                               // number of waitlists of runners
 	lists     [job.States]*sortedList[timeItem] // delayed and ended jobs by time of acceptance
-	ended     *sortedList[timeItem]             // ended jobs by the time they ended; nil in a copy, and before the first one
-	removal   int64                             // of its place in the order of [finished]; 0: it is in none
+	ended     [classes]endedJobs
+	completed uint64 // number of completed jobs whose records were removed because of their age or number
 }
 
 // errTooManyQueues is returned for a queue beyond MaxQueues.
@@ -59,7 +59,7 @@ type queues struct {
 	copies  btree.Map[string, *queue] // each as it was at the last copy, for the next one; never changed
 	changed []*queue                  // those that were added or changed since then
 
-	keyPaths *KeyPaths
+	paramPaths *AllParamPaths
 }
 
 func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
@@ -70,7 +70,7 @@ func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 
 func (q *queues) set(added *queue) {
 	q.byName.Set(added.name, added)
-	q.setKeyPath(added.name, added.keyPath())
+	q.setParamPaths(added.name, added.params())
 	q.touch(added)
 }
 
@@ -84,7 +84,7 @@ func (q *queues) touch(changed *queue) {
 
 func (q *queues) remove(name string) {
 	q.byName.Delete(name)
-	q.setKeyPath(name, KeyPath{})
+	q.setParamPaths(name, ParamPaths{})
 	q.copies.Delete(name)
 }
 
@@ -112,7 +112,7 @@ func (q *queues) copy() queues {
 // waitlists and lists.
 func (q *queue) copyTo(c *queue) {
 	*c = *q
-	c.ended = nil
+	c.ended = [classes]endedJobs{}
 	c.waitlists = btree.Map[string, *waitlist]{}
 	for name, original := range q.waitlists.Scan {
 		if original.jobs.Len() > 0 {
@@ -196,7 +196,7 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 	} else {
 		l.finished.configure(q, config)
 	}
-	l.queues.setKeyPath(c.Name, q.keyPath())
+	l.queues.setParamPaths(c.Name, q.params())
 	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String(), settingsOfQueue(&q.config))
 	return q.result()
 }

@@ -233,10 +233,18 @@ type QueueView struct {
 	Counts [job.States]int // by job.State
 }
 
+// totals returns the number of the queue's jobs in each state, of which those of the completed ones includes
+// the jobs that the ledger has forgotten.
+func (q *queue) totals() [job.States]int {
+	totals := q.counts
+	totals[job.Completed] += int(q.completed)
+	return totals
+}
+
 func (q *queue) view() QueueView {
 	return QueueView{
 		Queue:  job.Queue{ID: q.id, Name: q.name, Paused: q.paused, Config: q.config},
-		Counts: q.counts,
+		Counts: q.totals(),
 	}
 }
 

@@ -18,6 +18,9 @@ func (d *dispatches) prune() {
 			d.outbox.forgetPlaces(result) // no record of these queues has an earlier result
 		}
 		d.countForgotten(stored.queue.name, stored.state)
+		if stored.state == job.Completed && d.outbox.level > 0 {
+			stored.queue.completed++
+		}
 		d.drop(stored, false)
 	}
 }

@@ -25,6 +25,7 @@ type (
 		MaxAttempts    uint32            `json:"max_attempts,omitempty"`
 		Timeout        int64             `json:"timeout_ms,omitempty"`
 		Retry          []retrySettings   `json:"retry,omitempty"`
+		Index          []string          `json:"index,omitempty"`
 	}
 
 	// retrySettings are those of a rule by which a queue retries jobs.
@@ -89,7 +90,7 @@ func settingsOfQueue(c *job.QueueConfig) queueSettings {
 	s := queueSettings{
 		Concurrency: c.Limit, AllowOverrides: c.AllowOverrides, RetryOnTimeout: c.RetryOnTimeout, Retention: retentionTexts(c.Retention),
 		Limits: c.Limits, Key: c.KeyPath, KeyOptional: c.KeyOptional, Fair: c.Fair, Age: c.Age.Milliseconds(),
-		Priority: c.Priority, MaxAttempts: c.MaxAttempts, Timeout: c.Timeout.Milliseconds(),
+		Priority: c.Priority, MaxAttempts: c.MaxAttempts, Timeout: c.Timeout.Milliseconds(), Index: c.Index,
 	}
 	if len(c.Weights) > 0 {
 		s.Weights = make(map[string]uint32, len(c.Weights))

@@ -177,7 +177,7 @@ func TestWeb_Errors(t *testing.T) {
 		{"PUT", "/v1/queues/mail", `[]`, 400, "request must be a JSON object, not array"},
 		{"PATCH", "/v1/queues/mail", `{`, 400, "request is not valid JSON: unexpected end"},
 		{"PUT", "/v1/queues/mail2", `{"concurrency_limit":"x"}`, 400, "concurrency_limit must be a whole number"},
-		{"PUT", "/v1/queues/mail2", `{"concurency_limit":1}`, 400, `no key "concurency_limit"; there are age_ms, allow_job_overrides, concurrency_limit, fair, key, key_optional, limits, max_attempts, name`},
+		{"PUT", "/v1/queues/mail2", `{"concurency_limit":1}`, 400, `no key "concurency_limit"; there are age_ms, allow_job_overrides, concurrency_limit, fair, index, key, key_optional, limits, max_attempts, name`},
 		{"GET", "/v1/queues/mail2", "", 404, "queue"},
 		{"PUT", "/v1/queues/" + strings.Repeat("q", 300), "", 400, "300 bytes"},
 		{"POST", "/v1/queues/" + strings.Repeat("q", 300) + "/jobs", `{"function":"f"}`, 400, "300 bytes"},

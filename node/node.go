@@ -286,7 +286,7 @@ func (n *Node) wire() (err error) {
 		behind: func(member string) bool { return n.monitor.Behind(member) }, identity: identities.of,
 	}
 	n.schemas = schemas.New(n.schemasConfig())
-	n.limitKeys = &limitkeys.Finder{KeyPaths: n.raft.KeyPaths, ToJSON: edge.JSONOf}
+	n.limitKeys = &limitkeys.Finder{ParamPaths: n.raft.ParamPaths, ToJSON: edge.JSONOf}
 	n.scheduler = scheduler.New(n.schedulerConfig(), n.raft, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.cluster.Publisher.OnStored(n.notifier.Add)
@@ -305,7 +305,7 @@ func (n *Node) wire() (err error) {
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
 	n.viewer = &jobview.Viewer{
-		Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, ReadBarrier: n.proposer.ReadBarrier,
+		Index: n.index, Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, ReadBarrier: n.proposer.ReadBarrier,
 		Record: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 			r, err := n.cluster.Reader.LoadVerified(ctx, at, id, identities.of(at.Lane))
 			return r.Body, err

@@ -305,18 +305,15 @@ func TestViewer_NotFound(t *testing.T) {
 		}
 	}
 	const (
-		ended = "it has ended, and its record was removed "
-		yard  = "1d after its end, or sooner if the yard has more than 200000 ended jobs, unless its queue has settings of its own (retention finished.age, finished.count)"
-		queue = "1d after its end, or sooner if its queue has more than 1 ended jobs (retention finished.age, finished.count)"
+		found = "a job is found for 7d after its end, unless there are too many (retention index.age, index.count, index.bytes)"
 		byAct = "it was removed at a caller's request"
 	)
 	for _, c := range []struct{ text, queue, want string }{
-		{"first", "", ended + yard}, {"first", "mail", ended + yard}, {"mail:first", "", ended + yard}, {forgotten.String(), "", ended + yard},
-		{"third", "", yard}, {"third", "mail", queue}, {"mail:third", "", queue}, {"no:third", "", yard}, {job.ID{9}.String(), "", yard},
+		{"third", "", found}, {"third", "mail", found}, {"mail:third", "", found}, {"no:third", "", found}, {job.ID{9}.String(), "", found},
 		{"removed", "post", byAct}, {"post:removed", "", byAct}, {removed.ID.String(), "", byAct},
 		{"third", "nowhere", `"third": job does not exist, nor does queue "nowhere"`},
 		{kept.ID.String(), "other", "job does not exist in queue other; it is a job of queue mail"},
-		{"other:" + kept.ID.String(), "", "1d after its end"},
+		{"other:" + kept.ID.String(), "", found}, {"first", "other", "job does not exist"}, {forgotten.String(), "other", "job does not exist"},
 	} {
 		id, err := n.viewer.Locate(t.Context(), c.text, c.queue)
 		if err == nil {

@@ -136,6 +136,7 @@ func TestBodies_Orphans(t *testing.T) {
 func TestBodies_Debounced(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		const guard = `,"debounce_key":"k","debounce_ms":7200000`
+		h.keepFinished()
 		id, replaced := h.enqueueLarge(guard)
 		h.advance(time.Second)
 		_, name := h.enqueueLarge(guard)

@@ -150,6 +150,12 @@ func (h *harness) counts() (c ledger.SnapshotBacklog) {
 	return c
 }
 
+// keepFinished makes the ledger keep completed jobs for as long as others.
+func (h *harness) keepFinished() {
+	h.t.Helper()
+	h.propose(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundAge}, Value: int64(job.RetryableAge)}}})
+}
+
 func (h *harness) propose(c ledger.Command) ledger.Result {
 	h.t.Helper()
 	r, _, err := h.sched.Propose(h.ctx, c)

@@ -47,6 +47,7 @@ func TestReclaim_RelocatesFewRecords(t *testing.T) {
 func TestReclaim_RelocatedRecords(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		h.lanes.recordSize = 8 << 20 // eight records are worth a purge
+		h.keepFinished()
 		n := h.node("n1")
 		delayed := func(d time.Duration) string {
 			return fmt.Sprintf(`{"params":{},"run_at":%q}`, time.Now().Add(d).Format(time.RFC3339))

@@ -180,6 +180,11 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 	}
 	Release(ctx)
 	err = h.Waiters.JobEnd(ctx, reply.ID, ack.Position) // the position is zero if the ledger knows the job already
+	if errors.Is(err, job.ErrJobNotFound) {
+		if _, _, err := h.Viewer.Ended(ctx, reply.ID); err == nil { // the ledger has forgotten it since
+			return reply, nil
+		}
+	}
 	if errors.Is(err, job.ErrJobNotFound) && reply.Duplicate {
 		err = &api.Error{Code: api.CodeGone, Text: fmt.Sprintf("job %s was accepted before and has ended; the yard no longer knows how", reply.ID)}
 	}

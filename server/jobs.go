@@ -84,8 +84,8 @@ func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
-		return nil, waitError(h.Viewer.Explain(err, id), id, wait)
+	if err := h.Waiters.JobEnd(ctx, id, job.Position{}); err != nil && !errors.Is(err, job.ErrJobNotFound) { // which the index may have
+		return nil, waitError(err, id, wait)
 	}
 	h.Viewer.Ledger.View(func(l *ledger.Ledger) { Shows(ctx, l) }) // includes the end of the job
 	view, err := h.Viewer.Full(ctx, id, api.MaxShownBytes)
@@ -124,7 +124,7 @@ func (h *Jobs) changed(ctx context.Context, q *api.JobRequest, commit func(job.I
 	}
 	result, err := commit(id)
 	if err != nil {
-		return nil, h.Viewer.Explain(err, id)
+		return nil, h.Viewer.Explain(ctx, err, id)
 	}
 	SetIndex(ctx, result.Index)
 	return &api.JobChanged{ID: id, State: result.State.String()}, nil
@@ -137,7 +137,7 @@ func (h *Jobs) remove(ctx context.Context, q *api.JobRequest) (*api.JobRemoved, 
 		return nil, err
 	}
 	if _, err := commit(ctx, h.Authority, &ledger.RemoveJob{Job: id}); err != nil {
-		return nil, h.Viewer.Explain(err, id)
+		return nil, h.Viewer.Explain(ctx, err, id)
 	}
 	return &api.JobRemoved{ID: id, Removed: true}, nil
 }

@@ -144,7 +144,9 @@ func queueSet(env *command.Env) *cobra.Command {
 		Short: "Change settings of a queue; those that are not given stay",
 		Long: `Changes settings of a queue. Under a raised bound more jobs start at once. A lowered one
 stops no job: none starts until enough have ended. --limit names limits of 'yardmaster
-limit set'; the names that are given replace those of the queue.
+limit set'; the names that are given replace those of the queue. Likewise --index names values
+in the params of jobs that are accepted from now on, which 'yardmaster job find
+params.customer:acme' finds.
 
 --backoff, --max-backoff, --jitter, --retry-on and --discard-on set how jobs are retried
 that do not set it themselves: those of --function, else those of all functions without
@@ -152,6 +154,7 @@ such settings of their own. 'none' resets a setting.`,
 		Example: `  yardmaster queue set mail --concurrency 20
   yardmaster queue set mail --limit stripe --key params.customer --fair
   yardmaster queue set mail --limit none
+  yardmaster queue set mail --index params.customer --index params.order.id
   yardmaster queue set mail --backoff 10s --max-backoff 1h --retry-on http_503,timeout
   yardmaster queue set mail --function charge --attempts 3 --discard-on invalid_card
   yardmaster queue set mail --retention finished.age=30d --retention failed.count=default`,
@@ -173,7 +176,7 @@ such settings of their own. 'none' resets a setting.`,
 // addQueueSettings adds the flags of a queue's settings to c. The function that it returns adds
 // those that are given to a request.
 func addQueueSettings(c *cobra.Command) func(request map[string]any) error {
-	var limits, retention []string
+	var limits, retention, index []string
 	flags := c.Flags()
 	add := addSettings(c, []setting{
 		{"concurrency", "concurrency_limit", "`number` of the queue's jobs that run at the same time in the whole yard", number(1, job.MaxLimit)},
@@ -183,6 +186,7 @@ func addQueueSettings(c *cobra.Command) func(request map[string]any) error {
 		{"timeout", "timeout_ms", "`time` limit of an attempt of jobs that give none", milliseconds},
 	})
 	flags.StringArrayVar(&limits, "limit", nil, "`name` of a limit that all jobs of the queue use, or none; may be repeated")
+	flags.StringArrayVar(&index, "index", nil, "`path` in params by whose values jobs are found, such as params.customer, or none; may be repeated")
 	switches := []string{"key-optional", "fair", "retry-on-timeout"}
 	flags.Bool("key-optional", false, "accept jobs without a value at --key")
 	flags.Bool("fair", false, "share the starts among keys: see 'yardmaster queue weight'")
@@ -199,7 +203,10 @@ func addQueueSettings(c *cobra.Command) func(request map[string]any) error {
 				request[strings.ReplaceAll(name, "-", "_")], _ = flags.GetBool(name)
 			}
 		}
-		if err := addLimits(c, request, limits); err != nil {
+		if err := addNames(c, request, "limit", "limits", limits, job.ValidLimit); err != nil {
+			return err
+		}
+		if err := addNames(c, request, "index", "index", index, job.ValidIndexPath); err != nil {
 			return err
 		}
 		if err := add(request); err != nil {
@@ -212,21 +219,23 @@ func addQueueSettings(c *cobra.Command) func(request map[string]any) error {
 	}
 }
 
-// addLimits adds the names of limits to a request.
-func addLimits(c *cobra.Command, request map[string]any, limits []string) error {
-	for _, name := range limits {
-		if err := job.ValidLimit(name); err != nil {
-			return usererror.Usage(c, "--limit: %v", err)
+// addNames adds the names that a flag lists to a request, under a key. The only name "none" resets them.
+func addNames(c *cobra.Command, request map[string]any, flag, key string, names []string, check func(string) error) error {
+	switch {
+	case len(names) == 1 && names[0] == "none":
+		request[key] = nil
+		return nil
+	case slices.Contains(names, "none"):
+		return usererror.Usage(c, "--%s none excludes other values of --%s", flag, flag)
+	case len(names) == 0:
+		return nil
+	}
+	for _, name := range names {
+		if err := check(name); err != nil {
+			return usererror.Usage(c, "--%s: %v", flag, err)
 		}
 	}
-	switch {
-	case len(limits) == 1 && limits[0] == "none":
-		request["limits"] = nil
-	case slices.Contains(limits, "none"):
-		return usererror.Usage(c, "--limit none excludes names of limits")
-	case len(limits) > 0:
-		request["limits"] = limits
-	}
+	request[key] = names
 	return nil
 }
 
@@ -332,6 +341,7 @@ func startSettings(w io.Writer, q *api.Queue) {
 	add("limit", len(q.Limits) > 0, strings.Join(q.Limits, ","))
 	add("key", q.Key != "", q.Key)
 	add("key-optional", q.KeyOptional, true)
+	add("index", len(q.Index) > 0, strings.Join(q.Index, ","))
 	add("fair", q.Fair, true)
 	add("age", q.Age > 0, milliseconds(q.Age))
 	if q.Priority != nil {

@@ -77,7 +77,8 @@ value "default" resets a setting to that of the file, or else to the default. Wh
 lowered bound excludes is removed at once and cannot be brought back. Exits with 1 if
 the settings are stored, but a stream has no space for its bytes.
 
-  finished.age, finished.count            records of finished jobs in the ledger
+  finished.age, finished.count            records of finished jobs in the ledger, of completed
+                                          ones and, likewise, of the others
   failed.age, failed.count, failed.bytes  dead letters
   results.age, results.bytes              results; half of the bytes are for large ones
   events.age, events.bytes                history

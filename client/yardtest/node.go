@@ -97,8 +97,8 @@ func (n *node) wire() {
 		ToJSON: edge.JSONOf, LoadBody: streams.LoadRecordBody, Log: n.yard.log,
 	})
 	n.keys = &limitkeys.Finder{
-		KeyPaths: func() (paths *ledger.KeyPaths) {
-			m.View(func(l *ledger.Ledger) { paths = l.KeyPaths() })
+		ParamPaths: func() (paths *ledger.AllParamPaths) {
+			m.View(func(l *ledger.Ledger) { paths = l.ParamPaths() })
 			return paths
 		},
 		ToJSON: edge.JSONOf,
@@ -139,7 +139,7 @@ func (n *node) diagnose(s *edge.Server) {
 	d := diagnose.New(diagnose.Config{
 		Node: n.Name, DefaultTimeout: cfg.DefaultTimeout, MaxAttempts: cfg.Policy.MaxAttempts, Defaults: cfg.Defaults, Route: cfg.Route,
 		View: n.View, Members: func() []string { return n.yard.cfg.Members }, Authority: n.Watch.Known, NoQuorum: n.yard.noQuorum,
-		FindJob: n.viewer.Locate, FindQueue: n.proposer.Queue, Placement: n.Scheduler.ExplainPlacement,
+		FindJob: n.viewer.Locate, FindQueue: n.proposer.Queue, Ended: n.viewer.Ended, Placement: n.Scheduler.ExplainPlacement,
 		Peers: n.Member, Records: memyard.Reader{Streams: n.yard.core.Streams}, Workers: s,
 		Pools: func() []api.Pool { return nil }, Drained: func() bool { return false },
 	})
@@ -232,10 +232,7 @@ func (n *node) apiHandlers(streams memyard.Reader) map[string]server.Handler {
 
 // operations returns the endpoints of the API that are served over Overhop, by name.
 func (n *node) operations() map[string]cluster.Endpoint {
-	binding := server.Binding{Node: n.Name, Index: func() (index uint64) {
-		index, _ = n.Applied()
-		return index
-	}}
+	binding := server.Binding{Node: n.Name, View: n.View}
 	operations := map[string]cluster.Endpoint{}
 	for _, e := range binding.Bind(api.Endpoints, n.handlers) {
 		if op := e.OverhopOp(); op != "" && e.Handle != nil {

@@ -99,6 +99,8 @@ func New(t testing.TB, options ...Option) *Yard {
 		rand: rand.New(rand.NewPCG(1, 2)), workers: map[string]*work{},
 		cfg: memyard.Config{KeepMessages: true, Scheduler: scheduler.Config{
 			Policy: job.DefaultPolicy, DefaultTimeout: defaultTimeout, CreateQueues: true,
+			// There is no index, so the ledger keeps completed jobs for as long as the others.
+			Retention: job.Retention{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundAge}, Value: int64(job.RetryableAge)}},
 		}},
 	}
 	Members(3)(y)

@@ -24,6 +24,9 @@ type Options struct {
 	// that is no field is an error. Nil: all names are accepted. A name that is similar to
 	// a field's must follow "meta." or "params." in any case.
 	Labels []string
+	// Params are the paths of the params that are indexed, such as params.customer: a term of another
+	// path is an error. Nil: all paths are accepted.
+	Params []string
 }
 
 // SyntaxError is what is wrong with a query, and where.
@@ -290,11 +293,42 @@ func (p *parser) field() (Field, string, error) {
 		case !strings.EqualFold(before, f.String()):
 		case !dotted || after == "":
 			return 0, "", p.fail(start, length, f.String()+" is not a field without a name", "write a name after a dot: %s.customer:acme", f)
+		case f == FieldParams && p.options.Params != nil && !slices.Contains(p.options.Params, "params."+after):
+			return 0, "", p.notIndexed(start, length, after)
 		default:
 			return f, after, nil
 		}
 	}
 	return p.label(start, length, written)
+}
+
+// notIndexed returns the error of a term of params that no queue indexes.
+func (p *parser) notIndexed(start, length int, name string) error {
+	const shown = 16
+	names := make([]string, min(len(p.options.Params), shown))
+	for i := range names {
+		names[i] = strings.TrimPrefix(p.options.Params[i], "params.")
+	}
+	problem := fmt.Sprintf("no queue indexes params.%s", quoteName(name))
+	if like := similar(name, names); like != "" {
+		return p.fail(start, length, problem, "did you mean params.%s?", quoteName(like))
+	}
+	advice := fmt.Sprintf("'yardmaster queue set <queue> --index %s' indexes it in jobs that are accepted from then on", shellWord("params."+name))
+	if len(names) > 0 {
+		advice += "; indexed are params." + strings.Join(names, ", params.")
+	}
+	if len(names) < len(p.options.Params) {
+		advice += " and others"
+	}
+	return p.fail(start, length, problem, "%s", advice)
+}
+
+// shellWord returns text as one word of a command line.
+func shellWord(text string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return special(r) || strings.ContainsRune("'$`\\!&;|<>?[]{}~#", r) }) < 0 {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // fieldName returns the name at the current position without quotes, and the position of the

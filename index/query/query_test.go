@@ -183,6 +183,25 @@ func TestBounds(t *testing.T) {
 }
 
 // TestLabels checks which names that are no field are accepted, given the names that exist.
+func TestParams(t *testing.T) {
+	options := Options{Params: []string{"params.customer", "params.order.id"}}
+	for text, want := range map[string]string{
+		"params.customer:x": "", "PARAMS.order.id:7": "", "customer:x": "", "meta.region:x": "",
+		"params.custmer:x":  "no queue indexes params.custmer; did you mean params.customer?",
+		"params.region:x":   "'yardmaster queue set <queue> --index params.region' indexes it in jobs that are accepted from then on; indexed are params.customer, params.order.id",
+		`params."a b":x`:    "--index 'params.a b'",
+		"a params.Region:x": "at byte 2:",
+	} {
+		_, err := Parse(text, options)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", text, err, want)
+		}
+	}
+	if _, err := Parse("params.a:x", Options{Params: []string{}}); err == nil {
+		t.Error("a path is accepted where none is indexed")
+	}
+}
+
 func TestLabels(t *testing.T) {
 	options := Options{Labels: []string{"customer", "mode"}}
 	for text, want := range map[string]string{

@@ -19,6 +19,7 @@ const (
 	hasEnded
 	hasFault
 	hasCancellation
+	hasRunAt
 )
 
 // AppendDocument appends the encoding of a document, which is at most a little larger than its
@@ -44,10 +45,20 @@ func appendBody(b []byte, d *job.Document) []byte {
 	if d.Cancellation != nil {
 		flags |= hasCancellation
 	}
+	if !d.RunAt.IsZero() {
+		flags |= hasRunAt
+	}
 	b = append(b, flags, byte(d.State), d.Priority)
 	b = binary.AppendUvarint(b, uint64(d.Attempts))
 	b = binary.AppendUvarint(b, uint64(d.Dispatches))
 	b = binary.AppendUvarint(b, d.DeadLetter)
+	for _, n := range []uint64{uint64(d.MaxAttempts), d.Result, uint64(d.ResultTTL), d.Position.Seq} {
+		b = binary.AppendUvarint(b, n)
+	}
+	b = append(b, d.Position.Lane, d.Position.Index)
+	if !d.RunAt.IsZero() {
+		b = binary.AppendVarint(b, d.RunAt.UnixNano()-d.Created.UnixNano())
+	}
 	last := d.Created
 	for _, t := range []time.Time{d.Started, d.Ended} {
 		if !t.IsZero() {
@@ -96,6 +107,13 @@ func parseBody(id job.ID, created int64, body []byte) (*job.Document, error) {
 	flags := head[0]
 	d := &job.Document{ID: id, Created: unix(created), State: job.State(head[1]), Priority: head[2]}
 	d.Attempts, d.Dispatches, d.DeadLetter = r.uint32(), r.uint32(), r.uvarint()
+	d.MaxAttempts, d.Result, d.ResultTTL, d.Position.Seq = r.uint32(), r.uvarint(), time.Duration(r.uvarint()), r.uvarint()
+	if place := r.bytes(2); r.err == nil {
+		d.Position.Lane, d.Position.Index = place[0], place[1]
+	}
+	if flags&hasRunAt != 0 {
+		d.RunAt = unix(created + r.varint())
+	}
 	last := created
 	if flags&hasStarted != 0 {
 		last += r.varint()

@@ -34,11 +34,16 @@ func randomDocument(r *rand.Rand, seconds int) *job.Document {
 		d.ID[i] = byte(r.UintN(256))
 	}
 	d.ID[0] %= 4 // so that short prefixes match many
+	if r.IntN(4) == 0 {
+		d.RunAt, d.MaxAttempts = d.Created.Add(time.Duration(r.IntN(9)-2)*time.Second), uint32(r.IntN(9))
+	}
 	if r.IntN(4) > 0 {
 		d.Started = d.Created.Add(time.Duration(r.IntN(5)) * time.Second)
 	}
 	if d.State.Ended() {
 		d.Ended = d.Created.Add(time.Duration(5+r.IntN(5)) * time.Second)
+		d.Result, d.ResultTTL = r.Uint64N(3)*1e6, time.Duration(r.IntN(2))*time.Hour
+		d.Position = job.Position{Lane: uint8(r.IntN(256)), Seq: r.Uint64N(1e9), Index: uint8(r.IntN(3))}
 	}
 	for range r.IntN(3) {
 		d.Tags = append(d.Tags, pick("eu", "us", "big one", "eu"))

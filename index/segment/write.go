@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	magic         = "yardseg1" // at the beginning, and at the end of the file
+	magic         = "yardseg2" // at the beginning, and at the end of the file
 	documentChunk = 64         // documents
 	idChunk       = 256        // ids
 	orderChunk    = 128        // numbers of documents

@@ -224,7 +224,7 @@ func checkOwner(l *ledger.Ledger, id job.ID, queue string) (known bool, err erro
 		err = &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner)}
 	}
 	if known && owner == "" && l.Removed(id) {
-		err = &job.RemovedError{Queue: queue, ID: id, Kept: ledger.DedupeHorizon}
+		err = &job.RemovedError{Queue: queue, ID: id, Kept: ledger.DedupeAge}
 	}
 	return known, err
 }

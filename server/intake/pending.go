@@ -116,7 +116,8 @@ func (p *pending) accept() {
 }
 
 // publishLarge checks the payload of a job, and publishes the job after its body, which is too
-// large for a lane. Its limit key is in the record, so that the authority need not read the body.
+// large for a lane. Its limit key and indexed params are in the record, so that the authority need not
+// read the body.
 func (p *pending) publishLarge() error {
 	key, err := p.in.cfg.Keys.Find(p.Queue, &p.Spec)
 	if err != nil {
@@ -193,7 +194,7 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 			final, err := ackOf(d, p.id, a.Position, p.named)
 			switch {
 			case removed:
-				err = &job.RemovedError{Queue: p.Queue, ID: p.id, Kept: ledger.DedupeHorizon}
+				err = &job.RemovedError{Queue: p.Queue, ID: p.id, Kept: ledger.DedupeAge}
 			case err != nil && a.Duplicate:
 				err = staleDecisionError()
 			}
@@ -260,7 +261,7 @@ func (p *pending) storeBody(version uint64) error {
 	}
 	blob.Checked = p.in.cfg.Schemas.Mark(p.Queue, p.Spec.Function, version, &blob)
 	record := p.Spec
-	record.Params, record.Payload, record.Blob = nil, nil, &blob
+	record.Params, record.Payload, record.Blob, record.Indexed = nil, nil, &blob, p.in.cfg.Keys.Indexed(p.Queue, &p.Spec)
 	p.Body, err = json.Marshal(record)
 	return err
 }

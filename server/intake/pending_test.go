@@ -242,17 +242,17 @@ func TestPending_RetryAfterRejection(t *testing.T) {
 
 // TestPublish_LimitKey checks that the short form of a limit key is stored as limit_key, that a
 // job without a key is refused where its queue has a key path, that the record of a large job
-// has the key, and that a job which names an unknown limit is refused.
+// has the key and the indexed params, and that a job which names an unknown limit is refused.
 func TestPublish_LimitKey(t *testing.T) {
 	f := fakeledger.New()
-	f.Apply(&ledger.AddQueue{ID: job.ID{1}, Name: "keyed", Config: job.QueueConfig{KeyPath: "params.customer"}})
+	f.Apply(&ledger.AddQueue{ID: job.ID{1}, Name: "keyed", Config: job.QueueConfig{KeyPath: "params.customer", Index: []string{"params.customer"}}})
 	f.Apply(&ledger.SetLimit{Name: "smtp", Change: job.LimitChange{Total: new(job.Slots(5))}})
-	var paths *ledger.KeyPaths
-	f.View(func(l *ledger.Ledger) { paths = l.KeyPaths() })
+	var paths *ledger.AllParamPaths
+	f.View(func(l *ledger.Ledger) { paths = l.ParamPaths() })
 	var published []byte
 	in := New(Config{
 		Waiters: ledgerwait.New(f, time.Second), QueuesFull: func() bool { return false }, CreateQueues: true,
-		Keys:     &limitkeys.Finder{KeyPaths: func() *ledger.KeyPaths { return paths }},
+		Keys:     &limitkeys.Finder{ParamPaths: func() *ledger.AllParamPaths { return paths }},
 		OnReject: func(error) {}, OnAccept: func() {}, CheckLoad: func() error { return nil },
 		ReadBarrier: func(context.Context) error { return nil },
 		DelayAck:    func(_ bool, answer func()) { answer() },
@@ -273,6 +273,7 @@ func TestPublish_LimitKey(t *testing.T) {
 		{"mail", `{"function":"f","limits":{"smtp":"","stripe":""}}`, "!yardmaster limit set stripe"},
 		{"keyed", `{"params":{"customer":"acme"}}`, `{"params":{"customer":"acme"}}`},
 		{"keyed", `{"params":{"customer":7` + large + `}}`, `"limit_key":"7"`},
+		{"keyed", `{"params":{"customer":7` + large + `}}`, `"indexed":{"customer":"7"}`},
 		{"keyed", `{"params":{"client":"acme"}}`, "!params.customer"},
 		{"keyed", `{"params":{"client":"acme"` + large + `}}`, "!params.customer"},
 	} {

@@ -95,10 +95,10 @@ func goneError(id job.ID, code string, size int64, reason string) error {
 // Result returns the result of a job that has ended. It is an error if the job has not
 // ended, or if there is no result, or no longer.
 func (v *Viewer) Result(ctx context.Context, id job.ID) (*Content, error) {
-	view, ref, err := v.ledgerView(id)
+	view, ref, err := v.ledgerView(ctx, id)
 	if err == nil && !view.State.Ended() { // the local ledger may lag
 		if err = v.ReadBarrier(ctx); err == nil {
-			view, ref, err = v.ledgerView(id)
+			view, ref, err = v.ledgerView(ctx, id)
 		}
 	}
 	if err != nil {
@@ -144,7 +144,7 @@ func evictedError(view *job.View) error {
 
 // Params returns the params of a job, or its payload if it has no params.
 func (v *Viewer) Params(ctx context.Context, id job.ID) (*Content, error) {
-	view, _, err := v.ledgerView(id)
+	view, _, err := v.ledgerView(ctx, id)
 	if err != nil {
 		return nil, err
 	}

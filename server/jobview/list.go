@@ -19,22 +19,26 @@ const (
 	recordsTimeout     = 3 * time.Second // for all of them
 )
 
-// JobList returns a page of jobs, without bodies and results. If the query names a queue
+// JobList returns a page of jobs, without bodies and results, also of those that the ledger has forgotten. If the query names a queue
 // that certainly does not exist, the error wraps [job.ErrQueueNotFound]. It reads the
 // ledger in short steps, so that it does not block the applying of entries.
 func (v *Viewer) JobList(ctx context.Context, query *ledger.JobQuery) (*ledger.JobPage, error) {
 	page, err := v.readList(ctx, query)
-	if err != nil || page.Missing == "" {
-		return page, err
-	}
-	if err := v.ReadBarrier(ctx); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	page, err = v.readList(ctx, query)
-	if err == nil && page.Missing != "" {
-		err = fmt.Errorf("queue %q: %w", page.Missing, job.ErrQueueNotFound)
+	if page.Missing != "" {
+		if err := v.ReadBarrier(ctx); err != nil {
+			return nil, err
+		}
+		if page, err = v.readList(ctx, query); err != nil {
+			return nil, err
+		}
 	}
-	return page, err
+	if page.Missing != "" {
+		return nil, fmt.Errorf("queue %q: %w", page.Missing, job.ErrQueueNotFound)
+	}
+	return page, v.addForgotten(ctx, query, page)
 }
 
 // readList returns a page of jobs of the local ledger.

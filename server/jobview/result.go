@@ -22,6 +22,15 @@ type resultRef struct {
 	age    time.Duration      // for which the job's queue shows results; 0: as long as they are stored
 }
 
+// locate sets what the ledger knows about a result of a queue's job.
+func (r *resultRef) locate(l *ledger.Ledger, queue string) {
+	if r.number > 0 {
+		r.item, r.seq = l.FindResult(r.number)
+		q, _ := l.Queue(queue)
+		r.age = q.Config.Retention.Age(job.KeptResults)
+	}
+}
+
 // addResult adds the job's result, of at most limit bytes, or why it is gone. After its
 // result TTL, or the results.age of its queue, the result is only hidden: a message of the stream holds the results of many
 // jobs and stays until the stream expires it.

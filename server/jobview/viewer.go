@@ -2,6 +2,7 @@
 package jobview
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,15 +14,15 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
-	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
 
-// Viewer reads jobs. All exported fields are required.
+// Viewer reads jobs. All exported fields but Index are required.
 type Viewer struct {
 	Ledger      Ledger
+	Index       Index // nil: jobs that the ledger has forgotten are not found
 	Waiters     *ledgerwait.Waiters
 	Reader      Reader
 	Lanes       func() int                                                  // returns the number of lanes
@@ -53,23 +54,80 @@ type Reader interface {
 
 // Locate returns the id of the job that a text names, see [find]. Before it returns that
 // there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
-// local ledger has all jobs that were accepted.
+// local ledger has all jobs that were accepted, and looks into the index.
 func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
 	id, err := v.find(text, queue)
 	if err == nil && v.isKnown(id) {
-		return id, nil
+		return id, v.checkQueue(ctx, id, text, queue)
 	}
 	if err != nil && !errors.Is(err, job.ErrJobNotFound) {
 		return id, err
 	}
-	if err := v.CatchUp(ctx); err != nil {
-		return id, err
+	uncertain := v.CatchUp(ctx)
+	if uncertain == nil {
+		id, err = v.find(text, queue)
+		if err == nil && v.isKnown(id) {
+			return id, v.checkQueue(ctx, id, text, queue)
+		}
+		if err != nil && !errors.Is(err, job.ErrJobNotFound) {
+			return id, err
+		}
 	}
-	id, err = v.find(text, queue)
-	if err == nil && !v.isKnown(id) {
-		err = v.notFoundError(id)
+	if found, forgottenErr := v.locateForgotten(ctx, text, queue, id); !errors.Is(forgottenErr, job.ErrJobNotFound) {
+		return found, forgottenErr
 	}
-	return id, err
+	if err == nil {
+		err = v.notFoundError(ctx, id)
+	}
+	return id, cmp.Or(uncertain, err)
+}
+
+// checkQueue returns an error if the ledger has forgotten a job, and the job was one of another queue than that
+// by which a text names its id.
+func (v *Viewer) checkQueue(ctx context.Context, id job.ID, text, queue string) error {
+	if prefix, _, found := strings.Cut(text, ":"); found && queue == "" {
+		queue = prefix
+	}
+	_, err := job.ParseID(text[strings.LastIndexByte(text, ':')+1:])
+	forgotten := false
+	v.Ledger.View(func(l *ledger.Ledger) {
+		owner, known := l.Known(id)
+		forgotten = known && owner == ""
+	})
+	if err != nil || queue == "" || !forgotten {
+		return nil
+	}
+	if d, _ := v.forgotten(ctx, id); d != nil && d.Queue != queue {
+		return fmt.Errorf("%s: %w in queue %s; it was a job of queue %s", id, job.ErrJobNotFound, queue, d.Queue)
+	}
+	return nil
+}
+
+// locateForgotten is [Viewer.Locate] for a job that the ledger has forgotten. id is that of text, if text
+// determines one.
+func (v *Viewer) locateForgotten(ctx context.Context, text, queue string, id job.ID) (job.ID, error) {
+	if queue == "" {
+		if prefix, name, found := strings.Cut(text, ":"); found && job.ValidQueue(prefix) == nil {
+			other, _ := job.KeyID(prefix, name)
+			if parsed, err := job.ParseID(name); err == nil {
+				other = parsed
+			}
+			if found, err := v.locateForgotten(ctx, name, prefix, other); !errors.Is(err, job.ErrJobNotFound) {
+				return found, err
+			}
+		}
+	}
+	if id.IsZero() && queue == "" {
+		return v.forgottenKey(ctx, text, queue)
+	}
+	if id.IsZero() {
+		id, _ = job.KeyID(queue, text)
+	}
+	d, err := v.forgotten(ctx, id)
+	if d == nil || queue != "" && d.Queue != queue {
+		return id, errors.Join(job.ErrJobNotFound, err)
+	}
+	return id, nil
 }
 
 // isKnown reports whether the local ledger has, or had, a job with this id.
@@ -173,7 +231,7 @@ func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
 			continue
 		}
 		if other, _ := l.Known(found); other != "" {
-			return job.ID{}, &job.InvalidError{Reason: fmt.Sprintf("queues %s and %s have a job with the key %q; name the queue", other, name, key)}
+			return job.ID{}, ambiguousError(other, name, key)
 		}
 		found = id
 	}
@@ -183,75 +241,72 @@ func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
 	case queue != "" && !hasQueue(l, queue):
 		return found, fmt.Errorf("%q: %w, nor does queue %q", key, job.ErrJobNotFound, queue)
 	}
-	return found, fmt.Errorf("%q: %w; the record of a job is removed %s", key, job.ErrJobNotFound, keptUntil(l, queue))
+	return found, fmt.Errorf("%q: %w; a job is found for %s", key, job.ErrJobNotFound, foundFor(l))
 }
 
-// Summary returns a job from the ledger, without its body and its result.
-func (v *Viewer) Summary(_ context.Context, id job.ID) (job.View, error) {
-	view, _, err := v.ledgerView(id)
+// Summary returns a job without its body and its result.
+func (v *Viewer) Summary(ctx context.Context, id job.ID) (job.View, error) {
+	view, _, err := v.ledgerView(ctx, id)
 	return view, err
 }
 
-// ledgerView returns a job from the ledger, and where its result is.
-func (v *Viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error) {
+// ledgerView returns a job from the ledger, or from the index if the ledger has forgotten it, and where its
+// result is.
+func (v *Viewer) ledgerView(ctx context.Context, id job.ID) (view job.View, ref resultRef, err error) {
 	ok := false
 	v.Ledger.View(func(l *ledger.Ledger) {
-		view, ref.number, ok = l.Find(id)
-		if ok && ref.number > 0 {
-			ref.item, ref.seq = l.FindResult(ref.number)
-			q, _ := l.Queue(view.Queue)
-			ref.age = q.Config.Retention.Age(job.KeptResults)
+		if view, ref.number, ok = l.Find(id); ok {
+			ref.locate(l, view.Queue)
 		}
 	})
-	if !ok {
-		return view, ref, v.notFoundError(id)
+	if ok {
+		return view, ref, nil
 	}
-	return view, ref, nil
+	d, err := v.forgotten(ctx, id)
+	if d == nil {
+		return view, ref, v.notFoundError(ctx, id)
+	}
+	ref.number = d.Result
+	v.Ledger.View(func(l *ledger.Ledger) { ref.locate(l, d.Queue) })
+	return d.View(), ref, nil
 }
 
-// Explain returns err or, if it is [job.ErrJobNotFound], an error that says why the ledger
-// does not have the job.
-func (v *Viewer) Explain(err error, id job.ID) error {
-	if errors.Is(err, job.ErrJobNotFound) {
-		return v.notFoundError(id)
+// Explain returns err or, if it is [job.ErrJobNotFound], an error that says why there is no such
+// job. If the ledger has forgotten the job, it is [job.ErrJobForgotten].
+func (v *Viewer) Explain(ctx context.Context, err error, id job.ID) error {
+	if !errors.Is(err, job.ErrJobNotFound) {
+		return err
 	}
-	return err
+	if d, _ := v.forgotten(ctx, id); d != nil {
+		return fmt.Errorf("job %s is %s: %w", id, d.State, job.ErrJobForgotten)
+	}
+	return v.notFoundError(ctx, id)
 }
 
-// notFoundError returns the error for a job that the ledger does not have, which wraps
-// [job.ErrJobNotFound]. It names the settings that determine how long it had the job.
-func (v *Viewer) notFoundError(id job.ID) (err error) {
+// notFoundError returns the error for a job that neither the ledger nor the index has, which wraps
+// [job.ErrJobNotFound].
+func (v *Viewer) notFoundError(ctx context.Context, id job.ID) (err error) {
+	_, unavailable := v.forgotten(ctx, id)
 	v.Ledger.View(func(l *ledger.Ledger) {
-		switch _, forgotten := l.Known(id); {
+		switch _, known := l.Known(id); {
 		case l.Removed(id):
 			err = fmt.Errorf("%s: %w any more: it was removed at a caller's request, alone or with others; 'yardmaster events --since 0 --type operator-acted' shows when and by whom", id, job.ErrJobNotFound)
-		case forgotten:
-			err = fmt.Errorf("%s: %w any more: it has ended, and its record was removed %s", id, job.ErrJobNotFound, keptUntil(l, ""))
+		case known:
+			err = fmt.Errorf("%s: %w any more: it has ended; a job is found for %s", id, job.ErrJobNotFound, foundFor(l))
 		default:
-			err = fmt.Errorf("%s: %w; the record of a job is removed %s", id, job.ErrJobNotFound, keptUntil(l, ""))
+			err = fmt.Errorf("%s: %w; a job is found for %s", id, job.ErrJobNotFound, foundFor(l))
 		}
 	})
-	return err
-}
-
-// keptUntil returns until when l has the record of a job of a queue, as a part of a
-// sentence. If queue is "", the queue is unknown.
-func keptUntil(l *ledger.Ledger, queue string) string {
-	age, count, ofQueue := l.FinishedLimits(queue)
-	whose, unless := "the yard", ""
-	switch {
-	case ofQueue:
-		whose = "its queue"
-	case queue == "":
-		unless = ", unless its queue has settings of its own"
+	if refused, ok := errors.AsType[*job.UnavailableError](unavailable); ok {
+		err = fmt.Errorf("%w; it may be in %s", err, refused.Reason)
 	}
-	return fmt.Sprintf("%s after its end, or sooner if %s has more than %d ended jobs%s (retention finished.age, finished.count)", duration.Format(age), whose, count, unless)
+	return err
 }
 
 // Full returns a job with its body, progress and result. A result of more than limit
 // bytes is left out. With an error, the view has what was read before.
 func (v *Viewer) Full(ctx context.Context, id job.ID, limit int64) (job.View, error) {
-	view, ref, err := v.ledgerView(id)
+	view, ref, err := v.ledgerView(ctx, id)
 	if err != nil {
 		return view, err
 	}
@@ -267,7 +322,7 @@ func (v *Viewer) Full(ctx context.Context, id job.ID, limit int64) (job.View, er
 // Finished returns how a job has ended, without its body. A result of more than limit
 // bytes is left out.
 func (v *Viewer) Finished(ctx context.Context, id job.ID, limit int64) (job.View, error) {
-	view, ref, err := v.ledgerView(id)
+	view, ref, err := v.ledgerView(ctx, id)
 	if err != nil {
 		return view, err
 	}
@@ -335,12 +390,12 @@ func (v *Viewer) LoadRecord(ctx context.Context, at job.Position, id job.ID) ([]
 	if !errors.Is(err, streams.ErrNotStored) {
 		return record, err
 	}
-	view, _, findErr := v.ledgerView(id)
+	view, _, findErr := v.ledgerView(ctx, id)
 	if findErr == nil && !view.State.Ended() && view.Position == at { // the local ledger may lag
 		if err := v.ReadBarrier(ctx); err != nil {
 			return nil, err
 		}
-		view, _, findErr = v.ledgerView(id)
+		view, _, findErr = v.ledgerView(ctx, id)
 	}
 	switch {
 	case findErr != nil:

@@ -3,6 +3,7 @@ package limitkeys
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func TestFinder_Find(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
-	f := &Finder{KeyPaths: l.KeyPaths, ToJSON: func(payload []byte) ([]byte, error) {
+	f := &Finder{ParamPaths: l.ParamPaths, ToJSON: func(payload []byte) ([]byte, error) {
 		if !bytes.Equal(payload, []byte{0x81}) {
 			return nil, errors.New("no JSON")
 		}
@@ -59,5 +60,32 @@ func TestFinder_Find(t *testing.T) {
 	}
 	if key, err := (*Finder)(nil).Find("strict", &job.Spec{Function: "f"}); key != nil || err != nil {
 		t.Errorf("without a finder: %v, %v", key, err)
+	}
+}
+
+// TestFinder_Labels checks which params a job is found by.
+func TestFinder_Labels(t *testing.T) {
+	l := ledger.New()
+	at := ledger.Stamp{Index: 1, Term: 1, At: time.Unix(1_780_000_000, 0), Epoch: 1}
+	l.Apply(at, []ledger.Command{
+		&ledger.Lead{Owner: "n1", Until: at.At.Add(time.Minute)},
+		&ledger.AddQueue{ID: job.ID{1}, Name: "mail", Config: job.QueueConfig{Index: []string{"params.customer", "params.order.id"}}},
+	})
+	f := &Finder{ParamPaths: l.ParamPaths, ToJSON: func([]byte) ([]byte, error) { return []byte(`{"order":{"id":7}}`), nil }}
+	for _, c := range []struct {
+		queue string
+		spec  job.Spec
+		want  []job.Label
+	}{
+		{"mail", job.Spec{Params: []byte(`{"customer":"acme","other":1}`)}, []job.Label{{Name: "customer", Value: "acme"}}},
+		{"mail", job.Spec{Payload: []byte{0x81}}, []job.Label{{Name: "order.id", Value: "7"}}},
+		{"mail", job.Spec{Blob: &job.Blob{}, Indexed: job.IndexedValues{"customer": "acme", "other": "x"}}, []job.Label{{Name: "customer", Value: "acme"}}},
+		{"mail", job.Spec{Function: "f", Indexed: job.IndexedValues{"customer": "acme"}}, nil},
+		{"bulk", job.Spec{Params: []byte(`{"customer":"acme"}`)}, nil},
+	} {
+		labels, err := job.ParseLabels(f.Labels(&job.Record{Queue: c.queue}, &c.spec, job.ID{1}))
+		if err != nil || !slices.Equal(labels.Params, c.want) {
+			t.Errorf("%s %s: %v, %v; want %v", c.queue, c.spec.Params, labels.Params, err, c.want)
+		}
 	}
 }

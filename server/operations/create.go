@@ -14,8 +14,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 )
 
-// maxParallelJobs is how many jobs are created, or letters removed, at the same time.
-const maxParallelJobs = 16
+// maxParallelJobs is how many jobs are created, or letters removed, at the same time. Each waits for several
+// commits, which those of the others share.
+const maxParallelJobs = maxPage
 
 // createJobs creates new jobs of the page's dead letters and counts them. It returns the
 // sequences of the letters. An error passes; if the page is read again, no second job is created.

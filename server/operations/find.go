@@ -22,9 +22,9 @@ func placeOf(d *job.Document) ledger.JobPlace {
 }
 
 // parse returns the query of an operation, which goes through the jobs in the order of their
-// acceptance, whatever order the text has.
-func parse(text string, now time.Time) (*query.Query, error) {
-	q, err := query.Parse(text, query.Options{Now: now})
+// acceptance, whatever order the text has. Params are the indexed ones, see [query.Options].
+func parse(text string, now time.Time, params []string) (*query.Query, error) {
+	q, err := query.Parse(text, query.Options{Now: now, Params: params})
 	if err != nil {
 		return nil, &job.InvalidError{Reason: err.Error()}
 	}

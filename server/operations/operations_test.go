@@ -242,7 +242,7 @@ func TestNewPage_Rechecks(t *testing.T) {
 	y := newYard(t, 4)
 	y.apply(t, &ledger.RetryJob{Job: job.ID{15: 1}})
 	y.apply(t, &ledger.RemoveJob{Job: job.ID{15: 2}})
-	q, err := parse("state:failed", time.Now())
+	q, err := parse("state:failed", time.Now(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

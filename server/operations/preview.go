@@ -30,7 +30,7 @@ type counted struct {
 
 // count counts the jobs that an operation would come to, and takes the first ones as a sample.
 func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, sample int) (*counted, error) {
-	q, err := parse(settings.Query, time.Time{}) // all its times are absolute
+	q, err := parse(settings.Query, time.Time{}, nil) // all its times are absolute
 	if err != nil {
 		return nil, err
 	}

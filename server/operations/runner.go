@@ -223,7 +223,7 @@ func (w *worker) mayStep() (err error) {
 // readPage finds the jobs after the cursor.
 func (w *worker) readPage(ctx context.Context, op *ledger.Operation) (p *page, err error) {
 	if w.query == nil {
-		if w.query, err = parse(op.Query, time.Time{}); err != nil { // all its times are absolute
+		if w.query, err = parse(op.Query, time.Time{}, nil); err != nil { // all its times are absolute
 			return nil, err
 		}
 	}

@@ -49,7 +49,9 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	}
 	now := time.Now()
 	action, ok := ledger.ParseOperationAction(q.Action)
-	parsed, err := parse(q.Query, now)
+	var params []string
+	s.View(func(l *ledger.Ledger) { params = l.ParamPaths().Indexed() })
+	parsed, err := parse(q.Query, now, params)
 	switch {
 	case !ok:
 		return ledger.OperationSettings{}, &job.InvalidError{Reason: fmt.Sprintf("action is %q; must be retry, cancel, remove or requeue", q.Action)}

@@ -261,7 +261,7 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return job.View{}, err
 	}
-	if err := s.c.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
+	if err := s.c.Waiters.JobEnd(ctx, id, job.Position{}); err != nil && !errors.Is(err, job.ErrJobNotFound) { // which the index may have
 		return job.View{}, err
 	}
 	view, err := s.c.Viewer.Finished(ctx, id, job.MaxBody)

@@ -110,7 +110,7 @@ var mutants = []mutant{
 		{"scheduler/ingest.go", "r.record.Body = bytes.Clone(r.record.Body)", "r.record.Body = bytes.TrimSpace(r.record.Body)"}},
 		"./scheduler TestBodies_KeepOnlyThemselvesAlive"},
 	{"an id is forgotten before every lane was ingested past it", []edit{
-		{"ledger/horizon.go", "in.jobs.forgotten.trim(until - int64(DedupeHorizon))", "in.jobs.forgotten.trim(max(until, in.now) - int64(DedupeHorizon))"}},
+		{"ledger/horizon.go", "in.trimForgotten(until)", "in.trimForgotten(max(until, in.now))"}},
 		"./ledger TestForget_UnreadableLane|TestForget_Properties"},
 	{"the waitlists of a runner are never deleted", []edit{
 		{"ledger/waitlist.go", "wl.queue.waitlists.Delete(wl.name)", "_ = wl.name"}},
