@@ -13,6 +13,10 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/web"
+	"github.com/yardmaster-dev/yardmaster/web/console/calls"
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
+	"github.com/yardmaster-dev/yardmaster/web/console/session"
+	"github.com/yardmaster-dev/yardmaster/web/console/tail"
 )
 
 // Limits of the console.
@@ -33,43 +37,24 @@ type Config struct {
 	TLS     bool // the listener is encrypted
 	// Users may sign in. Anonymous is the user of requests without a session; nil: they
 	// have to sign in.
-	Users     []User
-	Anonymous *User
+	Users     []session.User
+	Anonymous *session.User
 	// Secret returns the key of the yard from which sessions are signed, or nil while
 	// there is none.
 	Secret func() []byte
 	// Call sends a request to an endpoint of the API.
-	Call func(context.Context, *Call) ([]byte, error)
+	Call calls.Func
 	// Applied returns the index of the last entry of this node's ledger, and a channel
 	// that is closed when it increases.
 	Applied func() (index uint64, changed <-chan struct{})
-	// Events returns recorded events; see [EventSource].
-	Events EventSource
+	// Events reads recorded events.
+	Events tail.Source
 	// Peers returns where the other members serve their consoles.
-	Peers func(context.Context) []Peer
+	Peers func(context.Context) []pages.Peer
 	// Settings are shown as they are.
-	Settings []Setting
+	Settings []pages.Setting
 	Log      *slog.Logger
 }
-
-// Call is a request to an endpoint, on behalf of a user.
-type Call struct {
-	Endpoint string // name in [api.Endpoints]
-	Node     string // instead: the member whose endpoint in [api.NodeEndpoints] it is
-	Token    string // of the subject
-	Data     []byte
-	Actor    string // the user, or else the remote address
-	Reason   string // for an act; "" means none
-}
-
-// Peer is another member of the yard.
-type Peer struct {
-	Node string `json:"node"`
-	URL  string `json:"url"` // of its HTTP listener, without a path; "" if it is not known
-}
-
-// Setting is a setting of the node that people may look up.
-type Setting struct{ Key, Value string }
 
 // Console serves the pages. It implements [http.Handler].
 type Console struct {
@@ -79,13 +64,11 @@ type Console struct {
 	pages       map[string]*page
 	renders     chan struct{} // semaphore of maxRenders
 	placeholder string        // stands for the form token in rendered pages
-	sessions    *sessions
+	sessions    *session.Sessions
 	status      cached[api.Status]
-	peers       cached[[]Peer]
+	peers       cached[[]pages.Peer]
 	hub         *hub
-	tail        *tail
-	samples     samples
-	finder      finder
+	env         *pages.Env
 }
 
 //go:embed assets templates
@@ -97,12 +80,15 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 	_, _ = rand.Read(token) // never fails
 	c := &Console{
 		cfg: cfg, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux(),
-		renders: make(chan struct{}, maxRenders), finder: listFinder{}, placeholder: "form-" + hex.EncodeToString(token),
+		renders: make(chan struct{}, maxRenders), placeholder: "form-" + hex.EncodeToString(token),
 	}
-	c.sessions = newSessions(&c.cfg)
+	c.sessions = session.New(session.Config{Path: Path, TLS: cfg.TLS, Users: cfg.Users, Anonymous: cfg.Anonymous, Secret: cfg.Secret})
 	c.status = cached[api.Status]{load: c.loadStatus, valid: time.Second}
-	c.peers = cached[[]Peer]{load: func(ctx context.Context) ([]Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
-	c.tail = newTail(ctx, &c.cfg)
+	c.peers = cached[[]pages.Peer]{load: func(ctx context.Context) ([]pages.Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
+	c.env = &pages.Env{
+		Node: cfg.Node, Call: cfg.Call, Status: c.status.get, Tail: tail.New(ctx, cfg.Events, cfg.Applied), Settings: cfg.Settings,
+		Peers: func() []pages.Peer { peers, _ := c.peers.get(ctx); return peers },
+	}
 	c.hub = newHub(ctx, c)
 	var err error
 	if c.pages, err = parsePages(c); err != nil {
@@ -134,7 +120,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "requests from pages of other sites are not allowed: "+err.Error(), http.StatusForbidden)
 		return
 	}
-	if c.cfg.Anonymous != nil && !web.TrustedHost(r.Host) && c.sessions.userOf(r) == nil {
+	if c.cfg.Anonymous != nil && !web.TrustedHost(r.Host) && c.sessions.UserOf(r) == nil {
 		http.Error(w, "without a sign-in the console serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", http.StatusForbidden)
 		return
 	}
@@ -163,6 +149,6 @@ func (c *Console) setHeaders(w http.ResponseWriter, r *http.Request) {
 
 // loadStatus returns the status of the yard as this node sees it.
 func (c *Console) loadStatus(ctx context.Context) (s api.Status, err error) {
-	s, err = get[api.Status](ctx, c, &Call{Endpoint: "status"})
+	s, err = calls.Get[api.Status](ctx, c.cfg.Call, &calls.Call{Endpoint: "status"})
 	return s, err
 }

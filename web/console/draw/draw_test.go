@@ -1,11 +1,12 @@
 package draw
 
 import (
-	"encoding/xml"
 	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"encoding/xml"
 )
 
 func TestLines(t *testing.T) {

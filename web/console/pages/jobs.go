@@ -1,4 +1,4 @@
-package console
+package pages
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
-	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/web"
 )
 
 // found is a page of jobs that a query has found.
@@ -21,16 +21,8 @@ type found struct {
 	Totals map[string]int // by state, whatever state the query asks for
 }
 
-// finder finds the jobs of a query.
-type finder interface {
-	find(ctx context.Context, c *Console, u *User, q *query.Query, after string) (*found, error)
-}
-
-// listFinder finds jobs in the ledger's list of jobs: by queue, state and function.
-type listFinder struct{}
-
-// find implements [finder].
-func (listFinder) find(ctx context.Context, c *Console, u *User, q *query.Query, after string) (*found, error) {
+// find finds jobs in the ledger's list of jobs: by queue, state and function.
+func find(ctx context.Context, e *Env, v *View, q *query.Query, after string) (*found, error) {
 	request := &api.JobListRequest{After: after, Limit: 50}
 	if q.Sort.Oldest {
 		request.Order = api.OrderOldest
@@ -41,7 +33,7 @@ func (listFinder) find(ctx context.Context, c *Console, u *User, q *query.Query,
 	if err := addTerms(request, q.Where); err != nil {
 		return nil, err
 	}
-	list, err := ask[api.JobList](ctx, c, u, "job-list", request)
+	list, err := ask[api.JobList](ctx, e, v, "job-list", request)
 	return &found{list.Jobs, list.Next, list.Totals}, err
 }
 
@@ -51,8 +43,8 @@ func errNotListed(part string) error {
 }
 
 // addTerms adds the terms of a query to a request.
-func addTerms(request *api.JobListRequest, e query.Expr) error {
-	switch e := e.(type) {
+func addTerms(request *api.JobListRequest, where query.Expr) error {
+	switch e := where.(type) {
 	case nil:
 		return nil
 	case query.And:
@@ -98,13 +90,14 @@ type jobsData struct {
 	Fields []string // values of the completion
 }
 
-func loadJobs(ctx context.Context, c *Console, v *view) (any, error) {
-	d := &jobsData{Text: v.query.Get("q"), found: &found{}}
-	for _, q := range queueNames(ctx, c, v.user) {
-		d.Fields = append(d.Fields, queryTerm("queue", q))
+// Jobs loads the page.
+func Jobs(ctx context.Context, e *Env, v *View) (any, error) {
+	d := &jobsData{Text: v.Query.Get("q"), found: &found{}}
+	for _, q := range queueNames(ctx, e, v) {
+		d.Fields = append(d.Fields, Term("queue", q))
 	}
-	for s := job.Waiting; int(s) < job.States; s++ {
-		d.Fields = append(d.Fields, "state:"+s.String())
+	for _, state := range States {
+		d.Fields = append(d.Fields, "state:"+state)
 	}
 	parsed, err := query.Parse(d.Text, query.Options{Now: time.Now(), Location: time.UTC})
 	if syntax, ok := errors.AsType[*query.SyntaxError](err); ok {
@@ -115,13 +108,13 @@ func loadJobs(ctx context.Context, c *Console, v *view) (any, error) {
 		return nil, err
 	}
 	if name := namedJob(d.Text, parsed); name != "" {
-		shown, err := ask[api.Job](ctx, c, v.user, "job-show", &api.JobRequest{ID: name})
+		shown, err := ask[api.Job](ctx, e, v, "job-show", &api.JobRequest{ID: name})
 		if err != nil {
 			return nil, err
 		}
-		return redirect(Path + "jobs/" + shown.ID.String()), nil
+		return Redirect(web.ConsolePath + "jobs/" + shown.ID.String()), nil
 	}
-	f, err := c.finder.find(ctx, c, v.user, parsed, v.query.Get("after"))
+	f, err := find(ctx, e, v, parsed, v.Query.Get("after"))
 	if err != nil {
 		return nil, err
 	}
@@ -182,18 +175,18 @@ func (d *jobsData) WithState(state string) string {
 		name  string
 	}{{query.FieldQueue, "queue"}, {query.FieldFunction, "function"}} {
 		if value := d.term(part.field); value != "" {
-			text += queryTerm(part.name, value) + " "
+			text += Term(part.name, value) + " "
 		}
 	}
 	if state != "" {
 		text += "state:" + state
 	}
-	return Path + "jobs?" + url.Values{"q": {text}}.Encode()
+	return web.ConsolePath + "jobs?" + url.Values{"q": {text}}.Encode()
 }
 
 // queueNames returns the names of the queues, none if they are not known.
-func queueNames(ctx context.Context, c *Console, u *User) (names []string) {
-	list, err := ask[api.QueueList](ctx, c, u, "queue-list", &api.QueueListRequest{Limit: 200})
+func queueNames(ctx context.Context, e *Env, v *View) (names []string) {
+	list, err := ask[api.QueueList](ctx, e, v, "queue-list", &api.QueueListRequest{Limit: 200})
 	if err != nil {
 		return nil
 	}
@@ -210,4 +203,12 @@ func parseUint(text string) uint64 {
 		return 0
 	}
 	return n
+}
+
+// Term returns a term of a query of jobs.
+func Term(field, value string) string {
+	if strings.ContainsAny(value, " \t\"'():,*<>=") || value == "" {
+		value = `"` + strings.ReplaceAll(strings.ReplaceAll(value, `\`, `\\`), `"`, `\"`) + `"`
+	}
+	return field + ":" + value
 }

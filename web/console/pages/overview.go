@@ -1,4 +1,4 @@
-package console
+package pages
 
 import (
 	"cmp"
@@ -11,26 +11,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 	"github.com/yardmaster-dev/yardmaster/web/console/draw"
 )
-
-// pages returns all pages.
-func pages() []*page {
-	return []*page{
-		{path: "{$}", name: "overview", nav: "", title: titled("Overview"), load: loadOverview},
-		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: loadQueues},
-		{path: "queues/{name}", name: "queue", nav: "queues", title: titled("Queue"), load: loadQueue},
-		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: loadJobs},
-		{path: "jobs/{name}", name: "job", nav: "jobs", title: titled("Job"), load: loadJob},
-		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: loadWorkers},
-		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: loadLetters},
-		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: loadCron},
-		{path: "limits", name: "limits", nav: "limits", title: titled("Limits"), load: loadLimits},
-		{path: "limits/{name}", name: "limit", nav: "limits", title: titled("Limit"), load: loadLimit},
-		{path: "members", name: "members", nav: "members", title: titled("Members"), load: loadMembers},
-		{path: "events", name: "events", nav: "events", title: titled("Events"), load: loadEvents},
-		{path: "settings", name: "settings", nav: "settings", title: titled("Settings"), load: loadSettings},
-		{path: "sign-in", name: "sign-in", nav: "-", title: titled("Sign in"), load: func(context.Context, *Console, *view) (any, error) { return nil, nil }},
-	}
-}
 
 // overview is the data of the first page.
 type overview struct {
@@ -51,8 +31,9 @@ type backlog struct {
 	Share   float64 // of the longest, 0 to 1
 }
 
-func loadOverview(ctx context.Context, c *Console, v *view) (any, error) {
-	list, err := ask[api.QueueList](ctx, c, v.user, "queue-list", nil)
+// Overview loads the page.
+func Overview(ctx context.Context, e *Env, v *View) (any, error) {
+	list, err := ask[api.QueueList](ctx, e, v, "queue-list", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +58,7 @@ func loadOverview(ctx context.Context, c *Console, v *view) (any, error) {
 	for i := range o.Backlog {
 		o.Backlog[i].Share = float64(o.Backlog[i].Waiting) / float64(longest)
 	}
-	limits, err := ask[api.LimitList](ctx, c, v.user, "limit-list", nil)
+	limits, err := ask[api.LimitList](ctx, e, v, "limit-list", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +67,8 @@ func loadOverview(ctx context.Context, c *Console, v *view) (any, error) {
 			o.Full = append(o.Full, l)
 		}
 	}
-	o.Events, _, o.Problem = c.tail.recent(ctx, &history.Filter{}, 12)
-	o.Series = c.samples.add(time.Now(), o.Totals["waiting"]+o.Totals["delayed"], o.Totals["active"])
+	o.Events, _, o.Problem = e.Tail.Recent(ctx, &history.Filter{}, 12)
+	o.Series = overviewSamples.add(time.Now(), o.Totals["waiting"]+o.Totals["delayed"], o.Totals["active"])
 	return o, nil
 }
 
@@ -96,6 +77,9 @@ const (
 	sampleEvery = 2 * time.Second
 	maxSamples  = 300
 )
+
+// overviewSamples are those of the first page.
+var overviewSamples samples
 
 // samples keeps the numbers of jobs while the first page is shown.
 type samples struct {

@@ -1,0 +1,36 @@
+package pages
+
+import (
+	"context"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// lettersData is the data of the page of dead letters.
+type lettersData struct {
+	api.DeadLetterPage
+	Stats api.DeadLetterStats
+	Whole bool // Stats count all dead letters of the filter
+}
+
+// Letters loads the page.
+func Letters(ctx context.Context, e *Env, v *View) (any, error) {
+	filter := api.DeadLetterRequest{Queue: v.Query.Get("queue"), Function: v.Query.Get("function"), Error: v.Query.Get("error")}
+	if filter.Queue != "" {
+		if err := job.ValidQueue(filter.Queue); err != nil {
+			return nil, &api.Error{Code: api.CodeInvalid, Text: "queue: " + err.Error()}
+		}
+	}
+	d := &lettersData{}
+	var err error
+	if d.Stats, err = ask[api.DeadLetterStats](ctx, e, v, "dlq-stats", filter); err != nil {
+		return nil, err
+	}
+	d.Whole = d.Stats.Next == 0
+	page := filter
+	page.Limit = 50
+	page.From = parseUint(v.Query.Get("after"))
+	d.DeadLetterPage, err = ask[api.DeadLetterPage](ctx, e, v, "dlq-list", page)
+	return d, err
+}
