@@ -15,7 +15,7 @@ import (
 
 // pagePaths are the pages that are checked, by name.
 var pagePaths = []struct{ name, path string }{
-	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"workers", "workers"},
+	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"operations", "operations"}, {"preview", "operations/new?action=requeue&query=state:failed&params=%7B%22final%22:false%7D"}, {"workers", "workers"},
 	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
 }
 
@@ -127,26 +127,6 @@ func TestActs(t *testing.T) {
 	}
 	b.open(2, "events?type=operator-acted&queue=reports")
 	b.await(`document.querySelector("#content").innerText.match(/queue.set[^]*by ann[^]*through console[^]*a test/)`)
-}
-
-// Jobs are found by a query, and those that are selected are changed together.
-func TestJobs(t *testing.T) {
-	b := newTab(t)
-	b.signIn(annToken)
-	b.run(chromedp.KeyEvent("/"))
-	b.await(`document.activeElement.matches("[data-search]")`)
-	eval[string](b, `document.activeElement.value = ""`)
-	b.run(chromedp.SendKeys(`[data-search]`, "queue:reports state:waiting"+kb.Enter), chromedp.WaitVisible(`//h1[text()="Jobs"]`))
-	b.await(`document.querySelectorAll("tbody tr").length === 7`)
-	b.run(chromedp.KeyEvent("j"), chromedp.KeyEvent("x"), chromedp.KeyEvent("j"), chromedp.KeyEvent("x"))
-	b.await(`document.querySelector("[data-selected]").innerText === "2 selected"`)
-	b.run(chromedp.Click(`//summary[text()="Cancel…"]`), chromedp.Click(`//button[text()="Cancel them"]`), chromedp.WaitVisible(`.flash`))
-	b.await(`document.querySelector(".flash").innerText === "2 jobs cancelled."`)
-	b.await(`document.querySelectorAll("tbody tr").length === 5`)
-	b.open(0, "jobs?q=stat:failed")
-	b.await(`document.querySelector("mark").innerText === "stat"`)
-	b.open(0, "jobs?q=webhooks:echo")
-	b.await(`location.pathname.match(/jobs\/[0-9a-f-]{36}$/) && document.querySelector("#content").innerText.includes("acme")`)
 }
 
 // Dead letters are counted by a dry run, then requeued.

@@ -101,6 +101,7 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 	c.mux.HandleFunc("POST "+Path+"sign-in", c.serveSignIn)
 	c.mux.HandleFunc("POST "+Path+"sign-out", c.serveSignOut)
 	c.mux.HandleFunc("GET "+Path+"jobs/{id}/{content}", c.serveContent)
+	c.mux.HandleFunc("GET "+Path+"complete", c.serveComplete)
 	assets, err := fs.Sub(files, "assets")
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -35,17 +36,21 @@ func functions() template.FuncMap {
 		"button": func(f *frame, act, label string, fields ...any) *button {
 			return newButton(f, act, label, fields)
 		},
-		"search":  func(terms string) string { return Path + "jobs?" + url.Values{"q": {terms}}.Encode() },
-		"term":    pages.Term,
-		"path":    func(kind, name string) string { return Path + kind + "/" + url.PathEscape(name) },
-		"states":  func() []string { return pages.States },
-		"deref":   format.Deref,
-		"setting": format.Setting,
-		"error":   func(err error) string { return calls.Problem(err).Text },
-		"list":    func(values []string) string { return strings.Join(values, ", ") },
-		"endable": func(state string) bool { return state != "waiting" && state != "delayed" && state != "active" },
-		"lower":   strings.ToLower,
-		"further": further,
+		"search":    pages.Search,
+		"term":      pages.Term,
+		"path":      func(kind, name string) string { return Path + kind + "/" + url.PathEscape(name) },
+		"states":    func() []string { return pages.States },
+		"deref":     format.Deref,
+		"setting":   format.Setting,
+		"error":     func(err error) string { return calls.Problem(err).Text },
+		"list":      func(values []string) string { return strings.Join(values, ", ") },
+		"endable":   func(state string) bool { return state != "waiting" && state != "delayed" && state != "active" },
+		"lower":     strings.ToLower,
+		"further":   further,
+		"actions":   func() []string { return pages.Actions },
+		"operation": pages.OperationURL,
+		"unique":    rand.Text,
+		"share":     shareOf,
 	}
 }
 
@@ -85,4 +90,15 @@ func further(verdict string, reasons []api.Reason) (others []api.Reason) {
 		}
 	}
 	return others
+}
+
+// shareOf returns how much of an operation is done, 0 to 1.
+func shareOf(matched, expected uint64, state string) float64 {
+	switch {
+	case state == "done":
+		return 1
+	case expected == 0:
+		return 0
+	}
+	return float64(matched) / float64(expected)
 }

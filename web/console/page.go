@@ -21,6 +21,7 @@ type page struct {
 	nav      string // of its entry in the navigation; "" means the page has none
 	title    func(v *pages.View) string
 	load     pages.Load
+	once     bool // it is not rendered again while a browser shows it
 	template *template.Template
 }
 
@@ -49,7 +50,7 @@ type entry struct{ Path, Name, Key string }
 
 // navigation lists the entries in order. Key is the letter that follows g.
 var navigation = []entry{
-	{"", "Overview", "o"}, {"queues", "Queues", "q"}, {"jobs", "Jobs", "j"}, {"workers", "Workers", "w"}, {"dead-letters", "Dead letters", "d"},
+	{"", "Overview", "o"}, {"queues", "Queues", "q"}, {"jobs", "Jobs", "j"}, {"operations", "Operations", "b"}, {"workers", "Workers", "w"}, {"dead-letters", "Dead letters", "d"},
 	{"cron", "Cron", "c"}, {"limits", "Limits", "l"}, {"members", "Members", "m"}, {"events", "Events", "e"}, {"settings", "Settings", "s"},
 }
 
@@ -74,6 +75,9 @@ func (f *frame) May(endpoint string) bool { return f.User != nil && f.User.MayUs
 
 // Param returns a parameter of the page.
 func (f *frame) Param(name string) string { return f.Query.Get(name) }
+
+// Live reports whether the page follows the yard.
+func (f *frame) Live() bool { return len(f.Nav) > 0 && !f.Page.once }
 
 // With returns the address of the page with another value of a parameter, from the first
 // result on.
@@ -103,6 +107,9 @@ func allPages() []*page {
 		{path: "queues/{name}", name: "queue", nav: "queues", title: titled("Queue"), load: pages.Queue},
 		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: pages.Jobs},
 		{path: "jobs/{name}", name: "job", nav: "jobs", title: titled("Job"), load: pages.Job},
+		{path: "operations", name: "operations", nav: "operations", title: titled("Operations"), load: pages.Operations},
+		{path: "operations/new", name: "preview", nav: "operations", title: titled("New operation"), load: pages.Preview, once: true},
+		{path: "operations/{name}", name: "operation", nav: "operations", title: titled("Operation"), load: pages.Operation},
 		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: pages.Workers},
 		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters},
 		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: pages.Cron},
@@ -158,7 +165,7 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
 		return
 	}
 	v := &pages.View{User: user, Name: r.PathValue("name"), Query: r.URL.Query(), URL: r.URL.RequestURI()}
-	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") && !p.once {
 		c.hub.serve(w, r, p, v)
 		return
 	}

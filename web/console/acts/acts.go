@@ -26,12 +26,13 @@ type Act struct {
 // table has what users may do, by name. Each returns what happened, for the user.
 var table = map[string]func(context.Context, *Act) (string, error){
 	"queue-add": addQueue, "queue-set": setQueue, "queue-pause": named("queue-pause", "Queue %s paused: it starts no more jobs."), "queue-resume": named("queue-resume", "Queue %s resumed."),
-	"queue-cancel": changeQueueJobs("queue-cancel", "cancelled"), "queue-clear": changeQueueJobs("queue-clear", "removed"),
 	"limit-set": setLimit, "limit-pause": named("limit-pause", "Limit %s paused: no more jobs that use it start."), "limit-resume": named("limit-resume", "Limit %s resumed."),
 	"cron-run": runCron, "cron-pause": named("cron-pause", "Cron entry %s paused."), "cron-resume": named("cron-resume", "Cron entry %s resumed."),
 	"job-cancel": changeJobs("job-cancel", "cancelled"), "job-retry": changeJobs("job-retry", "set to run again"), "job-remove": changeJobs("job-remove", "removed"),
 	"job-replay": replayJob, "job-set": setJob,
 	"dlq-requeue": changeLetters("dlq-requeue", "requeued"), "dlq-remove": changeLetters("dlq-remove", "removed"),
+	"operation-start": startOperation, "operation-set": changeOperation("operation-set", "has another rate"), "operation-pause": changeOperation("operation-pause", "paused"),
+	"operation-resume": changeOperation("operation-resume", "resumed"), "operation-cancel": changeOperation("operation-cancel", "cancelled: jobs that it has changed stay so"),
 	"cluster-transfer": transferAuthority, "drain": drainNode, "resume": resumeNode,
 }
 

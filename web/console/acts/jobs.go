@@ -12,43 +12,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/web/console/calls"
 )
 
-// changeQueueJobs returns an act on the jobs of a queue, or what it would do.
-func changeQueueJobs(endpoint, done string) func(context.Context, *Act) (string, error) {
-	return func(ctx context.Context, a *Act) (string, error) {
-		dry := a.Form.Get("dry") != ""
-		request := map[string]any{"name": a.Form.Get("name"), "dry_run": dry, "limit": 1000}
-		if states := a.Form["state"]; len(states) > 0 {
-			request["states"] = states
-		}
-		if function := a.value("function"); function != "" {
-			request["function"] = function
-		}
-		if request["states"] == nil && request["function"] == nil {
-			return "", &job.InvalidError{Reason: "choose states, or a function"}
-		}
-		if endpoint == "queue-cancel" && a.value("reason") != "" {
-			request["reason"] = a.value("reason")
-		}
-		total := 0
-		for { // in parts of at most 1000
-			r, err := do[api.QueueJobsReply](ctx, a, endpoint, "", request)
-			if err != nil {
-				return "", err
-			}
-			if dry {
-				return fmt.Sprintf("Dry run: %d%s jobs would be %s. Nothing was changed.", len(r.Jobs), map[bool]string{true: " or more"}[r.More], done), nil
-			}
-			total += r.Changed
-			if r.Stopped != "" {
-				return "", &api.Error{Code: api.CodeUnavailable, Text: fmt.Sprintf("%d jobs %s, then: %s", total, done, r.Stopped)}
-			}
-			if !r.More || r.Changed == 0 || ctx.Err() != nil {
-				return fmt.Sprintf("%d jobs %s.", total, done), ctx.Err()
-			}
-		}
-	}
-}
-
 // changeJobs returns an act on each job of the form, at most maxSelected.
 func changeJobs(endpoint, done string) func(context.Context, *Act) (string, error) {
 	const maxSelected = 500

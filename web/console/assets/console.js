@@ -1,6 +1,8 @@
 // The console in a browser: live updates, the viewer's time zone, keys, and what happens when
 // the node is lost. Every page also works without this.
+import { complete } from "./complete.js";
 import { morph } from "./morph.js";
+import { savedViews } from "./views.js";
 
 const content = document.getElementById("content");
 const live = document.getElementById("live");
@@ -180,8 +182,10 @@ for (const [selector, act] of [["[data-theme-toggle]", toggleTheme], ["[data-hel
   }
 }
 
-// Completion of the search by the page's terms.
-if (document.getElementById("terms")) document.querySelector("[data-search]")?.setAttribute("list", "terms");
+const search = document.querySelector("[data-search]");
+if (search) complete(search);
+const views = document.getElementById("views");
+if (views) savedViews(views);
 
 localize(document);
 setInterval(() => localize(document), 1000);

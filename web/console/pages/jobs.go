@@ -5,101 +5,35 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"regexp"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
-
-// found is a page of jobs that a query has found.
-type found struct {
-	Jobs   []api.Job
-	Next   string         // cursor of the next page; "" means that this is the last one
-	Totals map[string]int // by state, whatever state the query asks for
-}
-
-// find finds jobs in the ledger's list of jobs: by queue, state and function.
-func find(ctx context.Context, e *Env, v *View, q *query.Query, after string) (*found, error) {
-	request := &api.JobListRequest{After: after, Limit: 50}
-	if q.Sort.Oldest {
-		request.Order = api.OrderOldest
-	}
-	if q.Sort.ByEnd {
-		return nil, errNotListed("sort:ended")
-	}
-	if err := addTerms(request, q.Where); err != nil {
-		return nil, err
-	}
-	list, err := ask[api.JobList](ctx, e, v, "job-list", request)
-	return &found{list.Jobs, list.Next, list.Totals}, err
-}
-
-// errNotListed returns the error for a part of a query that the list of jobs cannot answer.
-func errNotListed(part string) error {
-	return &api.Error{Code: api.CodeInvalid, Text: part + " needs the index of jobs, which this node does not have; search by queue:, state: and function:, or by one id or key"}
-}
-
-// addTerms adds the terms of a query to a request.
-func addTerms(request *api.JobListRequest, where query.Expr) error {
-	switch e := where.(type) {
-	case nil:
-		return nil
-	case query.And:
-		for _, part := range e {
-			if err := addTerms(request, part); err != nil {
-				return err
-			}
-		}
-		return nil
-	case *query.Term:
-		return addTerm(request, e)
-	}
-	return errNotListed("a query with or, or not")
-}
-
-// addTerm adds one term to a request.
-func addTerm(request *api.JobListRequest, t *query.Term) error {
-	var values []string
-	for _, v := range t.Values {
-		if v.Prefix {
-			return errNotListed(t.Field.String() + ":" + v.Text + "*")
-		}
-		values = append(values, v.Text)
-	}
-	switch {
-	case t.Field == query.FieldQueue && request.Queues == nil:
-		request.Queues = values
-	case t.Field == query.FieldState && request.States == nil:
-		request.States = values
-	case t.Field == query.FieldFunction && request.Function == "" && len(values) == 1:
-		request.Function = values[0]
-	default:
-		return errNotListed("the term " + cmp.Or(t.Field.String(), t.Name))
-	}
-	return nil
-}
 
 // jobsData is the data of the page of jobs.
 type jobsData struct {
 	Text  string // of the query
 	Error *query.SyntaxError
-	*found
-	Fields []string // values of the completion
+	api.FoundJobs
+	Totals map[string]int    // of the queues that the query names, else of all, by state
+	Queues []string          // that Totals count; none: all
+	Why    map[string]string // why the waiting jobs of a queue wait
+
+	query *query.Query // nil if there is an Error
 }
 
-// Jobs loads the page.
+// Jobs loads the page: the jobs that a query finds.
 func Jobs(ctx context.Context, e *Env, v *View) (any, error) {
-	d := &jobsData{Text: v.Query.Get("q"), found: &found{}}
-	for _, q := range queueNames(ctx, e, v) {
-		d.Fields = append(d.Fields, Term("queue", q))
-	}
-	for _, state := range States {
-		d.Fields = append(d.Fields, "state:"+state)
-	}
-	parsed, err := query.Parse(d.Text, query.Options{Now: time.Now(), Location: time.UTC})
+	d := &jobsData{Text: strings.TrimSpace(v.Query.Get("q"))}
+	parsed, err := query.Parse(d.Text, query.Options{Now: time.Now()})
 	if syntax, ok := errors.AsType[*query.SyntaxError](err); ok {
 		d.Error = syntax
 		return d, nil
@@ -107,19 +41,60 @@ func Jobs(ctx context.Context, e *Env, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.query = parsed
 	if name := namedJob(d.Text, parsed); name != "" {
 		shown, err := ask[api.Job](ctx, e, v, "job-show", &api.JobRequest{ID: name})
-		if err != nil {
-			return nil, err
-		}
-		return Redirect(web.ConsolePath + "jobs/" + shown.ID.String()), nil
+		if err == nil {
+			return Redirect(web.ConsolePath + "jobs/" + shown.ID.String()), nil
+		} // else the search may find it
 	}
-	f, err := find(ctx, e, v, parsed, v.Query.Get("after"))
+	d.FoundJobs, err = ask[api.FoundJobs](ctx, e, v, "job-find", &api.JobFindRequest{Query: d.Text, Cursor: v.Query.Get("after")})
 	if err != nil {
 		return nil, err
 	}
-	d.found = f
-	return d, nil
+	if t := d.only(query.FieldQueue); t != nil && !slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Prefix }) {
+		for _, value := range t.Values {
+			d.Queues = append(d.Queues, value.Text)
+		}
+	}
+	d.Why = waiting(ctx, e, v, d.Jobs)
+	listed, err := ask[api.JobList](ctx, e, v, "job-list", &api.JobListRequest{Queues: d.Queues, Limit: 1, Brief: true})
+	d.Totals = listed.Totals
+	return d, err
+}
+
+// Limits of the explanations of queues on a page of jobs.
+const (
+	maxExplained   = 4
+	explainTimeout = 300 * time.Millisecond
+)
+
+// waiting returns why jobs wait, by the queue: of those queues that can be explained in a
+// short time.
+func waiting(ctx context.Context, e *Env, v *View, jobs []api.Job) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	texts := map[string]string{}
+	var queues []string
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for i := range jobs {
+		queue := jobs[i].Queue
+		if jobs[i].State != job.Waiting.String() || slices.Contains(queues, queue) || len(queues) == maxExplained {
+			continue
+		}
+		queues = append(queues, queue)
+		group.Go(func() {
+			explained, err := ask[api.QueueExplanation](ctx, e, v, "queue-explain", &api.QueueRequest{Name: queue})
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				texts[queue] = explained.Verdict
+			}
+		})
+	}
+	group.Wait()
+	return texts
 }
 
 // namedJob returns the name of the job if a query is nothing else: an id, a key, or either
@@ -133,7 +108,7 @@ func namedJob(text string, q *query.Query) string {
 	case query.FieldAny, query.FieldID, query.FieldKey:
 		return t.Values[0].Text
 	case query.FieldLabel: // "mail:order-1" has the form of one
-		return strings.TrimSpace(text)
+		return text
 	}
 	return ""
 }
@@ -145,64 +120,85 @@ func (d *jobsData) Parts() [3]string {
 	return [3]string{d.Text[:from], cmp.Or(d.Text[from:to], " "), d.Text[to:]}
 }
 
-// State returns the state that the query asks for, if it is the only one.
-func (d *jobsData) State() string { return d.term(query.FieldState) }
+// Behind reports whether the index lacks changes that people would notice.
+func (d *jobsData) Behind() bool { return d.Index.Lag > 1000 }
 
-// term returns the value of the query's only term of a field.
-func (d *jobsData) term(field query.Field) (value string) {
-	parsed, err := query.Parse(d.Text, query.Options{Now: time.Now(), Location: time.UTC})
-	if err != nil {
-		return ""
+// only returns the query's only term of a field, nil if it has none or several, or one that
+// is a part of another condition.
+func (d *jobsData) only(field query.Field) (only *query.Term) {
+	if d.query == nil {
+		return nil
 	}
-	terms := query.And{parsed.Where}
-	if and, ok := parsed.Where.(query.And); ok {
-		terms = and
+	terms, ok := d.query.Where.(query.And)
+	if !ok {
+		terms = query.And{d.query.Where}
 	}
-	for _, e := range terms {
-		if t, ok := e.(*query.Term); ok && t.Field == field && len(t.Values) == 1 {
-			value = t.Values[0].Text
+	for _, x := range terms {
+		if t, ok := x.(*query.Term); ok && t.Field == field {
+			if only != nil {
+				return nil
+			}
+			only = t
 		}
 	}
-	return value
+	return only
 }
 
-// WithState returns the address of the page with the same queue and function and another
-// state, "" for all.
+// State returns the state that the query asks for, if it is the only one.
+func (d *jobsData) State() string {
+	if t := d.only(query.FieldState); t != nil && len(t.Values) == 1 {
+		return t.Values[0].Text
+	}
+	return ""
+}
+
+// stateTerm matches a term of states at the top of a query.
+var stateTerm = regexp.MustCompile(`(?i)(^|\s)state:[a-z,]+(\s|$)`)
+
+// WithState returns the address of the page with the same query and another state, "" for
+// all.
 func (d *jobsData) WithState(state string) string {
-	text := ""
-	for _, part := range []struct {
-		field query.Field
-		name  string
-	}{{query.FieldQueue, "queue"}, {query.FieldFunction, "function"}} {
-		if value := d.term(part.field); value != "" {
-			text += Term(part.name, value) + " "
+	text := d.Text
+	switch {
+	case d.query == nil:
+		text = ""
+	case d.only(query.FieldState) != nil:
+		text = strings.TrimSpace(stateTerm.ReplaceAllString(text, " "))
+	}
+	if d.query != nil && state != "" {
+		if _, or := d.query.Where.(query.Or); or {
+			text = "(" + (&query.Query{Where: d.query.Where}).String() + ")"
 		}
 	}
 	if state != "" {
-		text += "state:" + state
+		text = strings.TrimSpace(text + " state:" + state)
+	}
+	return Search(text)
+}
+
+// All returns the query as an operation on many jobs takes it.
+func (d *jobsData) All() string { return cmp.Or(d.Text, "id:*") }
+
+// Search returns the address of the page of jobs with a query.
+func Search(text string) string {
+	if text == "" {
+		return web.ConsolePath + "jobs"
 	}
 	return web.ConsolePath + "jobs?" + url.Values{"q": {text}}.Encode()
 }
 
-// queueNames returns the names of the queues, none if they are not known.
-func queueNames(ctx context.Context, e *Env, v *View) (names []string) {
-	list, err := ask[api.QueueList](ctx, e, v, "queue-list", &api.QueueListRequest{Limit: 200})
-	if err != nil {
-		return nil
-	}
-	for _, q := range list.Queues {
-		names = append(names, q.Name)
-	}
-	return names
-}
+// savedView is a query with a name.
+type savedView struct{ Name, Text string }
 
-// parseUint returns the number that a text denotes, 0 if it denotes none.
-func parseUint(text string) uint64 {
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0
+// Views returns queries that people often need.
+func (d *jobsData) Views() []savedView {
+	return []savedView{
+		{"Failed in the last hour", "state:failed since:1h"},
+		{"Timeouts of today", "error:timeout created:today"},
+		{"Running for long", "state:active started:<15m"},
+		{"Waiting for long", "state:waiting created:<15m sort:created"},
+		{"Slow", "took:>10s since:24h"},
 	}
-	return n
 }
 
 // Term returns a term of a query of jobs.
