@@ -74,23 +74,28 @@ func TestPages(t *testing.T) {
 		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.theme}}), chromedp.EmulateViewport(c.width, 900))
 		for _, p := range pagePaths[:c.pages] {
 			b.open(0, p.path)
-			name := fmt.Sprintf("%s, %s, %d px", p.name, c.theme, c.width)
-			if got := eval[int64](b, `document.documentElement.scrollWidth`); got > c.width {
-				t.Errorf("%s: the page is %d px wide", name, got)
-			}
-			if eval[bool](b, `!!document.querySelector(".empty.bad")`) {
-				t.Errorf("%s: %s", name, eval[string](b, `document.querySelector(".empty.bad").innerText`))
-			}
-			if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
-				t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
-			}
+			b.check(fmt.Sprintf("%s, %s, %d px", p.name, c.theme, c.width), c.width)
 			if c.width != 1440 || c.theme == "dark" {
 				continue // the names are the same
 			}
 			if nodes := b.nameless(); len(nodes) > 0 {
-				t.Errorf("%s: no name: %s", name, strings.Join(nodes, "; "))
+				t.Errorf("%s: no name: %s", p.name, strings.Join(nodes, "; "))
 			}
 		}
+	}
+}
+
+// check reports what is wrong with how a page is shown.
+func (b *tab) check(name string, width int64) {
+	b.t.Helper()
+	if got := eval[int64](b, `document.documentElement.scrollWidth`); got > width {
+		b.t.Errorf("%s: the page is %d px wide", name, got)
+	}
+	if eval[bool](b, `!!document.querySelector(".empty.bad")`) {
+		b.t.Errorf("%s: %s", name, eval[string](b, `document.querySelector(".empty.bad").innerText`))
+	}
+	if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
+		b.t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
 	}
 }
 

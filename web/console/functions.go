@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"math"
 	"net/url"
 	"strings"
 	"time"
@@ -19,20 +20,23 @@ import (
 // functions returns the functions of the templates.
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"name":  func(text string) template.HTML { return format.Text(text, format.CutName, false) },
-		"line":  func(text string) template.HTML { return format.Text(text, format.CutLine, false) },
-		"text":  func(text string) template.HTML { return format.Text(text, format.CutBlock, true) },
-		"at":    func(at any) template.HTML { return format.Time(at, false) },
-		"ago":   func(at any) template.HTML { return format.Time(at, true) },
-		"count": format.Count,
-		"bytes": func(n any) string { return format.Bytes(format.Int(n)) },
-		"ms":    func(n any) string { return format.Duration(time.Duration(format.Int(n)) * time.Millisecond) },
-		"dur":   format.Duration,
-		"took":  func(from, to *time.Time) string { return format.Duration(to.Sub(*from)) },
-		"tree":  func(text json.RawMessage) template.HTML { return format.Tree(text) },
-		"json":  format.Indented,
-		"bar":   draw.Bar,
-		"lines": draw.Lines,
+		"name":      func(text string) template.HTML { return format.Text(text, format.CutName, false) },
+		"line":      func(text string) template.HTML { return format.Text(text, format.CutLine, false) },
+		"text":      func(text string) template.HTML { return format.Text(text, format.CutBlock, true) },
+		"at":        func(at any) template.HTML { return format.Time(at, false) },
+		"ago":       func(at any) template.HTML { return format.Time(at, true) },
+		"count":     format.Count,
+		"bytes":     func(n any) string { return format.Bytes(format.Int(n)) },
+		"ms":        func(n any) string { return format.Duration(time.Duration(format.Int(n)) * time.Millisecond) },
+		"dur":       format.Duration,
+		"took":      func(from, to *time.Time) string { return format.Duration(to.Sub(*from)) },
+		"tree":      func(text json.RawMessage) template.HTML { return format.Tree(text) },
+		"json":      format.Indented,
+		"bar":       draw.Bar,
+		"strip":     draw.Strip,
+		"happening": pages.HappeningKind,
+		"round":     func(ms *float64) int64 { return int64(math.Round(*ms)) },
+		"lines":     draw.Lines,
 		"button": func(f *frame, act, label string, fields ...any) *button {
 			return newButton(f, act, label, fields)
 		},

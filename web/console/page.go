@@ -117,6 +117,8 @@ func allPages() []*page {
 		{path: "limits/{name}", name: "limit", nav: "limits", title: titled("Limit"), load: pages.Limit},
 		{path: "members", name: "members", nav: "members", title: titled("Members"), load: pages.Members},
 		{path: "events", name: "events", nav: "events", title: titled("Events"), load: pages.Events},
+		{path: "past", name: "past", nav: "", title: titled("The past"), load: pages.Past, once: true},
+		{path: "diff", name: "diff", nav: "", title: titled("What has changed"), load: pages.Diff, once: true},
 		{path: "settings", name: "settings", nav: "settings", title: titled("Settings"), load: pages.Settings},
 		{path: "sign-in", name: "sign-in", nav: "-", title: titled("Sign in"), load: func(context.Context, *pages.Env, *pages.View) (any, error) { return nil, nil }},
 	}

@@ -182,6 +182,16 @@ for (const [selector, act] of [["[data-theme-toggle]", toggleTheme], ["[data-hel
   }
 }
 
+// The slider of the past: it says which time it is at, and goes there when it is released.
+const slider = document.querySelector("[data-slider]");
+if (slider) {
+  const said = slider.querySelector("output");
+  const say = () => { said.textContent = `${slider.ago.value} min, ${zoned.format(new Date(Date.now() - slider.ago.value * 60000))}`; };
+  slider.ago.addEventListener("input", say);
+  slider.ago.addEventListener("change", () => slider.submit());
+  say();
+}
+
 const search = document.querySelector("[data-search]");
 if (search) complete(search);
 const views = document.getElementById("views");

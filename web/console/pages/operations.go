@@ -10,7 +10,6 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/web"
-	"github.com/yardmaster-dev/yardmaster/web/console/calls"
 )
 
 // Actions are the actions on all jobs that match a query.
@@ -52,12 +51,8 @@ func Preview(ctx context.Context, e *Env, v *View) (any, error) {
 	}
 	preview, err := ask[api.OperationPreview](ctx, e, v, "operation-preview", &d.OperationStart)
 	if err != nil {
-		problem := calls.Problem(err)
-		if problem.Code == api.CodeForbidden {
-			return nil, err
-		}
-		d.Problem = problem
-		return d, nil
+		d.Problem, err = askAgain(err)
+		return d, err
 	}
 	d.Preview = &preview
 	return d, nil
