@@ -52,6 +52,17 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 	return c.value, c.err
 }
 
+// last returns the value that was loaded last, at once, and has a value that is too old loaded.
+func (c *cached[T]) last(ctx context.Context) T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.loaded) > c.valid && c.loading == nil {
+		c.loading = make(chan struct{})
+		go c.run(context.WithoutCancel(ctx), c.loading)
+	}
+	return c.value
+}
+
 // run loads the value and closes ended.
 func (c *cached[T]) run(ctx context.Context, ended chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)

@@ -87,9 +87,10 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 	c.peers = cached[[]pages.Peer]{load: func(ctx context.Context) ([]pages.Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
 	c.env = &pages.Env{
 		Node: cfg.Node, Call: cfg.Call, Status: c.status.get, Tail: tail.New(ctx, cfg.Events, cfg.Applied), Settings: cfg.Settings,
-		Peers: func() []pages.Peer { peers, _ := c.peers.get(ctx); return peers },
+		Peers: func() []pages.Peer { return c.peers.last(ctx) },
 	}
 	c.hub = newHub(ctx, c)
+	_ = c.peers.last(ctx) // loaded before the first page, which does not wait for it
 	var err error
 	if c.pages, err = parsePages(c); err != nil {
 		return nil, err
@@ -133,8 +134,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // whether they answer.
 func (c *Console) setHeaders(w http.ResponseWriter, r *http.Request) {
 	connect := []string{"'self'"}
-	peers, _ := c.peers.get(r.Context())
-	for _, p := range peers {
+	for _, p := range c.peers.last(r.Context()) {
 		if p.URL != "" {
 			connect = append(connect, p.URL)
 		}
