@@ -65,7 +65,8 @@ func TestOperation(t *testing.T) {
 	b := newTab(t)
 	b.signIn(annToken)
 	b.open(0, "jobs?q=queue:webhooks+state:failed")
-	b.run(chromedp.Click(`//a[text()="requeue all…"]`), chromedp.WaitVisible(`//h2[text()="What would happen"]`))
+	eval[bool](b, `[...document.querySelectorAll("a")].find((a) => a.innerText === "requeue all…").click() === undefined`) // the page may be updated meanwhile
+	b.run(chromedp.WaitVisible(`//h2[text()="What would happen"]`))
 	eval[string](b, `document.querySelector("[name=params]").value = '{"final": null, "note": "edited"}'`)
 	b.run(chromedp.Click(`//button[text()="Dry run"]`))
 	b.await(`document.querySelectorAll("tbody tr").length === 7 && document.querySelector("tbody").innerText.includes("edited")`)

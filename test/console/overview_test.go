@@ -40,15 +40,11 @@ func TestPast(t *testing.T) {
 	b.open(0, "past?queue=reports")
 	b.check("past", 360)
 	b.await(`document.querySelector("#content .notice").innerText.match(/This is the past: queue reports after event \d+/)`)
-	before := eval[string](b, `document.querySelector("tbody tr").innerText`)
 	// Steps back until the event at which the queue was paused.
-	for eval[bool](b, `document.querySelector("tbody tr").innerText === `+"`"+before+"`") {
+	for eval[bool](b, `!document.querySelector("tbody tr").innerText.includes("paused")`) {
 		number := eval[string](b, `document.querySelector("#content .notice").innerText.match(/event (\d+)/)[1]`)
 		b.run(chromedp.Click(`//a[text()="Event before"]`))
 		b.await(`document.querySelector("html[data-ready]") && !document.querySelector("#content .notice").innerText.includes("event ` + number + ` ")`)
-	}
-	if got := eval[string](b, `document.querySelector("tbody tr").innerText`); got == before {
-		t.Errorf("before its resume the queue is %s", got)
 	}
 	b.run(chromedp.Click(`//button[text()="Show what differs"]`), chromedp.WaitVisible(`//h1[text()="What has changed"]`))
 	b.check("diff", 360)
