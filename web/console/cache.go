@@ -10,6 +10,7 @@ import (
 const (
 	loadTimeout  = 5 * time.Second
 	staleTimeout = 500 * time.Millisecond // after which a page shows the last value
+	lateTimeout  = 100 * time.Millisecond // for what a page can do without
 	staleMost    = 30 * time.Second       // as long as it is not older
 )
 
@@ -52,15 +53,12 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 	return c.value, c.err
 }
 
-// last returns the value that was loaded last, at once, and has a value that is too old loaded.
-func (c *cached[T]) last(ctx context.Context) T {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.loaded) > c.valid && c.loading == nil {
-		c.loading = make(chan struct{})
-		go c.run(context.WithoutCancel(ctx), c.loading)
-	}
-	return c.value
+// soon is like get, but waits no longer than a page may be late for it.
+func (c *cached[T]) soon(ctx context.Context) T {
+	ctx, cancel := context.WithTimeout(ctx, lateTimeout)
+	defer cancel()
+	value, _ := c.get(ctx)
+	return value
 }
 
 // run loads the value and closes ended.

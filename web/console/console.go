@@ -87,10 +87,9 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 	c.peers = cached[[]pages.Peer]{load: func(ctx context.Context) ([]pages.Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
 	c.env = &pages.Env{
 		Node: cfg.Node, Call: cfg.Call, Status: c.status.get, Tail: tail.New(ctx, cfg.Events, cfg.Applied), Settings: cfg.Settings,
-		Peers: func() []pages.Peer { return c.peers.last(ctx) },
+		Peers: func() []pages.Peer { return c.peers.soon(ctx) },
 	}
 	c.hub = newHub(ctx, c)
-	_ = c.peers.last(ctx) // loaded before the first page, which does not wait for it
 	var err error
 	if c.pages, err = parsePages(c); err != nil {
 		return nil, err
@@ -117,7 +116,7 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c.setHeaders(w, r)
+	c.setHeaders(w)
 	if err := c.crossOrigin.Check(r); err != nil {
 		http.Error(w, "requests from pages of other sites are not allowed: "+err.Error(), http.StatusForbidden)
 		return
@@ -130,22 +129,27 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mux.ServeHTTP(w, r)
 }
 
-// setHeaders sets the headers of every response. Scripts may also ask the other members
-// whether they answer.
-func (c *Console) setHeaders(w http.ResponseWriter, r *http.Request) {
-	connect := []string{"'self'"}
-	for _, p := range c.peers.last(r.Context()) {
-		if p.URL != "" {
-			connect = append(connect, p.URL)
-		}
-	}
+// setHeaders sets the headers of every response.
+func (c *Console) setHeaders(w http.ResponseWriter) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "+strings.Join(connect, " ")+
-		"; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	setPolicy(w, nil)
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only for writers of tests
+}
+
+// setPolicy sets the content security policy: scripts may also ask the other members that the
+// page names whether they answer.
+func setPolicy(w http.ResponseWriter, peers []pages.Peer) {
+	connect := []string{"'self'"}
+	for _, p := range peers {
+		if p.URL != "" {
+			connect = append(connect, p.URL)
+		}
+	}
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "+strings.Join(connect, " ")+
+		"; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 }
 
 // loadStatus returns the status of the yard as this node sees it.

@@ -235,6 +235,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, f *
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept, Cookie")
+	setPolicy(w, f.Peers)
 	w.WriteHeader(status)
 	_, _ = w.Write(c.withForm(out.Bytes(), r)) // the browser may be gone
 }
