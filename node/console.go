@@ -13,6 +13,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/server/consolecalls"
 	"github.com/yardmaster-dev/yardmaster/web/console"
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
+	"github.com/yardmaster-dev/yardmaster/web/console/session"
 )
 
 // newConsoleCaller returns what sends the requests of the console.
@@ -51,8 +53,8 @@ func (n *Node) serveConsole(ctx context.Context) error {
 }
 
 // consoleSettings returns settings of the node that the console shows. None is a secret.
-func (n *Node) consoleSettings() []console.Setting {
-	list := []console.Setting{
+func (n *Node) consoleSettings() []pages.Setting {
+	list := []pages.Setting{
 		{Key: "node.name", Value: n.cfg.Node.Name}, {Key: "version", Value: n.version}, {Key: "node.data_dir", Value: n.cfg.Node.DataDir},
 		{Key: "cluster.name", Value: n.cfg.Cluster.Name}, {Key: "cluster.members", Value: strings.Join(n.cfg.MemberNames(), ", ")},
 		{Key: "http.listen", Value: n.httpAddr}, {Key: "nats.listen", Value: n.cfg.NATS.Listen}, {Key: "server", Value: n.edgeAddr.String()},
@@ -61,7 +63,7 @@ func (n *Node) consoleSettings() []console.Setting {
 		{Key: "scheduler.create_queues", Value: fmt.Sprint(*n.cfg.Scheduler.CreateQueues)},
 	}
 	for _, runner := range n.cfg.RRQ.RunnerNames() {
-		list = append(list, console.Setting{Key: "rrq.runners", Value: runner})
+		list = append(list, pages.Setting{Key: "rrq.runners", Value: runner})
 	}
 	return list
 }
@@ -69,7 +71,7 @@ func (n *Node) consoleSettings() []console.Setting {
 // consoleUsers returns the users of the console: those of HTTP with their tokens, and those
 // of NATS with their passwords, if their role may see queues. anonymous is the user without
 // a sign-in, as over HTTP; nil if there is none.
-func consoleUsers(c *config.Config) (users []console.User, anonymous *console.User, err error) {
+func consoleUsers(c *config.Config) (users []session.User, anonymous *session.User, err error) {
 	tokens, err := c.HTTP.ServerUsers()
 	if err != nil {
 		return nil, nil, fmt.Errorf("http.users: %w", err)
@@ -81,7 +83,7 @@ func consoleUsers(c *config.Config) (users []console.User, anonymous *console.Us
 	add := func(u *embedded.User, token string) {
 		may := u.Permissions()
 		if (token != "" || u.Password != "") && may(api.Subject("queue-list")) {
-			users = append(users, console.User{Name: u.Name, Role: string(u.Role), Token: token, Password: u.Password, May: may})
+			users = append(users, session.User{Name: u.Name, Role: string(u.Role), Token: token, Password: u.Password, May: may})
 		}
 	}
 	for i := range tokens {
@@ -89,9 +91,9 @@ func consoleUsers(c *config.Config) (users []console.User, anonymous *console.Us
 	}
 	switch {
 	case c.HTTP.Anonymous != "":
-		anonymous = &console.User{Role: c.HTTP.Anonymous, May: (&embedded.User{Role: embedded.Role(c.HTTP.Anonymous)}).Permissions()}
+		anonymous = &session.User{Role: c.HTTP.Anonymous, May: (&embedded.User{Role: embedded.Role(c.HTTP.Anonymous)}).Permissions()}
 	case len(tokens) == 0:
-		anonymous = &console.User{May: func(string) bool { return true }}
+		anonymous = &session.User{May: func(string) bool { return true }}
 	}
 	if len(tokens) > 0 { // otherwise everyone may do everything
 		for i := range passwords {

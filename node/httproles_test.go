@@ -23,7 +23,7 @@ func TestWeb_Roles(t *testing.T) {
 			{Name: "mailer", Role: "producer", Token: "t-mailer", Queues: []string{"mail"}},
 			{Name: "marker", Role: "worker", Token: "t-marker"},
 			{Name: "eye", Role: "observer", TokenFile: file},
-			{Name: "chief", Role: "operator", Token: "t-chief"},
+			{Name: "chief", Role: "admin", Token: "t-chief"},
 		}
 	})
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
@@ -79,7 +79,7 @@ func TestWeb_Roles(t *testing.T) {
 func TestWeb_Anonymous(t *testing.T) {
 	n := startSingleNode(t, func(c *config.Config) {
 		c.HTTP.Anonymous = "observer"
-		c.HTTP.Users = []config.HTTPUser{{Name: "chief", Role: "operator", Token: "t-chief"}}
+		c.HTTP.Users = []config.HTTPUser{{Name: "chief", Role: "admin", Token: "t-chief"}}
 	})
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	for _, c := range []struct {

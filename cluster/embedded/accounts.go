@@ -118,7 +118,7 @@ func loginUsers(cfg *Config) []User {
 func exportedSubjects(cfg *Config) []string {
 	exported := slices.Clone(eventSubjects)
 	for _, u := range loginUsers(cfg) {
-		if u.Role == Observer || u.Role == Operator {
+		if u.Role.readsStreams() {
 			exported = append(exported, u.inboxSubjects()...)
 		}
 	}

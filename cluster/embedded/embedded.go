@@ -200,7 +200,7 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	line("    jetstream: enabled")
 	line("    users: [")
 	line("      { user: %s, password: %q, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, password)
-	if len(cfg.Users) == 0 { // every client is an operator, except for what is reserved for nodes
+	if len(cfg.Users) == 0 { // every client may do everything, except for what is reserved for nodes
 		line("      { user: %s, password: \"\", permissions {", userOperator)
 		line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
 		line("        subscribe { deny: [%s] }", quoteAll(deniedSubscriptions()))

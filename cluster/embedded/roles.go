@@ -23,12 +23,20 @@ type Role string
 const (
 	Producer Role = "producer" // enqueues jobs and gets their outcomes
 	Worker   Role = "worker"   // marks its dispatches, by the runtime contract
-	Observer Role = "observer" // reads everything and changes nothing
-	Operator Role = "operator" // everything except what is reserved for nodes
+	Viewer   Role = "viewer"   // reads everything and changes nothing
+	Observer Role = "observer" // an older name of Viewer
+	Operator Role = "operator" // reads everything, and changes jobs, queues, limits and the like
+	Admin    Role = "admin"    // everything except what is reserved for nodes
 )
 
 // Roles lists all roles.
-var Roles = []Role{Producer, Worker, Observer, Operator}
+var Roles = []Role{Producer, Worker, Viewer, Observer, Operator, Admin}
+
+// roleNames are the names of the roles, for errors.
+const roleNames = "producer, worker, viewer, operator or admin"
+
+// readsStreams reports whether the role may read streams with consumers of its own.
+func (r Role) readsStreams() bool { return r != Producer && r != Worker }
 
 // User is a user that may connect, with its role.
 type User struct {
@@ -97,7 +105,7 @@ func (u *User) validateRole() error {
 	case u.Name == userInternal || u.Name == anonymous:
 		return fmt.Errorf("name is %q, which is reserved; choose another", u.Name)
 	case !slices.Contains(Roles, u.Role):
-		return fmt.Errorf("user %s has the role %q; must be producer, worker, observer or operator", u.Name, u.Role)
+		return fmt.Errorf("user %s has the role %q; must be %s", u.Name, u.Role, roleNames)
 	}
 	if len(u.Queues) > 0 && u.Role != Producer {
 		return fmt.Errorf("user %s: queues can only be set for a producer, and the role is %s", u.Name, u.Role)
@@ -126,10 +134,10 @@ func ValidateUsers(users []User, anonymousRole Role) error {
 		seen[u.Name], seen[u.NKey] = true, u.NKey != "" // most users have no nkey
 	}
 	if anonymousRole != "" && !slices.Contains(Roles, anonymousRole) {
-		return fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such clients", anonymousRole)
+		return fmt.Errorf("anonymous has the role %q; must be %s, or empty to refuse such clients", anonymousRole, roleNames)
 	}
-	if anonymousRole != "" && len(users) == 0 && anonymousRole != Operator {
-		return errors.New("anonymous needs users: without any, every client is an operator")
+	if anonymousRole != "" && len(users) == 0 && anonymousRole != Operator && anonymousRole != Admin {
+		return errors.New("anonymous needs users: without any, every client is an admin")
 	}
 	return nil
 }
@@ -150,6 +158,22 @@ var (
 		"CONSUMER.CREATE.>", "CONSUMER.DELETE.*.*",
 	), "$JS.FC.>")
 )
+
+// adminEndpoints are the endpoints of the API that only an admin may use besides those of
+// backups: they change which nodes the yard consists of. So do the commands of the contract
+// that take the authority, which yard.exec accepts, too.
+var adminEndpoints = []string{"cluster-add", "cluster-rm", "cluster-replace", "cluster-cancel", "cluster-rebuild"}
+
+// operatorSubjects are what an operator may do besides a producer and a viewer.
+var operatorSubjects = func() []string {
+	allowed := slices.Concat(withPrefix(api.SubjectNode+".*", subjects.NodeVerbs...), workerSubjects, withPrefix(api.SubjectExec, "RequestReplay", "CaptureSnapshot"))
+	for i := range api.Endpoints {
+		if e := &api.Endpoints[i]; strings.HasPrefix(e.Subject, api.SubjectAPI+".") && !slices.Contains(adminEndpoints, e.Name) {
+			allowed = append(allowed, e.Subject)
+		}
+	}
+	return allowed
+}()
 
 // refusedSubjects are requests to the JetStream API that would change streams. The roles
 // that read streams may publish them: in the account of the users there is no JetStream,
@@ -201,8 +225,10 @@ func (u *User) publishSubjects() []string {
 		return allowed
 	case Worker:
 		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.result", "job.params", "job.wait"))
-	case Observer:
+	case Viewer, Observer:
 		return slices.Concat(observerSubjects, ackSubjects, refusedSubjects)
+	case Operator:
+		return slices.Concat(producerSubjects, observerSubjects, ackSubjects, refusedSubjects, operatorSubjects)
 	}
 	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, refusedSubjects, withPrefix(api.SubjectNode+".*", subjects.NodeVerbs...),
 		[]string{api.SubjectExec, api.SubjectExec + ".*", api.SubjectAPI + ".>"})

@@ -42,20 +42,27 @@ func TestUsers_Validate(t *testing.T) {
 
 func TestRole_May(t *testing.T) {
 	for subject, roles := range map[string][]Role{
-		"yard.enqueue.mail":         {Producer, Operator},
-		"yard.api.v1.job.show":      {Producer, Worker, Observer, Operator},
-		"yard.api.v1.job.cancel":    {Operator},
-		"yard.exec":                 {Operator},
-		"yard.exec.MarkFailed":      {Worker, Operator},
-		"yard.exec.RequestReplay":   {Operator},
-		"yard.snapshot":             {Worker, Observer, Operator},
-		"yard.node.n1.stepdown":     {Operator},
-		"yard.node.n1.drain":        {Operator},
-		"yard.node.n1.resume":       {Operator},
-		"yard.history":              nil,
-		"yard.node.n1.assign":       nil,
-		"yard.enqueue":              nil,
-		"yard.enqueue.mail.further": nil,
+		"yard.enqueue.mail":           {Producer, Operator, Admin},
+		"yard.api.v1.job.show":        {Producer, Worker, Viewer, Observer, Operator, Admin},
+		"yard.api.v1.job.cancel":      {Operator, Admin},
+		"yard.api.v1.operation.start": {Operator, Admin},
+		"yard.api.v1.cluster.members": {Viewer, Observer, Operator, Admin},
+		"yard.api.v1.cluster.rm":      {Admin},
+		"yard.api.v1.cluster.replace": {Admin},
+		"yard.api.v1.backup.begin":    {Admin},
+		"yard.api.v1.restore.begin":   {Admin},
+		"yard.exec":                   {Admin},
+		"yard.exec.AcquireAuthority":  {Admin},
+		"yard.exec.MarkFailed":        {Worker, Operator, Admin},
+		"yard.exec.RequestReplay":     {Operator, Admin},
+		"yard.snapshot":               {Worker, Viewer, Observer, Operator, Admin},
+		"yard.node.n1.stepdown":       {Operator, Admin},
+		"yard.node.n1.drain":          {Operator, Admin},
+		"yard.node.n1.resume":         {Operator, Admin},
+		"yard.history":                nil,
+		"yard.node.n1.assign":         nil,
+		"yard.enqueue":                nil,
+		"yard.enqueue.mail.further":   nil,
 	} {
 		for _, role := range Roles {
 			if mayRequest(role, subject) != slices.Contains(roles, role) {
@@ -65,16 +72,16 @@ func TestRole_May(t *testing.T) {
 	}
 }
 
-// An observer may read everything and change nothing: it has the operations whose HTTP
+// A viewer may read everything and change nothing: it has the operations whose HTTP
 // method is GET, and the preview, whose request has a body, and no others.
-func TestObserver_MayRequestWhatReads(t *testing.T) {
+func TestViewer_MayRequestWhatReads(t *testing.T) {
 	for _, endpoint := range api.Endpoints {
 		if endpoint.Subject == "" || endpoint.Pattern == "" {
 			continue
 		}
 		reads := strings.HasPrefix(endpoint.Pattern, "GET ") || endpoint.Name == "operation-preview"
-		if may := mayRequest(Observer, strings.ReplaceAll(endpoint.Subject, "*", "x")); may != reads {
-			t.Errorf("observer may request %s, %s: %v", endpoint.Subject, endpoint.Pattern, may)
+		if may := mayRequest(Viewer, strings.ReplaceAll(endpoint.Subject, "*", "x")); may != reads {
+			t.Errorf("viewer may request %s, %s: %v", endpoint.Subject, endpoint.Pattern, may)
 		}
 	}
 }

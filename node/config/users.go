@@ -15,7 +15,7 @@ import (
 type User struct {
 	// Name of the user: letters, digits, '-' and '_', 1 to 64 bytes.
 	Name string `toml:"name"`
-	// Role is "producer", "worker", "observer" or "operator".
+	// Role is "producer", "worker", "viewer", "operator" or "admin"; "observer" is "viewer".
 	Role string `toml:"role"`
 	// Password in plain text or as a bcrypt hash. Set one of this, PasswordFile and NKey.
 	Password edge.Secret `toml:"password"`
@@ -31,7 +31,7 @@ type User struct {
 type HTTPUser struct {
 	// Name of the user: letters, digits, '-' and '_', 1 to 64 bytes.
 	Name string `toml:"name"`
-	// Role is "producer", "worker", "observer" or "operator".
+	// Role is "producer", "worker", "viewer", "operator" or "admin"; "observer" is "viewer".
 	Role string `toml:"role"`
 	// Token is the bearer token. Set this or TokenFile.
 	Token edge.Secret `toml:"token"`
@@ -41,7 +41,7 @@ type HTTPUser struct {
 	Queues []string `toml:"queues"`
 }
 
-// tokenUser is the name of the operator whose token is http.token.
+// tokenUser is the name of the admin whose token is http.token.
 const tokenUser = "token"
 
 // TokenUser is a user of HTTP with its token.
@@ -50,12 +50,12 @@ type TokenUser struct {
 	Token string
 }
 
-// ServerUsers returns the configured users for the HTTP server, with an operator for
+// ServerUsers returns the configured users for the HTTP server, with an admin for
 // Token. It reads token files again at each call.
 func (c *HTTP) ServerUsers() ([]TokenUser, error) {
 	var users []TokenUser
 	if c.Token != "" {
-		users = append(users, TokenUser{embedded.User{Name: tokenUser, Role: embedded.Operator}, string(c.Token)})
+		users = append(users, TokenUser{embedded.User{Name: tokenUser, Role: embedded.Admin}, string(c.Token)})
 	}
 	for _, u := range c.Users {
 		token, err := secretOrFile("token", string(u.Token), u.TokenFile)
@@ -74,7 +74,7 @@ func (c *HTTP) ServerUsers() ([]TokenUser, error) {
 	if c.Anonymous != "" && !slices.Contains(embedded.Roles, embedded.Role(c.Anonymous)) {
 		return nil, fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such requests", c.Anonymous)
 	}
-	if c.Anonymous != "" && len(users) == 0 && c.Anonymous != string(embedded.Operator) {
+	if c.Anonymous != "" && len(users) == 0 && c.Anonymous != string(embedded.Operator) && c.Anonymous != string(embedded.Admin) {
 		return nil, errors.New("anonymous needs users or http.token: without any, every request is an operator's")
 	}
 	return users, nil

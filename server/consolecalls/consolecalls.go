@@ -16,7 +16,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
-	"github.com/yardmaster-dev/yardmaster/web/console"
+	"github.com/yardmaster-dev/yardmaster/web/console/calls"
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
+	"github.com/yardmaster-dev/yardmaster/web/console/tail"
 )
 
 // Requests between nodes: verbAct asks for an endpoint of [api.NodeEndpoints] on behalf of a
@@ -48,7 +50,7 @@ type Caller struct {
 }
 
 // Call sends a request of the console.
-func (c *Caller) Call(ctx context.Context, call *console.Call) ([]byte, error) {
+func (c *Caller) Call(ctx context.Context, call *calls.Call) ([]byte, error) {
 	switch {
 	case call.Node == "":
 		return serve(ctx, c.Endpoints(), call)
@@ -64,7 +66,7 @@ func (c *Caller) Call(ctx context.Context, call *console.Call) ([]byte, error) {
 }
 
 // serve calls the handler of an endpoint.
-func serve(ctx context.Context, endpoints []cluster.Endpoint, call *console.Call) ([]byte, error) {
+func serve(ctx context.Context, endpoints []cluster.Endpoint, call *calls.Call) ([]byte, error) {
 	i := slices.IndexFunc(endpoints, func(e cluster.Endpoint) bool { return e.Name == call.Endpoint })
 	if i < 0 || endpoints[i].Handle == nil {
 		return nil, &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("this node has no endpoint %q", call.Endpoint)}
@@ -110,7 +112,7 @@ func (c *Caller) PeerHandlers() map[string]func(context.Context, []byte) ([]byte
 			if !slices.Contains(nodeActs, act.Endpoint) {
 				return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("%q is not an act on a member", act.Endpoint)}
 			}
-			return serve(ctx, c.NodeEndpoints(), &console.Call{Endpoint: act.Endpoint, Actor: act.Actor, Reason: act.Reason})
+			return serve(ctx, c.NodeEndpoints(), &calls.Call{Endpoint: act.Endpoint, Actor: act.Actor, Reason: act.Reason})
 		},
 		verbAddress: func(context.Context, []byte) ([]byte, error) {
 			return json.Marshal(address{Addr: c.HTTP, TLS: c.TLS})
@@ -120,11 +122,11 @@ func (c *Caller) PeerHandlers() map[string]func(context.Context, []byte) ([]byte
 
 // Peers asks the other members where they serve the console. It leaves the URL empty of one
 // that does not answer, or serves it on its own host only.
-func (c *Caller) Peers(ctx context.Context) []console.Peer {
+func (c *Caller) Peers(ctx context.Context) []pages.Peer {
 	ctx, cancel := context.WithTimeout(ctx, addressTimeout)
 	defer cancel()
 	members := slices.DeleteFunc(c.Members(), func(m ledger.Member) bool { return m.Node == c.Node })
-	peers := make([]console.Peer, len(members))
+	peers := make([]pages.Peer, len(members))
 	done := make(chan struct{})
 	for i, m := range members {
 		go func() {
@@ -168,9 +170,9 @@ func peerURL(at address, route, here string) string {
 }
 
 // Events returns the history of the yard for the console.
-func (c *Caller) Events() console.EventSource {
+func (c *Caller) Events() tail.Source {
 	const limit = 64
-	return console.EventSource{
+	return tail.Source{
 		Since: func(ctx context.Context, at time.Time) ([]byte, uint64, error) {
 			batches, err := c.Reader.ReadHistorySince(ctx, at, limit)
 			return expand(batches, 0, err)

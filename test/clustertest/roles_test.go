@@ -55,7 +55,7 @@ func rolesCluster(t *testing.T) (cl *clustertest.Cluster, dial func(letter byte,
 			{Name: "mailer", Role: "producer", Password: "pw-mailer", Queues: []string{"mail"}},
 			{Name: "marker", Role: "worker", Password: edge.Secret(hash)},
 			{Name: "eye", Role: "observer", PasswordFile: file},
-			{Name: "chief", Role: "operator", NKey: public},
+			{Name: "chief", Role: "admin", NKey: public},
 		}
 	})
 	return cl, func(letter byte, m *clustertest.Member) *userConn {

@@ -15,7 +15,7 @@ import (
 
 // pagePaths are the pages that are checked, by name.
 var pagePaths = []struct{ name, path string }{
-	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"workers", "workers"},
+	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"operations", "operations"}, {"preview", "operations/new?action=requeue&query=state:failed&params=%7B%22final%22:false%7D"}, {"workers", "workers"},
 	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
 }
 
@@ -74,23 +74,28 @@ func TestPages(t *testing.T) {
 		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.theme}}), chromedp.EmulateViewport(c.width, 900))
 		for _, p := range pagePaths[:c.pages] {
 			b.open(0, p.path)
-			name := fmt.Sprintf("%s, %s, %d px", p.name, c.theme, c.width)
-			if got := eval[int64](b, `document.documentElement.scrollWidth`); got > c.width {
-				t.Errorf("%s: the page is %d px wide", name, got)
-			}
-			if eval[bool](b, `!!document.querySelector(".empty.bad")`) {
-				t.Errorf("%s: %s", name, eval[string](b, `document.querySelector(".empty.bad").innerText`))
-			}
-			if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
-				t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
-			}
+			b.check(fmt.Sprintf("%s, %s, %d px", p.name, c.theme, c.width), c.width)
 			if c.width != 1440 || c.theme == "dark" {
 				continue // the names are the same
 			}
 			if nodes := b.nameless(); len(nodes) > 0 {
-				t.Errorf("%s: no name: %s", name, strings.Join(nodes, "; "))
+				t.Errorf("%s: no name: %s", p.name, strings.Join(nodes, "; "))
 			}
 		}
+	}
+}
+
+// check reports what is wrong with how a page is shown.
+func (b *tab) check(name string, width int64) {
+	b.t.Helper()
+	if got := eval[int64](b, `document.documentElement.scrollWidth`); got > width {
+		b.t.Errorf("%s: the page is %d px wide", name, got)
+	}
+	if eval[bool](b, `!!document.querySelector(".empty.bad")`) {
+		b.t.Errorf("%s: %s", name, eval[string](b, `document.querySelector(".empty.bad").innerText`))
+	}
+	if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
+		b.t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
 	}
 }
 
@@ -127,26 +132,6 @@ func TestActs(t *testing.T) {
 	}
 	b.open(2, "events?type=operator-acted&queue=reports")
 	b.await(`document.querySelector("#content").innerText.match(/queue.set[^]*by ann[^]*through console[^]*a test/)`)
-}
-
-// Jobs are found by a query, and those that are selected are changed together.
-func TestJobs(t *testing.T) {
-	b := newTab(t)
-	b.signIn(annToken)
-	b.run(chromedp.KeyEvent("/"))
-	b.await(`document.activeElement.matches("[data-search]")`)
-	eval[string](b, `document.activeElement.value = ""`)
-	b.run(chromedp.SendKeys(`[data-search]`, "queue:reports state:waiting"+kb.Enter), chromedp.WaitVisible(`//h1[text()="Jobs"]`))
-	b.await(`document.querySelectorAll("tbody tr").length === 7`)
-	b.run(chromedp.KeyEvent("j"), chromedp.KeyEvent("x"), chromedp.KeyEvent("j"), chromedp.KeyEvent("x"))
-	b.await(`document.querySelector("[data-selected]").innerText === "2 selected"`)
-	b.run(chromedp.Click(`//summary[text()="Cancel…"]`), chromedp.Click(`//button[text()="Cancel them"]`), chromedp.WaitVisible(`.flash`))
-	b.await(`document.querySelector(".flash").innerText === "2 jobs cancelled."`)
-	b.await(`document.querySelectorAll("tbody tr").length === 5`)
-	b.open(0, "jobs?q=stat:failed")
-	b.await(`document.querySelector("mark").innerText === "stat"`)
-	b.open(0, "jobs?q=webhooks:echo")
-	b.await(`location.pathname.match(/jobs\/[0-9a-f-]{36}$/) && document.querySelector("#content").innerText.includes("acme")`)
 }
 
 // Dead letters are counted by a dry run, then requeued.

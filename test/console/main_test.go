@@ -24,7 +24,7 @@ import (
 
 const (
 	annToken = "ann-token" // of an operator
-	bobToken = "bob-token" // of an observer
+	bobToken = "bob-token" // of a viewer
 )
 
 // users is the configuration of the users of the nodes.
@@ -36,7 +36,7 @@ token = "` + annToken + `"
 
 [[http.users]]
 name = "bob"
-role = "observer"
+role = "viewer"
 token = "` + bobToken + `"
 `
 

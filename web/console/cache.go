@@ -10,6 +10,7 @@ import (
 const (
 	loadTimeout  = 5 * time.Second
 	staleTimeout = 500 * time.Millisecond // after which a page shows the last value
+	lateTimeout  = 100 * time.Millisecond // for what a page can do without
 	staleMost    = 30 * time.Second       // as long as it is not older
 )
 
@@ -50,6 +51,14 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 		c.mu.Lock()
 	}
 	return c.value, c.err
+}
+
+// soon is like get, but waits no longer than a page may be late for it.
+func (c *cached[T]) soon(ctx context.Context) T {
+	ctx, cancel := context.WithTimeout(ctx, lateTimeout)
+	defer cancel()
+	value, _ := c.get(ctx)
+	return value
 }
 
 // run loads the value and closes ended.

@@ -13,6 +13,10 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/web"
+	"github.com/yardmaster-dev/yardmaster/web/console/calls"
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
+	"github.com/yardmaster-dev/yardmaster/web/console/session"
+	"github.com/yardmaster-dev/yardmaster/web/console/tail"
 )
 
 // Limits of the console.
@@ -33,43 +37,24 @@ type Config struct {
 	TLS     bool // the listener is encrypted
 	// Users may sign in. Anonymous is the user of requests without a session; nil: they
 	// have to sign in.
-	Users     []User
-	Anonymous *User
+	Users     []session.User
+	Anonymous *session.User
 	// Secret returns the key of the yard from which sessions are signed, or nil while
 	// there is none.
 	Secret func() []byte
 	// Call sends a request to an endpoint of the API.
-	Call func(context.Context, *Call) ([]byte, error)
+	Call calls.Func
 	// Applied returns the index of the last entry of this node's ledger, and a channel
 	// that is closed when it increases.
 	Applied func() (index uint64, changed <-chan struct{})
-	// Events returns recorded events; see [EventSource].
-	Events EventSource
+	// Events reads recorded events.
+	Events tail.Source
 	// Peers returns where the other members serve their consoles.
-	Peers func(context.Context) []Peer
+	Peers func(context.Context) []pages.Peer
 	// Settings are shown as they are.
-	Settings []Setting
+	Settings []pages.Setting
 	Log      *slog.Logger
 }
-
-// Call is a request to an endpoint, on behalf of a user.
-type Call struct {
-	Endpoint string // name in [api.Endpoints]
-	Node     string // instead: the member whose endpoint in [api.NodeEndpoints] it is
-	Token    string // of the subject
-	Data     []byte
-	Actor    string // the user, or else the remote address
-	Reason   string // for an act; "" means none
-}
-
-// Peer is another member of the yard.
-type Peer struct {
-	Node string `json:"node"`
-	URL  string `json:"url"` // of its HTTP listener, without a path; "" if it is not known
-}
-
-// Setting is a setting of the node that people may look up.
-type Setting struct{ Key, Value string }
 
 // Console serves the pages. It implements [http.Handler].
 type Console struct {
@@ -79,13 +64,11 @@ type Console struct {
 	pages       map[string]*page
 	renders     chan struct{} // semaphore of maxRenders
 	placeholder string        // stands for the form token in rendered pages
-	sessions    *sessions
+	sessions    *session.Sessions
 	status      cached[api.Status]
-	peers       cached[[]Peer]
+	peers       cached[[]pages.Peer]
 	hub         *hub
-	tail        *tail
-	samples     samples
-	finder      finder
+	env         *pages.Env
 }
 
 //go:embed assets templates
@@ -97,12 +80,15 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 	_, _ = rand.Read(token) // never fails
 	c := &Console{
 		cfg: cfg, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux(),
-		renders: make(chan struct{}, maxRenders), finder: listFinder{}, placeholder: "form-" + hex.EncodeToString(token),
+		renders: make(chan struct{}, maxRenders), placeholder: "form-" + hex.EncodeToString(token),
 	}
-	c.sessions = newSessions(&c.cfg)
+	c.sessions = session.New(session.Config{Path: Path, TLS: cfg.TLS, Users: cfg.Users, Anonymous: cfg.Anonymous, Secret: cfg.Secret})
 	c.status = cached[api.Status]{load: c.loadStatus, valid: time.Second}
-	c.peers = cached[[]Peer]{load: func(ctx context.Context) ([]Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
-	c.tail = newTail(ctx, &c.cfg)
+	c.peers = cached[[]pages.Peer]{load: func(ctx context.Context) ([]pages.Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
+	c.env = &pages.Env{
+		Node: cfg.Node, Call: cfg.Call, Status: c.status.get, Tail: tail.New(ctx, cfg.Events, cfg.Applied), Settings: cfg.Settings,
+		Peers: func() []pages.Peer { return c.peers.soon(ctx) },
+	}
 	c.hub = newHub(ctx, c)
 	var err error
 	if c.pages, err = parsePages(c); err != nil {
@@ -115,6 +101,7 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 	c.mux.HandleFunc("POST "+Path+"sign-in", c.serveSignIn)
 	c.mux.HandleFunc("POST "+Path+"sign-out", c.serveSignOut)
 	c.mux.HandleFunc("GET "+Path+"jobs/{id}/{content}", c.serveContent)
+	c.mux.HandleFunc("GET "+Path+"complete", c.serveComplete)
 	assets, err := fs.Sub(files, "assets")
 	if err != nil {
 		return nil, err
@@ -129,12 +116,12 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 
 // ServeHTTP implements [http.Handler].
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c.setHeaders(w, r)
+	c.setHeaders(w)
 	if err := c.crossOrigin.Check(r); err != nil {
 		http.Error(w, "requests from pages of other sites are not allowed: "+err.Error(), http.StatusForbidden)
 		return
 	}
-	if c.cfg.Anonymous != nil && !web.TrustedHost(r.Host) && c.sessions.userOf(r) == nil {
+	if c.cfg.Anonymous != nil && !web.TrustedHost(r.Host) && c.sessions.UserOf(r) == nil {
 		http.Error(w, "without a sign-in the console serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", http.StatusForbidden)
 		return
 	}
@@ -142,27 +129,31 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mux.ServeHTTP(w, r)
 }
 
-// setHeaders sets the headers of every response. Scripts may also ask the other members
-// whether they answer.
-func (c *Console) setHeaders(w http.ResponseWriter, r *http.Request) {
-	connect := []string{"'self'"}
-	peers, _ := c.peers.get(r.Context())
-	for _, p := range peers {
-		if p.URL != "" {
-			connect = append(connect, p.URL)
-		}
-	}
+// setHeaders sets the headers of every response.
+func (c *Console) setHeaders(w http.ResponseWriter) {
 	h := w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "+strings.Join(connect, " ")+
-		"; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	setPolicy(w, nil)
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only for writers of tests
 }
 
+// setPolicy sets the content security policy: scripts may also ask the other members that the
+// page names whether they answer.
+func setPolicy(w http.ResponseWriter, peers []pages.Peer) {
+	connect := []string{"'self'"}
+	for _, p := range peers {
+		if p.URL != "" {
+			connect = append(connect, p.URL)
+		}
+	}
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "+strings.Join(connect, " ")+
+		"; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+}
+
 // loadStatus returns the status of the yard as this node sees it.
 func (c *Console) loadStatus(ctx context.Context) (s api.Status, err error) {
-	s, err = get[api.Status](ctx, c, &Call{Endpoint: "status"})
+	s, err = calls.Get[api.Status](ctx, c.cfg.Call, &calls.Call{Endpoint: "status"})
 	return s, err
 }

@@ -15,15 +15,19 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/web/console/calls"
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
+	"github.com/yardmaster-dev/yardmaster/web/console/session"
+	"github.com/yardmaster-dev/yardmaster/web/console/tail"
 )
 
 // testYard replies to the calls of a console, and keeps those that act.
 type testYard struct {
 	replies map[string]any // by endpoint
-	calls   chan *Call
+	calls   chan *calls.Call
 }
 
-func (y *testYard) call(_ context.Context, call *Call) ([]byte, error) {
+func (y *testYard) call(_ context.Context, call *calls.Call) ([]byte, error) {
 	if call.Actor != "" {
 		y.calls <- call
 	}
@@ -38,7 +42,7 @@ func (y *testYard) call(_ context.Context, call *Call) ([]byte, error) {
 // cookies only if the test passes them on, and does not follow redirects.
 func startConsole(t *testing.T, change func(*Config)) (*httptest.Server, *testYard) {
 	t.Helper()
-	yard := &testYard{calls: make(chan *Call, 10), replies: map[string]any{
+	yard := &testYard{calls: make(chan *calls.Call, 10), replies: map[string]any{
 		"status":     api.Status{Node: "n1", Mode: "single", Authority: api.AuthorityStatus{Owner: "n1"}},
 		"queue-list": api.QueueList{Queues: []api.Queue{{Name: "mail", State: "running", Counts: map[string]int{"waiting": 3}}}},
 		"limit-list": api.LimitList{}, "queue-pause": api.Queue{},
@@ -50,17 +54,17 @@ func startConsole(t *testing.T, change func(*Config)) (*httptest.Server, *testYa
 	anything := func(string) bool { return true }
 	cfg := Config{
 		Node: "n1", Secret: func() []byte { return []byte("secret of the yard") }, Call: yard.call,
-		Users: []User{
+		Users: []session.User{
 			{Name: "ann", Role: "operator", Token: "ann-token", May: anything},
 			{Name: "bob", Role: "observer", Password: string(hash), May: func(subject string) bool { return subject != api.Subject("queue-pause") }},
 		},
 		Applied: func() (uint64, <-chan struct{}) { return 1, nil },
-		Events: EventSource{
+		Events: tail.Source{
 			Since: func(context.Context, time.Time) ([]byte, uint64, error) { return nil, 1, nil },
 			From:  func(_ context.Context, from uint64) ([]byte, uint64, error) { return nil, from, nil },
 			End:   func(context.Context) (uint64, error) { return 1, nil },
 		},
-		Peers: func(context.Context) []Peer { return nil }, Log: slog.New(slog.DiscardHandler),
+		Peers: func(context.Context) []pages.Peer { return nil }, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)
@@ -107,7 +111,7 @@ func signIn(t *testing.T, s *httptest.Server, form url.Values) *http.Cookie {
 	t.Helper()
 	response, _ := request(t, s, "POST", Path+"sign-in", form)
 	for _, c := range response.Cookies() {
-		if c.Name == sessionCookie {
+		if c.Name == session.Cookie {
 			return c
 		}
 	}
@@ -159,11 +163,11 @@ func TestSession_OtherNode(t *testing.T) {
 
 func TestSignIn_TooManyFailures(t *testing.T) {
 	s, _ := startConsole(t, nil)
-	for range maxFailures {
+	for range session.MaxFailures {
 		signIn(t, s, url.Values{"token": {"wrong"}})
 	}
 	if r, _ := request(t, s, "POST", Path+"sign-in", url.Values{"token": {"ann-token"}}); r.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("after %d failures: %s", maxFailures, r.Status)
+		t.Errorf("after %d failures: %s", session.MaxFailures, r.Status)
 	}
 }
 
@@ -214,7 +218,7 @@ func TestAct(t *testing.T) {
 // A form of a page of another site changes nothing.
 func TestAct_OtherSite(t *testing.T) {
 	s, yard := startConsole(t, func(cfg *Config) {
-		cfg.Users, cfg.Anonymous = nil, &User{May: func(string) bool { return true }}
+		cfg.Users, cfg.Anonymous = nil, &session.User{May: func(string) bool { return true }}
 	})
 	_, page := request(t, s, "GET", Path+"queues", nil)
 	form := url.Values{"form": {formOf(t, page)}, "name": {"mail"}}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
 )
 
 // Limits of the streams of changes.
@@ -33,7 +35,7 @@ type hub struct {
 // topic is a page that browsers show.
 type topic struct {
 	page    *page
-	view    *view
+	view    *pages.View
 	cancel  context.CancelFunc
 	streams int // guarded by hub.mu
 
@@ -48,16 +50,16 @@ func newHub(ctx context.Context, c *Console) *hub {
 
 // join returns the topic of a view, which it starts if it does not run, and a function that
 // leaves it. It returns nil if there are too many streams.
-func (h *hub) join(p *page, v *view) (t *topic, leave func()) {
+func (h *hub) join(p *page, v *pages.View) (t *topic, leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.streams >= maxStreams {
 		return nil, nil
 	}
 	h.streams++
-	key := v.user.kind() + " " + v.user.Role + " " + v.user.Name + " " + v.url
-	if v.user.Role != "" { // users with a role have its permissions
-		key = "role " + v.user.Role + " " + v.url
+	key := v.User.Kind() + " " + v.User.Role + " " + v.User.Name + " " + v.URL
+	if v.User.Role != "" { // users with a role have its permissions
+		key = "role " + v.User.Role + " " + v.URL
 	}
 	t = h.topics[key]
 	if t == nil {
@@ -147,7 +149,7 @@ func (t *topic) get() (latest []byte, changed <-chan struct{}) {
 
 // serve sends the renderings of a page until the browser or the node goes away, or the
 // session ends.
-func (h *hub) serve(w http.ResponseWriter, r *http.Request, p *page, v *view) {
+func (h *hub) serve(w http.ResponseWriter, r *http.Request, p *page, v *pages.View) {
 	t, leave := h.join(p, v)
 	if t == nil {
 		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
@@ -171,7 +173,7 @@ func (h *hub) serve(w http.ResponseWriter, r *http.Request, p *page, v *view) {
 		select {
 		case <-changed:
 		case <-ping.C:
-			if h.console.sessions.visitor(r) == nil || !send(w, control, "ping", nil) {
+			if h.console.sessions.Visitor(r) == nil || !send(w, control, "ping", nil) {
 				return
 			}
 		case <-r.Context().Done():

@@ -3,16 +3,15 @@ package console
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"html/template"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/web/console/calls"
+	"github.com/yardmaster-dev/yardmaster/web/console/format"
+	"github.com/yardmaster-dev/yardmaster/web/console/pages"
 )
 
 // page is one page of the console.
@@ -20,22 +19,15 @@ type page struct {
 	path     string // pattern below [Path]
 	name     string // of its template
 	nav      string // of its entry in the navigation; "" means the page has none
-	title    func(v *view) string
-	load     func(ctx context.Context, c *Console, v *view) (any, error)
+	title    func(v *pages.View) string
+	load     pages.Load
+	once     bool // it is not rendered again while a browser shows it
 	template *template.Template
-}
-
-// view is a page as a user asks for it.
-type view struct {
-	user  *User
-	name  string // of what the page is about
-	query url.Values
-	url   string
 }
 
 // frame is what the templates show.
 type frame struct {
-	*view
+	*pages.View
 	Page    *page
 	Data    any
 	Problem *api.Error // why there is no Data
@@ -46,7 +38,7 @@ type frame struct {
 	Status  *api.Status
 	Nav     []entry
 	Flash   *flash
-	Peers   []Peer
+	Peers   []pages.Peer
 	Theme   string // light or dark; "" means as the browser has it
 	SignIn  bool   // there is a session, or could be
 	Next    string // page after the sign-in
@@ -58,18 +50,18 @@ type entry struct{ Path, Name, Key string }
 
 // navigation lists the entries in order. Key is the letter that follows g.
 var navigation = []entry{
-	{"", "Overview", "o"}, {"queues", "Queues", "q"}, {"jobs", "Jobs", "j"}, {"workers", "Workers", "w"}, {"dead-letters", "Dead letters", "d"},
+	{"", "Overview", "o"}, {"queues", "Queues", "q"}, {"jobs", "Jobs", "j"}, {"operations", "Operations", "b"}, {"workers", "Workers", "w"}, {"dead-letters", "Dead letters", "d"},
 	{"cron", "Cron", "c"}, {"limits", "Limits", "l"}, {"members", "Members", "m"}, {"events", "Events", "e"}, {"settings", "Settings", "s"},
 }
 
 // Title returns the title of the page.
-func (f *frame) Title() string { return f.Page.title(f.view) }
+func (f *frame) Title() string { return f.Page.title(f.View) }
 
 // Heading returns the title of the page as HTML.
 func (f *frame) Heading() template.HTML {
-	if f.name != "" {
-		title, _, _ := strings.Cut(f.Page.title(&view{}), " ·")
-		return template.HTML(template.HTMLEscapeString(title)) + " " + shown(f.name, cutName, false) //nolint:gosec // escaped
+	if f.Name != "" {
+		title, _, _ := strings.Cut(f.Page.title(&pages.View{}), " ·")
+		return template.HTML(template.HTMLEscapeString(title)) + " " + format.Text(f.Name, format.CutName, false) //nolint:gosec // escaped
 	}
 	return template.HTML(template.HTMLEscapeString(f.Title())) //nolint:gosec // escaped
 }
@@ -78,23 +70,20 @@ func (f *frame) Heading() template.HTML {
 func (f *frame) PageName() string { return f.Page.name }
 func (f *frame) PageNav() string  { return f.Page.nav }
 
-// User returns the user that the page is shown to.
-func (f *frame) User() *User { return f.user }
-
-// URL returns the address of the page.
-func (f *frame) URL() string { return f.url }
-
 // May reports whether the user may use an endpoint.
-func (f *frame) May(endpoint string) bool { return f.user != nil && mayUse(f.user, endpoint, "") }
+func (f *frame) May(endpoint string) bool { return f.User != nil && f.User.MayUse(endpoint, "") }
 
-// Query returns a parameter of the page.
-func (f *frame) Query(name string) string { return f.query.Get(name) }
+// Param returns a parameter of the page.
+func (f *frame) Param(name string) string { return f.Query.Get(name) }
+
+// Live reports whether the page follows the yard.
+func (f *frame) Live() bool { return len(f.Nav) > 0 && !f.Page.once }
 
 // With returns the address of the page with another value of a parameter, from the first
 // result on.
 func (f *frame) With(name, value string) string {
 	q := url.Values{}
-	for key, values := range f.query {
+	for key, values := range f.Query {
 		if key != "after" {
 			q[key] = values
 		}
@@ -103,11 +92,36 @@ func (f *frame) With(name, value string) string {
 	if value == "" {
 		q.Del(name)
 	}
-	path, _, _ := strings.Cut(f.url, "?")
+	path, _, _ := strings.Cut(f.URL, "?")
 	if len(q) == 0 {
 		return path
 	}
 	return path + "?" + q.Encode()
+}
+
+// allPages returns all pages.
+func allPages() []*page {
+	return []*page{
+		{path: "{$}", name: "overview", nav: "", title: titled("Overview"), load: pages.Overview},
+		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: pages.Queues},
+		{path: "queues/{name}", name: "queue", nav: "queues", title: titled("Queue"), load: pages.Queue},
+		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: pages.Jobs},
+		{path: "jobs/{name}", name: "job", nav: "jobs", title: titled("Job"), load: pages.Job},
+		{path: "operations", name: "operations", nav: "operations", title: titled("Operations"), load: pages.Operations},
+		{path: "operations/new", name: "preview", nav: "operations", title: titled("New operation"), load: pages.Preview, once: true},
+		{path: "operations/{name}", name: "operation", nav: "operations", title: titled("Operation"), load: pages.Operation},
+		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: pages.Workers},
+		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters},
+		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: pages.Cron},
+		{path: "limits", name: "limits", nav: "limits", title: titled("Limits"), load: pages.Limits},
+		{path: "limits/{name}", name: "limit", nav: "limits", title: titled("Limit"), load: pages.Limit},
+		{path: "members", name: "members", nav: "members", title: titled("Members"), load: pages.Members},
+		{path: "events", name: "events", nav: "events", title: titled("Events"), load: pages.Events},
+		{path: "past", name: "past", nav: "", title: titled("The past"), load: pages.Past, once: true},
+		{path: "diff", name: "diff", nav: "", title: titled("What has changed"), load: pages.Diff, once: true},
+		{path: "settings", name: "settings", nav: "settings", title: titled("Settings"), load: pages.Settings},
+		{path: "sign-in", name: "sign-in", nav: "-", title: titled("Sign in"), load: func(context.Context, *pages.Env, *pages.View) (any, error) { return nil, nil }},
+	}
 }
 
 // parsePages returns the pages by name, with their templates.
@@ -117,7 +131,7 @@ func parsePages(c *Console) (map[string]*page, error) {
 		return nil, err
 	}
 	parsed := map[string]*page{}
-	for _, p := range pages() {
+	for _, p := range allPages() {
 		p.template, err = template.Must(base.Clone()).ParseFS(files, "templates/"+p.name+".html")
 		if err != nil {
 			return nil, err
@@ -128,10 +142,10 @@ func parsePages(c *Console) (map[string]*page, error) {
 }
 
 // titled returns a function that returns a title with the name of what the page is about.
-func titled(title string) func(*view) string {
-	return func(v *view) string {
-		if v.name != "" {
-			return shorten(v.name, cutName) + " · " + title
+func titled(title string) func(*pages.View) string {
+	return func(v *pages.View) string {
+		if v.Name != "" {
+			return format.Shorten(v.Name, format.CutName) + " · " + title
 		}
 		return title
 	}
@@ -139,7 +153,7 @@ func titled(title string) func(*view) string {
 
 // servePage serves a page, or the stream of its changes.
 func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
-	user := c.sessions.visitor(r)
+	user := c.sessions.Visitor(r)
 	if p.name == "sign-in" || user == nil {
 		if p.name != "sign-in" && strings.Contains(r.Header.Get("Accept"), "event-stream") {
 			http.Error(w, "sign in first", http.StatusUnauthorized)
@@ -152,8 +166,8 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
 		c.renderSignIn(w, r, http.StatusOK, localPath(r.URL.Query().Get("next")), "")
 		return
 	}
-	v := &view{user: user, name: r.PathValue("name"), query: r.URL.Query(), url: r.URL.RequestURI()}
-	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+	v := &pages.View{User: user, Name: r.PathValue("name"), Query: r.URL.Query(), URL: r.URL.RequestURI()}
+	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") && !p.once {
 		c.hub.serve(w, r, p, v)
 		return
 	}
@@ -168,7 +182,7 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
 	if theme, err := r.Cookie("yard_theme"); err == nil && (theme.Value == "light" || theme.Value == "dark") {
 		f.Theme = theme.Value
 	}
-	if target, ok := f.Data.(redirect); ok {
+	if target, ok := f.Data.(pages.Redirect); ok {
 		http.Redirect(w, r, string(target), http.StatusSeeOther)
 		return
 	}
@@ -179,34 +193,20 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
 	c.render(w, r, status, f)
 }
 
-// redirect is the data of a page that only leads to another.
-type redirect string
-
 // frame loads the data of a page.
-func (c *Console) frame(ctx context.Context, p *page, v *view) *frame {
+func (c *Console) frame(ctx context.Context, p *page, v *pages.View) *frame {
 	f := &frame{
-		view: v, Page: p, Node: c.cfg.Node, Version: c.cfg.Version, Form: c.placeholder, Nav: navigation,
+		View: v, Page: p, Node: c.cfg.Node, Version: c.cfg.Version, Form: c.placeholder, Nav: navigation,
 		SignIn: len(c.cfg.Users) > 0, Next: Path, ctx: ctx,
 	}
 	status, err := c.status.get(ctx)
 	f.Status, f.Notices = &status, notices(&status, err)
-	f.Peers, _ = c.peers.get(ctx)
-	f.Data, err = p.load(ctx, c, v)
+	f.Peers = c.env.Peers()
+	f.Data, err = p.load(ctx, c.env, v)
 	if err != nil {
-		f.Problem = problemOf(err)
+		f.Problem = calls.Problem(err)
 	}
 	return f
-}
-
-// problemOf returns an error as the API describes it.
-func problemOf(err error) *api.Error {
-	if e, ok := errors.AsType[*api.Error](err); ok {
-		return e
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return &api.Error{Code: api.CodeTimeout, Text: "the yard did not answer in time; it may have no quorum"}
-	}
-	return &api.Error{Code: api.CodeInternal, Text: err.Error()}
 }
 
 // notices returns what this node cannot know now.
@@ -235,53 +235,12 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, f *
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept, Cookie")
+	setPolicy(w, f.Peers)
 	w.WriteHeader(status)
 	_, _ = w.Write(c.withForm(out.Bytes(), r)) // the browser may be gone
 }
 
 // withForm returns a rendered page with the form token of a request.
 func (c *Console) withForm(rendered []byte, r *http.Request) []byte {
-	return bytes.ReplaceAll(rendered, []byte(c.placeholder), []byte(c.sessions.formToken(r, period(time.Now()))))
-}
-
-// renderSignIn sends the page in which users sign in.
-func (c *Console) renderSignIn(w http.ResponseWriter, r *http.Request, status int, next, failure string) {
-	f := &frame{view: &view{url: Path + "sign-in"}, Page: c.pages["sign-in"], Node: c.cfg.Node, Version: c.cfg.Version, Form: c.placeholder, Next: next}
-	if failure != "" {
-		f.Flash = &flash{Text: failure, Failed: true}
-	}
-	if theme, err := r.Cookie("yard_theme"); err == nil && (theme.Value == "light" || theme.Value == "dark") {
-		f.Theme = theme.Value
-	}
-	c.render(w, r, status, f)
-}
-
-// flash is a message that the next page shows once.
-type flash struct {
-	Text   string
-	Failed bool
-}
-
-// setFlash passes a message to the next page of a browser.
-func setFlash(w http.ResponseWriter, secure bool, message flash) {
-	message.Text = shorten(message.Text, 1500)
-	text, _ := json.Marshal(message) // has no error
-	http.SetCookie(w, &http.Cookie{
-		Name: flashCookie, Value: base64.RawURLEncoding.EncodeToString(text), Path: Path, MaxAge: 30, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode,
-	})
-}
-
-// takeFlash returns the message for this page, nil if there is none.
-func takeFlash(w http.ResponseWriter, r *http.Request, secure bool) *flash {
-	cookie, err := r.Cookie(flashCookie)
-	if err != nil {
-		return nil
-	}
-	http.SetCookie(w, &http.Cookie{Name: flashCookie, Path: Path, MaxAge: -1, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode})
-	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
-	message := &flash{}
-	if err != nil || json.Unmarshal(text, message) != nil {
-		return nil
-	}
-	return message
+	return bytes.ReplaceAll(rendered, []byte(c.placeholder), []byte(c.sessions.FormToken(r)))
 }

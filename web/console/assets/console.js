@@ -1,6 +1,8 @@
 // The console in a browser: live updates, the viewer's time zone, keys, and what happens when
 // the node is lost. Every page also works without this.
+import { complete } from "./complete.js";
 import { morph } from "./morph.js";
+import { savedViews } from "./views.js";
 
 const content = document.getElementById("content");
 const live = document.getElementById("live");
@@ -180,8 +182,20 @@ for (const [selector, act] of [["[data-theme-toggle]", toggleTheme], ["[data-hel
   }
 }
 
-// Completion of the search by the page's terms.
-if (document.getElementById("terms")) document.querySelector("[data-search]")?.setAttribute("list", "terms");
+// The slider of the past: it says which time it is at, and goes there when it is released.
+const slider = document.querySelector("[data-slider]");
+if (slider) {
+  const said = slider.querySelector("output");
+  const say = () => { said.textContent = `${slider.ago.value} min, ${zoned.format(new Date(Date.now() - slider.ago.value * 60000))}`; };
+  slider.ago.addEventListener("input", say);
+  slider.ago.addEventListener("change", () => slider.submit());
+  say();
+}
+
+const search = document.querySelector("[data-search]");
+if (search) complete(search);
+const views = document.getElementById("views");
+if (views) savedViews(views);
 
 localize(document);
 setInterval(() => localize(document), 1000);

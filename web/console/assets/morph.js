@@ -41,7 +41,7 @@ function update(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
-  if (from.isEqualNode(to) || from.hasAttribute("data-dirty")) return;
+  if (from.isEqualNode(to) || from.hasAttribute("data-dirty") || from.hasAttribute("data-own")) return; // what scripts own, and what is being edited, stays
   const open = from.nodeName === "DETAILS" && from.open;
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name) && name !== "class") from.removeAttribute(name);
   for (const { name, value } of to.attributes) {

@@ -1,21 +1,29 @@
 package draw
 
 import (
-	"encoding/xml"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"encoding/xml"
 )
 
 func TestLines(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	series := []Series{{"a", []Point{{start, 0}, {start.Add(time.Minute), 1500}}}, {"b", []Point{{start, 750}}}}
-	got := string(Lines(`a "title" <b>`, series))
-	if !strings.Contains(got, `points="44.0,158.0 632.0,47.0"`) || !strings.Contains(got, ">2k</text>") || !strings.Contains(got, "1m0s ago") {
-		t.Errorf("chart %s", got)
+	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
+	chart := &Chart{Title: `a "title" <b>`, From: start, To: at(60), Series: []Series{
+		{"a", []Point{{start, 0}, {at(30), 1500}, {at(40), math.NaN()}, {at(60), 0}}}, {"b", nil},
+	}, Marks: []Mark{{at(30), "drain", "<n1>"}}}
+	got := string(Lines(chart))
+	for _, want := range []string{`d="M52.0 158.0L342.0 47.0M632.0 158.0h1"`, ">2k</text>", "60 min ago", "30 min ago", `x1="342.0"`, "&lt;n1&gt;"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in %s", want, got)
+		}
 	}
-	for _, chart := range []string{got, string(Lines("empty", nil)), string(Bar(2)), string(Bar(-1))} {
+	strip := string(Strip("<authority>", start, at(60), []Span{{start, at(30), "n<1>"}, {at(30), at(60), "n2"}}, chart.Marks))
+	for _, chart := range []string{got, strip, string(Lines(&Chart{Title: "empty"})), string(Bar(2)), string(Bar(-1))} {
 		decoder := xml.NewDecoder(strings.NewReader(chart))
 		for {
 			if _, err := decoder.Token(); err == io.EOF {
@@ -28,7 +36,7 @@ func TestLines(t *testing.T) {
 }
 
 func TestCeil(t *testing.T) {
-	for v, want := range map[float64]float64{0: 4, 4: 4, 5: 10, 11: 20, 39: 40, 41: 100, 1001: 2000} {
+	for v, want := range map[float64]float64{0: 1, .5: 1, 3: 4, 4: 4, 5: 10, 11: 20, 39: 40, 41: 100, 1001: 2000} {
 		if got := ceil(v); got != want {
 			t.Errorf("ceil(%g) is %g, want %g", v, got, want)
 		}

@@ -1,4 +1,8 @@
-package console
+// Package format writes values as HTML for people.
+//
+// Text from users is data: it is escaped, and control characters and direction marks are made
+// visible.
+package format
 
 import (
 	"fmt"
@@ -10,13 +14,13 @@ import (
 
 // Sizes at which texts are cut, in bytes.
 const (
-	cutName  = 120
-	cutLine  = 400
-	cutBlock = 16 << 10
+	CutName  = 120
+	CutLine  = 400
+	CutBlock = 16 << 10
 )
 
-// shorten returns text of at most n bytes, and a mark if it was longer.
-func shorten(text string, n int) string {
+// Shorten returns text of at most n bytes, and a mark if it was longer.
+func Shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
@@ -26,11 +30,11 @@ func shorten(text string, n int) string {
 	return text[:n] + "…"
 }
 
-// shown returns text as HTML in which nothing is hidden: control characters, marks of
+// Text returns text as HTML in which nothing is hidden: control characters, marks of
 // direction and invisible characters are written as their code, in elements of their own.
 // Line breaks and tabs stay if lines is set. Longer text than n bytes is cut, with a note of
 // how much is missing.
-func shown(text string, n int, lines bool) template.HTML {
+func Text(text string, n int, lines bool) template.HTML {
 	var b strings.Builder
 	cut := 0
 	if len(text) > n {
@@ -55,12 +59,12 @@ func shown(text string, n int, lines bool) template.HTML {
 		}
 	}
 	if cut > 0 {
-		fmt.Fprintf(&b, `<span class="cut">… %s more</span>`, byteText(int64(cut)))
+		fmt.Fprintf(&b, `<span class="cut">… %s more</span>`, Bytes(int64(cut)))
 	}
 	return template.HTML(b.String()) //nolint:gosec // escaped above
 }
 
-// hidden reports whether a character is not visible, or changes how others are shown.
+// hidden reports whether a character is not visible, or changes how others are Text.
 func hidden(r rune) bool {
 	switch {
 	case r == ' ':
@@ -71,30 +75,4 @@ func hidden(r rune) bool {
 		return true
 	}
 	return unicode.IsSpace(r)
-}
-
-// byteText returns a size for people.
-func byteText(n int64) string {
-	switch {
-	case n < 1<<10:
-		return fmt.Sprintf("%d B", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	case n < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-}
-
-// countText returns a number with thin spaces between its thousands.
-func countText(n int64) string {
-	digits := fmt.Sprint(n)
-	var b strings.Builder
-	for i, d := range digits {
-		if left := len(digits) - i; i > 0 && left%3 == 0 && digits[i-1] != '-' {
-			b.WriteRune('\u202f')
-		}
-		b.WriteRune(d)
-	}
-	return b.String()
 }

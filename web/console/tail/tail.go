@@ -1,4 +1,5 @@
-package console
+// Package tail keeps the latest events of the yard.
+package tail
 
 import (
 	"context"
@@ -9,8 +10,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
-// EventSource reads the history of the yard.
-type EventSource struct {
+// Source reads the history of the yard.
+type Source struct {
 	// Since returns the first events that were recorded at a time or later, at most some
 	// hundreds of messages, and the position after them.
 	Since func(ctx context.Context, at time.Time) (expanded []byte, next uint64, err error)
@@ -20,19 +21,24 @@ type EventSource struct {
 	End func(ctx context.Context) (uint64, error)
 }
 
-// Limits of the tail.
+// Limits of a tail.
 const (
-	maxTail   = 5000             // events that are kept
-	tailStart = 15 * time.Minute // how far back it begins
-	maxBehind = 64               // messages by which it may be behind before it skips some
-	tailIdle  = time.Minute      // without a reader, after which it stops
+	maxEvents    = 5000             // events that are kept
+	start        = 15 * time.Minute // how far back it begins
+	maxBehind    = 64               // messages by which it may be behind before it skips some
+	idle         = time.Minute      // without a reader, after which it stops
+	readTimeout  = 5 * time.Second
+	readyTimeout = 2 * time.Second // how long a reader waits for the first events
+	pauseBetween = time.Second     // between two reads
+	pauseIdle    = 5 * time.Second // after which it reads although the ledger has not changed
 )
 
-// tail keeps the latest events of the yard while pages show them: one reader of the history
-// for all pages of the node.
-type tail struct {
-	ctx context.Context
-	cfg *Config
+// Tail keeps the latest events while pages show them: one reader of the history for all pages
+// of the node.
+type Tail struct {
+	ctx     context.Context
+	source  Source
+	applied func() (index uint64, changed <-chan struct{})
 
 	mu      sync.Mutex
 	events  []history.Line // oldest first
@@ -43,10 +49,14 @@ type tail struct {
 	ready   chan struct{} // closed after the first read
 }
 
-func newTail(ctx context.Context, cfg *Config) *tail { return &tail{ctx: ctx, cfg: cfg} }
+// New returns a tail, which reads until ctx ends. Applied returns a channel that is closed when
+// there may be new events.
+func New(ctx context.Context, source Source, applied func() (index uint64, changed <-chan struct{})) *Tail {
+	return &Tail{ctx: ctx, source: source, applied: applied}
+}
 
-// recent returns the latest events that a filter selects, newest first, at most n.
-func (t *tail) recent(ctx context.Context, f *history.Filter, n int) (events []history.Line, skipped bool, err error) {
+// Recent returns the latest events that a filter selects, newest first, at most n.
+func (t *Tail) Recent(ctx context.Context, f *history.Filter, n int) (events []history.Line, skipped bool, err error) {
 	t.mu.Lock()
 	t.asked = time.Now()
 	if !t.running {
@@ -59,7 +69,7 @@ func (t *tail) recent(ctx context.Context, f *history.Filter, n int) (events []h
 	case <-ready:
 	case <-ctx.Done():
 		return nil, false, ctx.Err()
-	case <-time.After(2 * time.Second):
+	case <-time.After(readyTimeout):
 		return nil, false, errors.New("the history of the yard is not readable at present: its stream has no leader that this node reaches")
 	}
 	t.mu.Lock()
@@ -73,13 +83,13 @@ func (t *tail) recent(ctx context.Context, f *history.Filter, n int) (events []h
 }
 
 // run reads the history when the ledger has changed, until no page has asked for events for
-// tailIdle.
-func (t *tail) run() {
+// idle.
+func (t *Tail) run() {
 	first := true
 	var next uint64
 	for t.ctx.Err() == nil {
-		_, changed := t.cfg.Applied()
-		ctx, cancel := context.WithTimeout(t.ctx, loadTimeout)
+		_, changed := t.applied()
+		ctx, cancel := context.WithTimeout(t.ctx, readTimeout)
 		var err error
 		next, err = t.read(ctx, next)
 		cancel()
@@ -89,13 +99,15 @@ func (t *tail) run() {
 			first = false
 			close(t.ready)
 		}
-		if time.Since(t.asked) > tailIdle {
+		if time.Since(t.asked) > idle {
 			t.running = false
 			t.mu.Unlock()
 			return
 		}
 		t.mu.Unlock()
-		if !sleep(t.ctx, pauseBetween) {
+		select {
+		case <-time.After(pauseBetween):
+		case <-t.ctx.Done():
 			return
 		}
 		select {
@@ -106,18 +118,18 @@ func (t *tail) run() {
 	}
 }
 
-// read adds the events from a position on, 0 for those of the last tailStart, and returns
+// read adds the events from a position on, 0 for those of the last [start], and returns
 // the position after them. It skips events if it is too far behind.
-func (t *tail) read(ctx context.Context, next uint64) (uint64, error) {
-	end, endErr := t.cfg.Events.End(ctx)
+func (t *Tail) read(ctx context.Context, next uint64) (uint64, error) {
+	end, endErr := t.source.End(ctx)
 	for {
 		var expanded []byte
 		after, err := next, error(nil)
 		switch {
 		case next == 0:
-			expanded, after, err = t.cfg.Events.Since(ctx, time.Now().Add(-tailStart))
+			expanded, after, err = t.source.Since(ctx, time.Now().Add(-start))
 		default:
-			expanded, after, err = t.cfg.Events.From(ctx, next)
+			expanded, after, err = t.source.From(ctx, next)
 		}
 		if err != nil {
 			return next, err
@@ -140,7 +152,7 @@ func (t *tail) read(ctx context.Context, next uint64) (uint64, error) {
 }
 
 // add adds events; skip means that those after them are not read.
-func (t *tail) add(lines []history.Line, skip bool) {
+func (t *Tail) add(lines []history.Line, skip bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if skip { // no gap is shown between events
@@ -148,7 +160,7 @@ func (t *tail) add(lines []history.Line, skip bool) {
 		return
 	}
 	t.events = append(t.events, lines...)
-	if over := len(t.events) - maxTail; over > 0 {
+	if over := len(t.events) - maxEvents; over > 0 {
 		t.events = append([]history.Line(nil), t.events[over:]...)
 		t.skipped = true
 	}

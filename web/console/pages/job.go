@@ -1,16 +1,15 @@
-package console
+package pages
 
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
+	"github.com/yardmaster-dev/yardmaster/web/console/format"
 )
 
 // jobData is the data of the page of a job.
@@ -34,28 +33,29 @@ type step struct {
 	After    time.Duration // since the step before
 }
 
-func loadJob(ctx context.Context, c *Console, v *view) (any, error) {
+// Job loads the page.
+func Job(ctx context.Context, e *Env, v *View) (any, error) {
 	d := &jobData{}
 	var err error
-	if d.Explained, err = ask[api.JobExplanation](ctx, c, v.user, "job-explain", &api.JobRequest{ID: v.name, Queue: v.query.Get("queue")}); err != nil {
+	if d.Explained, err = ask[api.JobExplanation](ctx, e, v, "job-explain", &api.JobRequest{ID: v.Name, Queue: v.Query.Get("queue")}); err != nil {
 		return nil, err
 	}
 	d.Steps = steps(d.Explained.History.Events)
-	id := v.name
+	id := v.Name
 	if !d.Explained.ID.IsZero() {
 		id = d.Explained.ID.String()
 	}
-	shown, err := ask[api.Job](ctx, c, v.user, "job-show", &api.JobRequest{ID: id})
+	shown, err := ask[api.Job](ctx, e, v, "job-show", &api.JobRequest{ID: id})
 	switch {
 	case err == nil:
 		d.Job = &shown
 		if shown.PayloadBytes > 0 {
-			d.Start = c.contentStart(ctx, v.user, id)
+			d.Start = contentStart(ctx, e, v, id)
 		}
 	case d.Explained.Job != nil:
 		d.Job = d.Explained.Job
 	}
-	logs, err := ask[api.LogReply](ctx, c, v.user, "job-logs", &api.LogRequest{ID: id, Lines: 200})
+	logs, err := ask[api.LogReply](ctx, e, v, "job-logs", &api.LogRequest{ID: id, Lines: 200})
 	d.LogsError, d.MoreLogs = err, logs.More
 	for _, text := range logs.Lines {
 		var line job.LogLine
@@ -67,8 +67,8 @@ func loadJob(ctx context.Context, c *Console, v *view) (any, error) {
 }
 
 // contentStart returns the beginning of a job's params.
-func (c *Console) contentStart(ctx context.Context, u *User, id string) string {
-	part, err := ask[api.Content](ctx, c, u, "job-params", &api.ContentRequest{ID: id, Limit: cutBlock})
+func contentStart(ctx context.Context, e *Env, v *View, id string) string {
+	part, err := ask[api.Content](ctx, e, v, "job-params", &api.ContentRequest{ID: id, Limit: format.CutBlock})
 	if err != nil {
 		return ""
 	}
@@ -118,40 +118,4 @@ func joined(pairs ...string) string {
 		}
 	}
 	return strings.Join(parts, " ")
-}
-
-// serveContent sends the params or the result of a job as a file.
-func (c *Console) serveContent(w http.ResponseWriter, r *http.Request) {
-	user, content := c.sessions.visitor(r), r.PathValue("content")
-	if user == nil {
-		http.Redirect(w, r, Path+"sign-in", http.StatusSeeOther)
-		return
-	}
-	if content != "params" && content != "result" {
-		http.NotFound(w, r)
-		return
-	}
-	request := &api.ContentRequest{ID: r.PathValue("id")}
-	for begun := false; ; begun = true {
-		part, err := ask[api.Content](r.Context(), c, user, "job-"+content, request)
-		switch {
-		case err != nil && begun:
-			panic(http.ErrAbortHandler) // so that no one takes the part for the whole
-		case err != nil:
-			e := problemOf(err)
-			http.Error(w, e.Text, e.Status())
-			return
-		case !begun:
-			w.Header().Set("Content-Type", "application/octet-stream")
-			w.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="%s-%s.%s"`, part.ID, content, part.Encoding))
-		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only for writers of tests
-		if _, err := w.Write(part.Data); err != nil {
-			return
-		}
-		request.Offset = part.Offset + int64(len(part.Data))
-		if len(part.Data) == 0 || request.Offset >= part.Size {
-			return
-		}
-	}
 }

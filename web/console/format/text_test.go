@@ -1,4 +1,4 @@
-package console
+package format
 
 import (
 	"encoding/json"
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestShown(t *testing.T) {
+func TestText(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"plain – ünï", "plain – ünï"},
 		{`<b onload="x">&'`, "&lt;b onload=&#34;x&#34;&gt;&amp;&#39;"},
@@ -16,17 +16,17 @@ func TestShown(t *testing.T) {
 		{"1\n2", `1<span class="code-point">\u{a}</span>2`},
 		{strings.Repeat("é", 100), strings.Repeat("é", 20) + `<span class="cut">… 160 B more</span>`},
 	} {
-		if got := string(shown(c.text, 40, false)); got != c.want {
+		if got := string(Text(c.text, 40, false)); got != c.want {
 			t.Errorf("%q is shown as %q, want %q", c.text, got, c.want)
 		}
 	}
-	if got := string(shown("1\n2", 40, true)); got != "1\n2" {
+	if got := string(Text("1\n2", 40, true)); got != "1\n2" {
 		t.Errorf("lines are shown as %q", got)
 	}
 }
 
 func TestTree(t *testing.T) {
-	got := string(tree(json.RawMessage(`{"a<b>":[1,"\u202e",null,{}],"n":1.50}`)))
+	got := string(Tree(json.RawMessage(`{"a<b>":[1,"\u202e",null,{}],"n":1.50}`)))
 	for _, want := range []string{"a&lt;b&gt;", `<span class="json-number">1</span>`, `\u{202e}`, "null", "{}", "1.50"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in %q", want, got)
@@ -45,17 +45,17 @@ func TestTree_Large(t *testing.T) {
 		`{"text":"` + strings.Repeat("x", 1<<20) + `"}`,
 		`{"broken`,
 	} {
-		got := string(tree(json.RawMessage(value)))
+		got := string(Tree(json.RawMessage(value)))
 		if len(got) > 100<<10 || strings.Count(got, "<details") != strings.Count(got, "</details>") || strings.Count(got, "<li") != strings.Count(got, "</li>") {
 			t.Errorf("%.20q becomes %d bytes: %.300q", value, len(got), got)
 		}
 	}
 }
 
-func FuzzShown(f *testing.F) {
+func FuzzText(f *testing.F) {
 	f.Add("<script>\u202e\x00")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := string(shown(text, 100, false))
+		got := string(Text(text, 100, false))
 		got = strings.NewReplacer(`<span class="code-point">`, "", `<span class="cut">`, "", "</span>", "").Replace(got)
 		if strings.ContainsAny(got, "<>\"") || strings.ContainsFunc(got, hidden) {
 			t.Errorf("%q is shown as %q", text, got)

@@ -1,4 +1,4 @@
-package console
+package format
 
 import (
 	"bytes"
@@ -23,19 +23,19 @@ type treeWriter struct {
 	nodes   int
 }
 
-// tree returns a JSON value as HTML: objects and lists as elements that open and close. Large
-// values are cut, with a note. A text that is no JSON is shown as it is.
-func tree(text json.RawMessage) template.HTML {
+// Tree returns a JSON value as HTML: objects and lists as elements that open and close. Large
+// values are cut, with a note. A text that is no JSON is Text as it is.
+func Tree(text json.RawMessage) template.HTML {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return `<span class="none">none</span>`
 	}
 	if !json.Valid(text) {
-		return shown(string(text), cutBlock, true)
+		return Text(string(text), CutBlock, true)
 	}
 	w := &treeWriter{decoder: json.NewDecoder(bytes.NewReader(text))}
 	w.decoder.UseNumber()
 	w.value(0)
-	return template.HTML(w.out.String()) //nolint:gosec // texts are escaped by shown
+	return template.HTML(w.out.String()) //nolint:gosec // texts are escaped by Text
 }
 
 // value writes the next value of the decoder, and reports whether there may be more: not if
@@ -50,11 +50,11 @@ func (w *treeWriter) value(depth int) bool {
 	case json.Delim:
 		return w.container(t, depth)
 	case string:
-		fmt.Fprintf(&w.out, `<span class="json-string">"%s"</span>`, shown(t, cutValue, true))
+		fmt.Fprintf(&w.out, `<span class="json-string">"%s"</span>`, Text(t, cutValue, true))
 	case nil:
 		w.out.WriteString(`<span class="json-null">null</span>`)
 	default:
-		fmt.Fprintf(&w.out, `<span class="json-number">%s</span>`, shown(fmt.Sprint(t), cutName, false))
+		fmt.Fprintf(&w.out, `<span class="json-number">%s</span>`, Text(fmt.Sprint(t), CutName, false))
 	}
 	return true
 }
@@ -79,7 +79,7 @@ func (w *treeWriter) container(open json.Delim, depth int) bool {
 		w.out.WriteString("<li>")
 		if isObject {
 			name, _ := w.decoder.Token()
-			fmt.Fprintf(&w.out, `<span class="json-key">%s</span> `, shown(fmt.Sprint(name), cutName, false))
+			fmt.Fprintf(&w.out, `<span class="json-key">%s</span> `, Text(fmt.Sprint(name), CutName, false))
 		} else {
 			fmt.Fprintf(&w.out, `<span class="json-index">%d</span> `, i)
 		}
@@ -93,8 +93,8 @@ func (w *treeWriter) container(open json.Delim, depth int) bool {
 	return going
 }
 
-// indented returns a JSON value on several lines.
-func indented(text json.RawMessage) string {
+// Indented returns a JSON value on several lines.
+func Indented(text json.RawMessage) string {
 	var out bytes.Buffer
 	if json.Indent(&out, text, "", "  ") != nil {
 		return string(text)
