@@ -163,12 +163,14 @@ func (f *fields) event(letter byte, e *event, worker *string) {
 		if e.To == "delayed" {
 			f.number()
 		}
-	case 'e':
+	case 'E', 'e':
 		e.Kind = "job.details"
 		f.number() // when it was accepted
-		f.number() // its priority
-		f.name()   // the key of its limits
-		f.object(new(json.RawMessage))
+		if letter == 'e' {
+			f.number() // its priority
+			f.name()   // the key of its limits
+			f.object(new(json.RawMessage))
+		}
 	case 'c':
 		e.Kind, e.Function, e.From, e.To = "job.changed", f.name(), f.name(), f.name()
 		if e.To == "delayed" {

@@ -17,6 +17,7 @@ var idEncoding = base64.RawURLEncoding
 type Encoder struct {
 	body       []byte
 	start, now int64 // Unix time in milliseconds: of the first event, and of the last line with a time
+	accepted   int64 // Unix time in nanoseconds: when the last JobDetails' job was accepted, at first start
 	dispatches map[dispatch]int
 	names      map[string]int
 
@@ -38,7 +39,7 @@ type dispatch struct {
 // the event with this number and time.
 func NewEncoder(events int, first uint64, at time.Time) *Encoder {
 	enc := &Encoder{
-		body: make([]byte, 0, typicalHeader+typicalEvent*events), start: at.UnixMilli(), now: at.UnixMilli(),
+		body: make([]byte, 0, typicalHeader+typicalEvent*events), start: at.UnixMilli(), now: at.UnixMilli(), accepted: at.UnixMilli() * int64(time.Millisecond),
 		dispatches: make(map[dispatch]int, events/4), names: make(map[string]int),
 	}
 	enc.body = strconv.AppendUint(append(enc.body, `{"seq":`...), first, 10)
@@ -125,8 +126,12 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 			enc.addName(e.To.String())
 			enc.addDue(e)
 		}
-	case 'e':
-		enc.addNumber(e.Extra.Accepted - enc.start*int64(time.Millisecond))
+	case 'E', 'e':
+		enc.addNumber(e.Extra.Accepted - enc.accepted)
+		enc.accepted = e.Extra.Accepted
+		if letter == 'E' {
+			return
+		}
 		enc.addNumber(int64(e.Extra.Priority))
 		enc.addName(e.A)
 		enc.fields = append(enc.fields, ',')
@@ -210,8 +215,12 @@ func (enc *Encoder) letterOfChange(e *ledger.Event) byte {
 
 // letterOfDetails returns the letter of a JobDetails. A number in JSON has 53 bits.
 func (enc *Encoder) letterOfDetails(e *ledger.Event) byte {
-	if since := e.Extra.Accepted - enc.start*int64(time.Millisecond); since>>52 != 0 && since>>52 != -1 || e.N != 0 {
+	since := e.Extra.Accepted - enc.accepted
+	switch {
+	case since>>52 != 0 && since>>52 != -1 || e.N != 0:
 		return 0
+	case e.A == "" && e.Extra.C == "" && e.Extra.Priority == job.DefaultPriority:
+		return 'E'
 	}
 	return 'e'
 }

@@ -53,6 +53,7 @@ type decoder struct {
 	full       func(line []byte) error                            // and with each line that is an event
 	number     uint64                                             // of the next event
 	start, now time.Time
+	accepted   int64 // Unix time in nanoseconds: of the last JobDetails
 	dispatches []dispatch
 	names      []string
 }
@@ -79,7 +80,7 @@ func (d *decoder) begin(line []byte) error {
 		At  time.Time
 	}
 	err := json.Unmarshal(line, &first)
-	*d = decoder{add: d.add, full: d.full, number: first.Seq, start: first.At, now: first.At}
+	*d = decoder{add: d.add, full: d.full, number: first.Seq, start: first.At, now: first.At, accepted: first.At.UnixNano()}
 	return err
 }
 
@@ -144,9 +145,12 @@ func (f *fieldReader) readEvent(e *ledger.Event, letter rune, channel *string) e
 			e.To = f.whereabouts()
 			f.due(e)
 		}
-	case 'e':
-		e.Kind, e.N, e.Extra = ledger.JobDetails, 0, &ledger.Extra{Accepted: f.start.UnixNano() + f.number(), Priority: uint8(f.number())}
-		e.A, e.Extra.C = f.name(), f.labels()
+	case 'E', 'e':
+		f.accepted += f.number()
+		e.Kind, e.N, e.Extra = ledger.JobDetails, 0, &ledger.Extra{Accepted: f.accepted, Priority: job.DefaultPriority}
+		if letter == 'e' {
+			e.Extra.Priority, e.A, e.Extra.C = uint8(f.number()), f.name(), f.labels()
+		}
 	case 'c':
 		e.Kind, e.N, e.A, e.From, e.To, e.Extra = ledger.JobChanged, 0, f.name(), f.whereabouts(), f.whereabouts(), new(ledger.Extra)
 		f.due(e)

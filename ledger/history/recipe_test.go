@@ -70,6 +70,8 @@ func recipeEvents() (events []numbered) {
 		details := ledger.Event{Kind: ledger.JobDetails, Job: job.ID{2, 0xfb}, A: "acme", B: "mail", Extra: &ledger.Extra{Accepted: start.Add(time.Duration(i-1)*time.Hour + 1).UnixNano(), Priority: 5, C: text}}
 		events = append(events, numbered{at, details})
 	}
+	plain := ledger.Extra{Accepted: start.Add(time.Second + 3).UnixNano(), Priority: job.DefaultPriority}
+	events = append(events, numbered{at, ledger.Event{Kind: ledger.JobDetails, Job: job.ID{3, 0xfb}, B: "mail", Extra: &plain}})
 	for n := range uint32(2) {
 		for id := range byte(2) {
 			add(ledger.DispatchQueued, id, n+1, "py#send", nil)
