@@ -100,13 +100,16 @@ type FoundJobs struct {
 
 // IndexStatus is the state of a node's index of jobs.
 type IndexStatus struct {
-	AsOf     uint64    `json:"as_of"`              // index of the last log entry that it has
-	AsOfTime time.Time `json:"as_of_time"`         // of that entry
-	Lag      uint64    `json:"lag"`                // log entries that the node has applied since then
-	Ended    int       `json:"ended"`              // jobs that have ended
-	Bytes    int64     `json:"bytes"`              // of its files
-	Scanning bool      `json:"scanning"`           // it is being made again: jobs may be missing
-	Scanned  int       `json:"scanned"`            // with Scanning: jobs of the ledger that it has read
+	AsOf     uint64    `json:"as_of"`      // index of the last log entry that it has
+	AsOfTime time.Time `json:"as_of_time"` // of that entry
+	Lag      uint64    `json:"lag"`        // log entries that the node has applied since then
+	Ended    int       `json:"ended"`      // jobs that have ended
+	Bytes    int64     `json:"bytes"`      // of its files
+	Scanning bool      `json:"scanning"`   // it is being made again: jobs may be missing
+	Scanned  int       `json:"scanned"`    // with Scanning: jobs of the ledger that it has read
+	Rebuilt  float64   `json:"rebuilt"`    // how much it has read of the history that it needs for jobs which the ledger has forgotten, 0 to 1; below 1 such jobs may be missing
+	Files    int       `json:"files"`
+	Failures int       `json:"failures"`           // since the node has started
 	Unusable string    `json:"unusable,omitempty"` // why it takes no changes
 }
 

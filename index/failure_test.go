@@ -38,11 +38,17 @@ func TestIndex_Unusable(t *testing.T) {
 	if s := y.index.Status(); s.Failures != 1 {
 		t.Errorf("%d failures", s.Failures)
 	}
+	if w := y.index.Warnings(); len(w) != 1 || !strings.Contains(w[0], "takes no changes") {
+		t.Errorf("warnings: %q", w)
+	}
 	if err := os.Remove(y.dir); err != nil {
 		t.Fatal(err)
 	}
 	y.rebuilt()
 	y.check(10)
+	if w, r := y.index.Warnings(), y.index.Report(); len(w) > 0 || r.Rebuilt != 1 || r.Failures != 1 || r.Lag != 0 {
+		t.Errorf("warnings: %q; %+v", w, r)
+	}
 }
 
 // TestIndex_WriteFails checks that an index that cannot write continues with all jobs of the ledger.

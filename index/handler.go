@@ -47,7 +47,7 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 	if err != nil {
 		return nil, err
 	}
-	found := &api.FoundJobs{Jobs: make([]api.Job, 0, len(page.Documents)), Query: q.String(), Index: x.apiStatus(&page.Status)}
+	found := &api.FoundJobs{Jobs: make([]api.Job, 0, len(page.Documents)), Query: q.String(), Index: x.report(&page.Status)}
 	size := 0
 	for i, d := range page.Documents {
 		j := jobOf(d)
@@ -104,9 +104,30 @@ func jobOf(d *job.Document) api.Job {
 	return api.JobOf(&v)
 }
 
-func (x *Index) apiStatus(s *Status) api.IndexStatus {
+// Report returns the present state.
+func (x *Index) Report() api.IndexStatus {
+	s := x.Status()
+	return x.report(&s)
+}
+
+// Warnings returns why jobs may be missing from the index.
+func (x *Index) Warnings() []string {
+	s := x.Status()
+	switch {
+	case s.Failure != "":
+		return []string{"the index of jobs takes no changes, and is tried again every " + x.maintainEvery.String() + ": " + s.Failure}
+	case s.Scanning:
+		return []string{fmt.Sprintf("the index of jobs is being made again: %d jobs of the ledger are read", s.Scanned)}
+	case s.Rebuilt < 1:
+		return []string{fmt.Sprintf("the index of jobs is being made again: %.0f %% of the history is read, and jobs that the ledger has forgotten may be missing", 100*s.Rebuilt)}
+	}
+	return nil
+}
+
+func (x *Index) report(s *Status) api.IndexStatus {
 	status := api.IndexStatus{
 		AsOf: s.Index, AsOfTime: s.Time, Ended: s.Documents, Bytes: s.Bytes, Scanning: s.Scanning, Scanned: s.Scanned, Unusable: s.Failure,
+		Rebuilt: s.Rebuilt, Files: s.Files, Failures: s.Failures,
 	}
 	x.ledger.View(func(l *ledger.Ledger) { status.Lag = l.Index() - min(s.Index, l.Index()) })
 	return status

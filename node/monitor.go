@@ -71,7 +71,7 @@ func (n *Node) newReporter() *health.Reporter {
 		Warnings: func() []string {
 			pressure := n.cluster.Publisher.Pressure()
 			storage, _ := n.cluster.Replication.Storage() // has no streams on an error
-			return slices.Concat(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings(), pressure.Warnings(), storage.Warnings())
+			return slices.Concat(certs.Warnings(n.certs.stores(n.edge), time.Now()), n.monitor.DrainWarnings(), pressure.Warnings(), storage.Warnings(), n.index.Warnings())
 		},
 	})
 }

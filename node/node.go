@@ -448,7 +448,7 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	close(n.serving)
 	collector := &metrics.Collector{
 		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Replication.Storage, Intake: n.cluster.Publisher, Decisions: n.scheduler.Counts,
-		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Chronicle: n.chronicle, Reporter: n.reporter,
+		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Chronicle: n.chronicle, Index: n.index.Report, Reporter: n.reporter,
 		Schemas: n.schemas.Collect,
 	}
 	n.metrics.SetCollector(collector.Collect)

@@ -64,6 +64,9 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 	if found.Index.Scanning {
 		env.Note("the index is being made again: %d jobs of the ledger are read, others may be missing", found.Index.Scanned)
 	}
+	if found.Index.Rebuilt < 1 && found.Index.Unusable == "" {
+		env.Note("the index is being made again: %.0f %% of the history is read, older jobs may be missing", 100*found.Index.Rebuilt)
+	}
 	if found.Index.Unusable != "" {
 		env.Note("the index has nothing after %s: %s", command.TimeText(&found.Index.AsOfTime), found.Index.Unusable)
 	}

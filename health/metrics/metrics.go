@@ -38,6 +38,7 @@ type Collector struct {
 	Chronicle    interface {
 		Differences() (differences int, event uint64)
 	}
+	Index    func() api.IndexStatus
 	Monitor  *health.Monitor
 	Reporter *health.Reporter
 }
@@ -103,6 +104,7 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	c.collectDecisions(emit)
 	differences, _ := c.Chronicle.Differences()
 	emit("yard_history_differences", float64(differences))
+	c.collectIndex(emit)
 	collectLedger(c.View, emit)
 	collectQueues(c.View, emit)
 	collectLimits(c.View, emit)
@@ -210,6 +212,18 @@ func (c *Collector) collectDecisions(emit web.Emit) {
 		"job": counts.Jobs, "known": counts.Known, "duplicate": counts.Duplicate,
 		"limited": counts.RateLimited, "debounced": counts.Debounced, "rejected": counts.Rejected,
 	})
+}
+
+// collectIndex emits the state of the index of jobs.
+func (c *Collector) collectIndex(emit web.Emit) {
+	s := c.Index()
+	emit("yard_index_lag_entries", float64(s.Lag))
+	emit("yard_index_jobs", float64(s.Ended))
+	emit("yard_index_bytes", float64(s.Bytes))
+	emit("yard_index_files", float64(s.Files))
+	emit("yard_index_rebuilt_ratio", s.Rebuilt)
+	emit("yard_index_usable", boolValue(s.Unusable == "" && !s.Scanning))
+	emit("yard_index_failures_total", float64(s.Failures))
 }
 
 // collectLedger emits counters of the ledger, which are the same on every node and do not
