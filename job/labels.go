@@ -51,6 +51,16 @@ func appendLabel(b []byte, text string) []byte {
 // NoLabels is a text of [Labels.Encode] for a job that has no labels any more.
 const NoLabels = "\x00\x00\x00\x00"
 
+// OnlyKey returns the key of a text of [Labels.Encode], and reports whether it has a key of less than 128
+// bytes and no other labels.
+func OnlyKey(text string) (key string, ok bool) {
+	const none = "\x00\x00\x00" // tags, meta, params
+	if len(text) <= 1+len(none) || int(text[0]) != len(text)-1-len(none) || text[0] >= 0x80 || text[len(text)-len(none):] != none {
+		return "", false
+	}
+	return text[1 : len(text)-len(none)], true
+}
+
 // ErrBadLabels is returned for a text that [Labels.Encode] has not returned.
 var ErrBadLabels = errors.New("malformed labels")
 

@@ -97,7 +97,7 @@ func (e *Event) appendAct(b []byte) []byte {
 	} {
 		if field.value != "" {
 			b = append(append(append(b, `,"`...), field.name...), `":`...)
-			b = appendString(b, field.value)
+			b = AppendString(b, field.value)
 		}
 	}
 	if len(e.Extra.Metadata) > 0 {

@@ -202,7 +202,7 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 	case JobChanged:
 		b = e.appendChange(b)
 	case JobsForgotten:
-		b = appendString(append(b, `,"queue":`...), e.B)
+		b = AppendString(append(b, `,"queue":`...), e.B)
 		b = append(append(b, `,"jobs":`...), e.Extra.Metadata...)
 	case JobDetails:
 		b = e.appendDetails(b)
@@ -215,7 +215,7 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 		if e.Extra == nil || e.Extra.Cursor == nil {
 			b = append(b, "null"...)
 		} else {
-			b = appendString(b, *e.Extra.Cursor)
+			b = AppendString(b, *e.Extra.Cursor)
 		}
 	}
 	if number == 0 {
@@ -242,13 +242,13 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 func (e *Event) appendJob(b []byte) []byte {
 	queuedForRunner := e.Kind == DispatchQueued && e.target() != e.B
 	if queuedForRunner || e.Kind == DispatchDelivered || e.Kind == DispatchFailed {
-		b = appendString(append(b, `,"queue":`...), e.B)
+		b = AppendString(append(b, `,"queue":`...), e.B)
 	}
 	if e.Kind == DispatchQueued && e.A != "" {
-		b = appendString(append(b, `,"function":`...), e.A)
+		b = AppendString(append(b, `,"function":`...), e.A)
 	}
 	if e.Kind == DispatchFailed && e.Extra != nil && e.Extra.C != "" {
-		b = appendString(append(b, `,"error_type":`...), e.Extra.C)
+		b = AppendString(append(b, `,"error_type":`...), e.Extra.C)
 	}
 	return e.appendPlaces(b)
 }
@@ -271,9 +271,9 @@ func (e *Event) appendPlaces(b []byte) []byte {
 // appendChange appends the fields of a JobChanged.
 func (e *Event) appendChange(b []byte) []byte {
 	b = append(e.Job.Append(append(b, `,"job":"`...)), '"')
-	b = appendString(append(b, `,"queue":`...), e.B)
+	b = AppendString(append(b, `,"queue":`...), e.B)
 	if e.A != "" {
-		b = appendString(append(b, `,"function":`...), e.A)
+		b = AppendString(append(b, `,"function":`...), e.A)
 	}
 	return e.appendPlaces(b)
 }
@@ -281,12 +281,12 @@ func (e *Event) appendChange(b []byte) []byte {
 // appendDetails appends the fields of a JobDetails.
 func (e *Event) appendDetails(b []byte) []byte {
 	b = append(e.Job.Append(append(b, `,"job":"`...)), '"')
-	b = appendString(append(b, `,"queue":`...), e.B)
+	b = AppendString(append(b, `,"queue":`...), e.B)
 	b = append(b, `,"accepted":"`...)
 	b = append(time.Unix(0, e.Extra.Accepted).UTC().AppendFormat(b, AcceptedFormat), '"')
 	b = strconv.AppendUint(append(b, `,"priority":`...), uint64(e.Extra.Priority), 10)
 	if e.A != "" {
-		b = appendString(append(b, `,"key":`...), e.A)
+		b = AppendString(append(b, `,"key":`...), e.A)
 	}
 	if e.Extra.C != "" {
 		b = AppendLabels(append(b, `,"labels":`...), e.Extra.C)
@@ -306,16 +306,16 @@ func AppendLabels(b []byte, text string) []byte {
 		if b[len(b)-1] != '{' {
 			b = append(b, ',')
 		}
-		b = append(appendString(b, name), ':')
+		b = append(AppendString(b, name), ':')
 	}
 	if l.Key != "" {
 		next("key")
-		b = appendString(b, l.Key)
+		b = AppendString(b, l.Key)
 	}
 	if len(l.Tags) > 0 {
 		next("tags")
 		for i, tag := range l.Tags {
-			b = appendString(append(b, "[,"[min(i, 1)]), tag)
+			b = AppendString(append(b, "[,"[min(i, 1)]), tag)
 		}
 		b = append(b, ']')
 	}
@@ -330,7 +330,7 @@ func AppendLabels(b []byte, text string) []byte {
 		b = append(b, '{')
 		for _, label := range list.labels {
 			next(label.Name)
-			b = appendString(b, label.Value)
+			b = AppendString(b, label.Value)
 		}
 		b = append(b, '}')
 	}
@@ -343,14 +343,14 @@ func (e *Event) appendRun(b []byte) []byte {
 		b = append(e.Job.Append(append(b, `,"job":"`...)), '"')
 	}
 	run := e.Extra.Run
-	b = appendString(append(b, `,"node":`...), run.Node)
+	b = AppendString(append(b, `,"node":`...), run.Node)
 	if run.Attempt > 0 {
 		b = strconv.AppendUint(append(b, `,"attempt":`...), uint64(run.Attempt), 10)
 	}
 	for _, field := range [...]struct{ name, value string }{{"function", run.Function}, {"key", run.Key}, {"limits", run.Limits}} {
 		if field.value != "" {
 			b = append(append(append(b, `,"`...), field.name...), `":`...)
-			b = appendString(b, field.value)
+			b = AppendString(b, field.value)
 		}
 	}
 	return b
@@ -379,7 +379,7 @@ func (e *Event) appendRequest(b []byte) []byte {
 		return append(b, '"')
 	}
 	if e.Extra != nil && e.Extra.Request != "" {
-		return appendString(append(b, field...), e.Extra.Request)
+		return AppendString(append(b, field...), e.Extra.Request)
 	}
 	if e.Kind >= DispatchQueued && e.Kind <= DispatchFailed {
 		return append(b, field+`""`...)
@@ -399,13 +399,13 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 			b = append(append(b, '"'), e.B...)
 			b = append(e.Job.Append(append(b, ':')), '"')
 		case e.Kind == DispatchQueued:
-			b = appendString(b, e.target())
+			b = AppendString(b, e.target())
 		case i == 0:
-			b = appendString(b, e.A)
+			b = AppendString(b, e.A)
 		case i == 1:
-			b = appendString(b, e.B)
+			b = AppendString(b, e.B)
 		case e.Extra != nil:
-			b = appendString(b, e.Extra.C)
+			b = AppendString(b, e.Extra.C)
 		default:
 			b = append(b, `""`...)
 		}
@@ -413,8 +413,8 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 	return b
 }
 
-// appendString appends s as a JSON string.
-func appendString(b []byte, s string) []byte {
+// AppendString appends s as a JSON string.
+func AppendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
 			return appendQuoted(b, s)

@@ -163,10 +163,13 @@ func (f *fields) event(letter byte, e *event, worker *string) {
 		if e.To == "delayed" {
 			f.number()
 		}
-	case 'E', 'e':
+	case 'E', 'K', 'e':
 		e.Kind = "job.details"
 		f.number() // when it was accepted
-		if letter == 'e' {
+		switch letter {
+		case 'K':
+			f.text() // its key
+		case 'e':
 			f.number() // its priority
 			f.name()   // the key of its limits
 			f.object(new(json.RawMessage))

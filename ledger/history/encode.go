@@ -126,10 +126,15 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 			enc.addName(e.To.String())
 			enc.addDue(e)
 		}
-	case 'E', 'e':
+	case 'E', 'K', 'e':
 		enc.addNumber(e.Extra.Accepted - enc.accepted)
 		enc.accepted = e.Extra.Accepted
-		if letter == 'E' {
+		switch letter {
+		case 'E':
+			return
+		case 'K':
+			key, _ := job.OnlyKey(e.Extra.C)
+			enc.fields = ledger.AppendString(append(enc.fields, ','), key)
 			return
 		}
 		enc.addNumber(int64(e.Extra.Priority))
@@ -219,8 +224,13 @@ func (enc *Encoder) letterOfDetails(e *ledger.Event) byte {
 	switch {
 	case since>>52 != 0 && since>>52 != -1 || e.N != 0:
 		return 0
-	case e.A == "" && e.Extra.C == "" && e.Extra.Priority == job.DefaultPriority:
+	case e.A != "" || e.Extra.Priority != job.DefaultPriority:
+		return 'e'
+	case e.Extra.C == "":
 		return 'E'
+	}
+	if _, ok := job.OnlyKey(e.Extra.C); ok {
+		return 'K'
 	}
 	return 'e'
 }

@@ -145,10 +145,14 @@ func (f *fieldReader) readEvent(e *ledger.Event, letter rune, channel *string) e
 			e.To = f.whereabouts()
 			f.due(e)
 		}
-	case 'E', 'e':
+	case 'E', 'K', 'e':
 		f.accepted += f.number()
 		e.Kind, e.N, e.Extra = ledger.JobDetails, 0, &ledger.Extra{Accepted: f.accepted, Priority: job.DefaultPriority}
-		if letter == 'e' {
+		switch letter {
+		case 'K':
+			key, _ := f.next().(string)
+			e.Extra.C = (&job.Labels{Key: key}).Encode()
+		case 'e':
 			e.Extra.Priority, e.A, e.Extra.C = uint8(f.number()), f.name(), f.labels()
 		}
 	case 'c':

@@ -88,7 +88,7 @@ func TestExpand(t *testing.T) {
 			case ledger.JobDetails:
 				labels := job.Labels{Key: name.Draw(t, "label"), Tags: []string{"eu", "a b"}, Meta: []job.Label{{Name: "customer", Value: "acme"}, {Name: "x", Value: "\"{"}}, Params: []job.Label{{Name: "p.q", Value: ""}}}
 				accepted := at.UnixNano() - rapid.Int64Range(-1e9, 1<<61).Draw(t, "since acceptance")
-				e.Extra = &ledger.Extra{Accepted: accepted, Priority: rapid.SampledFrom([]uint8{job.DefaultPriority, 7}).Draw(t, "priority"), C: rapid.SampledFrom([]string{"", job.NoLabels, labels.Encode()}).Draw(t, "labels")}
+				e.Extra = &ledger.Extra{Accepted: accepted, Priority: rapid.SampledFrom([]uint8{job.DefaultPriority, 7}).Draw(t, "priority"), C: rapid.SampledFrom([]string{"", job.NoLabels, labels.Encode(), (&job.Labels{Key: labels.Key}).Encode()}).Draw(t, "labels")}
 				e.Job[0] = byte(rapid.IntRange(0, 3).Draw(t, "job"))
 				return numbered{at, e}
 			case ledger.JobChanged, ledger.DispatchQueued, ledger.DispatchFailed:
