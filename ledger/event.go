@@ -423,7 +423,7 @@ func AppendString(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// appendQuoted is the slow path of appendString for a text that needs escapes.
+// appendQuoted is the slow path of AppendString for a text that needs escapes.
 // HTML characters are not escaped, because history is not read by browsers.
 func appendQuoted(b []byte, s string) []byte {
 	var buf bytes.Buffer
