@@ -1,7 +1,8 @@
 // Package index finds jobs by queries, also those that the ledger has forgotten.
 //
 // A node's index reads the changes of its ledger ([ledger.ChangeList]). It is a projection: it can be
-// deleted, and is then made again from what the ledger has.
+// deleted, and is then made again from what the ledger has, and for jobs that the ledger has forgotten
+// from the history and the dead letters.
 //
 // An ended job has a complete document. A job that has not ended has a document of what does not
 // change any more: its names, labels, and the error of its last attempt. The rest is read from the
