@@ -204,15 +204,21 @@ func labelsOf(object map[string]any) string {
 // whereabouts returns the next field, which is a name of whereabouts.
 func (f *fieldReader) whereabouts() ledger.Whereabouts {
 	name := f.name()
-	for w := ledger.OutNew; w <= ledger.OutGone; w++ {
-		if w.String() == name {
-			return w
-		}
-	}
-	if f.err == nil {
+	w, ok := whereaboutsOf(name)
+	if !ok && f.err == nil {
 		f.err = fmt.Errorf("unknown state %q of a job: a newer build has written it", name)
 	}
-	return 0
+	return w
+}
+
+// whereaboutsOf returns the whereabouts of a name, and reports whether there are any.
+func whereaboutsOf(name string) (w ledger.Whereabouts, ok bool) {
+	for w := ledger.OutNew; w <= ledger.OutGone; w++ {
+		if w.String() == name {
+			return w, true
+		}
+	}
+	return 0, false
 }
 
 // number returns the next field, which is a number.

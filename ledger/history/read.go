@@ -56,14 +56,8 @@ func (l *fullLine) event() (e *ledger.Event, ok bool) {
 			return nil, false
 		}
 	}
-	for w := ledger.OutNew; w <= ledger.OutGone; w++ {
-		if w.String() == l.From {
-			e.From = w
-		}
-		if w.String() == l.To {
-			e.To = w
-		}
-	}
+	e.From, _ = whereaboutsOf(l.From) // "" or a name that this build does not know is none
+	e.To, _ = whereaboutsOf(l.To)
 	switch l.Event {
 	case ledger.DispatchQueued.String():
 		e.Kind, e.A = ledger.DispatchQueued, l.Function
