@@ -109,8 +109,12 @@ func (y *replica) applyEntry(e entry) []ledger.Result {
 
 // apply applies an entry, and notes what has become of the jobs.
 func (y *replica) apply(commands ...ledger.Command) {
+	y.applyAt(y.at.At.Add(time.Duration(y.r.IntN(500_000_000))), commands...)
+}
+
+func (y *replica) applyAt(now time.Time, commands ...ledger.Command) {
 	y.at.Index++
-	y.at.At = y.at.At.Add(time.Duration(y.r.IntN(500_000_000)))
+	y.at.At = now
 	y.at.Epoch = y.ledger.Authority().Epoch
 	e := entry{y.at, append(commands, &ledger.MarkPublished{Events: y.ledger.LastEvent(), Results: y.ledger.LastResult(), DeadLetters: y.ledger.LastDeadLetter()})}
 	y.entries = append(y.entries, e)
@@ -139,7 +143,7 @@ func (y *replica) ingest() {
 	c := &ledger.Ingest{Identity: "L0", From: y.lane, CreateQueues: true}
 	for range 1 + y.r.IntN(8) {
 		y.lane++
-		id := job.ID{0: byte(y.r.IntN(4)), 14: byte(len(y.ids) >> 8), 15: byte(len(y.ids))}
+		id := job.ID{0: byte(y.r.IntN(4)), 13: 1, 14: byte(len(y.ids) >> 8), 15: byte(len(y.ids))}
 		y.ids = append(y.ids, id)
 		l := job.Labels{Key: y.pick("", "", "k1", "order-1", "order-22")}
 		if y.r.IntN(2) == 0 {

@@ -2,6 +2,7 @@ package index
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -26,13 +27,27 @@ type memoryHistory struct {
 	mu       sync.Mutex
 	messages []Message
 	letters  map[uint64]*api.DeadLetterMessage
-	err      error // of the next call
+	faults   []fault // of the next calls
 }
 
-func (h *memoryHistory) failed() error {
-	err := h.err
-	h.err = nil
-	return err
+// fault is how a call fails.
+type fault string
+
+const (
+	noFault     fault = ""
+	callFails   fault = "fails"
+	repliesNone fault = "the server has no message"
+)
+
+// next returns the next fault. The caller holds mu.
+func (h *memoryHistory) next() (f fault, err error) {
+	if len(h.faults) > 0 {
+		f, h.faults = h.faults[0], h.faults[1:]
+	}
+	if f == callFails {
+		err = errors.New("no server has answered")
+	}
+	return f, err
 }
 
 func (h *memoryHistory) LastMessage(_ context.Context, number uint64) (seq uint64, err error) {
@@ -43,7 +58,8 @@ func (h *memoryHistory) LastMessage(_ context.Context, number uint64) (seq uint6
 			seq = m.Seq
 		}
 	}
-	return seq, h.failed()
+	_, err = h.next()
+	return seq, err
 }
 
 func (h *memoryHistory) Messages(_ context.Context, from uint64, limit int) ([]Message, error) {
@@ -51,7 +67,11 @@ func (h *memoryHistory) Messages(_ context.Context, from uint64, limit int) ([]M
 	defer h.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(h.messages, from, func(m Message, seq uint64) int { return int(m.Seq) - int(seq) })
 	rest := h.messages[i:]
-	return slices.Clone(rest[:min(limit, len(rest), 5)]), h.failed() // a read may have less than the limit
+	f, err := h.next()
+	if f == repliesNone {
+		return nil, nil
+	}
+	return slices.Clone(rest[:min(limit, len(rest), 5)]), err // a read may have less than the limit
 }
 
 func (h *memoryHistory) DeadLetters(_ context.Context, visit func(uint64, *api.DeadLetterMessage) error) error {
@@ -107,13 +127,21 @@ func (y *replica) await(what string, condition func(Status) bool) {
 	}
 }
 
-// rebuilt blocks until the index has all of the ledger and of history.
-func (y *replica) rebuilt() {
+// rebuilt blocks until the index has all of the ledger and of history, and returns all documents. A search may
+// find damage.
+func (y *replica) rebuilt() (docs []*job.Document) {
 	y.t.Helper()
-	y.apply() // publishes the events before it
-	y.await("the index is rebuilt", func(s Status) bool {
+	isRebuilt := func(s Status) bool {
 		return s.Index == y.ledger.Index() && s.Failure == "" && !s.Scanning && s.Rebuilt == 1
-	})
+	}
+	for published := uint64(0); published < y.ledger.LastEvent() || !isRebuilt(y.index.Status()); {
+		if published = y.ledger.PublishedEvents(); published < y.ledger.LastEvent() {
+			y.applyAt(y.at.At) // no job becomes due
+		}
+		y.await("the index is rebuilt", isRebuilt)
+		_, docs = y.find("", nil, 100)
+	}
+	return docs
 }
 
 // lossy returns documents without what history does not have: of an error that has left no dead letter
@@ -134,9 +162,8 @@ func lossy(docs []*job.Document) []*job.Document {
 }
 
 // checkRebuilt compares all documents with those that the index had, but for what history does not have.
-func (y *replica) checkRebuilt(before []*job.Document) {
+func (y *replica) checkRebuilt(before, after []*job.Document) {
 	y.t.Helper()
-	_, after := y.find("", nil, 100)
 	if diff := gocmp.Diff(lossy(before), lossy(after), cmpopts.EquateEmpty()); diff != "" {
 		y.t.Fatalf("(-before +after)\n%s", diff)
 	}
@@ -145,23 +172,27 @@ func (y *replica) checkRebuilt(before []*job.Document) {
 // TestIndex_Rebuild deletes the directory of an index, or damages files, and compares the documents of
 // all jobs, most of which the ledger has forgotten, before and after.
 func TestIndex_Rebuild(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			y := newReplica(t, 100+seed)
 			for range 60 {
 				y.step()
 			}
+			y.removeEnded()
 			y.index.Sync(y.ledger.Index())
 			y.snapshot()
-			y.rebuilt()
-			_, before := y.find("", nil, 100)
+			before := y.rebuilt()
+			y.check(3)
 			y.stop()
 			damaged := y.damage()
+			for range y.r.IntN(20) {
+				y.history.faults = append(y.history.faults, []fault{noFault, noFault, callFails, repliesNone}[y.r.IntN(4)])
+			}
 			y.restart(y.newest(y.at.Index))
-			y.rebuilt()
+			after := y.rebuilt()
 			t.Logf("%d jobs, %d in the ledger; damaged: %s", len(before), len(y.ledger.Queues()), damaged)
-			y.checkRebuilt(before)
+			y.checkRebuilt(before, after)
 			for range 20 {
 				y.step()
 			}
@@ -172,17 +203,75 @@ func TestIndex_Rebuild(t *testing.T) {
 	}
 }
 
+// TestIndex_RemovalLost checks that a removed job is not found again when the record of its removal is lost, and
+// its document is in a segment.
+func TestIndex_RemovalLost(t *testing.T) {
+	for seed := range uint64(10) { // the builder has made other segments each time
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			checkRemovalLost(t, newReplica(t, seed))
+		})
+	}
+}
+
+func checkRemovalLost(t *testing.T, y *replica) {
+	y.ingest()
+	id := y.ids[0]
+	y.apply(&ledger.CancelJob{Job: id, Reason: "asked"})
+	for y.index.Status().Documents+y.index.Status().Live < y.index.flushAt {
+		y.ingest()
+		y.index.refresh(context.Background())
+	}
+	y.await("the documents are in segments", func(s Status) bool { return s.Files > 0 })
+	y.apply(&ledger.RemoveJob{Job: id})
+	if !y.ledger.Removed(id) {
+		t.Fatal("the job is not removed")
+	}
+	y.index.Sync(y.ledger.Index())
+	y.snapshot()
+	before := y.rebuilt()
+	spool := y.index.spool.file.Name()
+	y.stop()
+	if err := os.Truncate(spool, 0); err != nil {
+		t.Fatal(err)
+	}
+	deleted, err := filepath.Glob(filepath.Join(y.dir, "*"+deletedSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range deleted {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y.restart(y.newest(y.at.Index))
+	y.checkRebuilt(before, y.rebuilt())
+}
+
+// removeEnded removes some jobs that have ended, most of which have a document in a segment.
+func (y *replica) removeEnded() {
+	for range 5 {
+		id := y.ids[y.r.IntN(len(y.ids))]
+		if view, _, ok := y.ledger.Find(id); ok && view.State.Ended() {
+			y.apply(&ledger.RemoveJob{Job: id})
+		}
+	}
+}
+
 // damage deletes or damages some files of the index, or all.
 func (y *replica) damage() string {
 	names, err := filepath.Glob(filepath.Join(y.dir, "*"))
 	if err != nil || len(names) == 0 {
 		y.t.Fatal(names, err)
 	}
-	if y.r.IntN(3) == 0 {
+	switch y.r.IntN(3) {
+	case 0:
 		if err := os.RemoveAll(y.dir); err != nil {
 			y.t.Fatal(err)
 		}
 		return "all"
+	case 1: // the changes since the last segment
+		names, _ = filepath.Glob(filepath.Join(y.dir, "spool-*"))
 	}
 	var damaged []string
 	for range 1 + y.r.IntN(2) {
