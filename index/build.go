@@ -403,7 +403,10 @@ func (x *Index) save() error {
 		m.Segments = append(m.Segments, f.name)
 		if f.dirty {
 			deleted[f.f.Name()+deletedSuffix] = f.Deleted()
-			f.dirty = false
+			f.dirty, f.partial = false, true
+		}
+		if f.partial {
+			m.Deleted = append(m.Deleted, f.name)
 		}
 	}
 	var err error

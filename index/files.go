@@ -28,6 +28,7 @@ type file struct {
 	live    bool // of jobs that have not ended, when it was written
 	size    int64
 	dirty   bool // documents were deleted that its file of deleted ones does not have
+	partial bool // it has, or is to have, a file of deleted documents
 	users   int  // searches that read it
 	removed bool // it is in no list any more
 	dropped bool // it is closed when nothing reads it
@@ -40,6 +41,7 @@ type manifest struct {
 	Yard     string
 	Next     uint64   // number of the next segment
 	Segments []string // names of the files
+	Deleted  []string `json:",omitempty"` // those that have a file of deleted documents
 	Spool    uint64   // generation of the first spool to read
 	Fence    uint64   // see [ledger.Ledger.FenceBase]
 	Mark     mark     // how far changes are in the segments
@@ -96,8 +98,9 @@ func manifestSum(text []byte) string {
 	return fmt.Sprintf("%08x\n", crc32.Checksum(text, castagnoli))
 }
 
-// openFile opens a segment, without the documents that are deleted.
-func openFile(dir, name string) (*file, error) {
+// openFile opens a segment, without the documents that are deleted. If it is partial, it must have a file of
+// these.
+func openFile(dir, name string, partial bool) (*file, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return nil, err
@@ -111,16 +114,16 @@ func openFile(dir, name string) (*file, error) {
 		var deleted []byte
 		deleted, err = os.ReadFile(f.Name() + deletedSuffix)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			err = nil
 		case err == nil:
-			err = s.SetDeleted(deleted)
+			partial, err = true, s.SetDeleted(deleted)
+		case !partial && errors.Is(err, fs.ErrNotExist):
+			err = nil
 		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), f.Close())
 	}
-	return &file{Segment: s, f: f, name: name, size: info.Size(), live: strings.HasPrefix(name, livePrefix)}, nil
+	return &file{Segment: s, f: f, name: name, size: info.Size(), live: strings.HasPrefix(name, livePrefix), partial: partial}, nil
 }
 
 // createFile writes a segment of documents and opens it.
@@ -140,7 +143,7 @@ func createFile(dir, name string, docs []*job.Document) (*file, error) {
 	if err := durable.SyncDir(dir); err != nil {
 		return nil, err
 	}
-	return openFile(dir, name)
+	return openFile(dir, name, false)
 }
 
 // span returns the times of creation of the first and the last document.

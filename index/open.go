@@ -87,7 +87,7 @@ func (x *Index) load() error {
 	}
 	x.mark, x.careful, x.rotated = m.Mark.ChangeMark, m.Mark.Seen, m.Mark
 	for _, name := range m.Segments {
-		f, err := openFile(x.cfg.Dir, name)
+		f, err := openFile(x.cfg.Dir, name, slices.Contains(m.Deleted, name))
 		if err != nil {
 			x.log.Warn("index file cannot be read, jobs are read again from the ledger", "err", err)
 			x.incomplete = true // of the ledger's jobs
