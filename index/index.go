@@ -44,11 +44,11 @@ type Index struct {
 	cfg     Config
 	log     *slog.Logger
 	changes *ledger.ChangeList
-	ledger  Ledger // set by Run
+	ledger  Ledger // set by Follow
 	wake    chan chan struct{}
 	full    chan struct{} // holds a value if frozen is to become segments
 	missing chan struct{} // holds a value if there may be history to read
-	running chan struct{} // closed when Run has set ledger
+	running chan struct{} // closed when Run begins
 	stopped chan struct{} // closed when Run ends
 
 	flushAt       int           // documents, see flushDocuments
@@ -92,9 +92,12 @@ type Index struct {
 // applied.
 func (x *Index) Changes() *ledger.ChangeList { return x.changes }
 
+// Follow sets the ledger that adds its changes to the index's list. It must be called before the index is
+// used otherwise.
+func (x *Index) Follow(l Ledger) { x.ledger = l }
+
 // Run reads the changes of the ledger until ctx ends.
-func (x *Index) Run(ctx context.Context, l Ledger) error {
-	x.ledger = l
+func (x *Index) Run(ctx context.Context) error {
 	close(x.running)
 	var builder sync.WaitGroup
 	builder.Go(func() { x.build(ctx) })
@@ -102,7 +105,7 @@ func (x *Index) Run(ctx context.Context, l Ledger) error {
 	defer close(x.stopped)
 	defer builder.Wait()
 	for {
-		_, changed := l.Applied()
+		_, changed := x.ledger.Applied()
 		x.read()
 		var waiter chan struct{}
 		select {

@@ -73,9 +73,10 @@ func (y *replica) start() {
 	x.flushAt, x.maintainEvery = 40, 5*time.Millisecond
 	y.index = x
 	y.ledger.RecordChanges(x.Changes())
+	x.Follow(y)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- x.Run(ctx, y) }()
+	go func() { done <- x.Run(ctx) }()
 	y.stop = func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -243,6 +243,7 @@ func (n *Node) openRaft(store *consensus.Store) (err error) {
 		n.index.Close()
 		return fmt.Errorf("open consensus: %w", err)
 	}
+	n.index.Follow(n.raft)
 	return nil
 }
 
@@ -265,7 +266,7 @@ func (n *Node) runBase(g *loopGroup, edge net.Listener) {
 	})
 	g.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	g.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, edge) })
-	g.Go(func(ctx context.Context) error { return n.index.Run(ctx, n.raft) })
+	g.Go(n.index.Run)
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)
