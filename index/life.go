@@ -34,7 +34,7 @@ func (l *life) add(at time.Time, e *ledger.Event) (isFirst bool) {
 	case ledger.JobDetails:
 		l.addDetails(e)
 	case ledger.DispatchQueued:
-		l.become(ledger.Whereabouts(job.Waiting)+1, at)
+		l.become(ledger.InState(job.Waiting), at)
 		l.setFunction(e.A)
 		return l.came(e.From, at, e.From == 0 && e.N == 1) // earlier builds have not written From
 	case ledger.JobChanged:
@@ -47,17 +47,17 @@ func (l *life) add(at time.Time, e *ledger.Event) (isFirst bool) {
 			l.Fault, l.fault = nil, 0 // it was not placed
 		}
 		if e.A != "none" {
-			l.become(ledger.Whereabouts(job.Active)+1, at)
+			l.become(ledger.InState(job.Active), at)
 			l.addRun(e.A, "", at, 0)
 		}
 	case ledger.WorkerAssigned, ledger.WorkerRecovered:
-		l.become(ledger.Whereabouts(job.Active)+1, at)
+		l.become(ledger.InState(job.Active), at)
 		if e.Extra != nil && e.Extra.Run != nil {
 			l.setFunction(e.Extra.Run.Function)
 			l.addRun(e.A, e.Extra.Run.Node, at, e.Extra.Run.Attempt)
 		}
 	case ledger.DispatchDelivered:
-		l.become(ledger.Whereabouts(job.Completed)+1, at)
+		l.become(ledger.InState(job.Completed), at)
 	case ledger.DispatchFailed:
 		l.become(e.To, at)
 		l.addFailure(e)
@@ -75,14 +75,12 @@ func (l *life) become(w ledger.Whereabouts, at time.Time) {
 		return
 	}
 	l.known = true
-	switch {
-	case w == ledger.OutGone:
-		l.removed = true
-	case w > ledger.OutNew:
-		l.State = job.State(w - 1)
-		if l.State.Ended() {
-			l.Ended = at
-		}
+	l.removed = w == ledger.OutGone
+	if state, ok := w.State(); ok {
+		l.State = state
+	}
+	if l.State.Ended() {
+		l.Ended = at
 	}
 }
 
@@ -94,7 +92,7 @@ func (l *life) came(from ledger.Whereabouts, at time.Time, isFirst bool) bool {
 			l.Created, l.Priority = at, job.DefaultPriority
 		}
 		return true
-	case from > ledger.OutNew && job.State(from-1).Ended():
+	case from.HasEnded():
 		l.reset = true
 	}
 	return false
@@ -144,9 +142,9 @@ func (l *life) addEnd(to ledger.Whereabouts) {
 		return
 	}
 	switch to {
-	case ledger.Whereabouts(job.Cancelled) + 1:
+	case ledger.InState(job.Cancelled):
 		l.Fault = &job.Fault{Message: job.ReasonCancelled, Type: job.FaultCancelled}
-	case ledger.Whereabouts(job.Expired) + 1:
+	case ledger.InState(job.Expired):
 		l.Fault = &job.Fault{Message: job.ReasonExpired, Type: job.FaultExpired}
 	}
 }
@@ -162,7 +160,7 @@ func (l *life) addFailure(e *ledger.Event) {
 	if l.Fault.Type == job.FaultRejected {
 		l.Fault.Message = strings.TrimPrefix(l.Fault.Message, "rejected: ")
 	}
-	if e.To <= ledger.OutNew || !job.State(e.To-1).Ended() {
+	if !e.To.HasEnded() {
 		l.fault = e.N
 	}
 }

@@ -66,7 +66,7 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	switch {
 	case next.due > l.now:
 		if old.state == job.Waiting {
-			l.emitUnstartedFailure(old, failedDispatch{reason: reasonRescheduled, to: placeOf(job.Delayed), due: next.due})
+			l.emitUnstartedFailure(old, failedDispatch{reason: reasonRescheduled, to: InState(job.Delayed), due: next.due})
 		}
 		next.state = job.Delayed
 		l.store(old, &next)

@@ -97,7 +97,7 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 		reason = job.ReasonCancelled
 	}
 	to, due := settlement.outcome(cancelled, d.now)
-	d.emitFailure(old, failedDispatch{reason, next.run.failure.kind, placeOf(to), due})
+	d.emitFailure(old, failedDispatch{reason, next.run.failure.kind, InState(to), due})
 	switch {
 	case cancelled:
 		d.end(old, &next, job.Cancelled, reason, settlement.Fault)
@@ -185,9 +185,9 @@ func (d *dispatches) enqueue(old, next *storedJob) {
 	switch {
 	case old == nil:
 	case old.state == job.Active: // its failed dispatch has made it waiting
-		from = placeOf(job.Waiting)
+		from = InState(job.Waiting)
 	default:
-		from = placeOf(old.state)
+		from = InState(old.state)
 	}
 	d.emitQueued(next, from)
 }
@@ -262,7 +262,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 	l.actOnJob(by, "job.cancel", old)
 	next := *old
 	if c.Type != "" {
-		l.emitUnstarted(old, failedDispatch{reason: c.Reason, errorType: c.Type, to: placeOf(job.Failed)})
+		l.emitUnstarted(old, failedDispatch{reason: c.Reason, errorType: c.Type, to: InState(job.Failed)})
 		l.fail(old, &next, c.Reason, &job.Fault{Message: c.Reason, Type: c.Type})
 		return Result{State: job.Failed}
 	}
@@ -277,7 +277,7 @@ func (c *CancelJob) apply(l *Ledger) Result {
 		l.store(old, &next)
 		return Result{State: job.Active}
 	}
-	l.emitUnstarted(old, failedDispatch{reason: job.ReasonCancelled, errorType: job.FaultCancelled, to: placeOf(job.Cancelled)})
+	l.emitUnstarted(old, failedDispatch{reason: job.ReasonCancelled, errorType: job.FaultCancelled, to: InState(job.Cancelled)})
 	l.end(old, &next, job.Cancelled, job.ReasonCancelled, &job.Fault{Message: by.Reason, Type: job.FaultCancelled})
 	return Result{State: job.Cancelled}
 }

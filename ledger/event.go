@@ -106,8 +106,22 @@ const (
 	OutGone = Whereabouts(job.States) + 1 // removed
 )
 
-// placeOf returns the place of a job in a state.
-func placeOf(state job.State) Whereabouts { return Whereabouts(state) + 1 }
+// InState returns where a job in a state is.
+func InState(state job.State) Whereabouts { return Whereabouts(state) + 1 }
+
+// State returns the job's state; ok is false if it is outside of the ledger, or not known.
+func (p Whereabouts) State() (state job.State, ok bool) {
+	if p <= OutNew || p >= OutGone {
+		return job.New, false
+	}
+	return job.State(p - 1), true
+}
+
+// HasEnded reports whether the job is in a state in which it has ended.
+func (p Whereabouts) HasEnded() bool {
+	state, ok := p.State()
+	return ok && state.Ended()
+}
 
 // String returns the state's name, or "gone".
 func (p Whereabouts) String() string {

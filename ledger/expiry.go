@@ -31,7 +31,7 @@ func (d *dispatches) expireJobs() {
 		if old.state != job.Waiting {
 			d.actOnJob(byRule(""), "job.expire", old)
 		}
-		d.emitUnstarted(old, failedDispatch{reason: job.ReasonExpired, errorType: job.FaultExpired, to: placeOf(job.Expired)})
+		d.emitUnstarted(old, failedDispatch{reason: job.ReasonExpired, errorType: job.FaultExpired, to: InState(job.Expired)})
 		fault := &job.Fault{Message: "expired: it had not started by " + FormatTime(unixNano(old.options.expires)), Type: job.FaultExpired}
 		d.end(old, &next, job.Expired, fault.Message, fault)
 	}

@@ -238,9 +238,9 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 	next := in.newStoredJob(j, old.queue)
 	next.id, next.accepted, next.n, next.state = old.id, old.accepted, old.n, job.Delayed
 	if old.state == job.Waiting {
-		in.emitUnstartedFailure(old, failedDispatch{reason: reasonDebounced, to: placeOf(job.Delayed), due: next.due})
+		in.emitUnstartedFailure(old, failedDispatch{reason: reasonDebounced, to: InState(job.Delayed), due: next.due})
 	} else {
-		in.emitChange(placeOf(job.Delayed), &next, placeOf(job.Delayed))
+		in.emitChange(InState(job.Delayed), &next, InState(job.Delayed))
 	}
 	labels := cmp.Or(j.Labels, job.NoLabels)
 	in.emitDetails(&next, labels)

@@ -150,7 +150,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 	if added.due > in.now {
 		added.state = job.Delayed
 		in.store(nil, &added)
-		in.emitChange(OutNew, &added, placeOf(job.Delayed))
+		in.emitChange(OutNew, &added, InState(job.Delayed))
 		ingested = IngestedDelayed
 	} else {
 		in.enqueue(nil, &added)
@@ -262,7 +262,7 @@ func (in *ingestion) reject(rejection *Rejection, lane uint8) {
 	reason := "rejected: " + rejection.Reason
 	in.emitQueued(stored, OutNew)
 	in.emitDetails(stored, "")
-	in.emitUnstartedFailure(stored, failedDispatch{reason: reason, errorType: fault.Type, to: placeOf(job.Failed)})
+	in.emitUnstartedFailure(stored, failedDispatch{reason: reason, errorType: fault.Type, to: InState(job.Failed)})
 	letter := in.addDeadLetter(stored, reason, fault)
 	stored.run.failure.deadLetter = letter.Number
 	if job.ValidQueue(rejection.Queue) == nil {

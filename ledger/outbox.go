@@ -167,7 +167,7 @@ func (o *outbox) emitChange(from Whereabouts, next *storedJob, to Whereabouts) {
 	if from == OutNew {
 		e.A = next.function
 	}
-	if to == placeOf(job.Delayed) {
+	if to == InState(job.Delayed) {
 		e.Extra = &Extra{Due: next.due}
 	}
 	o.emit(e)
@@ -250,7 +250,7 @@ type failedDispatch struct {
 // emitFailure emits the failure of the last dispatch of a job.
 func (o *outbox) emitFailure(stored *storedJob, f failedDispatch) {
 	e := Event{Kind: DispatchFailed, To: o.given(f.to), Job: stored.id, N: stored.n, A: f.reason, B: stored.queue.name}
-	if o.level == 0 || f.to != placeOf(job.Delayed) {
+	if o.level == 0 || f.to != InState(job.Delayed) {
 		f.due = 0
 	}
 	if f.errorType != "" || f.due != 0 {
@@ -273,7 +273,7 @@ func (o *outbox) emitUnstarted(old *storedJob, f failedDispatch) {
 		o.emitUnstartedFailure(old, f)
 		return
 	}
-	o.emitChange(placeOf(old.state), old, f.to)
+	o.emitChange(InState(old.state), old, f.to)
 }
 
 // cost returns the size with which an event is counted, in bytes. Names shared

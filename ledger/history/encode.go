@@ -169,7 +169,7 @@ func (enc *Encoder) addDue(e *ledger.Event) {
 // isDelayed reports whether the event has made a job delayed.
 func isDelayed(e *ledger.Event) bool { return e.Extra != nil && e.Extra.Due != 0 && e.To == delayed }
 
-const delayed = ledger.Whereabouts(job.Delayed) + 1
+var delayed = ledger.InState(job.Delayed)
 
 // letter returns the letter of an event, or 0 if the event has to be written in full.
 func (enc *Encoder) letter(e *ledger.Event) byte {
