@@ -38,6 +38,7 @@ type event struct {
 	ImportPath string // of a build, instead of Package
 	Test       string
 	Output     string
+	Elapsed    float64 // seconds
 }
 
 // testLog marks the lines in the output of a test that are logs of the code under
@@ -114,7 +115,7 @@ func (r *report) add(e *event) {
 		}
 		if e.Action == "pass" {
 			r.ok++
-			fmt.Fprintf(r.out, "%6.1fs  ok    %s, %d tests\n", time.Since(r.began).Seconds(), name, p.tests)
+			fmt.Fprintf(r.out, "%6.1fs  ok    %s, %d tests in %.1f s\n", time.Since(r.began).Seconds(), name, p.tests, e.Elapsed)
 		}
 	case "build-fail":
 		r.details = append(r.details, p.output[""]...)

@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 {"Action":"build-fail","ImportPath":"m/broken"}
 {"Action":"fail","Package":"m/broken","Elapsed":0}
 `
-	const want = `TIME  ok    m/good, 1 tests
+	const want = `TIME  ok    m/good, 1 tests in 0.2 s
 TIME  FAIL  m/bad
     testlog.go:81: a log
     b_test.go:7: got 1, want 2
