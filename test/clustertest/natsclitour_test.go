@@ -311,6 +311,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`\b\d[\d.]*(ns|µs|ms|s|m|h|d)([\d.]+[smh])*\b`), "<while>"},
 	{regexp.MustCompile(`=-?[\d.]+(B|s|%)?\b`), "=#"},
 	{regexp.MustCompile(`│ [\d,.]+( ?[KMG]?i?B)? `), "│ # "},
+	{regexp.MustCompile(`(│ YARD_STATE .*│ )(never|<while>) *│`), "$1<while>│"}, // has the first state after half a minute
 	{regexp.MustCompile(`[─┬┴┼]+`), "─"},
 	{regexp.MustCompile(` +`), " "},
 }

@@ -361,7 +361,8 @@ func (r *scriptRun) sendRequest(c *client, m wireRequest) {
 
 // expect checks that the next message is "NAME {…}" or "ERR CODE {…}". After a
 // retried request, any other answer repeats the request until the timeout. A cluster
-// whose authority changes answers UNAVAILABLE, which repeats any request.
+// whose authority changes answers UNAVAILABLE, which repeats any request: that the job is not in the
+// state for it then means that the first one has taken effect.
 func (r *scriptRun) expect(c *client, rest string) error {
 	name, text, _ := strings.Cut(rest, " ")
 	t := typeByName[name]
@@ -388,24 +389,26 @@ func (r *scriptRun) expect(c *client, rest string) error {
 	deadline := time.Now().Add(r.env.Timeout)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	repeated := false // because the outcome of the request is not known
 	for {
 		again, e, err := r.expectOne(c, t, rest, v)
-		repeat := retry || r.env.AwaitIdle == nil && isUnavailable(&e) && len(c.pending) == 0
-		if err == nil || !repeat || again == nil || time.Now().After(deadline) {
+		if repeated && name == "OK" && hasCode(&e, overhop.CodeJobNotFound, overhop.CodeJobNotPending) {
+			return nil
+		}
+		unavailable := r.env.AwaitIdle == nil && hasCode(&e, overhop.CodeUnavailable) && len(c.pending) == 0
+		if err == nil || !retry && !unavailable || again == nil || time.Now().After(deadline) {
 			return err
 		}
+		repeated = unavailable
 		<-tick.C
 		r.sendRequest(c, *again)
 	}
 }
 
-// isUnavailable reports whether a message is the error UNAVAILABLE.
-func isUnavailable(e *overhop.Envelope) bool {
-	if e.T != overhop.TErr {
-		return false
-	}
+// hasCode reports whether a message is an error with one of the codes.
+func hasCode(e *overhop.Envelope, codes ...overhop.Code) bool {
 	code, _ := e.P.Get("code").Str()
-	return code == string(overhop.CodeUnavailable)
+	return e.T == overhop.TErr && slices.Contains(codes, overhop.Code(code))
 }
 
 // expectOne checks the next message e against type t and payload v, and returns it with
