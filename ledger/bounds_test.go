@@ -42,9 +42,9 @@ func TestBounds_Queues(t *testing.T) {
 		stamp.Index++
 		return l.Apply(stamp, []Command{c})[0]
 	}
-	for n := 0; ; n++ {
-		if warns := l.QueuesWarning() != ""; warns != (len(l.Queues()) >= MaxQueues/10*9) {
-			t.Fatalf("with %d queues: warning %q", len(l.Queues()), l.QueuesWarning())
+	for n := len(l.Queues()); ; n++ {
+		if warns := l.QueuesWarning() != ""; warns != (n >= MaxQueues/10*9) {
+			t.Fatalf("with %d queues: warning %q", n, l.QueuesWarning())
 		}
 		if err := apply(&AddQueue{ID: jobID(n), Name: fmt.Sprint("q", n)}).Err; err != nil {
 			if !errors.Is(err, job.ErrTooManyQueues) || len(l.Queues()) != MaxQueues {
