@@ -15,7 +15,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("seed", 0, "the seed that TestSeed runs")
 	firstFlag = flag.Uint64("first", 1, "the first seed that TestSeeds runs")
-	seedsFlag = flag.Int("seeds", 1000, "how many seeds TestSeeds runs; 1 logs the trace")
+	seedsFlag = flag.Int("seeds", 400, "how many seeds TestSeeds runs; 1 logs the trace")
 
 	jobsFlag    = flag.Int("jobs", 0, "with -seed: how many jobs are enqueued; 0: all")
 	withoutFlag = flag.String("without", "", "with -seed: numbers of faults to leave out, as in 3,5")
