@@ -11,6 +11,7 @@ JOBS       ?= 2000
 SEEDS      ?= 100000
 FIRST      ?= 1
 YEAR_JOBS  ?= 1000000
+PATH_JOBS  ?= 10000000
 REPORT     ?= drills
 DURATION   ?= 30m
 RATE       ?= 1500
@@ -22,7 +23,7 @@ export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test outbox-tests console-tests console-images python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
+.PHONY: help build test outbox-tests console-tests console-images console-path python typescript race check fuzz sim mutants year bench bench-scale bench-peers check-peers demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill soak cover clean FORCE
 
 help: ## show this list
@@ -67,6 +68,9 @@ console-tests: build ## test the console with three nodes in a browser (needs Ch
 
 console-images: build ## take the pictures of the console in docs/images/console (needs Chromium)
 	@$(CONSOLE_TESTS) -run TestImages . -images=$(CURDIR)/docs/images/console
+
+console-path: build ## find, correct and rerun 12 jobs among PATH_JOBS (10000000) in the console, with pictures (needs Chromium)
+	@$(CONSOLE_TESTS) -timeout 3h -v -run TestPath . -path=$(PATH_JOBS) -images=$(CURDIR)/docs/images/console
 
 # The tests of the Python client, a package in clients/python, are skipped where Python is
 # missing, the check of its types where mypy is. They are checked for Python 3.9, the oldest.

@@ -20,34 +20,42 @@ var images = flag.String("images", "", "directory for pictures of the pages")
 
 // TestImages takes a picture of every page into the directory of -images.
 func TestImages(t *testing.T) {
-	dir := *images
-	if dir == "" {
+	if *images == "" {
 		t.Skip("takes pictures only with -images=<directory>")
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
 	}
 	b := newTab(t)
 	b.signIn(annToken)
 	take := func(name, path, theme string, width, height int64) {
-		var picture []byte
 		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}), chromedp.EmulateViewport(width, height))
 		b.open(0, path)
 		b.await(`document.querySelector("#live").innerText === "live"`)
-		b.run(chromedp.CaptureScreenshot(&picture))
-		small, err := reduce(picture)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name+".png"), small, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.picture(name)
 	}
 	for _, p := range pagePaths {
 		take(p.name, p.path, "light", 1200, 760)
 	}
 	take("overview-dark", "", "dark", 1200, 760)
 	take("jobs-narrow", "jobs", "dark", 360, 760)
+}
+
+// picture takes a picture of the page into the directory of -images, if there is one.
+func (b *tab) picture(name string) {
+	b.t.Helper()
+	if *images == "" {
+		return
+	}
+	var picture []byte
+	b.run(chromedp.CaptureScreenshot(&picture))
+	small, err := reduce(picture)
+	if err == nil {
+		err = os.MkdirAll(*images, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(*images, name+".png"), small, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // reduce returns a picture with its 256 most frequent colours.
