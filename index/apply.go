@@ -138,7 +138,9 @@ func (x *Index) apply(changes []ledger.Change) error {
 	}
 	if !x.scanning {
 		x.mark, x.fence = x.batch.Mark, x.batch.Mark.FenceBase
-		x.spool.mark(x.mark, x.batch.Seen)
+		if !x.unsaved { // after a restart, the mark would be that of an index which has read history
+			x.spool.mark(x.mark, x.batch.Seen)
+		}
 	}
 	if err := x.spool.flush(); err != nil {
 		return err

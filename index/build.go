@@ -410,7 +410,8 @@ func (x *Index) save() error {
 		}
 	}
 	var err error
-	if x.rebuild != nil {
+	planned := x.rebuild
+	if planned != nil {
 		m.Rebuild = &rebuild{From: x.rebuild.From, Until: x.rebuild.Until, Next: x.progress}
 	}
 	if len(deleted)+len(trash) > 0 || m.Spool != x.saved || m.Rebuild != nil || x.rebuilding { // what replaces documents must not be lost
@@ -430,6 +431,9 @@ func (x *Index) save() error {
 	if err := m.write(x.cfg.Dir); err != nil {
 		return err
 	}
+	x.mu.Lock()
+	x.unsaved = x.unsaved && x.rebuild != planned
+	x.mu.Unlock()
 	x.empty(trash)
 	for generation := m.Spool; generation > 0; generation-- {
 		if err := os.Remove(spoolName(x.cfg.Dir, generation-1)); err != nil {

@@ -82,6 +82,7 @@ type Index struct {
 
 	incomplete bool                     // a file was dropped: all jobs are to be read again, and all history
 	rebuild    *rebuild                 // history that is to be read after that; nil: none
+	unsaved    bool                     // the manifest does not have that yet
 	progress   uint64                   // number of the last event of it that was not read
 	oldest     uint64                   // number of the first event that the history stream has
 	removed    map[ledger.JobPlace]bool // jobs that callers have removed since then

@@ -64,7 +64,7 @@ func (x *Index) reset() {
 	x.ended, x.live, x.before, x.trash = nil, nil, nil, nil
 	x.generation, x.next, x.fence, x.saved = 0, 0, 0, 0
 	x.mark, x.rotated, x.careful = ledger.ChangeMark{}, mark{}, 0
-	x.incomplete, x.rebuild, x.removed = false, nil, make(map[ledger.JobPlace]bool)
+	x.incomplete, x.rebuild, x.unsaved, x.removed = false, nil, false, make(map[ledger.JobPlace]bool)
 }
 
 // uselessError is why the files of an index cannot be used, although they can be read.
@@ -146,7 +146,7 @@ func (x *Index) removeStrangers(m *manifest) (spools []uint64, err error) {
 }
 
 // readSpool reads a spool again, up to the first block that is damaged. The ledger has what follows in the
-// last spool. If there are later ones, jobs are missing.
+// last spool, from which the block is removed. If there are later ones, jobs are missing.
 func (x *Index) readSpool(generation uint64, isLast bool) error {
 	var places []segment.Cursor // of deleted documents
 	r := spoolReader{
@@ -161,8 +161,11 @@ func (x *Index) readSpool(generation uint64, isLast bool) error {
 	size, err := r.read(path)
 	if errors.Is(err, errTorn) {
 		x.log.Warn("index spool is incomplete", "file", path, "bytes", size, "err", err)
-		x.incomplete = x.incomplete || !isLast
-		err = os.Truncate(path, size)
+		if err = nil; isLast {
+			err = os.Truncate(path, size)
+		} else {
+			x.incomplete = true
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -56,7 +56,7 @@ func (x *Index) missingSince(from, until uint64) {
 	if x.rebuild != nil {
 		from, until = min(from, x.rebuild.From), max(until, x.rebuild.Until)
 	}
-	x.rebuild, x.progress = &rebuild{From: from, Until: until, Next: until}, until
+	x.rebuild, x.progress, x.unsaved = &rebuild{From: from, Until: until, Next: until}, until, true
 }
 
 // readHistory reads parts of history, when there are some to read, until ctx ends.

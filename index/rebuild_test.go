@@ -190,6 +190,12 @@ func TestIndex_Rebuild(t *testing.T) {
 				y.history.faults = append(y.history.faults, []fault{noFault, noFault, callFails, repliesNone}[y.r.IntN(4)])
 			}
 			y.restart(y.newest(y.at.Index))
+			for range y.r.IntN(3) { // it starts again while it reads history
+				published := y.ledger.PublishedEvents() == y.ledger.LastEvent()
+				y.await("some history is read", func(s Status) bool { return s.Rebuilt > 0 || !published })
+				y.stop()
+				y.restart(y.newest(y.at.Index))
+			}
 			after := y.rebuilt()
 			t.Logf("%d jobs, %d in the ledger; damaged: %s", len(before), len(y.ledger.Queues()), damaged)
 			y.checkRebuilt(before, after)
