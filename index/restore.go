@@ -47,17 +47,18 @@ func (r *historyReading) restore(next uint64) error {
 	return nil
 }
 
-// waitForSpace blocks while there are many documents in memory.
+// waitForSpace blocks while there are many documents in memory. It returns the error of ctx if that ends.
 func (x *Index) waitForSpace(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		x.mu.Lock()
 		full := x.frozen != nil && len(x.memory.documents) >= x.flushAt
 		x.mu.Unlock()
 		if !full {
-			return ctx.Err()
+			return nil
 		}
 		rest(ctx, interval)
 	}
+	return ctx.Err()
 }
 
 // restoreJobs adds those jobs that the ledger has forgotten and that have no document, or one that is out of
