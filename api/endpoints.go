@@ -315,6 +315,14 @@ var Endpoints = []Endpoint{
 		Name: "worker-list", Subject: "yard.api.v1.worker.list", Summary: "the connected workers and the runner processes, and what they run",
 		Pattern: "GET /v1/workers", Request: WorkerRequest{}, Accepts: "node queue worker", Reply: WorkerList{},
 	},
+	{
+		Name: "worker-drain", Subject: "yard.api.v1.worker.drain", Summary: "give one worker or runner process no more jobs",
+		Pattern: "POST /v1/workers/{worker}/drain", Request: WorkerRequest{}, Accepts: "node", Query: "node", Reply: WorkerDrain{},
+	},
+	{
+		Name: "worker-resume", Subject: "yard.api.v1.worker.resume", Summary: "give a drained worker or runner process jobs again",
+		Pattern: "POST /v1/workers/{worker}/resume", Request: WorkerRequest{}, Accepts: "node", Query: "node", Reply: WorkerDrain{},
+	},
 
 	{
 		Name: "dlq-list", Subject: "yard.api.v1.dlq.list", Summary: "dead letters, oldest first",

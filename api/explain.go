@@ -139,9 +139,10 @@ type NodeExecutors struct {
 
 // Subscribers describes a node's workers of a queue.
 type Subscribers struct {
-	Count   int          `json:"count"`   // workers with a subscription
-	Stalled int          `json:"stalled"` // of those, workers that did not acknowledge a job or let a lease expire, and have not recovered
-	Credits int          `json:"credits"` // jobs they would take now, in total
+	Count   int          `json:"count"`             // workers with a subscription
+	Stalled int          `json:"stalled"`           // of those, workers that did not acknowledge a job or let a lease expire, and have not recovered
+	Credits int          `json:"credits"`           // jobs they would take now, in total
+	Drained int          `json:"drained,omitempty"` // workers that an operator has drained
 	Workers []Subscriber `json:"workers,omitempty"`
 }
 

@@ -121,13 +121,14 @@ type RunnerSlots struct {
 // Pool is the state of a node's pool of runner processes.
 type Pool struct {
 	Runner       string        `json:"runner"`
-	Managed      bool          `json:"managed"`          // the node starts the processes
-	Size         int           `json:"size"`             // configured processes
-	Up           int           `json:"up"`               // processes that accept dispatches
-	Slots        int           `json:"slots"`            // slots of the processes that are up
-	InFlight     int           `json:"in_flight"`        // running dispatches
-	CrashLooping int           `json:"crash_looping"`    // processes in a crash loop
-	Reason       string        `json:"reason,omitempty"` // why the first process that is down is down
+	Managed      bool          `json:"managed"`           // the node starts the processes
+	Size         int           `json:"size"`              // configured processes
+	Up           int           `json:"up"`                // processes that accept dispatches
+	Slots        int           `json:"slots"`             // slots of the processes that are up; of one that is drained those in use
+	Drained      int           `json:"drained,omitempty"` // processes that an operator has drained
+	InFlight     int           `json:"in_flight"`         // running dispatches
+	CrashLooping int           `json:"crash_looping"`     // processes in a crash loop
+	Reason       string        `json:"reason,omitempty"`  // why the first process that is down is down
 	Members      []PoolProcess `json:"members"`
 }
 
@@ -138,6 +139,7 @@ type PoolProcess struct {
 	PID          int    `json:"pid,omitempty"`
 	Slots        int    `json:"slots"`
 	InFlight     int    `json:"in_flight"`
+	Drained      bool   `json:"drained,omitempty"` // an operator has drained it
 	Restarts     int    `json:"restarts"`
 	CrashLooping bool   `json:"crash_looping,omitempty"`
 	Reason       string `json:"reason,omitempty"`

@@ -38,11 +38,21 @@ type Worker struct {
 	Connected *time.Time    `json:"connected_at,omitempty"`
 	Stalled   bool          `json:"stalled,omitempty"` // as in [Subscribers]
 	Leaving   bool          `json:"leaving,omitempty"` // takes no more jobs
+	Drained   bool          `json:"drained,omitempty"` // takes no more jobs until it is resumed
 	Reason    string        `json:"reason,omitempty"`  // why the process is down
 	Queues    []WorkerQueue `json:"queues,omitempty"`  // by name
 	Slots     int           `json:"slots,omitempty"`   // of a runner process
 	Running   int           `json:"running"`
 	Jobs      []WorkerJob   `json:"jobs,omitempty"` // oldest first; fewer than Running if there are many
+}
+
+// WorkerDrain is a worker or a process after a drain or the end of one.
+type WorkerDrain struct {
+	Node    string `json:"node"`
+	Worker  string `json:"worker"` // as in [Worker]
+	Name    string `json:"name,omitempty"`
+	Drained bool   `json:"drained"`
+	Running int    `json:"running"` // jobs that it finishes
 }
 
 // WorkerQueue is a worker's subscription to a queue.

@@ -115,8 +115,10 @@ holds the authority fails.`,
 	env.AddFlags(root.PersistentFlags())
 	node := run.Node(env)
 	node.AddCommand(operate.Drain(env), operate.Resume(env))
+	worker := run.Worker(env)
+	worker.AddCommand(operate.DrainWorker(env), operate.ResumeWorker(env))
 	root.AddCommand(run.Warden(env), movedVerb("drill"), movedVerb("bench"))
-	addGroup(root, "Run", run.Demo(env), node, run.Worker(env), run.Runner(env))
+	addGroup(root, "Run", run.Demo(env), node, worker, run.Runner(env))
 	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), jobs.LimitVerbs(env), operations.Verbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
 		contract.Exec(env), contract.Init(env), operate.CertVerbs(env), operate.Backup(env), operate.Restore(env))
 	addGroup(root, "Inspect", inspect.Status(env), top.Top(env), inspect.Workers(env), inspect.Health(env), inspect.Events(env), inspect.State(env), inspect.Diff(env), contract.Snapshot(env), contract.Schema(env, jobs.SchemaVerbs(env)...), versionVerb(env))

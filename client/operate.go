@@ -59,3 +59,15 @@ func (c *Client) Status(ctx context.Context) (api.Status, error) {
 func (c *Client) Workers(ctx context.Context, request api.WorkerRequest) (api.WorkerList, error) {
 	return operate[api.WorkerList](ctx, c, "worker.list", request)
 }
+
+// DrainWorker gives a worker or runner process no more jobs; those that it runs go on. It is
+// named as in [api.Worker]. The drain ends with [Client.ResumeWorker], or when the worker
+// connects again or the process is replaced.
+func (c *Client) DrainWorker(ctx context.Context, worker string) (api.WorkerDrain, error) {
+	return operate[api.WorkerDrain](ctx, c, "worker.drain", api.WorkerRequest{Worker: worker})
+}
+
+// ResumeWorker ends the drain of a worker or runner process.
+func (c *Client) ResumeWorker(ctx context.Context, worker string) (api.WorkerDrain, error) {
+	return operate[api.WorkerDrain](ctx, c, "worker.resume", api.WorkerRequest{Worker: worker})
+}

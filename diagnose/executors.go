@@ -116,10 +116,10 @@ func drainedReason(all []api.NodeExecutors) *reason {
 // workersReason returns why no Overhop worker takes jobs of a queue, nil if one does.
 // all are the answers of the nodes that are not drained.
 func workersReason(queue string, all []api.NodeExecutors) *reason {
-	count, stalled, credits := 0, 0, 0
+	count, stalled, credits, drained := 0, 0, 0, 0
 	for i := range all {
 		if w := all[i].Workers; w != nil {
-			count, stalled, credits = count+w.Count, stalled+w.Stalled, credits+w.Credits
+			count, stalled, credits, drained = count+w.Count, stalled+w.Stalled, credits+w.Credits, drained+w.Drained
 		}
 	}
 	r := reason{Reason: api.Reason{Text: "no worker has credit for queue " + queue, Data: &api.ReasonData{Queue: queue, Nodes: all}}, blocks: true}
@@ -137,9 +137,17 @@ func workersReason(queue string, all []api.NodeExecutors) *reason {
 		r.Text += fmt.Sprintf(": all %d that are subscribed have stalled%s", count, answeringSuffix(all))
 	default:
 		r.Code = api.ReasonWorkersBusy
-		r.Text += ": those that are subscribed take no more for now"
+		r.Text += ": those that are subscribed take no more for now" + drainedSuffix(drained, count)
 	}
 	return &r
+}
+
+// drainedSuffix returns how many of the executors an operator has drained, "" if none.
+func drainedSuffix(drained, count int) string {
+	if drained == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d of %d drained; 'yardmaster worker resume' ends that)", drained, count)
 }
 
 // answeringSuffix returns a text that limits a statement to the members that answered,
@@ -156,14 +164,14 @@ func answeringSuffix(all []api.NodeExecutors) string {
 func runnerReason(runner string, all []api.NodeExecutors) *reason {
 	var hosts, troubles []string
 	nodesByTrouble := map[string][]string{} // a trouble is why a pool's process is down
-	up, slots, busy, looping := 0, 0, 0, 0
+	up, slots, busy, looping, drained := 0, 0, 0, 0, 0
 	for i := range all {
 		p := all[i].Pool
 		if p == nil {
 			continue
 		}
 		hosts = append(hosts, all[i].Node)
-		up, slots, busy, looping = up+p.Up, slots+p.Slots, busy+p.InFlight, looping+p.CrashLooping
+		up, slots, busy, looping, drained = up+p.Up, slots+p.Slots, busy+p.InFlight, looping+p.CrashLooping, drained+p.Drained
 		if p.Reason != "" {
 			nodesByTrouble[p.Reason] = append(nodesByTrouble[p.Reason], all[i].Node)
 		}
@@ -181,7 +189,7 @@ func runnerReason(runner string, all []api.NodeExecutors) *reason {
 	case up > 0 && busy < slots:
 		return nil
 	case up > 0:
-		r.Code, r.Text = api.ReasonRunnerBusy, fmt.Sprintf("all slots of runner %s are taken", runner)
+		r.Code, r.Text = api.ReasonRunnerBusy, fmt.Sprintf("all slots of runner %s are taken", runner)+drainedSuffix(drained, up)
 	case len(troubles) == 0:
 		r.Code, r.Text = api.ReasonRunnerDown, fmt.Sprintf("no process of runner %s is up yet", runner)
 	default:

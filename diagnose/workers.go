@@ -133,7 +133,7 @@ func (g *Diagnoser) localWorkers(_ context.Context, request api.WorkerRequest) (
 // workerOfPool returns a process of a runner as a worker is listed.
 func workerOfPool(runner string, process api.PoolProcess) api.Worker {
 	w := api.Worker{
-		Kind: "runner", Name: runner, PID: process.PID, Slots: process.Slots, Running: process.InFlight, Reason: process.Reason,
+		Kind: "runner", Name: runner, PID: process.PID, Slots: process.Slots, Running: process.InFlight, Drained: process.Drained, Reason: process.Reason,
 	}
 	if process.Worker != "" {
 		w.Worker = job.Channel(job.RRQ, process.Worker)

@@ -14,7 +14,7 @@ import (
 )
 
 // handleStatus answers with this node's figures, under the names of the
-// reference server, and with those of the cluster under "cluster".
+// reference server, and with the figures of the cluster under "cluster".
 func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	if err := overhop.ParseEmpty(p); err != nil {
 		return nil, err
@@ -127,6 +127,9 @@ func (s *Server) Subscribers(queue string) (all api.Subscribers) {
 		all.Credits += subscriber.Credits
 		if subscriber.Stalled {
 			all.Stalled++
+		}
+		if w.drained {
+			all.Drained++
 		}
 		all.Workers = append(all.Workers, subscriber)
 	}

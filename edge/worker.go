@@ -24,6 +24,7 @@ type worker struct {
 	byQueue    map[string]*subscription
 	jobs       map[*dispatch]struct{} // dispatched to this worker and not settled
 	draining   bool                   // GOODBYE was received: no more jobs
+	drained    bool                   // by an operator: no more jobs until it is resumed
 	closed     bool
 
 	stallCount   int  // number of reasons to treat the worker as stalled
@@ -143,7 +144,7 @@ func (sub *subscription) available() int {
 // takesJobs reports whether QUESTs may be sent to the worker, given credits.
 // deliveries.mu is held.
 func (w *worker) takesJobs() bool {
-	leaving := w.closed || w.draining || w.deliveries.draining
+	leaving := w.closed || w.draining || w.drained || w.deliveries.draining
 	return !leaving && w.conn.acceptsJobs() && !w.conn.out.congested.Load() && w.deliveries.tokens.known()
 }
 
@@ -173,8 +174,8 @@ func (sub *subscription) changed() {
 	}
 }
 
-// flushOffers sends the offers that have changed to the agent, those of each
-// subscription in order. deliveries.mu must not be held.
+// flushOffers sends the offers that have changed to the agent, in order for each
+// subscription. deliveries.mu must not be held.
 func (ds *deliveries) flushOffers() {
 	ds.offering.Lock()
 	defer ds.offering.Unlock()

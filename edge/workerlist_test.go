@@ -52,3 +52,40 @@ func TestServer_Workers(t *testing.T) {
 		}
 	})
 }
+
+// A drained worker is sent no jobs, whatever credits it grants. It finishes those that it
+// runs, stays connected, and is sent jobs again once it is resumed.
+func TestServer_SetDrained(t *testing.T) {
+	bubble(t, Config{}, func(h *harness) {
+		p, sid := h.startWorker(3)
+		q := h.startJob(p, 1, nil)
+		p.ask(overhop.TAck, leaseFields(q), overhop.TOK)
+		offered := func(when string, want int) {
+			t.Helper()
+			if got := h.executor.offered("jobs", p.wid); got != want {
+				t.Errorf("%s the offer is %d, want %d", when, got, want)
+			}
+		}
+		if running, ok := h.server.SetDrained(channel(p.wid), true); !ok || running != 1 {
+			t.Fatalf("the worker runs %d jobs, found: %t", running, ok)
+		}
+		offered("drained,", 0)
+		p.ask(overhop.TCredit, fields{"sid": sid, "credits": 2}, overhop.TOK)
+		offered("after CREDIT", 0)
+		if h.server.Start(assignment(p, 2), job.Spec{}) {
+			t.Error("a job was started at a drained worker")
+		}
+		p.ask(overhop.TDone, leaseFields(q), overhop.TOK)
+		offered("after DONE", 0)
+		p.expectNothing()
+		if all, _ := h.server.Workers(&api.WorkerRequest{}, 1); !all[0].Drained || h.server.Subscribers("jobs").Drained != 1 {
+			t.Errorf("the list has %+v, the queue %+v", all[0], h.server.Subscribers("jobs"))
+		}
+		h.server.SetDrained(channel(p.wid), false)
+		offered("resumed,", 4)
+		h.startJob(p, 3, nil)
+		if _, ok := h.server.SetDrained(job.Channel(job.RRQ, "r/7000"), true); ok {
+			t.Error("a runner was drained")
+		}
+	})
+}

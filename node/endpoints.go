@@ -86,6 +86,13 @@ func (n *Node) jobHandlers() *server.Jobs {
 	return &server.Jobs{Authority: n.proposer, Viewer: n.viewer, Retrier: n.retrier, Waiters: n.waiters, WaitReason: n.diagnoser.WaitReason}
 }
 
+// workerHandlers returns the handlers of requests about single workers.
+func (n *Node) workerHandlers() *server.Workers {
+	return &server.Workers{
+		Node: n.cfg.Node.Name, Authority: n.proposer, List: n.diagnoser.ListWorkers, Executors: []server.Executors{n.edge, n.runners}, Request: n.fleet.RequestJSON,
+	}
+}
+
 // apiHandlers returns the handlers of [api.Endpoints] by name.
 func (n *Node) apiHandlers() map[string]server.Handler {
 	logs := &joblog.Reader{FindJob: n.viewer.Locate, Read: n.cluster.Reader.ReadLog}
@@ -115,6 +122,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 	}{
 		n.enqueue,
 		n.jobHandlers(),
+		n.workerHandlers(),
 		&server.Queues{Authority: n.proposer, View: n.raft.View, Schemas: schemas},
 		schemas,
 		&overview.Overview{

@@ -349,6 +349,7 @@ func (n *Node) handlers() cluster.Handlers {
 	maps.Copy(h.Request, n.transfer.Handlers())
 	maps.Copy(h.Request, n.member.Handlers())
 	maps.Copy(h.Request, n.diagnoser.PeerHandlers())
+	maps.Copy(h.Request, n.workerHandlers().PeerHandlers())
 	maps.Copy(h.Request, n.schemaPeers().Handlers())
 	maps.Copy(h.Request, n.consoleCaller.PeerHandlers())
 	return h

@@ -170,3 +170,29 @@ func TestResponseTimeout(t *testing.T) {
 		t.Error("a runner that heeds a cancel was replaced")
 	}
 }
+
+// A drained process gets no dispatches until it is resumed, and finishes those that it runs.
+func TestPools_SetDrained(t *testing.T) {
+	y := startHarness(t, testConfig("", func(r *RunnerConfig) { r.MaxInFlight = 2 }))
+	a := y.start("wait", withTimeout(200*time.Millisecond))
+	channel := job.Channel(job.RRQ, a.Worker)
+	if running, ok := y.SetDrained(channel, true); !ok || running != 1 {
+		t.Fatalf("the process runs %d, found: %t", running, ok)
+	}
+	y.awaitOffer(0)
+	if y.Start(assignment(99, "echo", a.Worker), specOf("{}")) {
+		t.Error("a dispatch was started at a drained process")
+	}
+	if s := y.Status()[0]; s.Drained != 1 || s.Slots != 1 || s.InFlight != 1 || !s.Members[0].Drained {
+		t.Errorf("status is %+v", s)
+	}
+	y.expect(y.awaitOutcome(), job.TimedOut, true, "Job execution timed out")
+	if s := y.Status()[0]; s.Slots != 0 {
+		t.Errorf("a drained process has %d slots", s.Slots)
+	}
+	y.SetDrained(channel, false)
+	y.expect(y.run("echo", nil), job.Success, true, "")
+	if _, ok := y.SetDrained(job.Channel(job.Overhop, "w1"), true); ok {
+		t.Error("a worker was drained")
+	}
+}

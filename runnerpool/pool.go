@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -217,10 +218,26 @@ func (p *Pools) offer(w *worker) {
 // available returns how many dispatches a worker can take now: none, as soon as
 // its end is known. Pools.mu is held.
 func (p *Pools) available(w *worker) int {
-	if p.draining || w.retired || w.replaceErr != nil || w.hasExited() {
+	if p.draining || w.drained || w.retired || w.replaceErr != nil || w.hasExited() {
 		return 0
 	}
 	return w.free
+}
+
+// SetDrained drains the process of a channel, or resumes it. A drained process is given no
+// more dispatches and finishes those that it runs; one that replaces it is not drained.
+// SetDrained returns the number of those that it runs, and false if there is no such
+// process.
+func (p *Pools) SetDrained(channel string, drained bool) (running int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.workers[strings.TrimPrefix(channel, job.Channel(job.RRQ, ""))]
+	if w == nil {
+		return 0, false
+	}
+	w.drained = drained
+	p.offer(w)
+	return w.busy, true
 }
 
 // addWorker starts to offer a worker.
@@ -277,7 +294,12 @@ func (p *Pools) Status() []api.Pool {
 		pool.Size++
 		pool.Members = append(pool.Members, s)
 		pool.InFlight += s.InFlight
-		pool.Slots += s.Slots
+		if s.Drained {
+			pool.Drained++
+			pool.Slots += s.InFlight
+		} else {
+			pool.Slots += s.Slots
+		}
 		if s.Worker != "" {
 			pool.Up++
 		} else if pool.Reason == "" {
@@ -295,6 +317,7 @@ func (m *member) status() api.PoolProcess {
 	s := api.PoolProcess{Port: m.port, PID: m.pid, Restarts: m.restarts, CrashLooping: m.crashLooping, Reason: m.reason}
 	if w := m.worker; w != nil {
 		s.Worker, s.Slots, s.InFlight = w.name, m.cfg.MaxInFlight, w.busy
+		s.Drained = w.drained
 	}
 	return s
 }

@@ -26,6 +26,7 @@ type worker struct {
 	// Guarded by Pools.mu.
 	free, busy, stuck int
 	retired           bool  // accepts no more dispatches
+	drained           bool  // by an operator: accepts no dispatches until it is resumed
 	replaceErr        error // why the process is to be replaced; nil: it is not
 }
 

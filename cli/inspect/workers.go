@@ -66,6 +66,9 @@ func workersTable(w io.Writer, list *api.WorkerList) {
 
 // capacity returns what a worker would take now, such as "mail 2, pdf 0".
 func capacity(w *api.Worker) string {
+	if w.Kind == "runner" && w.Drained {
+		return fmt.Sprintf("0 of %d", w.Slots)
+	}
 	if w.Kind == "runner" {
 		return fmt.Sprintf("%d of %d", max(w.Slots-w.Running, 0), w.Slots)
 	}
@@ -81,6 +84,8 @@ func workerState(w *api.Worker) string {
 	switch {
 	case w.Stalled:
 		return "stalled"
+	case w.Drained:
+		return "drained"
 	case w.Leaving:
 		return "leaving"
 	case w.Kind == "runner" && w.Worker == "":

@@ -147,6 +147,9 @@ func (n *node) diagnose(s *edge.Server) {
 	maps.Copy(n.Handlers, d.PeerHandlers())
 	n.handlers["job-explain"], n.handlers["queue-explain"] = server.JSON(d.ExplainJob), server.JSON(d.ExplainQueue)
 	n.handlers["worker-list"] = server.JSON(d.ListWorkers)
+	workers := &server.Workers{Node: n.Name, Authority: n.proposer, List: d.ListWorkers, Executors: []server.Executors{s}, Request: n.Member.RequestJSON}
+	maps.Copy(n.Handlers, workers.PeerHandlers())
+	maps.Copy(n.handlers, workers.Handlers())
 }
 
 // noQuorum returns why no member can lead; "" if one can.

@@ -12,7 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/client"
 )
 
-// A schema refuses jobs when they are enqueued, and those of a cron entry when they are due.
+// A schema refuses jobs when they are enqueued, and the jobs of a cron entry when they are due.
 func TestSchemas(t *testing.T) {
 	bubble(t, func(h *harness) {
 		if _, err := client.SetSchema[SendMail](h.Context(), h.c); err != nil {
@@ -171,4 +171,54 @@ func TestWorkers(t *testing.T) {
 		close(proceed)
 		h.Drain()
 	})
+}
+
+// A drained worker finishes what it runs and gets no other job until it is resumed.
+func TestDrainWorker(t *testing.T) {
+	bubble(t, func(h *harness) {
+		proceed := make(chan struct{})
+		h.work("mail", func(context.Context, *client.JobInfo) (any, error) {
+			<-proceed
+			return nil, nil
+		})
+		first := h.enqueue(client.Spec{Queue: "mail"})
+		h.Advance(time.Second)
+		worker := h.worker()
+		d, err := h.c.DrainWorker(h.Context(), worker)
+		if err != nil || !d.Drained || d.Running != 1 || d.Worker != worker {
+			h.Fatalf("%s, %v", asJSON(d), err)
+		}
+		second := h.enqueue(client.Spec{Queue: "mail"})
+		close(proceed)
+		h.Advance(time.Minute)
+		for id, want := range map[string]string{first: "completed", second: "waiting"} {
+			if j, err := h.c.Jobs().Get(h.Context(), id); err != nil || j.State != want {
+				h.Errorf("%s is %s, %v; want it %s", id, asJSON(j), err, want)
+			}
+		}
+		if e, err := h.c.Queues().Explain(h.Context(), "mail"); err != nil || !strings.Contains(e.Verdict, "1 of 1 drained") {
+			h.Errorf("the verdict is %q, %v", e.Verdict, err)
+		}
+		if d, err := h.c.ResumeWorker(h.Context(), worker); err != nil || d.Drained || d.Running != 0 {
+			h.Errorf("%s, %v", asJSON(d), err)
+		}
+		h.Drain()
+		if _, err := h.c.DrainWorker(h.Context(), "nobody"); err == nil {
+			h.Error("a worker that is not connected was drained")
+		}
+	})
+}
+
+// worker returns the id of the only worker.
+func (h *harness) worker() (id string) {
+	list, err := h.c.Workers(h.Context(), api.WorkerRequest{})
+	for _, n := range list.Nodes {
+		for _, w := range n.Workers {
+			id = w.Worker
+		}
+	}
+	if id == "" {
+		h.Fatalf("no worker in %s, %v", asJSON(list), err)
+	}
+	return id
 }
