@@ -33,6 +33,7 @@ var table = map[string]func(context.Context, *Act) (string, error){
 	"dlq-requeue": changeLetters("dlq-requeue", "requeued"), "dlq-remove": changeLetters("dlq-remove", "removed"),
 	"operation-start": startOperation, "operation-set": changeOperation("operation-set", "has another rate"), "operation-pause": changeOperation("operation-pause", "paused"),
 	"operation-resume": changeOperation("operation-resume", "resumed"), "operation-cancel": changeOperation("operation-cancel", "cancelled: jobs that it has changed stay so"),
+	"worker-drain": changeWorker("worker-drain"), "worker-resume": changeWorker("worker-resume"),
 	"cluster-transfer": transferAuthority, "drain": drainNode, "resume": resumeNode,
 }
 

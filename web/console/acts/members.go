@@ -1,6 +1,7 @@
 package acts
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -25,6 +26,19 @@ func drainNode(ctx context.Context, a *Act) (string, error) {
 func resumeNode(ctx context.Context, a *Act) (string, error) {
 	_, err := do[api.Resumed](ctx, a, "resume", a.Form.Get("node"), nil)
 	return a.Form.Get("node") + " takes work again.", err
+}
+
+// changeWorker returns an act on the worker or process that the form names, with the member
+// that it is at.
+func changeWorker(endpoint string) func(context.Context, *Act) (string, error) {
+	return func(ctx context.Context, a *Act) (string, error) {
+		d, err := do[api.WorkerDrain](ctx, a, endpoint, "", &api.WorkerRequest{Worker: a.Form.Get("worker"), Node: a.Form.Get("at")})
+		name := format.Shorten(cmp.Or(d.Name, d.Worker), format.CutName)
+		if !d.Drained {
+			return name + " takes jobs again.", err
+		}
+		return fmt.Sprintf("%s is given no more jobs. It finishes those that it runs: %d.", name, d.Running), err
+	}
 }
 
 // runCron enqueues a cron entry's job.
