@@ -15,7 +15,7 @@ import (
 
 // pagePaths are the pages that are checked, by name.
 var pagePaths = []struct{ name, path string }{
-	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"operations", "operations"}, {"preview", "operations/new?action=requeue&query=state:failed&params=%7B%22final%22:false%7D"}, {"workers", "workers"},
+	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"schema", "queues/mail/schema"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"operations", "operations"}, {"preview", "operations/new?action=requeue&query=state:failed&params=%7B%22final%22:false%7D"}, {"workers", "workers"},
 	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
 }
 
@@ -38,7 +38,7 @@ const lowContrast = `(() => {
 	return faults;
 })()`
 
-// nameless returns the controls of a page that have no name for those who do not see them.
+// nameless returns the controls of a page that have no name in the accessibility tree.
 func (b *tab) nameless() (nodes []string) {
 	b.t.Helper()
 	// Not the type of the driver, which does not accept names that it does not know.
@@ -126,12 +126,34 @@ func TestActs(t *testing.T) {
 	b.open(1, "queues/reports") // cookies are for all ports of a host
 	b.run(chromedp.Click(`//button[text()="Pause"]`), chromedp.WaitVisible(`//button[text()="Resume"]`))
 	b.run(chromedp.Click(`//button[text()="Resume"]`), chromedp.WaitVisible(`//button[text()="Pause"]`))
-	b.run(chromedp.SetValue(`input[name=concurrency_limit]`, "7"), chromedp.SendKeys(`form[action$=queue-set] input[name=reason]`, "a test"), chromedp.Click(`//button[text()="Save"]`), chromedp.WaitVisible(`.flash`))
+	b.run(chromedp.SetValue(`input[name=concurrency_limit]`, "7"), chromedp.SendKeys(`form[action$=queue-set] input[name=reason]`, "a test"), chromedp.Click(`form[action$=queue-set] button`), chromedp.WaitVisible(`.flash`))
 	if q, err := send("GET", "/v1/queues/reports", nil); err != nil || fmt.Sprint(q["concurrency_limit"]) != "7" {
 		t.Errorf("the limit is %v, %v", q["concurrency_limit"], err)
 	}
 	b.open(2, "events?type=operator-acted&queue=reports")
 	b.await(`document.querySelector("#content").innerText.match(/queue.set[^]*by ann[^]*through console[^]*a test/)`)
+}
+
+// A setting that is refused is named at its field, what was entered stays, and the page goes
+// on being live at its own address.
+func TestRefusedSetting(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.open(0, "queues/reports")
+	b.tolerate(true) // of the response 400
+	b.run(chromedp.SetValue(`form[action$=queue-set] input[name=priority]`, "12"), chromedp.SetValue(`input[name=index]`, "params.month"), chromedp.Click(`//h2[text()="Settings"]/..//button[text()="Save"]`), chromedp.WaitVisible(`input[name=priority][aria-invalid]`))
+	b.tolerate(false)
+	b.await(`location.pathname === "/console/queues/reports" && document.querySelector("#live").innerText === "live" && document.activeElement.name === "priority"`)
+	b.await(`document.getElementById(document.activeElement.getAttribute("aria-describedby")).innerText.includes("0 to 9")`)
+	b.check("a refused setting", 1280)
+	b.run(chromedp.SetValue(`form[action$=queue-set] input[name=priority]`, "3"), chromedp.Click(`//h2[text()="Settings"]/..//button[text()="Save"]`), chromedp.WaitVisible(`.flash:not(.bad)`))
+	if q, err := send("GET", "/v1/queues/reports", nil); err != nil || fmt.Sprint(q["priority"], q["index"]) != "3 [params.month]" {
+		t.Errorf("the queue is %v, %v", q, err)
+	}
+	b.run(chromedp.Click(`//summary[text()="Add a rule"]`), chromedp.SendKeys(`details[open] input[name=function]`, "build"), chromedp.SendKeys(`details[open] input[name=backoff_ms]`, "5s"), chromedp.Click(`details[open] fieldset > button`), chromedp.WaitVisible(`//summary[text()="build"]`))
+	b.run(chromedp.Click(`//a[text()="Add a schema"]`), chromedp.WaitVisible(`textarea[name=schema]`), chromedp.SendKeys(`input[name=function]`, "build"), chromedp.SetValue(`textarea[name=schema]`, `{"type": "object"}`), chromedp.Click(`//button[text()="Save"]`), chromedp.WaitVisible(`//a[text()="build"]`))
+	b.run(chromedp.Click(`//a[text()="build"]`), chromedp.WaitVisible(`//summary[text()="Remove…"]`), chromedp.Click(`//summary[text()="Remove…"]`), chromedp.Click(`//button[text()="Remove"]`), chromedp.WaitVisible(`.flash`))
+	b.await(`document.querySelector(".flash").innerText === "Schema removed." && !document.querySelector('#content a[href*="schema?"]')`)
 }
 
 // Dead letters are counted by a dry run, then requeued.
@@ -191,7 +213,7 @@ func TestLive(t *testing.T) {
 	b.signIn(annToken)
 	b.open(0, "queues/reports")
 	b.await(`document.querySelector("#live").innerText === "live"`)
-	b.run(chromedp.SendKeys(`input[name=max_attempts]`, "9"))
+	b.run(chromedp.SendKeys(`form[action$=queue-set] input[name=max_attempts]`, "9"))
 	if _, err := send("POST", "/v1/queues/reports/pause", nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 // actTimeout bounds an act; the yard goes on with one that takes longer.
 const actTimeout = 25 * time.Second
 
-// serveAct handles the form of an act: it does it, and leads back to the page.
+// serveAct handles the form of an act: it does it, and leads back to the page, or shows the
+// page again with what was refused.
 func (c *Console) serveAct(w http.ResponseWriter, r *http.Request) {
 	user := c.sessions.Visitor(r)
 	act := r.PathValue("act")
@@ -40,12 +42,16 @@ func (c *Console) serveAct(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actTimeout + writeTimeout)) // fails only for writers of tests
 	message, err := a.Do(ctx)
 	if err != nil {
-		setFlash(w, c.cfg.TLS, flash{"Not done: " + calls.Problem(err).Text, true})
-	} else {
-		setFlash(w, c.cfg.TLS, flash{Text: message})
-		if to := a.Form.Get("then"); to != "" {
-			back = localPath(to)
+		failed := &failure{act: act, form: r.PostForm, err: calls.Problem(err)}
+		if atField, ok := errors.AsType[*acts.FieldError](err); ok {
+			failed.field = atField.Field
 		}
+		c.serveFailure(w, r, back, failed)
+		return
+	}
+	setFlash(w, c.cfg.TLS, flash{Text: message})
+	if to := a.Form.Get("then"); to != "" {
+		back = localPath(to)
 	}
 	http.Redirect(w, r, back, http.StatusSeeOther)
 }

@@ -35,6 +35,9 @@ func (y *testYard) call(_ context.Context, call *calls.Call) ([]byte, error) {
 	if !ok {
 		return nil, &api.Error{Code: api.CodeUnavailable, Text: "no quorum"}
 	}
+	if err, refused := reply.(*api.Error); refused {
+		return nil, err
+	}
 	return json.Marshal(reply)
 }
 
@@ -195,9 +198,10 @@ func TestAct(t *testing.T) {
 	for _, c := range []struct {
 		cookie *http.Cookie
 		form   string
-	}{{ann, ""}, {ann, formOf(t, bobPage)}, {bob, formOf(t, bobPage)}} {
+		status int
+	}{{ann, "", http.StatusSeeOther}, {ann, formOf(t, bobPage), http.StatusSeeOther}, {bob, formOf(t, bobPage), http.StatusForbidden}} {
 		r, _ := request(t, s, "POST", Path+"act/queue-pause", url.Values{"form": {c.form}, "name": {"mail"}}, c.cookie)
-		if r.StatusCode != http.StatusSeeOther || len(yard.calls) > 0 {
+		if r.StatusCode != c.status || len(yard.calls) > 0 {
 			t.Errorf("%s: %s, %d acts", c.form, r.Status, len(yard.calls))
 		}
 	}
@@ -241,7 +245,7 @@ func TestAct_OtherSite(t *testing.T) {
 	}
 }
 
-// Where nothing is known about the yard, the page says so.
+// A page without data about the yard reports that.
 func TestPage_Unknown(t *testing.T) {
 	s, yard := startConsole(t, nil)
 	yard.replies["status"] = api.Status{Node: "n1", Mode: "cluster"}
@@ -253,7 +257,7 @@ func TestPage_Unknown(t *testing.T) {
 	}
 }
 
-// A stream sends the page's main part, with the form token of its own session.
+// A stream sends the main part of the page, with the form token of the session of the stream.
 func TestStream(t *testing.T) {
 	s, _ := startConsole(t, nil)
 	ann := signIn(t, s, url.Values{"token": {"ann-token"}})

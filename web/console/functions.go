@@ -40,21 +40,28 @@ func functions() template.FuncMap {
 		"button": func(f *frame, act, label string, fields ...any) *button {
 			return newButton(f, act, label, fields)
 		},
-		"search":    pages.Search,
-		"term":      pages.Term,
-		"path":      func(kind, name string) string { return Path + kind + "/" + url.PathEscape(name) },
-		"states":    func() []string { return pages.States },
-		"deref":     format.Deref,
-		"setting":   format.Setting,
-		"error":     func(err error) string { return calls.Problem(err).Text },
-		"list":      func(values []string) string { return strings.Join(values, ", ") },
-		"endable":   func(state string) bool { return state != "waiting" && state != "delayed" && state != "active" },
-		"lower":     strings.ToLower,
-		"further":   further,
-		"actions":   func() []string { return pages.Actions },
-		"operation": pages.OperationURL,
-		"unique":    rand.Text,
-		"share":     shareOf,
+		"field": newField,
+		"retry": func(f *frame, rule *api.RetryRule, queue string, add bool) *retry {
+			return newRetry(f, rule, queue, add)
+		},
+		"kept":       kept,
+		"optional":   optional,
+		"optionalMS": optionalMS,
+		"search":     pages.Search,
+		"term":       pages.Term,
+		"path":       func(kind, name string) string { return Path + kind + "/" + url.PathEscape(name) },
+		"states":     func() []string { return pages.States },
+		"deref":      format.Deref,
+		"setting":    format.Setting,
+		"error":      func(err error) string { return calls.Problem(err).Text },
+		"list":       func(values []string) string { return strings.Join(values, ", ") },
+		"endable":    func(state string) bool { return state != "waiting" && state != "delayed" && state != "active" },
+		"lower":      strings.ToLower,
+		"further":    further,
+		"actions":    func() []string { return pages.Actions },
+		"operation":  pages.OperationURL,
+		"unique":     rand.Text,
+		"share":      shareOf,
 	}
 }
 
@@ -85,7 +92,7 @@ func newButton(f *frame, act, label string, fields []any) *button {
 	return b
 }
 
-// further returns those of the reasons whose texts a verdict does not have.
+// further returns the reasons whose texts a verdict does not have.
 func further(verdict string, reasons []api.Reason) (others []api.Reason) {
 	verdict = strings.ToLower(verdict)
 	for _, r := range reasons {

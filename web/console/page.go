@@ -42,6 +42,7 @@ type frame struct {
 	Theme   string // light or dark; "" means as the browser has it
 	SignIn  bool   // there is a session, or could be
 	Next    string // page after the sign-in
+	failure *failure
 	ctx     context.Context
 }
 
@@ -104,6 +105,7 @@ func allPages() []*page {
 	return []*page{
 		{path: "{$}", name: "overview", nav: "", title: titled("Overview"), load: pages.Overview},
 		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: pages.Queues},
+		{path: "queues/{name}/schema", name: "schema", nav: "queues", title: titled("Schema"), load: pages.Schema, once: true},
 		{path: "queues/{name}", name: "queue", nav: "queues", title: titled("Queue"), load: pages.Queue},
 		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: pages.Jobs},
 		{path: "jobs/{name}", name: "job", nav: "jobs", title: titled("Job"), load: pages.Job},
@@ -179,6 +181,9 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
 	}
 	f := c.frame(r.Context(), p, v)
 	f.Flash = takeFlash(w, r, c.cfg.TLS)
+	if f.failure, _ = r.Context().Value(failureKey{}).(*failure); f.failure != nil {
+		f.Flash = &flash{Text: "Not done: " + f.failure.err.Text, Failed: true}
+	}
 	if theme, err := r.Cookie("yard_theme"); err == nil && (theme.Value == "light" || theme.Value == "dark") {
 		f.Theme = theme.Value
 	}
@@ -187,7 +192,10 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, p *page) {
 		return
 	}
 	status := http.StatusOK
-	if f.Problem != nil {
+	switch {
+	case f.failure != nil:
+		status = f.failure.err.Status()
+	case f.Problem != nil:
 		status = f.Problem.Status()
 	}
 	c.render(w, r, status, f)

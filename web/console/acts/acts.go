@@ -25,11 +25,11 @@ type Act struct {
 
 // table has what users may do, by name. Each returns what happened, for the user.
 var table = map[string]func(context.Context, *Act) (string, error){
-	"queue-add": addQueue, "queue-set": setQueue, "queue-pause": named("queue-pause", "Queue %s paused: it starts no more jobs."), "queue-resume": named("queue-resume", "Queue %s resumed."),
+	"queue-add": addQueue, "queue-set": setQueue, "retry-set": setRetry, "schema-set": setSchema, "schema-remove": removeSchema, "queue-pause": named("queue-pause", "Queue %s paused: it starts no more jobs."), "queue-resume": named("queue-resume", "Queue %s resumed."),
 	"limit-set": setLimit, "limit-pause": named("limit-pause", "Limit %s paused: no more jobs that use it start."), "limit-resume": named("limit-resume", "Limit %s resumed."),
 	"cron-run": runCron, "cron-pause": named("cron-pause", "Cron entry %s paused."), "cron-resume": named("cron-resume", "Cron entry %s resumed."),
 	"job-cancel": changeJobs("job-cancel", "cancelled"), "job-retry": changeJobs("job-retry", "set to run again"), "job-remove": changeJobs("job-remove", "removed"),
-	"job-replay": replayJob, "job-set": setJob,
+	"job-replay": replayJob, "job-set": startJob,
 	"dlq-requeue": changeLetters("dlq-requeue", "requeued"), "dlq-remove": changeLetters("dlq-remove", "removed"),
 	"operation-start": startOperation, "operation-set": changeOperation("operation-set", "has another rate"), "operation-pause": changeOperation("operation-pause", "paused"),
 	"operation-resume": changeOperation("operation-resume", "resumed"), "operation-cancel": changeOperation("operation-cancel", "cancelled: jobs that it has changed stay so"),
@@ -66,21 +66,24 @@ func (a *Act) edited(name string) bool {
 	return shown && a.value(name) != strings.TrimSpace(a.Form.Get("was-"+name))
 }
 
-// change sends a change of an object's settings, unless it is empty.
+// change sends a change of the settings of the object that the form names, unless it is
+// empty.
 func (a *Act) change(ctx context.Context, endpoint, kind string, change map[string]any) (string, error) {
-	if len(change) == 1 && a.Form.Get("new") == "" {
+	if len(change) == 0 && a.Form.Get("new") == "" {
 		return "Nothing to change: all settings are as they were.", nil
-	}
-	if _, err := do[json.RawMessage](ctx, a, endpoint, "", change); err != nil {
-		return "", err
 	}
 	var keys []string
 	for key := range change {
-		if key != "name" {
-			keys = append(keys, strings.ReplaceAll(strings.TrimSuffix(key, "_ms"), "_", " "))
-		}
+		keys = append(keys, strings.ReplaceAll(strings.TrimSuffix(key, "_ms"), "_", " "))
 	}
 	slices.Sort(keys)
-	name, _ := change["name"].(string)
-	return strings.TrimSpace(fmt.Sprintf("%s %s changed: %s", kind, format.Shorten(name, format.CutName), strings.Join(keys, ", "))) + ".", nil
+	name := a.value("name")
+	change["name"] = name
+	if _, err := do[json.RawMessage](ctx, a, endpoint, "", change); err != nil {
+		return "", a.atField(err)
+	}
+	if len(keys) == 0 {
+		return fmt.Sprintf("%s %s added.", kind, format.Shorten(name, format.CutName)), nil
+	}
+	return fmt.Sprintf("%s %s changed: %s.", kind, format.Shorten(name, format.CutName), strings.Join(keys, ", ")), nil
 }

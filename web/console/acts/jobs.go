@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web"
 	"github.com/yardmaster-dev/yardmaster/web/console/calls"
 )
@@ -18,10 +17,10 @@ func changeJobs(endpoint, done string) func(context.Context, *Act) (string, erro
 	return func(ctx context.Context, a *Act) (string, error) {
 		ids := a.Form["id"]
 		if len(ids) == 0 {
-			return "", &job.InvalidError{Reason: "no job is selected"}
+			return "", invalid("no job is selected")
 		}
 		if len(ids) > maxSelected {
-			return "", &job.InvalidError{Reason: fmt.Sprintf("%d jobs are selected; select at most %d", len(ids), maxSelected)}
+			return "", invalid("%d jobs are selected; select at most %d", len(ids), maxSelected)
 		}
 		changed, failed := 0, 0
 		var first error
@@ -57,11 +56,11 @@ func replayJob(ctx context.Context, a *Act) (string, error) {
 		request["to"] = to
 	}
 	if a.edited("params") {
-		params := []byte(a.value("params"))
-		if !json.Valid(params) {
-			return "", &job.InvalidError{Reason: "params is not valid JSON"}
+		params, err := object(a.value("params"))
+		if err != nil {
+			return "", &FieldError{"params", err}
 		}
-		request["params"] = json.RawMessage(params)
+		request["params"] = params
 	}
 	r, err := do[api.ReplayReply](ctx, a, "job-replay", "", request)
 	if err == nil {
@@ -70,16 +69,8 @@ func replayJob(ctx context.Context, a *Act) (string, error) {
 	return "A copy of the job was enqueued: this is it.", err
 }
 
-// setJob changes when a job starts, or its priority.
-func setJob(ctx context.Context, a *Act) (string, error) {
-	change := map[string]any{"id": a.Form.Get("id")}
-	if a.Form.Get("now") != "" {
-		change["delay_ms"] = 0
-	}
-	if a.edited("priority") {
-		if err := number(change, "priority", a.value("priority")); err != nil {
-			return "", err
-		}
-	}
-	return a.change(ctx, "job-set", "Job", change)
+// startJob makes a job start now that waits for its time.
+func startJob(ctx context.Context, a *Act) (string, error) {
+	_, err := do[json.RawMessage](ctx, a, "job-set", "", map[string]any{"id": a.Form.Get("id"), "delay_ms": 0})
+	return "The job starts as soon as it can.", err
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // changeLetters returns an act on dead letters: those that are selected, or all that the
@@ -19,7 +18,7 @@ func changeLetters(endpoint, done string) func(context.Context, *Act) (string, e
 		for _, text := range a.Form["letter"] {
 			n, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {
-				return "", &job.InvalidError{Reason: "a dead letter is not a number"}
+				return "", invalid("a dead letter is not a number")
 			}
 			request.Letters = append(request.Letters, n)
 		}
@@ -27,7 +26,7 @@ func changeLetters(endpoint, done string) func(context.Context, *Act) (string, e
 			request.Letters, request.Queue, request.Function, request.Error = nil, a.value("queue"), a.value("function"), a.value("error")
 			request.All = request.Queue == "" && request.Function == "" && request.Error == ""
 		} else if len(request.Letters) == 0 {
-			return "", &job.InvalidError{Reason: "no dead letter is selected"}
+			return "", invalid("no dead letter is selected")
 		}
 		results := map[string]int{}
 		for {

@@ -2,16 +2,14 @@ package acts
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
 
-// rate returns the number of jobs a second in the form, 0 if there is none.
+// rate returns the number of jobs a second in the form, 0 if it has none.
 func (a *Act) rate() (uint32, error) {
 	text := a.value("rate")
 	if text == "" {
@@ -19,7 +17,7 @@ func (a *Act) rate() (uint32, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n == 0 {
-		return 0, &job.InvalidError{Reason: fmt.Sprintf("rate is %q; must be a number of jobs a second, or empty", text)}
+		return 0, invalid("rate is %q; must be a number of jobs a second, or empty", text)
 	}
 	return uint32(n), nil
 }
@@ -34,8 +32,8 @@ func startOperation(ctx context.Context, a *Act) (string, error) {
 		Action: a.value("action"), Query: a.value("query"), Rate: rate, To: a.value("to"), KeepAttempts: a.value("keep_attempts") != "", Key: a.value("key"),
 	}
 	if params := a.value("params"); params != "" {
-		if start.Params = json.RawMessage(params); !json.Valid(start.Params) {
-			return "", &job.InvalidError{Reason: "the change of params is not valid JSON"}
+		if start.Params, err = object(params); err != nil {
+			return "", err
 		}
 	}
 	op, err := do[api.Operation](ctx, a, "operation-start", "", start)
@@ -50,7 +48,7 @@ func changeOperation(endpoint, done string) func(context.Context, *Act) (string,
 	return func(ctx context.Context, a *Act) (string, error) {
 		id, err := strconv.ParseUint(a.value("id"), 10, 64)
 		if err != nil {
-			return "", &job.InvalidError{Reason: "operations have numbers"}
+			return "", invalid("operations have numbers")
 		}
 		var request any = &api.OperationRequest{ID: id}
 		if endpoint == "operation-set" {

@@ -1,15 +1,14 @@
 package acts
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"strconv"
+	"encoding/json"
+	"maps"
 	"strings"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/internal/duration"
-	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/web/console/format"
 )
 
 // addQueue adds a queue with default settings.
@@ -18,85 +17,123 @@ func addQueue(ctx context.Context, a *Act) (string, error) {
 	return "Queue " + q.Name + " added.", err
 }
 
+// queueFields are the settings of a queue.
+var queueFields = []field{
+	{"concurrency_limit", whole}, {"priority", whole}, {"age_ms", milliseconds}, {"max_attempts", whole}, {"timeout_ms", milliseconds},
+	{"retry_on_timeout", checked}, {"limits", list}, {"key", plain}, {"key_optional", checked}, {"fair", checked}, {"index", list},
+	{"retention.finished.age_ms", milliseconds}, {"retention.finished.count", whole}, {"retention.failed.age_ms", milliseconds},
+	{"retention.failed.count", whole}, {"retention.results.age_ms", milliseconds},
+}
+
 // setQueue changes those settings of a queue that differ from what the page had shown.
 func setQueue(ctx context.Context, a *Act) (string, error) {
-	change := map[string]any{"name": a.Form.Get("name")}
-	var err error
-	for _, key := range []string{"concurrency_limit", "max_attempts", "priority"} {
-		if a.edited(key) && err == nil {
-			err = number(change, key, a.value(key))
-		}
-	}
-	for _, key := range []string{"timeout_ms", "age_ms"} {
-		if a.edited(key) && err == nil {
-			err = milliseconds(change, key, a.value(key))
-		}
-	}
-	for _, key := range []string{"fair", "key_optional", "retry_on_timeout", "allow_job_overrides"} {
-		if a.edited(key) {
-			change[key] = a.value(key) == "on"
-		}
-	}
-	if a.edited("key") {
-		change["key"] = nil
-		if key := a.value("key"); key != "" {
-			change["key"] = key
-		}
-	}
-	if a.edited("limits") {
-		change["limits"] = strings.FieldsFunc(a.value("limits"), func(r rune) bool { return r == ',' || r == ' ' })
-	}
+	change, err := a.changes(queueFields)
 	if err != nil {
 		return "", err
+	}
+	if a.edited("allow_job_overrides") { // the only one whose default is true
+		change["allow_job_overrides"] = a.value("allow_job_overrides") != ""
+	}
+	if a.edited("weights") {
+		if change["weights"], err = changedWeights(a.Form.Get("was-weights"), a.Form.Get("weights")); err != nil {
+			return "", &FieldError{"weights", err}
+		}
 	}
 	return a.change(ctx, "queue-set", "Queue", change)
 }
 
+// changedWeights returns the weights of keys that differ between two texts, with nil for one
+// that is missing in the second.
+func changedWeights(was, is string) (map[string]any, error) {
+	before, err := weightsOf(was)
+	if err != nil {
+		return nil, err
+	}
+	after, err := weightsOf(is)
+	if err != nil {
+		return nil, err
+	}
+	changed := map[string]any{}
+	for key := range before {
+		if _, ok := after[key]; !ok {
+			changed[key] = nil
+		}
+	}
+	maps.DeleteFunc(after, func(key string, weight any) bool { return before[key] == weight })
+	maps.Copy(changed, after)
+	return changed, nil
+}
+
+// weightsOf parses weights of keys: a key, "=" and a number in each line.
+func weightsOf(text string) (map[string]any, error) {
+	weights := map[string]any{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \r\n")
+		if line == "" {
+			continue
+		}
+		i := strings.LastIndexByte(line, '=')
+		if i < 0 {
+			return nil, invalid("%q has no weight; write a key, = and a number in each line, such as acme=3", line)
+		}
+		weight, err := whole(strings.TrimSpace(line[i+1:]))
+		if err != nil {
+			return nil, invalid("the weight in %q must be a whole number", line)
+		}
+		weights[line[:i]] = weight
+	}
+	return weights, nil
+}
+
+// retryFields are the settings of a queue's retry rule.
+var retryFields = []field{
+	{"max_attempts", whole}, {"backoff_ms", milliseconds}, {"max_backoff_ms", milliseconds}, {"jitter", whole}, {"retry_on", list}, {"discard_on", list},
+}
+
+// setRetry changes the retry rule of a queue for a function, makes one, or removes it.
+func setRetry(ctx context.Context, a *Act) (string, error) {
+	rule, err := a.changes(retryFields)
+	if err != nil {
+		return "", err
+	}
+	if a.Form.Get("remove") != "" {
+		rule = map[string]any{"remove": true}
+	}
+	if len(rule) == 0 {
+		return "Nothing to change: all settings of the rule are as they were.", nil
+	}
+	rule["function"] = a.value("function")
+	_, err = do[json.RawMessage](ctx, a, "queue-set", "", map[string]any{"name": a.Form.Get("name"), "retry": []any{rule}})
+	return "Retries of " + format.Shorten(cmp.Or(a.value("function"), "all functions"), format.CutName) + " changed.", a.atField(err)
+}
+
+// setSchema sets the schema of a queue's function.
+func setSchema(ctx context.Context, a *Act) (string, error) {
+	schema, err := object(a.value("schema"))
+	if err != nil {
+		return "", &FieldError{"schema", err}
+	}
+	request := &api.SchemaChange{SchemaRequest: api.SchemaRequest{Queue: a.Form.Get("name"), Function: a.value("function")}, Schema: schema, Warn: a.value("warn") != ""}
+	if _, err := do[json.RawMessage](ctx, a, "schema-set", "", request); err != nil {
+		return "", a.atField(err)
+	}
+	return "Schema set. It applies to jobs from now on.", nil
+}
+
+// removeSchema removes the schema of a queue's function.
+func removeSchema(ctx context.Context, a *Act) (string, error) {
+	_, err := do[json.RawMessage](ctx, a, "schema-remove", "", &api.SchemaRequest{Queue: a.Form.Get("name"), Function: a.value("function")})
+	return "Schema removed.", err
+}
+
+// limitFields are the settings of a limit.
+var limitFields = []field{{"total", whole}, {"per_key", whole}, {"rate", plain}, {"rate_per_key", plain}}
+
 // setLimit is setQueue for a limit, which it creates if the limit does not exist.
 func setLimit(ctx context.Context, a *Act) (string, error) {
-	change := map[string]any{"name": a.value("name")}
-	for _, key := range []string{"total", "per_key"} {
-		if a.edited(key) {
-			if err := number(change, key, a.value(key)); err != nil {
-				return "", err
-			}
-		}
-	}
-	for _, key := range []string{"rate", "rate_per_key"} {
-		if a.edited(key) {
-			change[key] = nil
-			if text := a.value(key); text != "" {
-				change[key] = text
-			}
-		}
+	change, err := a.changes(limitFields)
+	if err != nil {
+		return "", err
 	}
 	return a.change(ctx, "limit-set", "Limit", change)
-}
-
-// number adds a setting that is a whole number to a change; an empty text resets it.
-func number(change map[string]any, key, text string) error {
-	if text == "" {
-		change[key] = nil
-		return nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return &job.InvalidError{Reason: fmt.Sprintf("%s is %q; must be a whole number, or empty", key, text)}
-	}
-	change[key] = n
-	return nil
-}
-
-// milliseconds is number for a duration, such as 30s.
-func milliseconds(change map[string]any, key, text string) error {
-	if text == "" {
-		change[key] = nil
-		return nil
-	}
-	d, err := duration.Parse(text)
-	if err != nil || d < time.Millisecond {
-		return &job.InvalidError{Reason: fmt.Sprintf("%s is %q; must be a duration, such as 30s, or empty", strings.TrimSuffix(key, "_ms"), text)}
-	}
-	change[key] = d.Milliseconds()
-	return nil
 }

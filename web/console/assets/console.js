@@ -28,6 +28,9 @@ function localize(root) {
   }
 }
 
+// A page that an act has led to by its form has the address of that act until here.
+if (document.body.dataset.address) history.replaceState(null, "", document.body.dataset.address);
+
 // Live updates.
 let source, failures = 0;
 

@@ -2,8 +2,13 @@ package pages
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/web/console/format"
 )
 
 // Queues loads the page.
@@ -11,10 +16,14 @@ func Queues(ctx context.Context, e *Env, v *View) (any, error) {
 	return ask[api.QueueList](ctx, e, v, "queue-list", &api.QueueListRequest{Limit: 200, After: v.Query.Get("after")})
 }
 
+// shownWeights is how many weights of keys the page of a queue shows.
+const shownWeights = 100
+
 // queueData is the data of the page of a queue.
 type queueData struct {
 	api.QueueExplanation
-	Limits []api.LimitDetail // that all jobs of the queue use
+	Limits  []api.LimitDetail // that all jobs of the queue use
+	Schemas []api.QueueSchema
 }
 
 // Queue loads the page.
@@ -32,5 +41,38 @@ func Queue(ctx context.Context, e *Env, v *View) (any, error) {
 		}
 		q.Limits = append(q.Limits, limit)
 	}
-	return q, nil
+	shown, err := ask[api.Queue](ctx, e, v, "queue-show", &api.QueueRequest{Name: v.Name})
+	q.Schemas = shown.Schemas
+	return q, err
+}
+
+// Weights returns weights of keys for a field, as package acts reads them, one a line: of keys
+// whose characters are all visible. Weights that are not shown stay as they are.
+func (q *queueData) Weights() string {
+	var lines strings.Builder
+	n := 0
+	for _, key := range slices.Sorted(maps.Keys(q.Queue.Weights)) {
+		if n < shownWeights && format.IsVisible(key) {
+			fmt.Fprintf(&lines, "%s=%d\n", key, q.Queue.Weights[key])
+			n++
+		}
+	}
+	return lines.String()
+}
+
+// schemaData is the data of the page of a schema.
+type schemaData struct {
+	api.Schema
+	New bool
+}
+
+// Schema loads the page: the schema of the function in the query, or a form for a new one.
+func Schema(ctx context.Context, e *Env, v *View) (any, error) {
+	if !v.Query.Has("function") {
+		return &schemaData{New: true}, nil
+	}
+	var err error
+	d := &schemaData{}
+	d.Schema, err = ask[api.Schema](ctx, e, v, "schema-show", &api.SchemaRequest{Queue: v.Name, Function: v.Query.Get("function")})
+	return d, err
 }

@@ -1,0 +1,106 @@
+package console
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+)
+
+// queuePage returns a console whose yard has the queue mail, the cookie of an operator, and
+// the fields of the form of the settings as the page has them.
+func queuePage(t *testing.T) (post func(act string, form url.Values) (*http.Response, string), yard *testYard, form url.Values) {
+	s, yard := startConsole(t, nil)
+	q := api.Queue{Name: "mail", State: "running", MaxAttempts: 5, Timeout: 30_000, Fair: true, Weights: map[string]uint32{"acme": 3, "a=b": 2, "\u202e": 9}, AllowOverrides: true,
+		Retry: []api.RetryRule{{Function: "send", BackoffMS: 1000}}}
+	yard.replies["queue-explain"], yard.replies["queue-show"], yard.replies["queue-set"] = api.QueueExplanation{Queue: q}, q, q
+	cookie := signIn(t, s, url.Values{"token": {"ann-token"}})
+	r, text := request(t, s, "GET", Path+"queues/mail", nil, cookie)
+	if r.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", r.Status, text)
+	}
+	form = url.Values{"form": {regexp.MustCompile(`name="form" value="([^"]+)"`).FindStringSubmatch(text)[1]}, "back": {Path + "queues/mail"}, "name": {"mail"}}
+	for _, field := range regexp.MustCompile(`name="was-([a-z_.]+)" value="([^"]*)"`).FindAllStringSubmatch(text[:strings.Index(text, ">Save<")], -1) {
+		form["was-"+field[1]], form[field[1]] = []string{field[2]}, []string{field[2]}
+	}
+	return func(act string, form url.Values) (*http.Response, string) {
+		return request(t, s, "POST", Path+"act/"+act, form, cookie)
+	}, yard, form
+}
+
+// Only settings that were edited are changed; an empty field resets its setting.
+func TestQueueSettings(t *testing.T) {
+	post, yard, form := queuePage(t)
+	if r, _ := post("queue-set", form); r.StatusCode != http.StatusSeeOther || len(yard.calls) > 0 {
+		t.Fatalf("%s, and %d calls, though nothing was edited", r.Status, len(yard.calls))
+	}
+	for name, value := range map[string]string{
+		"max_attempts": "", "timeout_ms": "2m", "fair": "", "allow_job_overrides": "", "weights": "acme=4\r\nnew one=7\r\n", "index": "params.customer, params.order.id",
+		"retention.finished.age_ms": "48h", "retention.finished.count": "10", "key": "params.customer",
+	} {
+		form[name] = []string{value}
+	}
+	if r, _ := post("queue-set", form); r.StatusCode != http.StatusSeeOther {
+		t.Fatal(r.Status)
+	}
+	checkRequest(t, yard, `{"name":"mail","max_attempts":null,"timeout_ms":120000,"fair":null,"allow_job_overrides":false,"weights":{"acme":4,"a=b":null,"new one":7},
+		"index":["params.customer","params.order.id"],"retention":{"finished":{"age_ms":172800000,"count":10}},"key":"params.customer"}`)
+
+	rule := url.Values{"form": form["form"], "back": form["back"], "name": {"mail"}, "part": {"rule send"}, "function": {"send"},
+		"was-backoff_ms": {"1s"}, "backoff_ms": {""}, "was-jitter": {""}, "jitter": {"10"}, "was-retry_on": {""}, "retry_on": {"http_503,timeout"}}
+	post("retry-set", rule)
+	checkRequest(t, yard, `{"name":"mail","retry":[{"function":"send","backoff_ms":null,"jitter":10,"retry_on":["http_503","timeout"]}]}`)
+	rule["remove"] = []string{"1"}
+	post("retry-set", rule)
+	checkRequest(t, yard, `{"name":"mail","retry":[{"function":"send","remove":true}]}`)
+}
+
+// checkRequest checks the request of the next act.
+func checkRequest(t *testing.T, yard *testYard, want string) {
+	t.Helper()
+	var got, wanted any
+	if err := json.Unmarshal((<-yard.calls).Data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(want), &wanted); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, wanted) {
+		t.Errorf("the request is %v, want %v", got, wanted)
+	}
+}
+
+// A setting that is refused, by the page or by the yard, is named at its field, and what was
+// entered stays.
+func TestQueueSettings_Refused(t *testing.T) {
+	post, yard, form := queuePage(t)
+	form["timeout_ms"], form["max_attempts"], form["weights"] = []string{"soon"}, []string{"7"}, []string{"<b>=1"}
+	check := func(field, value, reason string) {
+		t.Helper()
+		r, text := post("queue-set", form)
+		at := regexp.MustCompile(`<(?:input|textarea) name="([^"]*)"[^>]*aria-invalid="true" aria-describedby="([^"]*)"`).FindAllStringSubmatch(text, -1)
+		if r.StatusCode != http.StatusBadRequest || len(at) != 1 || at[0][1] != field || !strings.Contains(text, `id="`+at[0][2]+`">`+reason) {
+			t.Errorf("%s, refused at %q, want at %s: %s", r.Status, at, field, reason)
+		}
+		if !strings.Contains(text, `name="`+field+`" value="`+value+`"`) && !strings.Contains(text, ">"+value+"</textarea>") || !strings.Contains(text, `name="max_attempts" value="7"`) || !strings.Contains(text, "data-dirty") {
+			t.Errorf("what was entered into %s is lost", field)
+		}
+	}
+	check("timeout_ms", "soon", "&#34;soon&#34; must be a duration")
+	form["timeout_ms"], form["weights"] = []string{"30s"}, []string{"<b>"}
+	check("weights", "&lt;b&gt;", "&#34;&lt;b&gt;&#34; has no weight")
+	form["weights"] = []string{"acme=1001"}
+	yard.replies["queue-set"] = &api.Error{Code: api.CodeInvalid, Text: `the weight of key "acme" is 1001; must be 1 to 1000, or null`}
+	check("weights", "acme=1001", "the weight of key")
+	yard.replies["queue-set"] = &api.Error{Code: api.CodeInvalid, Text: "max_attempts is 7; must be …"}
+	check("max_attempts", "7", "max_attempts is 7")
+	yard.replies["queue-set"] = &api.Error{Code: api.CodeUnavailable, Text: "no quorum"}
+	if r, text := post("queue-set", form); r.StatusCode != http.StatusServiceUnavailable || strings.Contains(text, "aria-invalid") || !strings.Contains(text, "Not done: no quorum") {
+		t.Errorf("without a quorum: %s", r.Status)
+	}
+}
