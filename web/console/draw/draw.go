@@ -1,5 +1,5 @@
-// Package draw draws charts as SVG, which needs no script and no style of its own: the
-// page's style sheet has the colours of its classes.
+// Package draw draws charts as SVG, which needs neither scripts nor styles: the style sheet
+// of the page has the colours of its classes.
 package draw
 
 import (
@@ -24,7 +24,7 @@ type Point struct {
 
 // Chart is series over the same time, from 0 on.
 type Chart struct {
-	Title    string // describes the chart to those who do not see it
+	Title    string // describes the chart to a screen reader
 	From, To time.Time
 	Series   []Series
 	Marks    []Mark               // moments, as lines across the chart
@@ -34,7 +34,7 @@ type Chart struct {
 // Mark is something that happened at a moment.
 type Mark struct {
 	At    time.Time
-	Kind  string // class of its colour, and how it is drawn
+	Kind  string // class of its colour, after "happening-"; a deploy has another shape
 	Label string // shown when the pointer rests on it
 }
 
@@ -77,7 +77,7 @@ func Lines(c *Chart) template.HTML {
 	writeTimes(&b, c.From, c.To, height-5)
 	for i := range c.Marks {
 		at := x(c.Marks[i].At, c.From, c.To)
-		fmt.Fprintf(&b, `<line class="mark-line %s" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`,
+		fmt.Fprintf(&b, `<line class="mark-line happening-%s" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`,
 			template.HTMLEscapeString(c.Marks[i].Kind), at, top, at, height-bottom, template.HTMLEscapeString(c.Marks[i].Label))
 	}
 	for i, s := range c.Series {
@@ -146,12 +146,25 @@ func Strip(title string, from, to time.Time, spans []Span, marks []Mark) templat
 	}
 	for _, m := range marks {
 		at := x(m.At, from, to)
-		fmt.Fprintf(&b, `<path class="mark-shape %s" d="M%.1f 32l5 9h-10z"><title>%s</title></path>`, template.HTMLEscapeString(m.Kind), at, template.HTMLEscapeString(m.Label))
+		fmt.Fprintf(&b, `<path class="mark-shape happening-%s" d="M%.1f 32%s"><title>%s</title></path>`, template.HTMLEscapeString(m.Kind), at, outline(m.Kind), template.HTMLEscapeString(m.Label))
 	}
 	fmt.Fprintf(&b, `<line class="grid" x1="%g" y1="46" x2="%g" y2="46"/>`, left, width-right)
 	writeTimes(&b, from, to, high-8)
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // only numbers, and texts, which are escaped
+}
+
+// outline returns the outline of the shape of a mark, from its top on.
+func outline(kind string) string {
+	if kind == "deploy" {
+		return "l5 5l-5 5l-5-5z"
+	}
+	return "l5 9h-10z"
+}
+
+// Shape returns the shape of marks of a kind.
+func Shape(kind string) template.HTML {
+	return template.HTML(fmt.Sprintf(`<svg class="happening-%s" viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><path d="M6 1%s"/></svg>`, template.HTMLEscapeString(kind), outline(kind))) //nolint:gosec // escaped
 }
 
 // Bar returns a bar of a share, 0 to 1, of its width.

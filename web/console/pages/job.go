@@ -23,7 +23,7 @@ type jobData struct {
 	Start     string // the beginning of params that are too large to show
 }
 
-// step is an event of a job's history, or a group of those of one dispatch.
+// step is an event of a job's history, or a group of the events of one dispatch.
 type step struct {
 	At       time.Time
 	Kind     string // queued, notified, assigned, delivered, failed, acted or other
@@ -109,7 +109,7 @@ func steps(events []json.RawMessage) (all []step) {
 	return all
 }
 
-// joined returns those of pairs of a word and a value that have a value.
+// joined returns the pairs of a word and a value that have a value.
 func joined(pairs ...string) string {
 	var parts []string
 	for i := 0; i+1 < len(pairs); i += 2 {

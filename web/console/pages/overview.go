@@ -5,7 +5,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -34,7 +33,7 @@ type overviewData struct {
 	Queues  []backlog // with jobs that wait, the longest first
 	More    int       // further ones
 	Paused  []string  // queues
-	Changes []api.OverviewHappening
+	Changes []Happening
 	Events  []history.Line
 	Problem error // why there are no Events
 }
@@ -84,8 +83,9 @@ func Overview(ctx context.Context, e *Env, v *View) (any, error) {
 		o.Others += f.Count
 	}
 	o.Failures = o.Failures[:min(len(o.Failures), shownFailures)]
-	o.Changes = o.Timeline[:min(len(o.Timeline), shownTimeline)]
-	o.Chart = chartsOf(&o.Overview)
+	happenings := happeningsOf(o.Timeline)
+	o.Changes = happenings[:min(len(happenings), shownTimeline)]
+	o.Chart = chartsOf(&o.Overview, happenings)
 	o.Events, _, o.Problem = e.Tail.Recent(ctx, &history.Filter{}, shownEvents)
 	return o, nil
 }
@@ -95,8 +95,8 @@ func (o *overviewData) FailureShare(n uint64) float64 {
 	return float64(n) / float64(o.Failures[0].Count)
 }
 
-// chartsOf returns the charts of an overview.
-func chartsOf(o *api.Overview) overviewCharts {
+// chartsOf returns the charts of an overview, with what happened.
+func chartsOf(o *api.Overview, happenings []Happening) overviewCharts {
 	p := &o.Points
 	step := time.Duration(p.Step) * time.Millisecond
 	at := func(i int) time.Time { return p.Start.Add(time.Duration(i)*step + step/2) }
@@ -127,7 +127,7 @@ func chartsOf(o *api.Overview) overviewCharts {
 		return s
 	}
 	c := overviewCharts{From: o.At.Add(-time.Duration(o.Window) * time.Millisecond), To: o.At}
-	c.Authority, c.Marks = authorityOf(o, c.From), marksOf(o, c.From)
+	c.Authority, c.Marks = authorityOf(o, c.From), marksOf(happenings, c.From)
 	chart := func(title string, label func(float64) string, series ...draw.Series) *draw.Chart {
 		return &draw.Chart{Title: title, From: c.From, To: c.To, Series: series, Marks: c.Marks, Label: label}
 	}
@@ -142,7 +142,7 @@ func chartsOf(o *api.Overview) overviewCharts {
 // authorityAcquired is the action of a change of the authority.
 const authorityAcquired = "authority.acquired"
 
-// authorityOf returns who has held the authority, since from.
+// authorityOf returns which members have held the authority, since from.
 func authorityOf(o *api.Overview, from time.Time) (spans []draw.Span) {
 	until := o.At
 	for _, h := range o.Timeline { // newest first
@@ -161,32 +161,4 @@ func authorityOf(o *api.Overview, from time.Time) (spans []draw.Span) {
 	}
 	slices.Reverse(spans)
 	return spans
-}
-
-// marksOf returns what happened since from, besides changes of jobs.
-func marksOf(o *api.Overview, from time.Time) (marks []draw.Mark) {
-	for _, h := range o.Timeline {
-		if h.At.After(from) {
-			marks = append(marks, draw.Mark{At: h.At, Kind: "happening-" + HappeningKind(h.Action), Label: strings.TrimSpace(strings.Join([]string{h.At.Format(time.TimeOnly), h.Action, h.Queue, h.Target, h.Actor}, " "))})
-		}
-	}
-	return marks
-}
-
-// HappeningKind returns the kind of what happened: election, handover, drain, member,
-// change or operation.
-func HappeningKind(action string) string {
-	switch object, _, _ := strings.Cut(action, "."); {
-	case action == authorityAcquired:
-		return "election"
-	case action == "cluster.transfer":
-		return "handover"
-	case action == "node.drain", action == "node.resume":
-		return "drain"
-	case object == "cluster", object == "node":
-		return "member"
-	case object == "operation":
-		return "operation"
-	}
-	return "change"
 }
