@@ -59,7 +59,7 @@ func fill() error {
 	}{
 		{"PUT", "/v1/queues/mail", object{}}, {"PUT", "/v1/queues/webhooks", object{}}, {"PUT", "/v1/queues/reports", object{}},
 		{"PATCH", "/v1/limits/smtp", object{"total": 1, "per_key": 1}},
-		{"PATCH", "/v1/queues/mail", object{"limits": []string{"smtp"}, "key": "params.customer", "key_optional": true}},
+		{"PATCH", "/v1/queues/mail", object{"limits": []string{"smtp"}, "key": "params.customer", "key_optional": true, "fair": true, "weights": object{strings.ReplaceAll(hostile, "\u0007", ""): 3}}},
 		{"PUT", "/v1/cron/nightly", object{"schedule": "0 0 3 * * *", "queue": "reports", "job": object{"function": "build"}}},
 		{"POST", "/v1/queues/mail/jobs", object{"id": "hostile", "function": hostile, "params": object{hostile: []any{hostile, nil, 1.5}, "customer": "<b>&\u202e"}, "tags": []string{hostile}, "meta": object{"note": hostile}}},
 		{"POST", "/v1/queues/reports/jobs", object{"id": "large", "function": "build", "params": object{"text": strings.Repeat("x", 1<<20-1000)}}},

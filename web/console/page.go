@@ -147,7 +147,7 @@ func parsePages(c *Console) (map[string]*page, error) {
 func titled(title string) func(*pages.View) string {
 	return func(v *pages.View) string {
 		if v.Name != "" {
-			return format.Shorten(v.Name, format.CutName) + " · " + title
+			return format.Plain(v.Name, format.CutName) + " · " + title
 		}
 		return title
 	}

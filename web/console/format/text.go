@@ -30,6 +30,20 @@ func Shorten(text string, n int) string {
 	return text[:n] + "…"
 }
 
+// Plain returns text in which nothing is hidden, as [Text] does, but not as HTML: for titles of
+// pages and of parts of charts. Longer text than n bytes is cut.
+func Plain(text string, n int) string {
+	var b strings.Builder
+	for _, r := range Shorten(strings.ToValidUTF8(text, "\ufffd"), n) {
+		if hidden(r) {
+			fmt.Fprintf(&b, `\u{%x}`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
 // Text returns text as HTML in which nothing is hidden: control characters, marks of
 // direction and invisible characters are written as their code, in elements of their own.
 // Line breaks and tabs stay if lines is set. Longer text than n bytes is cut, with a note of

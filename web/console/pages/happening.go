@@ -6,6 +6,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/web/console/draw"
+	"github.com/yardmaster-dev/yardmaster/web/console/format"
 )
 
 // Happening is something that happened in the yard, besides changes of jobs.
@@ -71,7 +72,7 @@ func marksOf(happenings []Happening, from time.Time) (marks []draw.Mark) {
 		if h.Action == nodeStart {
 			words = append(words[:4], h.Reason)
 		}
-		marks = append(marks, draw.Mark{At: h.At, Kind: h.Kind, Label: strings.Join(strings.Fields(strings.Join(words, " ")), " ")})
+		marks = append(marks, draw.Mark{At: h.At, Kind: h.Kind, Label: format.Plain(strings.Join(strings.Fields(strings.Join(words, " ")), " "), format.CutLine)})
 	}
 	return marks
 }

@@ -149,15 +149,15 @@ func authorityOf(o *api.Overview, from time.Time) (spans []draw.Span) {
 		if h.Action != authorityAcquired || until.Before(from) {
 			continue
 		}
-		if n := len(spans); n > 0 && spans[n-1].Label == h.Target {
+		if n := len(spans); n > 0 && spans[n-1].Label == format.Plain(h.Target, format.CutName) {
 			spans[n-1].From = h.At
 		} else {
-			spans = append(spans, draw.Span{From: h.At, To: until, Label: h.Target})
+			spans = append(spans, draw.Span{From: h.At, To: until, Label: format.Plain(h.Target, format.CutName)})
 		}
 		until = h.At
 	}
 	if len(spans) == 0 && o.Authority.Owner != "" { // it has had it for longer than the timeline
-		spans = append(spans, draw.Span{From: from, To: until, Label: o.Authority.Owner})
+		spans = append(spans, draw.Span{From: from, To: until, Label: format.Plain(o.Authority.Owner, format.CutName)})
 	}
 	slices.Reverse(spans)
 	return spans
