@@ -43,21 +43,27 @@ const lowContrast = `(() => {
 func (b *tab) nameless() (nodes []string) {
 	b.t.Helper()
 	// Not the type of the driver, which does not accept names that it does not know.
-	type value struct{ Value any }
+	type value struct {
+		Value any `json:"value"`
+	}
 	var tree struct {
 		Nodes []struct {
-			Ignored    bool
-			Role, Name value
-			ID         int64 `json:"backendDOMNodeId"`
-		}
+			Ignored bool  `json:"ignored"`
+			Role    value `json:"role"`
+			Name    value `json:"name"`
+			ID      int64 `json:"backendDOMNodeId"`
+		} `json:"nodes"`
 	}
 	b.run(chromedp.ActionFunc(func(ctx context.Context) error { return cdp.Execute(ctx, "Accessibility.getFullAXTree", nil, &tree) }))
-	controls := []string{"button", "link", "textbox", "searchbox", "checkbox", "combobox", "img", "DisclosureTriangle"}
+	controls := []string{"button", "link", "textbox", "searchbox", "checkbox", "combobox", "slider", "image", "DisclosureTriangle", "navigation", "dialog"}
 	for _, n := range tree.Nodes {
 		role, name := fmt.Sprint(n.Role.Value), strings.TrimSpace(fmt.Sprint(n.Name.Value))
 		if !n.Ignored && slices.Contains(controls, role) && (n.Name.Value == nil || name == "") {
 			nodes = append(nodes, fmt.Sprintf("%s of node %d", role, n.ID))
 		}
+	}
+	if len(tree.Nodes) == 0 {
+		b.t.Fatal("there is no accessibility tree")
 	}
 	return nodes
 }
@@ -79,10 +85,16 @@ func TestPages(t *testing.T) {
 			if c.width != 1440 || c.theme == "dark" {
 				continue // the names are the same
 			}
-			if nodes := b.nameless(); len(nodes) > 0 {
-				t.Errorf("%s: no name: %s", p.name, strings.Join(nodes, "; "))
-			}
+			b.checkNames(p.name)
 		}
+	}
+}
+
+// checkNames reports controls without a name.
+func (b *tab) checkNames(page string) {
+	b.t.Helper()
+	if nodes := b.nameless(); len(nodes) > 0 {
+		b.t.Errorf("%s: no name: %s", page, strings.Join(nodes, "; "))
 	}
 }
 
@@ -98,6 +110,33 @@ func (b *tab) check(name string, width int64) {
 	if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
 		b.t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
 	}
+}
+
+// Without scripts, every page has its contents, times are in UTC, and forms act.
+func TestWithoutScripts(t *testing.T) {
+	b := newTab(t)
+	b.signIn(annToken)
+	b.run(emulation.SetScriptExecutionDisabled(true))
+	open := func(path string) {
+		b.run(chromedp.Navigate("http://"+shared.yard.Nodes[0].HTTP+"/console/"+path), chromedp.WaitReady("#content"))
+	}
+	for _, p := range pagePaths {
+		open(p.path)
+		if eval[bool](b, `"ready" in document.documentElement.dataset || !!document.querySelector(".empty.bad")`) {
+			t.Fatalf("%s: %s", p.name, eval[string](b, `document.body.innerText`))
+		}
+		if n := eval[int](b, `document.querySelectorAll("#content :is(table, dl, form, .empty, .events)").length`); n == 0 {
+			t.Errorf("%s has no contents: %s", p.name, eval[string](b, `document.body.innerText`))
+		}
+		if text := eval[string](b, `[...document.querySelectorAll("#content time")].map((t) => t.innerText).find((t) => !t.endsWith(" UTC")) ?? ""`); text != "" {
+			t.Errorf("%s has the time %q", p.name, text)
+		}
+		if n := eval[int](b, `[...document.querySelectorAll("#live, #lost, [data-help], [data-theme-toggle]")].filter((e) => !e.hidden).length`); n > 0 {
+			t.Errorf("%s shows %d elements that need scripts", p.name, n)
+		}
+	}
+	open("queues/reports")
+	b.run(chromedp.Click(`//button[text()="Pause"]`), chromedp.WaitVisible(`//button[text()="Resume"]`), chromedp.Click(`//button[text()="Resume"]`), chromedp.WaitVisible(`//button[text()="Pause"]`))
 }
 
 // An observer sees everything and no button that acts.

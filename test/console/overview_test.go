@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -19,7 +20,7 @@ func TestOverview(t *testing.T) {
 	b.await(`location.search === "?range=15m" && document.querySelector("svg.chart").textContent.includes("15 min ago")`)
 }
 
-// A past state says that it is one, and of which event; two can be compared.
+// A past state is marked as one, with its event; two can be compared.
 func TestPast(t *testing.T) {
 	for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(200 * time.Millisecond) { // until the first state is stored
 		if _, err := send("GET", "/v1/state", nil); err == nil {
@@ -38,7 +39,7 @@ func TestPast(t *testing.T) {
 	}
 	b.run(chromedp.EmulateViewport(360, 800))
 	b.open(0, "past?queue=reports")
-	b.check("past", 360)
+	b.checkInBothThemes("past", 360)
 	b.await(`document.querySelector("#content .notice").innerText.match(/This is the past: queue reports after event \d+/)`)
 	// Steps back until the event at which the queue was paused.
 	for eval[bool](b, `!document.querySelector("tbody tr").innerText.includes("paused")`) {
@@ -47,9 +48,20 @@ func TestPast(t *testing.T) {
 		b.await(`document.querySelector("html[data-ready]") && !document.querySelector("#content .notice").innerText.includes("event ` + number + ` ")`)
 	}
 	b.run(chromedp.Click(`//button[text()="Show what differs"]`), chromedp.WaitVisible(`//h1[text()="What has changed"]`))
-	b.check("diff", 360)
+	b.checkInBothThemes("diff", 360)
 	b.await(`document.querySelector("tbody").innerText.match(/queue reports\s+paused\s+running/)`)
 	b.open(0, "past")
 	eval[bool](b, `(() => { const r = document.querySelector("[name=ago]"); r.value = 0; return r.dispatchEvent(new Event("change")); })()`)
 	b.await(`location.search.includes("ago=0") && document.querySelector("#content .notice").innerText.includes("This is the past: the yard")`)
+}
+
+// checkInBothThemes is check for a page in dark and light, with the names of its controls.
+func (b *tab) checkInBothThemes(page string, width int64) {
+	b.t.Helper()
+	for _, theme := range []string{"dark", "light"} {
+		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}))
+		b.await(`document.getAnimations().length === 0`) // of the colours
+		b.check(page+", "+theme, width)
+	}
+	b.checkNames(page)
 }

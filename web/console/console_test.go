@@ -41,9 +41,8 @@ func (y *testYard) call(_ context.Context, call *calls.Call) ([]byte, error) {
 	return json.Marshal(reply)
 }
 
-// startConsole serves a console with users of all roles, and returns a client that keeps
-// cookies only if the test passes them on, and does not follow redirects.
-func startConsole(t *testing.T, change func(*Config)) (*httptest.Server, *testYard) {
+// newConsole returns a console with users of all roles.
+func newConsole(t *testing.T, change func(*Config)) (*Console, *testYard) {
 	t.Helper()
 	yard := &testYard{calls: make(chan *calls.Call, 10), replies: map[string]any{
 		"status":     api.Status{Node: "n1", Mode: "single", Authority: api.AuthorityStatus{Owner: "n1"}},
@@ -78,6 +77,14 @@ func startConsole(t *testing.T, change func(*Config)) (*httptest.Server, *testYa
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c, yard
+}
+
+// startConsole serves a console with users of all roles, and returns a client that keeps
+// cookies only if the test passes them on, and does not follow redirects.
+func startConsole(t *testing.T, change func(*Config)) (*httptest.Server, *testYard) {
+	t.Helper()
+	c, yard := newConsole(t, change)
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
 	server.Client().CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
