@@ -176,6 +176,9 @@ func TestHostile(t *testing.T) {
 			paths := []string{path, path + "?function=*", path + "?" + query.Encode()}
 			if yard.huge != "" {
 				paths = paths[:1]
+				if !slices.Contains([]string{"job", "jobs", "letters", "preview"}, p.name) {
+					continue // the page shows no errors of jobs
+				}
 			}
 			for _, path := range paths {
 				r, text := request(t, s, "GET", path, nil)
