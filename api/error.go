@@ -68,6 +68,40 @@ func (e *Error) Reply() []byte {
 	return body
 }
 
+// QueryProblem is what is wrong with a query, and where. It is in the Data of the [Error] of a
+// request with such a query, beside "reason": "query".
+type QueryProblem struct {
+	Offset  int    `json:"offset"` // of the part that is wrong, in bytes
+	Length  int    `json:"length"` // 0 at the end of the query
+	Problem string `json:"problem"`
+	Advice  string `json:"advice"` // what to write instead
+}
+
+// reasonQuery is the reason in the Data of the error of a request with an invalid query.
+const reasonQuery = "query"
+
+// InvalidQuery returns the error of a request with a query that is wrong.
+func InvalidQuery(text string, p QueryProblem) *Error {
+	data, _ := json.Marshal(struct {
+		Reason string `json:"reason"`
+		QueryProblem
+	}{reasonQuery, p}) // cannot fail
+	return &Error{Code: CodeInvalid, Text: text, Data: data}
+}
+
+// QueryProblem returns what is wrong with the query of the request; nil if the error has another
+// reason.
+func (e *Error) QueryProblem() *QueryProblem {
+	var data struct {
+		Reason string `json:"reason"`
+		QueryProblem
+	}
+	if json.Unmarshal(e.Data, &data) != nil || data.Reason != reasonQuery {
+		return nil
+	}
+	return &data.QueryProblem
+}
+
 // ErrorReply is the body of an error reply over HTTP and NATS.
 type ErrorReply struct {
 	Error ErrorBody `json:"error"`

@@ -300,6 +300,15 @@ func (p program) changesManyJobs() {
 			break
 		}
 	}
+	var found []string
+	for j, err := range p.c.Jobs().Find(p.Context(), api.JobFindRequest{Query: request.Query, Sort: "created", Limit: 1}) {
+		p.need(err)
+		found = append(found, j.Function)
+	}
+	if !slices.Equal(found, []string{"f0", "f1"}) {
+		p.Errorf("found the jobs of %q", found)
+	}
+	p.refusesQueries()
 	started, err := p.c.Operations().Start(p.Context(), request)
 	p.need(err)
 	again, err := p.c.Operations().Start(p.Context(), request)
@@ -315,6 +324,23 @@ func (p program) changesManyJobs() {
 		}
 	}
 	p.Error("the operation is not in the list")
+}
+
+// refusesQueries looks for the part of a query that is wrong in the errors.
+func (p program) refusesQueries() {
+	const wrong = "queue:mail stat:failed"
+	check := func(err error) {
+		p.Helper()
+		refused, ok := errors.AsType[*client.Error](err)
+		if !ok || !errors.Is(err, client.ErrInvalid) || refused.Query == nil || wrong[refused.Query.Offset:][:refused.Query.Length] != "stat" {
+			p.Errorf("the error of a query that is wrong is %#v", err)
+		}
+	}
+	for _, err := range p.c.Jobs().Find(p.Context(), api.JobFindRequest{Query: wrong}) {
+		check(err)
+	}
+	_, err := p.c.Operations().Start(p.Context(), api.OperationStart{Action: "cancel", Query: wrong})
+	check(err)
 }
 
 // changesCron adds, pauses, runs, lists and removes a cron entry.

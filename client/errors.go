@@ -48,6 +48,8 @@ type Error struct {
 	// Path is a JSON Pointer to the part of the params that does not match the schema of the
 	// queue, if that is why the job was refused.
 	Path string
+	// Query is what is wrong with the query of the request, if that is why it was refused.
+	Query *api.QueryProblem
 
 	status int // of HTTP; 0 means 500
 	err    error
@@ -122,4 +124,5 @@ func (e *Error) readData(data []byte) {
 	if json.Unmarshal(data, &details) == nil {
 		e.JobID, e.Path = details.ID, details.Path
 	}
+	e.Query = (&api.Error{Data: data}).QueryProblem()
 }

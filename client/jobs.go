@@ -44,6 +44,20 @@ func (j Jobs) List(ctx context.Context, request api.JobListRequest) iter.Seq2[ap
 	})
 }
 
+// Find returns the jobs that a query finds, such as "queue:mail state:failed since:1h", also those
+// that ended days ago; they have no params and results. It reads one page after the other while
+// the caller iterates; Limit is the size of a page. The error of a query that is wrong is an
+// [*Error] with a Query.
+func (j Jobs) Find(ctx context.Context, request api.JobFindRequest) iter.Seq2[api.Job, error] {
+	return pages(func(after string) ([]api.Job, string, error) {
+		if after != "" {
+			request.Cursor = after
+		}
+		page, err := operate[api.FoundJobs](ctx, j.c, "job.find", request)
+		return page.Jobs, page.Next, err
+	})
+}
+
 // Cancel cancels a job: a waiting one ends at once, a running one is stopped. It returns the
 // job's state. The reason is kept in the history.
 func (j Jobs) Cancel(ctx context.Context, id, reason string) (state string, err error) {

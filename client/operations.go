@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"iter"
 	"strconv"
 	"time"
@@ -25,6 +26,9 @@ func (o Operations) Preview(ctx context.Context, request api.OperationStart) (ap
 
 // Start starts an operation. With a Key, it can be repeated: a second operation is not started.
 func (o Operations) Start(ctx context.Context, request api.OperationStart) (api.Operation, error) {
+	if request.Key == "" {
+		request.Key = "auto-" + rand.Text() // so that a repeated request starts one operation
+	}
 	return operate[api.Operation](ctx, o.c, "operation.start", request)
 }
 

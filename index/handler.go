@@ -71,7 +71,7 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 // jobID matches a job's name over Overhop: the queue and the id.
 var jobID = regexp.MustCompile(`^\s*[^\s:"]+:([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\s*$`)
 
-// parse returns the query of a request. The data of an error has the position of what is wrong.
+// parse returns the query of a request. The error has an [api.QueryProblem] if the query is wrong.
 func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 	text := r.Query
 	if name := jobID.FindStringSubmatch(text); name != nil {
@@ -89,11 +89,7 @@ func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 		}
 	}
 	if syntax, ok := errors.AsType[*query.SyntaxError](err); ok {
-		data, _ := json.Marshal(struct {
-			Reason string `json:"reason"`
-			*query.SyntaxError
-		}{"query", syntax}) // cannot fail
-		return nil, &api.Error{Code: api.CodeInvalid, Text: syntax.Error(), Data: data}
+		return nil, api.InvalidQuery(syntax.Error(), api.QueryProblem(*syntax))
 	}
 	return q, err
 }

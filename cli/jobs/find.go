@@ -2,15 +2,13 @@ package jobs
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"io"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 
 	"github.com/spf13/cobra"
@@ -55,7 +53,7 @@ Quote a query that begins with "-". A last line has --cursor for the next page.`
 func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest) error {
 	found, err := connect.Decode[api.FoundJobs](env.Send(ctx, api.Subject("job-find"), request))
 	if err != nil {
-		return underlined(env, request.Query, err)
+		return operations.Underline(env, request.Query, err)
 	}
 	table := func(w io.Writer, found *api.FoundJobs) { jobsTable(w, &api.JobList{Jobs: found.Jobs}) }
 	if err := command.PrintValue(env, found, table); err != nil || env.JSON {
@@ -74,27 +72,4 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 		env.Note("there are more: --cursor %s continues", found.Next)
 	}
 	return nil
-}
-
-// underlined shows the query with a line below that marks the part that an error is about, and
-// returns the error without the position.
-func underlined(env *command.Env, query string, err error) error {
-	refused, ok := errors.AsType[*api.Error](err)
-	if !ok {
-		return err
-	}
-	var at struct {
-		Reason         string
-		Offset, Length int
-		Problem        string
-		Advice         string
-	}
-	if json.Unmarshal(refused.Data, &at) != nil || at.Reason != "query" || at.Offset < 0 || at.Length < 0 || at.Offset+at.Length > len(query) {
-		return err
-	}
-	marks := strings.Repeat(" ", utf8.RuneCountInString(query[:at.Offset])) + strings.Repeat("^", max(1, utf8.RuneCountInString(query[at.Offset:at.Offset+at.Length])))
-	env.Note("in the query\n  %s\n  %s", query, marks)
-	shown := *refused
-	shown.Text = at.Problem + "; " + at.Advice
-	return &shown
 }

@@ -3,12 +3,14 @@ package operations
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -68,7 +70,7 @@ func (f *Flags) Start(c *cobra.Command, env *command.Env, names []string, reques
 		return true, err
 	}
 	request.Query, request.Rate, request.Key = f.query, f.rate, uuid.NewString()
-	return true, f.run(c.Context(), env, &request)
+	return true, Underline(env, f.query, f.run(c.Context(), env, &request))
 }
 
 // run starts the operation, or shows what it would do.
@@ -207,4 +209,22 @@ func await(ctx context.Context, env *command.Env, id uint64) error {
 			return usererror.New(fmt.Sprintf("interrupted; operation %d goes on", id), fmt.Sprintf("'yardmaster operation show %d' shows it, and 'yardmaster operation cancel %d' ends it", id, id))
 		}
 	}
+}
+
+// Underline shows the query with a line below that marks the part that an error is about, and
+// returns the error without the position. It returns any other error unchanged.
+func Underline(env *command.Env, query string, err error) error {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok {
+		return err
+	}
+	at := refused.QueryProblem()
+	if at == nil || at.Offset < 0 || at.Length < 0 || at.Offset+at.Length > len(query) {
+		return err
+	}
+	marks := strings.Repeat(" ", utf8.RuneCountInString(query[:at.Offset])) + strings.Repeat("^", max(1, utf8.RuneCountInString(query[at.Offset:at.Offset+at.Length])))
+	env.Note("in the query\n  %s\n  %s", query, marks)
+	shown := *refused
+	shown.Text = at.Problem + "; " + at.Advice
+	return &shown
 }

@@ -31,10 +31,10 @@ type Options struct {
 
 // SyntaxError is what is wrong with a query, and where.
 type SyntaxError struct {
-	Offset  int    `json:"offset"` // of the faulty part, in bytes
-	Length  int    `json:"length"` // 0 at the end of the query
-	Problem string `json:"problem"`
-	Advice  string `json:"advice"` // what to write instead
+	Offset  int // of the faulty part, in bytes
+	Length  int // 0 at the end of the query
+	Problem string
+	Advice  string // what to write instead
 }
 
 func (e *SyntaxError) Error() string {

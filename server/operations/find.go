@@ -2,8 +2,10 @@ package operations
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -25,8 +27,8 @@ func placeOf(d *job.Document) ledger.JobPlace {
 // acceptance, whatever order the text has. Params are the indexed ones, see [query.Options].
 func parse(text string, now time.Time, params []string) (*query.Query, error) {
 	q, err := query.Parse(text, query.Options{Now: now, Params: params})
-	if err != nil {
-		return nil, &job.InvalidError{Reason: err.Error()}
+	if syntax, ok := errors.AsType[*query.SyntaxError](err); ok {
+		return nil, api.InvalidQuery(syntax.Error(), api.QueryProblem(*syntax))
 	}
 	q.Sort = query.Sort{Oldest: true}
 	return q, nil
