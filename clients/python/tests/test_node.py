@@ -233,6 +233,62 @@ class Yard(NodeCase):
         self.assertIn("finished.age", [setting["name"] for setting in self.client.retention()])
         self.assertTrue(self.client.workers(queue="snooze"))
 
+    def test_operations(self) -> None:
+        """Jobs that failed are found, and run again with other params."""
+        worker = Worker(self.node.address)
+
+        @worker.job("orders", fn="ship")
+        def ship(job: Job[Dict[str, int]]) -> int:
+            if job.payload["timeout"] < 30:
+                raise yardmaster.Fail("too slow", code="TIMEOUT")
+            return job.payload["timeout"]
+        self.client.add_queue("orders")
+        self.run_worker(worker)
+        jids = [self.client.enqueue("orders", {"timeout": n}, "ship", meta={"customer": "acme"}) for n in (1, 2, 3, 30)]
+        self.assertEqual(self.client.result(jids[3], PATIENCE), 30)
+        query = "queue:orders customer:acme error:TIMEOUT"
+        self.wait_until(lambda: len(list(self.client.find_jobs(query))) == 3, "the failed jobs are found")
+        found = list(self.client.find_jobs(query, sort="created", page_size=1))
+        self.assertEqual([(job["jid"], job["state"], job["meta"]) for job in found], [(jid, "failed", {"customer": "acme"}) for jid in jids[:3]])
+
+        async def first() -> str:
+            async with AsyncClient(self.node.address) as client:
+                async for job in client.find_jobs(query + " sort:created"):
+                    return job["jid"]
+            return ""
+        self.assertEqual(asyncio.run(first()), jids[0])
+        self.wait_until(lambda: len(list(self.client.dead_letters(queue="orders"))) == 3, "the dead letters are published")
+        preview = self.client.preview_operation("requeue", query, params={"timeout": 40})
+        self.assertEqual((preview["matched"], preview["applicable"], preview["states"]), (3, 3, {"failed": 3}))
+        self.assertEqual([sample["params"] for sample in preview["sample"]], [{"timeout": 40}] * 3)
+        started = self.client.start_operation("requeue", query, params={"timeout": 40}, rate=1, key="ship again")
+        self.assertEqual(self.client.start_operation("requeue", query, key="ship again")["id"], started["id"])
+        self.assertEqual(self.client.pause_operation(started["id"])["state"], "paused")
+        with self.assertRaises(TimeoutError):
+            self.client.wait_operation(started["id"], timeout=0.01)
+        self.assertEqual(self.client.set_operation_rate(started["id"], 0)["rate"], 0)
+        self.assertEqual(self.client.resume_operation(started["id"])["state"], "running")
+        done = self.client.wait_operation(started["id"], timeout=PATIENCE)
+        self.assertEqual((done["state"], done["changed"], done["matched"], done["expected"]), ("done", 3, 3, 3))
+        self.assertEqual([operation["id"] for operation in self.client.operations()], [started["id"]])
+        self.wait_until(lambda: len(list(self.client.find_jobs("queue:orders state:completed"))) == 4, "the new jobs have ended")
+        with self.assertRaises(yardmaster.ApiError) as ended:
+            self.client.cancel_operation(started["id"])
+        self.assertEqual(ended.exception.status, 409)
+
+    def test_query_that_is_wrong(self) -> None:
+        query = "text:«größe» stat:failed"
+        calls: List[Callable[[], object]] = [
+            lambda: next(self.client.find_jobs(query)), lambda: self.client.preview_operation("retry", query), lambda: self.client.start_operation("retry", query)]
+        for call in calls:
+            with self.assertRaisesRegex(yardmaster.InvalidQuery, "stat") as refused:
+                call()
+            self.assertEqual((refused.exception.status, refused.exception.part_of(query)), (400, "stat"))
+            self.assertIn("state", refused.exception.advice)
+        with self.assertRaises(yardmaster.ApiError) as nothing:
+            self.client.start_operation("cancel", "")
+        self.assertNotIsInstance(nothing.exception, yardmaster.InvalidQuery)
+
 
 @needs_binary
 class Kills(NodeCase):

@@ -22,8 +22,8 @@ token and not by its connection.
 
 Modules: ``codec`` and ``protocol`` are pure; ``connection`` has the thread that
 reads and writes; ``session`` repeats requests, and ``jobcalls``, ``queuecalls``,
-``apicalls`` and ``limitcalls`` are the calls of ``aio.AsyncClient``, which ``client.Client`` makes to
-block (see ``waits``); ``worker`` has the public side of a worker, ``dispatcher`` and
+``apicalls``, ``limitcalls`` and ``operationcalls`` are the calls of ``aio.AsyncClient``, which
+``client.Client`` makes to block (see ``waits``); ``worker`` has the public side of a worker, ``dispatcher`` and
 ``subscriptions`` its state, ``executor`` the threads and the event loop of its handlers; ``typed`` and
 ``schemas`` are about dataclasses, ``testing`` is for your tests.
 """
@@ -31,14 +31,15 @@ block (see ``waits``); ``worker`` has the public side of a worker, ``dispatcher`
 from .aio import AsyncClient
 from .client import Client
 from .codec import decode, encode
-from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, DuplicateJob, Fail, InvalidPayload, JobCancelled, JobFailed, JobNotFound,
-                     MessageTooLarge, NotSupported, OverhopError, PayloadError, PermanentError, QueueNotFound, RateLimited, Retry, Snooze,
+from .errors import (ApiError, CancelledError, CodecError, ConnectionLost, DuplicateJob, Fail, InvalidPayload, InvalidQuery, JobCancelled, JobFailed,
+                     JobNotFound, MessageTooLarge, NotSupported, OverhopError, PayloadError, PermanentError, QueueNotFound, RateLimited, Retry, Snooze,
                      StopReason, TLSError, Unauthorized, Unavailable)
 from .handlers import Handler, Middleware
 from .job import Job, JobLogHandler, current_job
 from .jobcalls import Enqueued
 from .limitcalls import LimitSettings, QueueSettings
 from .newjob import JobOptions, NewJob
+from .records import ListedJob, Operation, OperationPreview
 from .schemas import schema
 from .typed import from_plain, kind, to_plain
 from .worker import Worker
@@ -47,8 +48,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ApiError", "AsyncClient", "CancelledError", "Client", "CodecError", "ConnectionLost", "DuplicateJob", "Enqueued", "Fail", "Handler",
-    "InvalidPayload", "Job", "JobCancelled", "JobFailed", "JobLogHandler", "JobNotFound", "JobOptions", "LimitSettings", "MessageTooLarge",
-    "Middleware", "NewJob", "NotSupported", "OverhopError", "PayloadError", "PermanentError", "QueueNotFound", "QueueSettings", "RateLimited",
-    "Retry", "Snooze", "StopReason", "TLSError", "Unauthorized", "Unavailable", "Worker", "current_job", "decode", "encode", "from_plain",
-    "kind", "schema", "to_plain",
+    "InvalidPayload", "InvalidQuery", "Job", "JobCancelled", "JobFailed", "JobLogHandler", "JobNotFound", "JobOptions", "LimitSettings",
+    "ListedJob", "MessageTooLarge", "Middleware", "NewJob", "NotSupported", "Operation", "OperationPreview", "OverhopError", "PayloadError",
+    "PermanentError", "QueueNotFound", "QueueSettings", "RateLimited", "Retry", "Snooze", "StopReason", "TLSError", "Unauthorized",
+    "Unavailable", "Worker", "current_job", "decode", "encode", "from_plain", "kind", "schema", "to_plain",
 ]

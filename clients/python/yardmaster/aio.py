@@ -6,12 +6,13 @@ from typing import TypeVar
 
 from .jobcalls import JobCalls
 from .limitcalls import LimitCalls
+from .operationcalls import OperationCalls
 from .queuecalls import QueueCalls
 
 Self = TypeVar("Self", bound="AsyncClient")
 
 
-class AsyncClient(JobCalls, QueueCalls, LimitCalls):
+class AsyncClient(JobCalls, QueueCalls, LimitCalls, OperationCalls):
     """Enqueues jobs, waits for their results, and manages queues, with asyncio.
 
         async with AsyncClient(["10.0.0.1:9876"]) as client:

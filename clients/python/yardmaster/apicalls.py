@@ -62,6 +62,23 @@ class ApiCalls(Session):
             if not after:
                 return
 
+    async def find_jobs(self, query: str = "", *, sort: Optional[str] = None, page_size: int = 100) -> AsyncIterator[ListedJob]:
+        """Iterate over the jobs that a query finds, also those that ended days ago, reading a page at a time.
+
+        A query is such as "queue:mail state:failed error:timeout since:1h"; the
+        default finds all jobs. ``sort`` is created, ended, -created or -ended, by
+        default -created, the newest first. The jobs have no params and results.
+        Raises InvalidQuery if the query is wrong.
+        """
+        cursor = None
+        while True:
+            page = await self.api("job.find", without_none({"q": query, "sort": sort, "limit": page_size, "cursor": cursor}))
+            for job in page["jobs"]:
+                yield job
+            cursor = page.get("next")
+            if not cursor:
+                return
+
     async def explain(self, job: str) -> Fields:
         """Return why a job is where it is, when that will change, and what has happened to it."""
         return cast(Fields, await self.api("job.explain", {"id": job}))

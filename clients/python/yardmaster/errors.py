@@ -96,6 +96,35 @@ class ApiError(OverhopError):
         return self._detail("data")
 
 
+class InvalidQuery(ApiError):
+    """The query of a request is wrong.
+
+    ``offset`` and ``length`` are those of the part that is wrong, in bytes of its
+    UTF-8; the length is 0 at the end of the query. ``problem`` says what is wrong
+    with it, and ``advice`` what to write instead.
+    """
+
+    @property
+    def offset(self) -> int:
+        return int(self.data["offset"])
+
+    @property
+    def length(self) -> int:
+        return int(self.data["length"])
+
+    @property
+    def problem(self) -> str:
+        return str(self.data["problem"])
+
+    @property
+    def advice(self) -> str:
+        return str(self.data["advice"])
+
+    def part_of(self, query: str) -> str:
+        """Return the part of the query that is wrong."""
+        return query.encode()[self.offset:self.offset + self.length].decode(errors="replace")
+
+
 _CLASSES: Dict[str, Type[OverhopError]] = {
     "UNAUTHORIZED": Unauthorized, "NOT_IMPLEMENTED": NotSupported, "QUEUE_NOT_FOUND": QueueNotFound, "JOB_NOT_FOUND": JobNotFound,
     "DUPLICATE_JOB": DuplicateJob, "RATE_LIMITED": RateLimited, "UNAVAILABLE": Unavailable, "INVALID_JOB_PAYLOAD": InvalidPayload,
@@ -105,7 +134,10 @@ _CLASSES: Dict[str, Type[OverhopError]] = {
 
 def refusal(code: str, msg: str = "", details: Any = None) -> OverhopError:
     """Return the exception for a code, in its subclass if it has one."""
-    return _CLASSES.get(code, OverhopError)(code, msg, details)
+    error = _CLASSES.get(code, OverhopError)(code, msg, details)
+    if isinstance(error, ApiError) and isinstance(error.data, dict) and error.data.get("reason") == "query":
+        return InvalidQuery(code, msg, details)
+    return error
 
 
 class ConnectionLost(OSError):

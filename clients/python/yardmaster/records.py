@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, TypedDict
+from typing import Any, Dict, List, Literal, Optional, TypedDict
 
 
 class JobRecord(TypedDict, total=False):
@@ -50,7 +50,7 @@ class QueueRecord(TypedDict, total=False):
 
 
 class ListedJob(TypedDict, total=False):
-    """A job as search_jobs() and explain() show it; docs/reference/api.md describes the keys."""
+    """A job as search_jobs(), find_jobs() and explain() show it; docs/reference/api.md describes the keys."""
 
     id: str
     jid: str
@@ -76,6 +76,9 @@ class ListedJob(TypedDict, total=False):
     result_bytes: int
     progress: Dict[str, Any]
     dead_letter: int
+    tags: List[str]
+    meta: Dict[str, str]
+    indexed: Dict[str, str]  # find_jobs() only: the params by which the job is found
 
 
 class LogLine(TypedDict, total=False):
@@ -147,3 +150,70 @@ class RetentionSetting(TypedDict, total=False):
     value: int  # in unit; 0 means that there is no such bound
     unit: str   # ms, bytes or items
     # "from" is a word of Python: read it as setting["from"]
+
+
+OperationAction = Literal["retry", "cancel", "remove", "requeue"]
+
+
+class OperationFailure(TypedDict):
+    """A job that an operation could not change."""
+
+    job: str  # its id
+    error: str
+
+
+class Operation(TypedDict, total=False):
+    """An action on all jobs that match a query, and how far it is."""
+
+    id: int
+    action: OperationAction
+    query: str  # with absolute times
+    state: Literal["running", "paused", "done", "cancelled"]
+    accepted_until: str
+    rate: int   # jobs per second; 0 means as fast as the yard takes them
+    params: Any
+    to: str
+    keep_attempts: bool
+    expected: int  # number of jobs that matched before the start; missing if they were not all counted
+    matched: int   # jobs that it has come to: the sum of the next three
+    changed: int
+    skipped: int   # the action did not apply to their state
+    failed: int    # the action was refused
+    failures: List[OperationFailure]  # operation() only: the first of these
+    reached: str      # when the last job was accepted that it has come to
+    waiting_for: str  # why it does not go on at present
+    actor: str
+    door: str
+    reason: str
+    started_at: str
+    updated_at: str
+    ended_at: str
+
+
+class OperationSample(TypedDict, total=False):
+    """One of the jobs that match."""
+
+    id: str
+    queue: str
+    function: str
+    state: str
+    created_at: str
+    error: Dict[str, Any]
+    skipped: str  # why the action does not apply
+    dead_letter: int
+    params: Any   # requeue with params: as the new job would have them
+    refused: str  # why the new job would be refused
+
+
+class OperationPreview(TypedDict, total=False):
+    """What an operation would do."""
+
+    action: OperationAction
+    query: str  # with absolute times
+    matched: int
+    at_least: bool   # not all were counted: more may match
+    applicable: int  # number of those to which the action applies
+    states: Dict[str, int]
+    skipped: Dict[str, int]  # number of jobs to which the action does not apply, by reason
+    sample: List[OperationSample]  # the first jobs
+    index: int
