@@ -4,7 +4,7 @@
  */
 
 import { generatedKey } from "./enqueue.js";
-import { ApiError, OverhopError } from "./errors.js";
+import { ApiError, InvalidQuery, OverhopError, QueryProblem } from "./errors.js";
 import { parseJSON, writeJSON } from "./json.js";
 import { intOf, T, text } from "./protocol.js";
 import { Requester } from "./requester.js";
@@ -31,7 +31,9 @@ export async function callAPI(requester: Requester, op: string, request: object,
 function apiError(op: string, refusal: OverhopError): ApiError {
   const data = refusal.details["data_json"];
   const reason = refusal.message.replace(/^API_ERROR(: )?/, "");
-  return new ApiError(`${op}: ${reason}`, intOf(refusal.details["status"], 500), data instanceof Uint8Array ? parseJSON(text(data)) : undefined);
+  const details = data instanceof Uint8Array ? parseJSON(text(data)) : undefined;
+  const kind = (details as { reason?: unknown } | undefined)?.reason === "query" ? InvalidQuery : ApiError;
+  return new kind(`${op}: ${reason}`, intOf(refusal.details["status"], 500), details as QueryProblem);
 }
 
 /** Selects dead letters: those that match all that is given. */

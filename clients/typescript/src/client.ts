@@ -5,6 +5,7 @@ import { duration, integer, timeText } from "./checks.js";
 import { EnqueueRequest, enqueueRequest, JobDefinition, JobId, JobOptions, JobRequest } from "./enqueue.js";
 import { DeadlineExceeded, JobCancelled, JobFailed, OverhopError, RateLimited } from "./errors.js";
 import { Fields, mapOf, readContent, T, timeOf } from "./protocol.js";
+import { FindOptions, findJobs, FoundJob, Operations } from "./operations.js";
 import { Queues } from "./queues.js";
 import { jobEnd, JobRecord, jobRecord, JobStatus } from "./records.js";
 import { ConnectOptions, Requester } from "./requester.js";
@@ -52,6 +53,7 @@ export class Client {
   readonly deadLetters: DeadLetters;
   readonly cron: CronEntries;
   readonly limits: Limits;
+  readonly operations: Operations;
   readonly #requester: Requester;
   readonly #createQueues: boolean;
   readonly #creating = new Map<string, Promise<void>>(); // queues that jobs need
@@ -75,6 +77,7 @@ export class Client {
     this.deadLetters = new DeadLetters(this.#requester);
     this.cron = new CronEntries(this.#requester);
     this.limits = new Limits(this.#requester);
+    this.operations = new Operations(this.#requester);
   }
 
   /** The address of the connected node; undefined while there is none. */
@@ -222,6 +225,14 @@ export class Client {
       }
       page++;
     }
+  }
+
+  /**
+   * Iterates over the jobs that a query finds, such as "queue:mail state:failed since:1h", also
+   * those that ended days ago, page by page. Throws InvalidQuery if the query is wrong.
+   */
+  find(query: string, options: FindOptions = {}): AsyncGenerator<FoundJob, void, undefined> {
+    return findJobs(this.#requester, query, options);
   }
 
   /** Cancels a job and returns its status: "active" while its handler has yet to stop. */

@@ -101,6 +101,30 @@ export class ApiError extends OverhopError {
   }
 }
 
+/** What is wrong with a query, and where. */
+export interface QueryProblem {
+  /** Of the part that is wrong, in bytes of its UTF-8. */
+  readonly offset: number;
+  /** 0 at the end of the query. */
+  readonly length: number;
+  readonly problem: string;
+  /** What to write instead. */
+  readonly advice: string;
+}
+
+/** The query of a request is wrong. */
+export class InvalidQuery extends ApiError {
+  constructor(message: string, status: number, override readonly data: QueryProblem) {
+    super(message, status, data);
+  }
+
+  /** Returns the part of the query that is wrong. */
+  partOf(query: string): string {
+    const { offset, length } = this.data;
+    return Buffer.from(query).subarray(offset, offset + length).toString();
+  }
+}
+
 /** Returns the error for the payload of an ERR. */
 export function overhopError(payload: Readonly<Record<string, unknown>>): OverhopError {
   const code = String(payload["code"] ?? "");

@@ -5,8 +5,9 @@ import { rmSync } from "node:fs";
 import { after, before, test, TestContext } from "node:test";
 import { Client, ClientOptions } from "../src/client.js";
 import { defineJob } from "../src/enqueue.js";
-import { ApiError, CodecError, InvalidJob, JobFailed, JobStopped, NotSupported, OverhopError, TLSError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
+import { ApiError, CodecError, DeadlineExceeded, InvalidJob, InvalidQuery, JobFailed, JobStopped, NotSupported, OverhopError, TLSError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
 import { Job } from "../src/job.js";
+import { FindOptions, FoundJob, OperationStart } from "../src/operations.js";
 import { sleep } from "../src/wait.js";
 import { Worker, WorkerOptions } from "../src/worker.js";
 import { makeCertificate } from "./certificate.js";
@@ -261,6 +262,64 @@ test("operations of the API, and snoozing, where the node has them", { skip }, a
   await until("its second dead letter is removed", async () => (await client.deadLetters.remove({ queue: "nightly" })).some(({ letter }) => letter > (result?.letter ?? 0)));
   await client.cron.remove("every-night");
   await assert.rejects(client.cron.get("every-night"), { name: "ApiError", status: 404 });
+});
+
+test("jobs that failed are found, and run again with other params", { skip }, async (t) => {
+  const client = newClient(t);
+  const { worker, run } = newWorker(t);
+  worker.handle<{ timeout: number }>("orders", (job) => {
+    if (job.payload.timeout < 30) {
+      throw new PermanentError("too slow", { code: "TIMEOUT" });
+    }
+    return job.payload.timeout;
+  });
+  void run();
+  const jids: string[] = [];
+  for (const timeout of [1, 2, 3, 30]) {
+    jids.push(await client.enqueue("orders", { payload: { timeout }, meta: { customer: "acme" } }));
+  }
+  assert.equal(await soon(client.result(jids[3]!)), 30);
+  const query = "queue:orders customer:acme error:TIMEOUT";
+  const find = async (text: string, options?: FindOptions) => {
+    const found: FoundJob[] = [];
+    for await (const job of client.find(text, options)) {
+      found.push(job);
+    }
+    return found;
+  };
+  await until("the failed jobs are found", async () => (await find(query)).length === 3);
+  const found = await find(query, { sort: "created", pageSize: 1 });
+  assert.deepEqual(found.map(({ jid, state, meta }) => [jid, state, meta]), jids.slice(0, 3).map((jid) => [jid, "failed", { customer: "acme" }]));
+  await until("the dead letters are published", async () => (await client.deadLetters.stats({ queue: "orders" })).count === 3);
+  const start: OperationStart = { action: "requeue", query, params: { timeout: 40 }, rate: 1, key: "ship again" };
+  const preview = await client.operations.preview(start);
+  assert.deepEqual([preview.matched, preview.applicable, preview.states], [3, 3, { failed: 3 }]);
+  assert.deepEqual(preview.sample.map(({ params }) => params), [{ timeout: 40 }, { timeout: 40 }, { timeout: 40 }]);
+  const { id } = await client.operations.start(start);
+  assert.equal((await client.operations.start(start)).id, id);
+  assert.equal((await client.operations.pause(id)).state, "paused");
+  await assert.rejects(client.operations.wait(id, { deadline: new Date(Date.now() + 10) }), DeadlineExceeded);
+  assert.equal((await client.operations.setRate(id, 0)).rate, 0);
+  assert.equal((await client.operations.resume(id)).state, "running");
+  const done = await soon(client.operations.wait(id));
+  assert.deepEqual([done.state, done.changed, done.matched, done.expected], ["done", 3, 3, 3]);
+  const listed: number[] = [];
+  for await (const operation of client.operations.list()) {
+    listed.push(operation.id);
+  }
+  assert.deepEqual(listed, [id]);
+  await until("the new jobs have ended", async () => (await find("queue:orders state:completed")).length === 4);
+  await assert.rejects(client.operations.cancel(id), (err: unknown) => err instanceof ApiError && err.status === 409);
+});
+
+test("the error of a query has the part that is wrong", { skip }, async (t) => {
+  const client = newClient(t);
+  const query = "text:«größe» stat:failed";
+  const start: OperationStart = { action: "retry", query };
+  for (const call of [() => client.find(query).next(), () => client.operations.preview(start), () => client.operations.start(start)]) {
+    await assert.rejects(call, (err: unknown) => err instanceof InvalidQuery && err.status === 400 && err.partOf(query) === "stat" && /state/.test(err.data.advice));
+  }
+  await assert.rejects(client.operations.start({ action: "cancel", query: "" }), (err: unknown) => err instanceof ApiError && !(err instanceof InvalidQuery));
 });
 
 test("a killed node loses no job of a producer, and interrupts none of a worker", { skip }, async (t) => {

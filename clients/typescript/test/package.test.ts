@@ -83,7 +83,7 @@ test("the examples of the documents compile, and those of the README run", { ski
   const directory = mkdtempSync(join(tmpdir(), "yardmaster-"));
   t.after(() => rmSync(directory, { recursive: true }));
   const names = compileExamples(directory);
-  assert.deepEqual(names, ["readme1", "readme2", "guide1", "quickstart1"]);
+  assert.deepEqual(names, ["readme1", "readme2", "readme3", "guide1", "quickstart1"]);
   const yard = await Yard.start(1);
   t.after(() => yard.stop());
   const [worker, producer] = ["readme1", "readme2"].map((name) => new Example(join(directory, `${name}.js`), yard.addresses)) as [Example, Example];
