@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
@@ -40,6 +42,11 @@ func TestMetrics(t *testing.T) {
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"echo"}`, bearer).decode(t, 200, nil)
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"demo#echo"}`, bearer).decode(t, 200, nil)
 	send(t, n, "POST", "/v1/queues/mail/jobs?wait=30s", `{"function":"fail","max_attempts":1}`, bearer)
+	waitUntil(t, "an operation is paused before it is done", func() bool {
+		var op api.Operation
+		send(t, n, "POST", "/v1/operations", `{"action":"requeue","query":"queue:mail","rate":1}`, bearer).decode(t, 202, &op)
+		return send(t, n, "POST", fmt.Sprintf("/v1/operations/%d/pause", op.ID), "", bearer).status == 200
+	})
 	var said string
 	waitUntil(t, "the dispatch is counted", func() bool {
 		said = string(send(t, n, "GET", "/metrics", "", bearer).body)
@@ -58,6 +65,7 @@ func TestMetrics(t *testing.T) {
 		`yard_runner_processes_up{runner="demo"} 1`, `yard_dispatches_ended_total{function="demo#echo",kind="runner",outcome="success",queue="mail",runner="demo"} 1`,
 		`yard_jetstream_streams_leaderless 0`, `yard_raft_leader 1`, `yard_queue_oldest_waiting_seconds{queue="mail"} 0`,
 		`yard_limit_slots{limit="stripe"} 2`, `yard_limit_jobs{limit="stripe",state="running"} 0`, `yard_limit_circuit_open{limit="stripe"} 0`,
+		`yard_operations{state="paused"} 1`,
 		`yard_jetstream_limit_bytes 2.68435456e+08`, `yard_overhop_credits 4`, `yard_jobs_refused_total{code="429"} 0`,
 	} {
 		if !strings.Contains(said, want+"\n") {

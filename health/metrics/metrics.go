@@ -108,6 +108,7 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	collectLedger(c.View, emit)
 	collectQueues(c.View, emit)
 	collectLimits(c.View, emit)
+	collectOperations(c.View, emit)
 	c.collectSchemas(emit)
 }
 

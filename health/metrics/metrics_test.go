@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,48 @@ func TestCollectQueues_Others(t *testing.T) {
 	}
 	if age := shown["yard_queue_oldest_waiting_seconds q00129"]; age <= 0 {
 		t.Errorf("its oldest job is due since %v s", age)
+	}
+}
+
+// TestCollectOperations checks the sums by action, and that an operation has series of its own until it ends.
+func TestCollectOperations(t *testing.T) {
+	l := filledLedger(t, 1, 1, false)
+	apply := func(c ledger.Command) {
+		t.Helper()
+		if r := l.Apply(ledger.Stamp{Index: l.Index() + 1, Term: 1, Epoch: l.Authority().Epoch, At: l.Now()}, []ledger.Command{c})[0]; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	start := func(action ledger.OperationAction) {
+		t.Helper()
+		apply(&ledger.StartOperation{Settings: ledger.OperationSettings{Action: action, Query: "id:*", Rate: 5, Expected: 9}})
+	}
+	start(ledger.OperationRetry)
+	start(ledger.OperationRetry)
+	start(ledger.OperationRemove)
+	counts := ledger.OperationCounts{Changed: 3, Skipped: 2, Failed: 1}
+	apply(&ledger.StepOperation{Number: 1, To: ledger.JobPlace{Accepted: 1}, Counts: counts, Done: true})
+	apply(&ledger.StepOperation{Number: 2, To: ledger.JobPlace{Accepted: 1}, Counts: counts})
+	apply(&ledger.ChangeOperation{Number: 3, State: ledger.OperationPaused})
+	shown := map[string]float64{}
+	collectOperations(func(look func(*ledger.Ledger)) { look(l) }, func(name string, value float64, labels ...string) {
+		shown[name+" "+strings.Join(labels, " ")] = value
+	})
+	stalled := shown["yard_operation_stalled_seconds 2"]
+	delete(shown, "yard_operation_stalled_seconds 2")
+	want := map[string]float64{
+		"yard_operations running": 1, "yard_operations paused": 1, "yard_operations done": 1, "yard_operations cancelled": 0,
+		"yard_operation_jobs retry changed": 6, "yard_operation_jobs retry skipped": 4, "yard_operation_jobs retry failed": 2,
+		"yard_operation_matched_jobs 2": 6, "yard_operation_expected_jobs 2": 9, "yard_operation_rate_limit 2": 5,
+		"yard_operation_matched_jobs 3": 0, "yard_operation_expected_jobs 3": 9, "yard_operation_rate_limit 3": 5, "yard_operation_stalled_seconds 3": 0,
+	}
+	for _, action := range []string{"cancel", "remove", "requeue"} {
+		for _, result := range []string{"changed", "skipped", "failed"} {
+			want["yard_operation_jobs "+action+" "+result] = 0
+		}
+	}
+	if !maps.Equal(shown, want) || stalled <= 0 {
+		t.Errorf("%v, stalled for %v s; want %v", shown, stalled, want)
 	}
 }
 
