@@ -39,13 +39,23 @@ type StepOperation struct {
 }
 
 // OperationJob is a job of a step as the proposer found it. If it has another state or dispatch
-// by now, it is skipped.
+// by now, it is skipped, unless the state is one of Also.
 type OperationJob struct {
 	Job       job.ID
 	N         uint32
 	State     job.State
 	Relocated uint64 // see [RetryJob.Relocated]
+	Also      States // other states in which the query matches it: then it is changed under any dispatch
 }
+
+// States is a set of states of jobs, with a bit for each.
+type States uint16
+
+// Add adds a state.
+func (s *States) Add(state job.State) { *s |= 1 << state }
+
+// Has reports whether a state is in the set.
+func (s States) Has(state job.State) bool { return s&(1<<state) != 0 }
 
 func (*StartOperation) Kind() Kind  { return KindStartOperation }
 func (*ChangeOperation) Kind() Kind { return KindChangeOperation }
@@ -136,7 +146,7 @@ func (c *StepOperation) apply(l *Ledger) Result {
 	}
 	for i := range c.Jobs {
 		j := &c.Jobs[i]
-		stored := j.find(l)
+		stored := j.find(l, old)
 		if stored == nil || !old.retries() {
 			continue
 		}
@@ -169,13 +179,16 @@ func (c *StepOperation) apply(l *Ledger) Result {
 	return result
 }
 
-// find returns the job, or nil if it is not as the proposer found it.
-func (j *OperationJob) find(l *Ledger) *storedJob {
+// find returns the job, or nil if it is not as the proposer found it, or is a later job of its id.
+func (j *OperationJob) find(l *Ledger, o *Operation) *storedJob {
 	stored := l.jobs.find(j.Job)
-	if stored == nil || stored.n != j.N || stored.state != j.State {
+	switch {
+	case stored == nil || stored.accepted > o.Until.UnixNano():
 		return nil
+	case stored.n == j.N && stored.state == j.State, j.Also.Has(stored.state):
+		return stored
 	}
-	return stored
+	return nil
 }
 
 // RetryNeedsRecord reports whether the record of an ended job must be restored before the job is
@@ -209,7 +222,7 @@ func (o *Operation) Actor() Actor {
 // change carries out the operation on a job and counts it. It reports whether the job is active
 // and to be recalled.
 func (o *Operation) change(l *Ledger, j *OperationJob, asOf uint64) (recalled bool) {
-	if j.find(l) == nil {
+	if j.find(l, o) == nil {
 		o.Skipped++
 		return false
 	}

@@ -58,6 +58,12 @@ func (s *script) operation(verb string, words []string) Command {
 		if seq := option(words, "relocated"); seq != "" {
 			j.Relocated = s.number(seq)
 		}
+		if also := option(words, "also"); also != "" {
+			other := job.Waiting
+			for ; other.String() != also; other++ {
+			}
+			j.Also.Add(other)
+		}
 		c.Jobs = append(c.Jobs, j)
 	}
 	if n := option(words, "skipped"); n != "" {
@@ -148,7 +154,7 @@ func (g *generator) operation(t *rapid.T) Command {
 	for range rapid.IntRange(0, 4).Draw(t, "jobs") {
 		id, n := g.dispatch(t)
 		view, _, _ := g.ledger.Find(id)
-		c.Jobs = append(c.Jobs, OperationJob{Job: id, N: n, State: view.State})
+		c.Jobs = append(c.Jobs, OperationJob{Job: id, N: n, State: view.State, Also: States(rapid.Uint16().Draw(t, "also"))})
 	}
 	return c
 }

@@ -397,7 +397,7 @@ func TestOperation_RecallsActiveJob(t *testing.T) {
 		id := h.enqueue("mail", "", anyJob)
 		h.until("it runs", func() bool { return h.state(id) == job.Active })
 		step := &ledger.StepOperation{Number: 1, To: ledger.JobPlace{ID: id}, Jobs: []ledger.OperationJob{{Job: id, N: 1, State: job.Active}}}
-		for _, c := range []ledger.Command{&ledger.StartOperation{Settings: ledger.OperationSettings{Action: ledger.OperationCancel}}, step} {
+		for _, c := range []ledger.Command{&ledger.StartOperation{Settings: ledger.OperationSettings{Action: ledger.OperationCancel, Until: time.Now()}}, step} {
 			if r := h.propose(c); r.Err != nil {
 				t.Fatal(r.Err)
 			}

@@ -151,13 +151,29 @@ func (p *page) add(l *ledger.Ledger, op *ledger.Operation, q *query.Query, d *jo
 		if todo.letter != 0 {
 			p.letters = append(p.letters, letter{now.ID, now.Dispatches, todo.letter})
 		}
-		p.step.Jobs = append(p.step.Jobs, ledger.OperationJob{Job: now.ID, N: now.Dispatches, State: now.State})
+		p.step.Jobs = append(p.step.Jobs, ledger.OperationJob{Job: now.ID, N: now.Dispatches, State: now.State, Also: alsoMatches(q, now)})
 		retries := op.Action == ledger.OperationRetry || op.Action == ledger.OperationRequeue
 		if retries && l.RetryNeedsRecord(now.ID) {
 			view, _, _ := l.Find(now.ID)
 			p.restore = append(p.restore, view)
 		}
 	}
+}
+
+// alsoMatches returns the states that a job which has not ended may have by the time of the step,
+// such as once its delay is over, and in which it matches, too.
+func alsoMatches(q *query.Query, d *job.Document) (states ledger.States) {
+	if d.State.Ended() {
+		return states
+	}
+	for _, state := range []job.State{job.Waiting, job.Delayed, job.Active} {
+		other := *d
+		other.State = state
+		if q.Match(&other) {
+			states.Add(state)
+		}
+	}
+	return states
 }
 
 // matched returns the number of jobs of the page that match.
