@@ -96,7 +96,7 @@ var layers = map[string]struct {
 	"client/yardtest":  {[]string{"job", "ledger", "api", "server", "cluster", "scheduler", "agent", "edge", "diagnose", "client", "internal"}, "connects the parts of a node in memory, for tests of users, as node does"},
 
 	"test/testnet":    {[]string{"internal"}, "finds addresses for tests of any layer"},
-	"test/fakeledger": {[]string{"ledger"}, "applies commands without a Raft group, for tests of what reads the ledger"},
+	"test/fakeledger": {[]string{"job", "ledger", "index/query"}, "applies commands without a Raft group, and finds jobs without an index, for tests of what reads the ledger"},
 	"internal/procs":  {[]string{"api", "cluster", "internal"}, "starts nodes as processes and asks for their status"},
 
 	"test":             {[]string{"*"}, "what proves the product drives every layer of it"},

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/deadletters"
+	"github.com/yardmaster-dev/yardmaster/test/fakeledger"
 )
 
 // TestPlanFor checks what each action does to a job in each state, which the ledger has or has
@@ -137,7 +138,7 @@ func (y *yard) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPla
 	if wait != nil {
 		return ledger.FoundJobs{}, wait
 	}
-	found, err := LedgerFinder{View: y.View}.FindJobs(ctx, q, after, limit)
+	found, err := fakeledger.Finder{View: y.View}.FindJobs(ctx, q, after, limit)
 	for _, d := range y.hidden {
 		if placeOf(d).Compare(after) > 0 && q.Match(d) {
 			found.Documents = append(found.Documents, d)

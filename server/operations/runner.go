@@ -16,7 +16,7 @@ import (
 )
 
 // Runner carries out the operations of the ledger while this node holds the authority. All
-// fields are required.
+// fields but Rand are required.
 type Runner struct {
 	Ledger  Ledger
 	Find    Finder
@@ -24,6 +24,10 @@ type Runner struct {
 	Restore func(context.Context, []job.View) (copies map[job.ID]uint64, gone map[job.ID]error, err error)
 	Letters Letters
 	Log     *slog.Logger
+
+	// Rand returns a random number in [0, below); nil: math/rand's. The simulation replays pauses
+	// with its own.
+	Rand func(below int64) int64
 }
 
 // Ledger is the local ledger and the notification of its changes.
@@ -103,7 +107,7 @@ const (
 
 // run makes steps until the operation no longer runs or ctx ends.
 func (w *worker) run(ctx context.Context) {
-	w.pause = backoff.Backoff{Base: minPause, Max: maxPause}
+	w.pause = backoff.Backoff{Base: minPause, Max: maxPause, Rand: w.Rand}
 	for ctx.Err() == nil {
 		op := w.operation()
 		if op == nil || op.State != ledger.OperationRunning {
@@ -115,7 +119,7 @@ func (w *worker) run(ctx context.Context) {
 		matched, err := w.takeTurn(ctx, op)
 		switch {
 		case err == nil:
-			w.pause = backoff.Backoff{Base: minPause, Max: maxPause}
+			w.pause.Reset()
 			w.moved = 0
 			if op.Rate > 0 {
 				w.next = time.Now().Add(time.Duration(matched) * time.Second / time.Duration(op.Rate))

@@ -36,11 +36,13 @@ type checker struct {
 	reportedStatus map[dispatch]job.Status // as workers reported it
 	paused         map[string]bool         // queues
 	removed        map[job.ID]bool         // jobs that the ledger may lack
+	retried        map[job.ID]bool         // jobs that the present entry has retried, and whether their attempts count
 	skipped        map[job.ID]bool         // jobs with a placement that was not accepted, or with limits: later jobs may start before them
 	guards         *guardChecker
 	limits         *limitChecker
 	external       *externalChecker
 	crons          *cronChecker
+	operations     *operationChecker
 	now            time.Time         // the ledger's time
 	keys           []string          // of accepted jobs, in order
 	duplicated     map[job.ID]bool   // jobs with more than one record
@@ -88,11 +90,13 @@ func newChecker(sim *simulation) *checker {
 	return &checker{
 		sim: sim, timeline: timeline.New(), hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, attempts: map[job.ID]*attemptState{},
 		order: map[orderKey]lastStarted{}, runs: map[runKey]*jobRun{}, fences: map[job.ID]uint64{}, reportedStatus: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
-		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{},
+		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{}, retried: map[job.ID]bool{},
 		guards:   &guardChecker{sim: sim, unique: map[job.GuardKey]keyHolder{}, rate: map[job.GuardKey]time.Time{}, hasKeys: map[job.ID]bool{}, noJob: map[job.ID]bool{}},
 		limits:   &limitChecker{sim: sim, uses: map[job.ID]map[string]string{}},
 		external: &externalChecker{states: map[string]ledger.EventKind{}},
 		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, last: map[string]time.Time{}},
+
+		operations: &operationChecker{sim: sim},
 	}
 }
 
@@ -228,6 +232,7 @@ func (ch *checker) checkEntry(proc *process, e *logEntry, results []ledger.Resul
 	ch.applyRetries(e, results)
 	ch.compare(proc, e)
 	ch.crons.check(proc.ledger)
+	ch.operations.check(proc.ledger)
 }
 
 // checkTimeline checks that the events of an entry, in a message, lead to the state that the
@@ -296,14 +301,25 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 			}
 		}
 	case *ledger.RetryJob:
-		if t := ch.attempts[c.Job]; t != nil {
-			t.ended = false
+		ch.onRetry(c.Job)
+	case *ledger.StepOperation:
+		if r.Operation.Action == ledger.OperationRetry || r.Operation.Action == ledger.OperationRequeue {
+			for i := range c.Jobs {
+				ch.onRetry(c.Jobs[i].Job)
+			}
 		}
 	case *ledger.RemoveJob:
 		ch.removed[c.Job] = true
 		ch.guards.onRemoved(c.Job)
 	case *ledger.MoveDispatch:
 		ch.sim.report.Moves++
+	}
+}
+
+// onRetry is called before the events of a command that may have a job run again.
+func (ch *checker) onRetry(id job.ID) {
+	if t := ch.attempts[id]; t != nil {
+		t.ended = false
 	}
 }
 
@@ -334,6 +350,10 @@ func describe(commands []ledger.Command, results []ledger.Result) string {
 			fmt.Fprintf(&b, "(%s %s)", job.RequestID(c.Job, c.N), c.Node)
 		case *ledger.PauseQueue:
 			fmt.Fprintf(&b, "(%s %t)", c.Name, c.Paused)
+		case *ledger.StepOperation:
+			fmt.Fprintf(&b, "(%d to %d, %d jobs, %v)", c.Number, c.To.Accepted, len(c.Jobs), c.Done)
+		case *ledger.ChangeOperation:
+			fmt.Fprintf(&b, "(%d %s)", c.Number, c.State)
 		}
 		if results[i].Err != nil {
 			b.WriteString(" refused")
@@ -363,6 +383,7 @@ func (ch *checker) unfinished() (problems []string) {
 		}
 	}
 	open = append(open, ch.external.unfinished()...)
+	open = append(open, ch.operations.problems()...)
 	if all := sim.plan.jobs(); len(ch.keys) < all {
 		problems = append(problems, fmt.Sprintf("%d of %d jobs are accepted", len(ch.keys), all))
 	}

@@ -18,6 +18,10 @@ func (ch *checker) checkEvent(proc *process, e *ledger.Event, ended map[dispatch
 		}
 		ch.epoch, ch.owner = a.Epoch, e.A
 	}
+	if e.Kind == ledger.OperatorActed {
+		ch.checkAct(proc, e)
+		return
+	}
 	if e.Kind < ledger.DispatchQueued || e.Kind > ledger.DispatchFailed {
 		return
 	}
@@ -70,6 +74,20 @@ func (ch *checker) checkEvent(proc *process, e *ledger.Event, ended map[dispatch
 	}
 }
 
+// checkAct checks an act, and updates the checker's state by what an operation has done to a job.
+// Commands of callers that are no operations leave no acts.
+func (ch *checker) checkAct(proc *process, e *ledger.Event) {
+	op := ch.operations.onAct(e)
+	switch {
+	case op == nil:
+	case e.A == "job.remove":
+		ch.removed[e.Job] = true
+		ch.guards.onRemoved(e.Job)
+	case e.A == "job.retry":
+		ch.retried[e.Job] = proc.ledger.Operation(op.number).KeepAttempts
+	}
+}
+
 // checkOrder checks that the first dispatches of jobs with the same orderKey start in
 // the order of their records. It excludes jobs with a delay, with two records, with
 // guards, with a placement that a pause prevented (the pause may end before the
@@ -115,20 +133,23 @@ func (ch *checker) checkSettled(e *logEntry, results []ledger.Result, ended map[
 	}
 }
 
-// applyRetries resets the attempts of jobs that callers have retried. It is called
-// last, because the same entry may have ended the job.
+// applyRetries resets the attempts of jobs that callers or operations have retried. It is
+// called last, because the same entry may have ended the job.
 func (ch *checker) applyRetries(e *logEntry, results []ledger.Result) {
 	for i, c := range e.commands {
-		retry, ok := c.(*ledger.RetryJob)
-		if !ok || results[i].Err != nil || ch.attempts[retry.Job] == nil {
-			continue
+		if retry, ok := c.(*ledger.RetryJob); ok && results[i].Err == nil {
+			ch.retried[retry.Job] = retry.KeepAttempts
 		}
-		t := ch.attempts[retry.Job]
-		if !retry.KeepAttempts {
-			t.counted = 0
-		}
-		t.max = t.counted + int(retryPolicy.MaxAttempts)
 	}
+	for id, keepAttempts := range ch.retried {
+		if t := ch.attempts[id]; t != nil {
+			if !keepAttempts {
+				t.counted = 0
+			}
+			t.max = t.counted + int(retryPolicy.MaxAttempts)
+		}
+	}
+	clear(ch.retried)
 }
 
 // compare compares a ledger with the checker's state.

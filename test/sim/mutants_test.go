@@ -119,6 +119,12 @@ var mutants = []mutant{
 		{"ledger/jobs.go", "\told.queue.counts[old.state]--\n", "\tif old.state != job.Delayed {\n\t\told.queue.counts[old.state]--\n\t}\n"}}, ""},
 	{"history does not say what became of a job whose dispatch has failed", []edit{
 		{"ledger/outbox.go", "To: o.given(f.to)", "To: o.given(placeOf(job.Waiting))"}}, ""},
+	{"a paused operation changes jobs", []edit{
+		{"ledger/operate.go", "case old.State != OperationRunning:", "case old.State.Ended():"}}, ""},
+	{"an operation ends before it has come to all jobs", []edit{
+		{"server/operations/page.go", "Done: !found.More}", "Done: !found.More || len(found.Documents) > 1}"}}, ""},
+	{"an operation passes over a job whose delay ends", []edit{
+		{"server/operations/page.go", "states.Add(state)", "_ = states"}}, ""},
 	{"several batches of history are in flight", []edit{
 		{"scheduler/outbox/publisher.go", "batchWindow     = 1\n", "batchWindow     = 4\n"}}, ""},
 }

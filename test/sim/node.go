@@ -47,6 +47,7 @@ type process struct {
 	ledger    *ledger.Ledger
 	applied   int // index of the last applied entry
 	authority authorityWatch
+	changed   chan struct{} // closed when entries have been applied; guarded by view
 
 	mu           sync.Mutex // guards the fields below
 	term         uint64     // the term that it considers itself the leader of; 0: none
@@ -60,7 +61,7 @@ type process struct {
 // start starts a process from what the node's disk holds.
 func (n *node) start() {
 	sim := n.sim
-	proc := &process{node: n, incarnation: n.process.incarnation + 1, up: true, ledger: ledger.New(), applied: n.snapshot.index, tenure: make(chan struct{})}
+	proc := &process{node: n, incarnation: n.process.incarnation + 1, up: true, ledger: ledger.New(), applied: n.snapshot.index, tenure: make(chan struct{}), changed: make(chan struct{})}
 	close(proc.tenure)
 	proc.id = fmt.Sprintf("%s/%d", n.name, proc.incarnation)
 	proc.authority.next = make(chan struct{})
@@ -132,7 +133,10 @@ func (proc *process) startTenure(term uint64) {
 		if ctx.Err() != nil {
 			return
 		}
+		leading, end := context.WithCancel(ctx)
+		proc.sim.group.Go(func() { proc.runOperations(leading) })
 		err := proc.sched.Run(ctx, term)
+		end()
 		if ctx.Err() != nil {
 			return
 		}
@@ -189,6 +193,10 @@ func (proc *process) catchUp(to int) (results []ledger.Result) {
 		}
 		proc.view.Unlock()
 	}
+	proc.view.Lock()
+	close(proc.changed)
+	proc.changed = make(chan struct{})
+	proc.view.Unlock()
 	proc.authority.set(proc.ledger.Authority()) // after all entries, so that no reader sees an intermediate authority
 	return results
 }
@@ -198,6 +206,13 @@ func (proc *process) View(fn func(*ledger.Ledger)) {
 	proc.view.RLock()
 	defer proc.view.RUnlock()
 	fn(proc.ledger)
+}
+
+// Applied implements operations.Ledger.
+func (proc *process) Applied() (index uint64, changed <-chan struct{}) {
+	proc.view.RLock()
+	defer proc.view.RUnlock()
+	return proc.ledger.Index(), proc.changed
 }
 
 // Copy implements scheduler.Ledger.

@@ -217,6 +217,7 @@ func (p *callers) start() {
 		return
 	}
 	p.after(warmup, "call", p.call)
+	p.after(warmup, "operate", p.operate)
 }
 
 // call proposes a random command at a random node, and schedules the next call.
@@ -225,16 +226,21 @@ func (p *callers) call() {
 		return
 	}
 	p.after(p.duration("next call", callInterval/2, 2*callInterval), "call", p.call)
-	proc := p.nodes[p.intn("called", members)].process
-	if leader := p.raft.leader; leader != nil && p.chance("call the leader", 700) {
-		proc = leader
-	}
+	proc := p.target("call")
 	if !proc.up {
 		return
 	}
 	if c := p.randomCommand(); c != nil {
 		p.do(proc, c)
 	}
+}
+
+// target returns the process that is called: mostly the leader.
+func (p *callers) target(what string) *process {
+	if leader := p.raft.leader; leader != nil && p.chance(what+" the leader", 700) {
+		return leader
+	}
+	return p.nodes[p.intn(what+"ed", members)].process
 }
 
 // randomCommand returns a command, or nil.
@@ -339,8 +345,8 @@ func (p *callers) cleanUp() {
 	p.after(150*time.Millisecond, "clear away", p.cleanUp)
 }
 
-// leftovers returns the commands that resume paused queues, pause the cron entries and
-// end the external dispatches.
+// leftovers returns the commands that resume paused queues, pause the cron entries, end the
+// external dispatches, and have the operation go on as fast as it can.
 func (p *callers) leftovers() (all []ledger.Command) {
 	if p.raft.leader == nil {
 		return nil
@@ -354,6 +360,11 @@ func (p *callers) leftovers() (all []ledger.Command) {
 	for _, name := range cronEntries {
 		if c, ok := l.Cron(name); ok && !c.Paused {
 			all = append(all, &ledger.PauseCron{Name: name, Paused: true})
+		}
+	}
+	for _, op := range l.Operations() {
+		if !op.State.Ended() && (op.State == ledger.OperationPaused || op.Rate > 0) {
+			all = append(all, &ledger.ChangeOperation{Number: op.Number, State: ledger.OperationRunning, Rate: new(uint32), Asked: asked})
 		}
 	}
 	for _, id := range p.checker.external.unfinished() {

@@ -37,6 +37,9 @@ type Report struct {
 	LongRuns       int           // runs of the long shape
 	TruncatedLanes int           // truncations of lanes that the authority has reported
 	Relocated      int           // records stored in the stream of relocated records
+	Operations     int           // operations that were carried out to their end
+	Operated       int           // changes of jobs by operations
+	Inherited      int           // operations that went on under another authority
 	Packed         int           // records stored in one message with others, apart from its first
 	Duration       time.Duration // simulated time
 }
@@ -56,14 +59,17 @@ func (r *Report) add(o *Report) {
 	r.LongRuns += o.LongRuns
 	r.TruncatedLanes += o.TruncatedLanes
 	r.Relocated += o.Relocated
+	r.Operations += o.Operations
+	r.Operated += o.Operated
+	r.Inherited += o.Inherited
 	r.Packed += o.Packed
 	r.Duration += o.Duration
 }
 
 // summary returns r's counts as text.
 func (r *Report) summary() string {
-	return fmt.Sprintf("%d jobs, %d entries, %d faults (%d composed), %d long runs, %d leaders, %d crashes, %d truncated lanes, %d records packed, %d relocated, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
-		r.Accepted, r.Entries, r.Faults, r.Composed, r.LongRuns, r.Tenures, r.Crashes, r.TruncatedLanes, r.Packed, r.Relocated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
+	return fmt.Sprintf("%d jobs, %d entries, %d faults (%d composed), %d long runs, %d leaders, %d crashes, %d truncated lanes, %d records packed, %d relocated, %d operations done (%d by several authorities), %d jobs changed by them, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
+		r.Accepted, r.Entries, r.Faults, r.Composed, r.LongRuns, r.Tenures, r.Crashes, r.TruncatedLanes, r.Packed, r.Relocated, r.Operations, r.Inherited, r.Operated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
 }
 
 // Durations of a run, in simulated time.

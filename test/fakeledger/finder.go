@@ -1,4 +1,4 @@
-package operations
+package fakeledger
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// LedgerFinder finds the jobs that a ledger has, by what the ledger has of them: neither by keys,
+// Finder finds the jobs that a ledger has, by what the ledger has of them: neither by keys,
 // tags, metadata and params, nor by all of an error's message.
-type LedgerFinder struct {
-	View func(func(*ledger.Ledger))
+type Finder struct {
+	View func(func(*ledger.Ledger)) // reads the ledger
 }
 
-// FindJobs implements [Finder]. It looks at every job.
-func (f LedgerFinder) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error) {
+// FindJobs returns the first jobs that match the query, as the index of a node does. It looks at every job.
+func (f Finder) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error) {
 	var found ledger.FoundJobs
 	for found.More = true; found.More && len(found.Documents) < limit && ctx.Err() == nil; {
 		list := ledger.NewJobList(&ledger.JobQuery{Oldest: true, After: &after, Limit: limit - len(found.Documents)})
@@ -28,7 +28,7 @@ func (f LedgerFinder) FindJobs(ctx context.Context, q *query.Query, after ledger
 		page := list.Page()
 		for i := range page.Jobs {
 			d := documentOf(&page.Jobs[i].View)
-			after = placeOf(d)
+			after = ledger.JobPlace{Accepted: d.Created.UnixNano(), ID: d.ID}
 			if q.Match(d) {
 				found.Documents = append(found.Documents, d)
 			}
