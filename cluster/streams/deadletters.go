@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
@@ -142,12 +143,11 @@ func (r *Reader) NumberedDeadLetter(ctx context.Context, number uint64) (Batch, 
 // RemoveDeadLetter removes one dead letter. It succeeds if the dead letter does
 // not exist, for example because another caller has removed it.
 func (a *Admin) RemoveDeadLetter(ctx context.Context, seq uint64) error {
-	stream, err := a.local.JS.Stream(ctx, subjects.StreamDLQ)
-	if err != nil {
-		return fmt.Errorf("find stream %s: %w", subjects.StreamDLQ, err)
-	}
+	request := fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, seq)
+	var err error
 	for range removeAttempts {
-		if err = stream.DeleteMsg(ctx, seq); err == nil {
+		var reply struct{ embedded.APIReply }
+		if err = a.local.Reads.RequestAPI(ctx, subjects.APIMsgDelete+subjects.StreamDLQ, request, leaderTimeout, &reply); err == nil {
 			return nil
 		}
 		if _, readErr := a.reader.getFromLeader(ctx, subjects.StreamDLQ, getRequest{Seq: seq}); errors.Is(readErr, ErrNotStored) {

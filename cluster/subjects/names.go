@@ -155,6 +155,7 @@ const (
 	APIStreams    = "$JS.API."
 	APIDirectGet  = "$JS.API.DIRECT.GET."
 	APIMsgGet     = "$JS.API.STREAM.MSG.GET."
+	APIMsgDelete  = "$JS.API.STREAM.MSG.DELETE."
 	APIStepDown   = "$JS.API.STREAM.LEADER.STEPDOWN."
 	APIStreamList = "$JS.API.STREAM.LIST"
 	APIConsumer   = "$JS.API.CONSUMER."

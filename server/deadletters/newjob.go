@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
@@ -73,8 +76,44 @@ func (s *Server) Preview(ctx context.Context, q *NewJob) (params json.RawMessage
 // RemoveLetter removes a dead letter from its stream.
 func (s *Server) RemoveLetter(ctx context.Context, seq uint64) error { return s.cfg.Remove(ctx, seq) }
 
-// RemoveNumbered removes the dead letter with a number. It succeeds if it is gone.
-func (s *Server) RemoveNumbered(ctx context.Context, number uint64) error {
+// Bounds of RemoveNumbered.
+const (
+	maxParallelRemovals = 256
+	maxReadPerLetter    = 4 // letters that are read in one go for each that is to be removed
+)
+
+// RemoveNumbered removes the dead letters with these numbers. Those that are gone are no error. If
+// the numbers are close to each other, it reads the letters in between in one go to find the
+// sequences, which are the numbers unless the stream was restored.
+func (s *Server) RemoveNumbered(ctx context.Context, numbers []uint64) error {
+	if len(numbers) == 0 {
+		return nil
+	}
+	left := make(map[uint64]bool, len(numbers))
+	for _, number := range numbers {
+		left[number] = true
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelRemovals)
+	if first, last := slices.Min(numbers), slices.Max(numbers); last-first < maxReadPerLetter*uint64(len(numbers)) {
+		err := s.cfg.Reader.DeadLetters(ctx, "", first, last, func(b streams.Batch) bool {
+			if left[b.First] {
+				delete(left, b.First)
+				group.Go(func() error { return s.cfg.Remove(groupCtx, b.Seq) })
+			}
+			return true
+		})
+		if err != nil {
+			return errors.Join(err, group.Wait())
+		}
+	}
+	for number := range left {
+		group.Go(func() error { return s.removeNumbered(groupCtx, number) })
+	}
+	return group.Wait()
+}
+
+func (s *Server) removeNumbered(ctx context.Context, number uint64) error {
 	message, err := s.cfg.Reader.NumberedDeadLetter(ctx, number)
 	switch {
 	case errors.Is(err, streams.ErrNotStored):

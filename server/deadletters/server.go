@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -192,7 +193,7 @@ func (s *Server) walkNumbers(ctx context.Context, req *request, until uint64, vi
 // deadLetterReadError turns the absence of the stream or its leader, which passes, into a
 // [*job.UnavailableError].
 func deadLetterReadError(err error) error {
-	if errors.Is(err, streams.ErrNoLeader) || errors.Is(err, streams.ErrStreamMissing) {
+	if errors.Is(err, streams.ErrNoLeader) || errors.Is(err, streams.ErrStreamMissing) || errors.Is(err, embedded.ErrNoAnswer) {
 		return &job.UnavailableError{Reason: "dead letters cannot be read: " + err.Error(), RetryAfter: time.Second}
 	}
 	return err

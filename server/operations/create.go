@@ -16,7 +16,7 @@ import (
 
 // maxParallelJobs is how many jobs are created, or letters removed, at the same time. Each waits for several
 // commits, which those of the others share.
-const maxParallelJobs = maxPage
+const maxParallelJobs = 256
 
 // createJobs creates new jobs of the page's dead letters and counts them. It returns the
 // sequences of the letters. An error passes; if the page is read again, no second job is created.
@@ -74,11 +74,11 @@ func passes(err error) bool {
 // removeLetters removes the dead letters of jobs that run again, after the step. Letters that
 // stay because the node dies are removed when they are requeued again, which does nothing else.
 func (w *worker) removeLetters(ctx context.Context, p *page, created []uint64) {
-	var retried []letter
+	var retried []uint64
 	w.Ledger.View(func(l *ledger.Ledger) {
 		for _, letter := range p.letters {
 			if view, _, kept := l.Find(letter.job); kept && view.Dispatches > letter.n {
-				retried = append(retried, letter)
+				retried = append(retried, letter.number)
 			}
 		}
 	})
@@ -87,9 +87,7 @@ func (w *worker) removeLetters(ctx context.Context, p *page, created []uint64) {
 	for _, seq := range created {
 		group.Go(func() error { return w.Letters.RemoveLetter(ctx, seq) })
 	}
-	for _, letter := range retried {
-		group.Go(func() error { return w.Letters.RemoveNumbered(ctx, letter.number) })
-	}
+	group.Go(func() error { return w.Letters.RemoveNumbered(ctx, retried) })
 	if err := group.Wait(); err != nil {
 		w.log.Warn("dead letters of requeued jobs not removed", "err", err)
 	}

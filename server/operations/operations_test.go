@@ -162,13 +162,15 @@ func (y *yard) Create(_ context.Context, q *deadletters.NewJob) (deadletters.Cre
 	return deadletters.Created{ID: q.Job, Before: before}, nil
 }
 
-func (y *yard) RemoveLetter(context.Context, uint64) error   { return y.removeOne() }
-func (y *yard) RemoveNumbered(context.Context, uint64) error { return y.removeOne() }
+func (y *yard) RemoveLetter(context.Context, uint64) error { return y.remove(1) }
+func (y *yard) RemoveNumbered(_ context.Context, numbers []uint64) error {
+	return y.remove(len(numbers))
+}
 
-func (y *yard) removeOne() error {
+func (y *yard) remove(letters int) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	y.removed++
+	y.removed += letters
 	return nil
 }
 

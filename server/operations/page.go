@@ -176,10 +176,8 @@ func alsoMatches(q *query.Query, d *job.Document) (states ledger.States) {
 	return states
 }
 
-// matched returns the number of jobs of the page that match.
-func (p *page) matched() int {
-	return len(p.step.Jobs) + len(p.create) + int(p.step.Counts.Matched())
-}
+// matched returns the number of jobs of the page that match, once new jobs are created and counted.
+func (p *page) matched() int { return len(p.step.Jobs) + int(p.step.Counts.Matched()) }
 
 // fail takes jobs out of the step that cannot be changed, with the reasons.
 func (p *page) fail(failures map[job.ID]error) {

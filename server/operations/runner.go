@@ -40,7 +40,7 @@ type Ledger interface {
 type Letters interface {
 	Create(context.Context, *deadletters.NewJob) (deadletters.Created, error)
 	RemoveLetter(ctx context.Context, seq uint64) error
-	RemoveNumbered(ctx context.Context, number uint64) error
+	RemoveNumbered(ctx context.Context, numbers []uint64) error
 }
 
 // Run carries out operations until ctx ends, which must be when the node no longer holds the
@@ -94,19 +94,22 @@ type worker struct {
 	next  time.Time // of the next step, by the rate
 	pause backoff.Backoff
 	moved int // how often in a row the records of a page were reclaimed while they were restored
+
+	removed chan struct{} // closed when the dead letters of the last step are removed; nil: there was none
 }
 
 // Bounds of steps.
 const (
-	maxPage      = 256 // jobs of a step
-	stepsPerSec  = 4   // of an operation with a rate
-	maxReclaimed = 5   // times that a page's records are restored again
+	maxPage      = ledger.MaxOperationJobs // of a step
+	stepsPerSec  = 4                       // of an operation with a rate
+	maxReclaimed = 5                       // times that a page's records are restored again
 	minPause     = 100 * time.Millisecond
 	maxPause     = 5 * time.Second // between attempts of a step
 )
 
 // run makes steps until the operation no longer runs or ctx ends.
 func (w *worker) run(ctx context.Context) {
+	defer w.awaitRemoval()
 	w.pause = backoff.Backoff{Base: minPause, Max: maxPause, Rand: w.Rand}
 	for ctx.Err() == nil {
 		op := w.operation()
@@ -207,11 +210,24 @@ func (w *worker) step(ctx context.Context, op *ledger.Operation) (matched int, e
 	if err != nil {
 		return 0, err
 	}
-	w.removeLetters(ctx, p, created)
+	w.awaitRemoval()
+	w.removed = make(chan struct{})
+	go func(removed chan struct{}) {
+		defer close(removed)
+		w.removeLetters(ctx, p, created)
+	}(w.removed)
 	if result.Operation.State.Ended() {
 		w.log.Info("operation done", "changed", result.Operation.Changed, "skipped", result.Operation.Skipped, "failed", result.Operation.Failed)
 	}
 	return p.matched(), nil
+}
+
+// awaitRemoval waits until the dead letters of the last step are removed, which happens while the
+// next step is prepared.
+func (w *worker) awaitRemoval() {
+	if w.removed != nil {
+		<-w.removed
+	}
 }
 
 // mayStep returns an error while other work has precedence: history that is to be published.

@@ -87,8 +87,8 @@ type noLetters struct{}
 func (noLetters) Create(context.Context, *deadletters.NewJob) (deadletters.Created, error) {
 	return deadletters.Created{}, deadletters.ErrLetterGone
 }
-func (noLetters) RemoveLetter(context.Context, uint64) error   { return nil }
-func (noLetters) RemoveNumbered(context.Context, uint64) error { return nil }
+func (noLetters) RemoveLetter(context.Context, uint64) error     { return nil }
+func (noLetters) RemoveNumbered(context.Context, []uint64) error { return nil }
 
 // asked names the caller of commands about operations, so that what these do is in the history.
 var asked = ledger.Asked{By: ledger.Actor{Name: "ann", Door: ledger.DoorHTTP}}
