@@ -37,7 +37,7 @@ type Status struct {
 // with those that it has.
 type BalanceStatus struct {
 	Accepted  uint64 `json:"accepted"`
-	Removed   uint64 `json:"removed"`   // of them, by a caller or by retention
+	Removed   uint64 `json:"removed"`   // of them: by a caller, with their queue, or, unless they had completed, by retention
 	Imbalance int64  `json:"imbalance"` // of the accepted jobs, those that are neither in a state nor removed: 0
 }
 

@@ -72,7 +72,7 @@ func (l *Ledger) Base() *Base {
 		b.Members = settingsOfMembers(l.membership.Members)
 	}
 	for name, q := range l.queues.byName.Scan {
-		b.Queues[name] = baseQueue{q.paused, settingsOfQueue(&q.config), countsOf(&q.counts)}
+		b.Queues[name] = baseQueue{q.paused, settingsOfQueue(&q.config), countsOf(q.totals())}
 	}
 	for name, m := range l.jobs.limits.byName.Scan {
 		b.Limits[name] = baseLimit{m.Paused, m.circuit.openedAt != 0, settingsOfLimit(&m.Limit)}
@@ -90,8 +90,9 @@ func (l *Ledger) Base() *Base {
 	return b
 }
 
-// RecountedBase is Base with the numbers of jobs that are in the ledger's lists. A reader of
-// history begins with it if there is no earlier base, so that it does not take over a wrong count.
+// RecountedBase is Base with the numbers of jobs that are in the ledger's lists, and of the completed
+// jobs that it has forgotten. A reader of history begins with it if there is no earlier base, so that
+// it does not take over a wrong count.
 func (l *Ledger) RecountedBase() *Base {
 	b := l.Base()
 	active := make(map[string]int)
@@ -100,7 +101,7 @@ func (l *Ledger) RecountedBase() *Base {
 	}
 	for name, q := range l.queues.byName.Scan {
 		var counts [job.States]int
-		counts[job.Active] = active[name]
+		counts[job.Active], counts[job.Completed] = active[name], int(q.completed)
 		for _, wl := range q.waitlists.Scan {
 			counts[job.Waiting] += wl.jobs.Len()
 		}
@@ -110,7 +111,7 @@ func (l *Ledger) RecountedBase() *Base {
 			}
 		}
 		recounted := b.Queues[name]
-		recounted.Counts = countsOf(&counts)
+		recounted.Counts = countsOf(counts)
 		b.Queues[name] = recounted
 	}
 	return b
@@ -119,7 +120,7 @@ func (l *Ledger) RecountedBase() *Base {
 // JSON returns the base as JSON.
 func (b *Base) JSON() json.RawMessage { return settingsJSON(b) }
 
-func countsOf(counts *[job.States]int) map[string]int {
+func countsOf(counts [job.States]int) map[string]int {
 	named := make(map[string]int)
 	for state, n := range counts {
 		if n != 0 {

@@ -26,7 +26,7 @@ type queue struct {
 	runners   int                               // number of waitlists of runners
 	lists     [job.States]*sortedList[timeItem] // delayed and ended jobs by time of acceptance
 	ended     [classes]endedJobs
-	completed uint64 // number of completed jobs whose records were removed because of their age or number
+	completed uint64 // number of completed jobs that the ledger has forgotten
 }
 
 // errTooManyQueues is returned for a queue beyond MaxQueues.
@@ -241,12 +241,14 @@ func (c *RemoveQueue) apply(l *Ledger) Result {
 			if removed == maxRemoved {
 				return Result{Err: ErrQueueRemoving}
 			}
-			l.remove(l.jobs.at(oldest.number))
-			l.countForgotten(c.Name, state)
+			stored := l.jobs.at(oldest.number)
+			l.releaseUntil(stored, 0)
+			l.forgetEnded(stored, true)
 			removed++
 		}
 	}
 	l.queues.remove(c.Name)
+	l.jobs.removed += q.completed
 	l.emitForgotten()
 	l.act(c.By, "queue.remove", Event{B: c.Name}, "", nil)
 	return Result{}

@@ -17,17 +17,26 @@ func (d *dispatches) prune() {
 		if result := stored.run.result; result > 0 && !stored.queue.hasOwnLimits() {
 			d.outbox.forgetPlaces(result) // no record of these queues has an earlier result
 		}
-		d.countForgotten(stored.queue.name, stored.state)
-		if stored.state == job.Completed && d.outbox.level > 0 {
-			stored.queue.completed++
-		}
-		d.drop(stored, false)
+		d.forgetEnded(stored, false)
 	}
+}
+
+// forgetEnded drops a job that has ended, not because a caller named it. A completed job stays
+// counted as completed.
+func (d *dispatches) forgetEnded(stored *storedJob, asked bool) {
+	d.countForgotten(stored.queue.name, stored.state)
+	if stored.state == job.Completed && d.outbox.level > 0 {
+		stored.queue.completed++
+	} else {
+		d.jobs.removed++
+	}
+	d.drop(stored, asked)
 }
 
 // remove drops a job at a caller's request, and releases its keys.
 func (d *dispatches) remove(stored *storedJob) {
 	d.releaseUntil(stored, 0)
+	d.jobs.removed++
 	d.drop(stored, true)
 }
 
@@ -35,7 +44,6 @@ func (d *dispatches) remove(stored *storedJob) {
 // that. Keys that the job holds for a time stay held.
 func (d *dispatches) drop(stored *storedJob, asked bool) {
 	d.unindex(stored, false)
-	d.jobs.removed++
 	d.jobs.forget(stored, d.now, asked)
 }
 

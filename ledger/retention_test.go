@@ -23,9 +23,9 @@ func TestRemoveQueue_InSteps(t *testing.T) {
 	for _, remaining := range []int{maxRemoved + 1, 1} {
 		stamp.Index++
 		r := l.Apply(stamp, []Command{&RemoveQueue{Name: name}})[0]
-		q, exists := l.Queue(name)
-		if !errors.Is(r.Err, ErrQueueRemoving) || !exists || q.Counts[job.Completed] != remaining {
-			t.Fatalf("%v; %d jobs remain, want %d", r.Err, q.Counts[job.Completed], remaining)
+		q, _ := l.Queue(name)
+		if kept := l.jobs.records.count; !errors.Is(r.Err, ErrQueueRemoving) || q.Counts[job.Completed] != jobs || kept != remaining {
+			t.Fatalf("%v; %d jobs have completed, want %d, and %d are kept, want %d", r.Err, q.Counts[job.Completed], jobs, kept, remaining)
 		}
 	}
 	stamp.Index++
@@ -33,7 +33,7 @@ func TestRemoveQueue_InSteps(t *testing.T) {
 	if _, exists := l.Queue(name); r.Err != nil || exists {
 		t.Errorf("%v; exists: %v", r.Err, exists)
 	}
-	if l.jobs.records.count != 0 {
-		t.Errorf("%d jobs remain", l.jobs.records.count)
+	if b := l.Balance(); l.jobs.records.count != 0 || b.Removed != jobs || b.Imbalance() != 0 {
+		t.Errorf("%d jobs remain, balance %+v", l.jobs.records.count, b)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/timeline"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the scripts in testdata with the present output")
@@ -62,6 +63,7 @@ type script struct {
 	at     Stamp
 	events uint64            // number of the last event written
 	names  map[job.ID]string // names of jobs by id
+	fold   *timeline.State   // of the events since the ledger had a level; nil before
 	out    strings.Builder
 }
 
@@ -123,6 +125,18 @@ func (s *script) apply(entry []string) {
 		s.result(r, events.String())
 	}
 	s.out.WriteString(events.String())
+	s.checkFold()
+}
+
+// checkFold compares the ledger with what its events say.
+func (s *script) checkFold() {
+	s.t.Helper()
+	switch {
+	case s.fold != nil:
+		checkFold(s.t, s.ledger, s.fold)
+	case s.ledger.Level() > 0:
+		s.fold = stateOf(s.t, s.ledger.RecountedBase())
+	}
 }
 
 // command parses one command and the stamp after it. It returns nil for an entry

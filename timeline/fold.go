@@ -79,12 +79,7 @@ func (s *State) apply(e *event) error {
 	case "job.changed":
 		s.move(e.Queue, e.From, e.To)
 	case "jobs.forgotten":
-		for state, n := range e.Jobs {
-			s.Removed += n
-			if q := s.Queues[e.Queue]; q != nil {
-				q.Counts.add(state, -n)
-			}
-		}
+		s.forget(e)
 	case "operator.acted":
 		s.act(e)
 	}
@@ -108,6 +103,19 @@ func (s *State) move(queue, from, to string) {
 		s.Removed++
 	case q != nil:
 		q.Counts.add(to, 1)
+	}
+}
+
+// forget subtracts jobs that were forgotten. Those that had completed stay counted.
+func (s *State) forget(e *event) {
+	for state, n := range e.Jobs {
+		if state == "completed" {
+			continue
+		}
+		s.Removed += n
+		if q := s.Queues[e.Queue]; q != nil {
+			q.Counts.add(state, -n)
+		}
 	}
 }
 
@@ -173,6 +181,9 @@ func (s *State) actOnQueue(e *event, verb string) {
 	case verb == "set":
 		q.Settings = e.Settings
 	case verb == "remove":
+		for _, n := range q.Counts { // of completed jobs, the others were forgotten
+			s.Removed += n
+		}
 		delete(s.Queues, e.Queue)
 	case verb == "pause", verb == "resume":
 		q.Paused = verb == "pause"

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// message is a message with the life of two jobs, one of which is delayed when it is enqueued.
+// message is a message with the life of two jobs, one of which is delayed when it is enqueued. Then
+// ended jobs are forgotten, and a queue is removed.
 const message = `{"seq":1,"at":"2026-11-26T02:24:27.972Z"}
 {"event":"AuthorityAcquired","owner":"n1","lease_id":"1-n1","leased_until":"2026-11-26T02:24:37.972Z","seq":1,"at":"2026-11-26T02:24:27.972Z"}
 {"event":"operator.acted","action":"queue.add","queue":"mail","actor":"ann","door":"cli","settings":{"concurrency_limit":1},"seq":2,"at":"2026-11-26T02:24:27.972Z"}
@@ -16,14 +17,17 @@ const message = `{"seq":1,"at":"2026-11-26T02:24:27.972Z"}
 ["F",0,0,"error","",7,60009]
 {"event":"operator.acted","action":"limit.set","target":"stripe total=1","actor":"ann","door":"cli","settings":{"total":"1"},"seq":8,"at":"2026-11-26T02:24:27.981Z"}
 {"event":"operator.acted","action":"limit.pause","target":"stripe","actor":"ann","door":"cli","seq":9,"at":"2026-11-26T02:24:27.981Z"}
-["-",0,{"completed":0}]
+["-","old",{"completed":3,"failed":2}]
 ["Q",1,0,1,7]
 {"event":"run.heartbeat","owner":"n1","phase":"idle","seq":12,"at":"2026-11-26T02:24:27.981Z"}
+{"event":"operator.acted","action":"queue.remove","queue":"old","actor":"ann","door":"cli","seq":13,"at":"2026-11-26T02:24:27.981Z"}
 `
 
 func TestState_Add(t *testing.T) {
 	s := New()
-	s.Queues["mail"] = &Queue{}
+	const completed, failed = 3, 4
+	s.Accepted = 12
+	s.Queues["mail"], s.Queues["old"] = &Queue{}, &Queue{Counts: Counts{completed: 10, failed: 2}}
 	for _, stage := range []struct {
 		event uint64
 		want  string // differences from the state before
@@ -32,21 +36,24 @@ func TestState_Add(t *testing.T) {
 authority lease: none, then 1-n1
 authority leased until: none, then 2026-11-26T02:24:37.972Z
 dispatches notified: none, then 1
-jobs accepted: none, then 1
+jobs accepted: 12, then 13
 queue mail active: none, then 1
 queue mail settings: none, then {"concurrency_limit":1}
 running 162ccffe-08d5-52dc-9f95-d75b8e8d9619: none, then attempt 2 of send "ü" in queue mail at overhop/w1 of n1 since 2026-11-26T02:24:27.972Z under key "acme" `},
-		{6, "jobs accepted: 1, then 2\nqueue mail delayed: none, then 1"},
+		{6, "jobs accepted: 13, then 14\nqueue mail delayed: none, then 1"},
 		{7, `dispatches failed: none, then 1
 dispatches notified: 1, then none
 queue mail active: 1, then none
 queue mail delayed: 1, then 2
 running 162ccffe-08d5-52dc-9f95-d75b8e8d9619: attempt 2 of send "ü" in queue mail at overhop/w1 of n1 since 2026-11-26T02:24:27.972Z under key "acme" , then none`},
 		{12, `dispatches pending: none, then 1
+jobs removed: none, then 2
 limit stripe: none, then paused in force
 limit stripe settings: none, then {"total":"1"}
 queue mail delayed: 2, then 1
-queue mail waiting: none, then 1`},
+queue mail waiting: none, then 1
+queue old failed: 2, then none`},
+		{13, "jobs removed: 2, then 12\nqueue old: running, then none\nqueue old completed: 10, then none"},
 	} {
 		base, err := s.Encode()
 		if err != nil {
