@@ -168,7 +168,7 @@ func (f *fields) event(letter byte, e *event, worker *string) {
 		f.number() // when it was accepted
 		switch letter {
 		case 'K':
-			f.text() // its key
+			f.key()
 		case 'e':
 			f.number() // its priority
 			f.name()   // the key of its limits
@@ -236,6 +236,14 @@ func (f *fields) skip(n int) {
 		return
 	}
 	f.left = f.left[n+1:]
+}
+
+// key reads the key of a job: how many characters it shares with the one before it, if any, and the rest.
+func (f *fields) key() {
+	if len(f.left) > 0 && f.left[0] != '"' {
+		f.number()
+	}
+	f.text()
 }
 
 // number reads a field that is a number.

@@ -33,6 +33,11 @@
 //	   "delayed", when it is due, in milliseconds since the first event
 //	e  job.details: when the job was accepted, in nanoseconds since the first event, priority, key
 //	   under which it uses limits, its labels as an object, or null
+//	E  job.details of a job with the priority by default, and neither such a key nor labels: when it
+//	   was accepted
+//	K  the same of a job with no label but its own key: when it was accepted, and the key. If it begins
+//	   like the key of the K before it, the number of ASCII characters that both begin with precedes
+//	   it, and these are left out
 //	c  job.changed: function or "", where the job was before, and then; when it is due, as in F
 //
 // Earlier builds wrote q, a and f: DispatchQueued{function}, worker.assigned, and

@@ -16,8 +16,9 @@ var idEncoding = base64.RawURLEncoding
 // Encoder writes events as one message.
 type Encoder struct {
 	body       []byte
-	start, now int64 // Unix time in milliseconds: of the first event, and of the last line with a time
-	accepted   int64 // Unix time in nanoseconds: when the last JobDetails' job was accepted, at first start
+	start, now int64  // Unix time in milliseconds: of the first event, and of the last line with a time
+	accepted   int64  // Unix time in nanoseconds: when the last JobDetails' job was accepted, at first start
+	key        string // of the last job that has no label but its key
 	dispatches map[dispatch]int
 	names      map[string]int
 
@@ -134,7 +135,7 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 			return
 		case 'K':
 			key, _ := job.OnlyKey(e.Extra.C)
-			enc.fields = ledger.AppendString(append(enc.fields, ','), key)
+			enc.addKey(key)
 			return
 		}
 		enc.addNumber(int64(e.Extra.Priority))
@@ -151,6 +152,24 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 		enc.addName(e.To.String())
 		enc.addDue(e)
 	}
+}
+
+// minShared is how many characters a key must share with the one before it for these to be left out.
+const minShared = 4
+
+// addKey adds the key of a job to the open line, without what it shares with the one before it.
+func (enc *Encoder) addKey(key string) {
+	shared := 0
+	for shared < len(key) && shared < len(enc.key) && key[shared] == enc.key[shared] && key[shared] < utf8.RuneSelf {
+		shared++
+	}
+	if shared < minShared {
+		shared = 0
+	} else {
+		enc.addNumber(int64(shared))
+	}
+	enc.fields = ledger.AppendString(append(enc.fields, ','), key[shared:])
+	enc.key = key
 }
 
 // addNumber adds a number to the open line.

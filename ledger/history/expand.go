@@ -53,7 +53,8 @@ type decoder struct {
 	full       func(line []byte) error                            // and with each line that is an event
 	number     uint64                                             // of the next event
 	start, now time.Time
-	accepted   int64 // Unix time in nanoseconds: of the last JobDetails
+	accepted   int64  // Unix time in nanoseconds: of the last JobDetails
+	key        string // of the last job that has no label but its key
 	dispatches []dispatch
 	names      []string
 }
@@ -150,8 +151,7 @@ func (f *fieldReader) readEvent(e *ledger.Event, letter rune, channel *string) e
 		e.Kind, e.N, e.Extra = ledger.JobDetails, 0, &ledger.Extra{Accepted: f.accepted, Priority: job.DefaultPriority}
 		switch letter {
 		case 'K':
-			key, _ := f.next().(string)
-			e.Extra.C = (&job.Labels{Key: key}).Encode()
+			e.Extra.C = (&job.Labels{Key: f.jobKey()}).Encode()
 		case 'e':
 			e.Extra.Priority, e.A, e.Extra.C = uint8(f.number()), f.name(), f.labels()
 		}
@@ -169,6 +169,24 @@ func (f *fieldReader) due(e *ledger.Event) {
 	if e.To == delayed {
 		e.Extra.Due = f.start.Add(time.Duration(f.number()) * time.Millisecond).UnixNano()
 	}
+}
+
+// jobKey returns the next field, which is the key of a job, or the next two: how many characters it
+// shares with the key before it, and the rest.
+func (f *fieldReader) jobKey() string {
+	field := f.next()
+	shared, abridged := field.(float64)
+	if abridged {
+		field = f.next()
+	}
+	rest, ok := field.(string)
+	if (!ok || shared < 0 || int(shared) > len(f.key)) && f.err == nil {
+		f.err = errors.New("the key of a job is missing, or shares more than the one before it has")
+	}
+	if f.err == nil {
+		f.key = f.key[:int(shared)] + rest
+	}
+	return f.key
 }
 
 // labels returns the next field, which has labels, in the form of [job.Labels.Encode].

@@ -86,7 +86,7 @@ func TestExpand(t *testing.T) {
 				e.Extra = &ledger.Extra{Metadata: []byte(`{"completed":3,"failed":1}`)}
 				return numbered{at, e}
 			case ledger.JobDetails:
-				labels := job.Labels{Key: name.Draw(t, "label"), Tags: []string{"eu", "a b"}, Meta: []job.Label{{Name: "customer", Value: "acme"}, {Name: "x", Value: "\"{"}}, Params: []job.Label{{Name: "p.q", Value: ""}}}
+				labels := job.Labels{Key: rapid.SampledFrom([]string{"", "order-", "order-ü"}).Draw(t, "prefix") + name.Draw(t, "label"), Tags: []string{"eu", "a b"}, Meta: []job.Label{{Name: "customer", Value: "acme"}, {Name: "x", Value: "\"{"}}, Params: []job.Label{{Name: "p.q", Value: ""}}}
 				accepted := at.UnixNano() - rapid.Int64Range(-1e9, 1<<61).Draw(t, "since acceptance")
 				e.Extra = &ledger.Extra{Accepted: accepted, Priority: rapid.SampledFrom([]uint8{job.DefaultPriority, 7}).Draw(t, "priority"), C: rapid.SampledFrom([]string{"", job.NoLabels, labels.Encode(), (&job.Labels{Key: labels.Key}).Encode()}).Draw(t, "labels")}
 				e.Job[0] = byte(rapid.IntRange(0, 3).Draw(t, "job"))
@@ -171,6 +171,9 @@ func TestExpand_Malformed(t *testing.T) {
 		`["d","FizcAAAAAAAAAAAAAAAAAA#x",""]`: "invalid syntax",
 		`["z","FizcAAAAAAAAAAAAAAAAAA",""]`:   "newer build",
 		`["q","FizcAAAAAAAAAAAAAAAAAA","",1]`: "index of an earlier one",
+		`["K","FizcAAAAAAAAAAAAAAAAAA","",1,2,"x"]`:  "shares more",
+		`["K","FizcAAAAAAAAAAAAAAAAAA","",1,-1,"x"]`: "shares more",
+		`["K","FizcAAAAAAAAAAAAAAAAAA","",1,0]`:      "fields are missing",
 	} {
 		if got, err := Expand([]byte(header + text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want %q", text, got, err, want)

@@ -72,8 +72,10 @@ func recipeEvents() (events []numbered) {
 	}
 	plain := ledger.Extra{Accepted: start.Add(time.Second + 3).UnixNano(), Priority: job.DefaultPriority}
 	events = append(events, numbered{at, ledger.Event{Kind: ledger.JobDetails, Job: job.ID{3, 0xfb}, B: "mail", Extra: &plain}})
-	keyed := ledger.Extra{Accepted: start.Add(-time.Second).UnixNano(), Priority: job.DefaultPriority, C: (&job.Labels{Key: "order-\"1"}).Encode()}
-	events = append(events, numbered{at, ledger.Event{Kind: ledger.JobDetails, Job: job.ID{4, 0xfb}, B: "mail", Extra: &keyed}})
+	for i, key := range []string{"order-\"1", "order-\"2", "order-\"", "or", "order-ü1", "order-ü2"} { // some are abridged
+		keyed := ledger.Extra{Accepted: start.Add(-time.Second).UnixNano(), Priority: job.DefaultPriority, C: (&job.Labels{Key: key}).Encode()}
+		events = append(events, numbered{at, ledger.Event{Kind: ledger.JobDetails, Job: job.ID{byte(4 + i), 0xfb}, B: "mail", Extra: &keyed}})
+	}
 	for n := range uint32(2) {
 		for id := range byte(2) {
 			add(ledger.DispatchQueued, id, n+1, "py#send", nil)
