@@ -13,7 +13,13 @@ import (
 func (x *Index) read() {
 	for more := true; more; {
 		x.mu.Lock()
-		failed, full := x.failure != nil, len(x.memory.documents) >= maxInMemory*x.flushAt
+		isFull := func() bool { return len(x.memory.documents) >= maxInMemory*x.flushAt }
+		if x.failure == nil && isFull() { // since apply, the builder may have made segments, or the spool was read
+			if err := x.rotate(); err != nil {
+				x.fail(err)
+			}
+		}
+		failed, full := x.failure != nil, isFull()
 		x.mu.Unlock()
 		switch {
 		case failed:

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,7 @@ type replica struct {
 	want      map[ledger.JobPlace]*job.Document
 	lane      uint64
 
+	low       atomic.Bool // the disk has little free space
 	history   *memoryHistory
 	lastEvent uint64 // that history has
 }
@@ -69,7 +71,7 @@ func newReplica(t testing.TB, seed uint64) *replica {
 
 // start opens the index, and lets it read the ledger.
 func (y *replica) start() {
-	x := New(Config{Node: "n1", Dir: y.dir, Yard: "y", History: y.history}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
+	x := New(Config{Node: "n1", Dir: y.dir, Yard: "y", History: y.history, LowSpace: y.low.Load}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
 	x.flushAt, x.maintainEvery = 40, 5*time.Millisecond
 	y.index = x
 	y.ledger.RecordChanges(x.Changes())
