@@ -66,6 +66,17 @@ func (f FreeSpace) diskLevel(previous DiskLevel) DiskLevel {
 	return LevelOK
 }
 
+// scarce reports whether what can be made again must give way, given whether it had to at the previous
+// check: less is free than half as much again as the threshold below which jobs are refused. To be
+// scarce no more, more must be free than that, see withHysteresis.
+func (f FreeSpace) scarce(previous bool) bool {
+	threshold := f.Refuse + f.Refuse/2
+	if previous {
+		threshold = withHysteresis(threshold)
+	}
+	return f.Free < threshold
+}
+
 // Disk is the file system of a directory, with its thresholds.
 type Disk struct {
 	Dir        string

@@ -40,6 +40,21 @@ func TestFreeSpace_LevelHysteresis(t *testing.T) {
 	}
 }
 
+// TestFreeSpace_ScarceBeforeRefusal checks that space is scarce before jobs are refused.
+func TestFreeSpace_ScarceBeforeRefusal(t *testing.T) {
+	r := FreeSpace{Refuse: 800, Stop: 400}
+	for _, c := range []struct {
+		before bool
+		free   int64
+		want   bool
+	}{{false, 1200, false}, {false, 1199, true}, {true, 1349, true}, {true, 1350, false}} {
+		r.Free = c.free
+		if got := r.scarce(c.before); got != c.want || r.diskLevel(LevelOK) != LevelOK {
+			t.Errorf("%d free after %t: %t, want %t; the level is %s", c.free, c.before, got, c.want, r.diskLevel(LevelOK))
+		}
+	}
+}
+
 func TestBallast(t *testing.T) {
 	d := Disk{Dir: t.TempDir(), Thresholds: Thresholds{RefusePercent: 1, StopPercent: 1, RefuseBytes: 1 << 20, StopBytes: 1 << 20}}
 	if d.inMemory() {

@@ -49,6 +49,7 @@ type Monitor struct {
 
 	mu           sync.Mutex
 	freeSpace    FreeSpace
+	scarce       bool // see FreeSpace.scarce
 	status       NodeStatus
 	received     map[string]receivedStatus
 	closedReason string // why the intake is closed; "": it is open
@@ -118,6 +119,7 @@ func (m *Monitor) check() {
 		status.Conditions = append(status.Conditions, m.cfg.Disk.conditions(status.DiskLevel, space)...)
 		m.freeSpace = space
 	}
+	m.scarce = err != nil || space.scarce(m.scarce)
 	previousLevel := m.status.DiskLevel
 	m.status = status
 	m.mu.Unlock()
@@ -258,6 +260,14 @@ func (m *Monitor) DrainWarnings() (warnings []string) {
 	}
 	slices.Sort(warnings)
 	return warnings
+}
+
+// SpaceIsScarce reports whether the disk, at the last check, had so little free space that what can be
+// made again must give way, before jobs are refused.
+func (m *Monitor) SpaceIsScarce() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.scarce
 }
 
 // FreeSpace returns the free disk space at the last check.

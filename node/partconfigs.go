@@ -14,7 +14,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
-	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/index"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -52,7 +51,7 @@ func (n *Node) identityConfig() consensus.IdentityConfig {
 func (n *Node) clusterConfig() embedded.Config {
 	c := embedded.Config{
 		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
-		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
+		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), IndexDir: n.indexDir(), ClientListen: n.cfg.NATS.Listen,
 		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, Anonymous: embedded.Role(n.cfg.NATS.Anonymous),
 		ClientTLS: n.certs.nats.Server(), MemberTLS: n.certs.cluster,
 	}
@@ -87,12 +86,14 @@ func (n *Node) raftConfig() consensus.Config {
 	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitAtOnce, Projection: n.statistics}
 }
 
-// indexConfig returns what the index depends on. It gives way as soon as the disk has less free space
-// than this node needs to take jobs.
+func (n *Node) indexDir() string { return filepath.Join(n.cfg.Node.DataDir, "index") }
+
+// indexConfig returns what the index depends on. It gives way before the disk has so little free space
+// that this node refuses jobs.
 func (n *Node) indexConfig() index.Config {
 	return index.Config{
-		Node: n.cfg.Node.Name, History: historyAdapter{n.cluster.Reader}, Dir: filepath.Join(n.cfg.Node.DataDir, "index"), Yard: n.id.Yard,
-		LowSpace: func() bool { return n.monitor.Status().DiskLevel > health.LevelOK },
+		Node: n.cfg.Node.Name, History: historyAdapter{n.cluster.Reader}, Dir: n.indexDir(), Yard: n.id.Yard,
+		LowSpace: func() bool { return n.monitor.SpaceIsScarce() }, // the monitor is made later
 	}
 }
 

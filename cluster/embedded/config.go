@@ -33,7 +33,10 @@ type Config struct {
 	ClientTLS *tls.Config
 	// MemberTLS holds the certificates for routes; nil: plain TCP.
 	MemberTLS *certs.Store
-	MaxStore  int64 // bytes that streams may use; 0: three quarters of the available disk space
+	// MaxStore is how many bytes streams may use; 0: three quarters of the available disk space, without
+	// a share for the index.
+	MaxStore int64
+	IndexDir string // directory of the index of jobs, on the same disk; "": there is none
 	// FixedStore is whether MaxStore was given. [Start] sets it.
 	FixedStore bool
 
@@ -84,14 +87,20 @@ func (c *Config) withDefaults() (Config, error) {
 		return d, err
 	}
 	if d.FixedStore = d.MaxStore != 0; !d.FixedStore {
-		space, err := availableSpace(d.Dir)
+		space, err := availableSpace(d.Dir, d.IndexDir)
 		if err != nil {
 			return d, fmt.Errorf("measure the free space of %s: %w", d.Dir, err)
+		}
+		if d.IndexDir != "" {
+			space -= min(maxIndexShare, space/8)
 		}
 		d.MaxStore = space / 4 * 3
 	}
 	return d, nil
 }
+
+// maxIndexShare is the most that the default of MaxStore leaves to the index: the default of index.bytes.
+const maxIndexShare = 8 << 30
 
 // validate returns an error that names the first invalid field.
 func (c *Config) validate() error {
@@ -120,9 +129,9 @@ func (c *Config) validate() error {
 }
 
 // availableSpace returns the bytes that are free in dir's file system plus those
-// that files in dir already use, so that the default of MaxStore does not shrink
-// with each restart of a node whose disk fills.
-func availableSpace(dir string) (int64, error) {
+// that files in dir and beside already use, so that the default of MaxStore does not
+// shrink with each restart of a node whose disk fills. beside may be "".
+func availableSpace(dir, beside string) (int64, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return 0, err
 	}
@@ -131,7 +140,7 @@ func availableSpace(dir string) (int64, error) {
 		return 0, err
 	}
 	space := int64(disk.Bavail) * int64(disk.Bsize)
-	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+	add := func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
@@ -139,6 +148,12 @@ func availableSpace(dir string) (int64, error) {
 			space += info.Size()
 		}
 		return nil
-	})
-	return space, err
+	}
+	if err := filepath.WalkDir(dir, add); err != nil {
+		return 0, err
+	}
+	if beside != "" {
+		_ = filepath.WalkDir(beside, add) // what cannot be read is left out, as the index is
+	}
+	return space, nil
 }

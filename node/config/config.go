@@ -60,7 +60,8 @@ type NATS struct {
 	// Default: this member's route address.
 	RouteListen string `toml:"route_listen"`
 	// MaxStore is how many bytes the streams may fill, 0 or at least
-	// 268435456. Default 0: three quarters of the disk's free space.
+	// 268435456. Default 0: three quarters of the disk's free space,
+	// without a share for the index.
 	MaxStore int64 `toml:"max_store_bytes"`
 	// Anonymous is the role of clients without a user name if Users is set.
 	// Default "": they are rejected.
