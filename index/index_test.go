@@ -207,7 +207,7 @@ func (y *replica) step() {
 		case 1:
 			others = append(others, &ledger.RetryJob{Job: id})
 		case 2:
-			others = append(others, &ledger.CancelJob{Job: id, Reason: "asked"})
+			others = append(others, &ledger.CancelJob{Job: id, Reason: "asked", Asked: ledger.Asked{By: ledger.Actor{Name: "ann", Door: ledger.DoorCLI, Reason: "asked"}}})
 		case 3:
 			others = append(others, &ledger.ChangeJob{Job: id, Priority: new(uint8(y.r.IntN(10)))})
 		}

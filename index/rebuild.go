@@ -85,6 +85,9 @@ func (x *Index) readHistory(ctx context.Context) {
 	}
 }
 
+// almost is how much was read at most before all was read, with the dead letters.
+const almost = 0.99
+
 // rebuilt returns how much of the history that is to be read was read, from 0 to 1.
 func (x *Index) rebuilt() float64 {
 	r := x.rebuild
@@ -92,7 +95,7 @@ func (x *Index) rebuilt() float64 {
 		return 1
 	}
 	from := max(r.From, x.oldest)
-	return float64(r.Until-min(max(x.progress, from), r.Until)) / float64(max(r.Until, from+1)-from)
+	return almost * float64(r.Until-min(max(x.progress, from), r.Until)) / float64(max(r.Until, from+1)-from)
 }
 
 // signal wakes readHistory.

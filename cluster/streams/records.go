@@ -150,8 +150,11 @@ func ProducerHeaders(get func(string) string) job.Headers {
 
 // LoadRecord reads one record and retries until ctx ends. The body has the producer's key,
 // see [job.KeyOf]: a client that publishes straight to a lane gives it in a header. The error
-// is [ErrNotStored] if the record is gone.
+// is [ErrNotStored] if the record is gone, or if the position is not known: its sequence is 0.
 func (r *Reader) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
+	if at.Seq == 0 {
+		return job.Record{}, fmt.Errorf("load a record whose position is not known: %w", ErrNotStored)
+	}
 	records, err := r.loadMessage(ctx, at)
 	if err == nil && int(at.Index) >= len(records) {
 		err = ErrNotStored
