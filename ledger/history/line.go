@@ -58,7 +58,7 @@ func ParseLines(body []byte) ([]Line, error) {
 	}
 	// A worker event without a queue is followed by an event of the same job.
 	for i := range lines {
-		if lines[i].Queue == "" && i+1 < len(lines) && lines[i+1].JobID == lines[i].JobID {
+		if l := &lines[i]; l.Queue == "" && l.JobID != "" && i+1 < len(lines) && lines[i+1].JobID == l.JobID {
 			lines[i].Queue = lines[i+1].Queue
 		}
 	}

@@ -15,6 +15,24 @@ const jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10" // in the history
 //go:embed testdata/history.jsonl
 var testHistory string
 
+// TestParseLines checks that only the line of a job takes the queue of the next line, of the same job.
+func TestParseLines(t *testing.T) {
+	lines, err := ParseLines([]byte(`{"event":"operator.acted","action":"node.start","target":"n1","seq":1}
+{"event":"jobs.forgotten","queue":"mail","jobs":{"failed":1},"seq":2}
+{"event":"DispatchNotified","request_id":"` + jobA + `#1","channel":"w","seq":3}
+{"event":"job.changed","job":"` + jobA + `","queue":"mail","seq":4}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var queues []string
+	for _, l := range lines {
+		queues = append(queues, l.Queue)
+	}
+	if diff := cmp.Diff([]string{"", "mail", "mail", "mail"}, queues); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func TestFilter(t *testing.T) {
 	for _, tt := range []struct {
 		name string
