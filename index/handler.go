@@ -80,6 +80,9 @@ func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 	options := query.Options{Now: time.Now()}
 	x.ledger.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
 	q, err := query.Parse(text, options)
+	if err == nil {
+		x.addName(q)
+	}
 	if err == nil && r.Sort != "" {
 		var sorted *query.Query
 		if sorted, err = query.Parse("sort:"+r.Sort, query.Options{}); err == nil {
@@ -92,6 +95,19 @@ func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 		return nil, api.InvalidQuery(syntax.Error(), api.QueryProblem(*syntax))
 	}
 	return q, err
+}
+
+// addName makes a query that is nothing but a queue's name, a colon and a text find the job with this key, too.
+func (x *Index) addName(q *query.Query) {
+	t, ok := q.Where.(*query.Term)
+	if !ok || t.Field != query.FieldLabel {
+		return
+	}
+	x.ledger.View(func(l *ledger.Ledger) { _, ok = l.Queue(t.Name) })
+	if ok {
+		queue := &query.Term{Field: query.FieldQueue, Values: []query.Value{{Text: t.Name}}}
+		q.Where = query.Or{t, query.And{queue, &query.Term{Field: query.FieldKey, Values: t.Values}}}
+	}
 }
 
 // jobOf returns a document as the API shows it.

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -355,12 +356,17 @@ func (p *parser) fieldName() (string, int) {
 	return "", -1
 }
 
-// label returns a label's name, unless it is a misspelling.
+// otherNames are words that people write for fields.
+var otherNames = map[string]string{
+	"accepted": "created", "duration": "took", "finished": "ended", "job": "id", "message": "text", "retries": "attempts", "runtime": "took", "status": "state", "type": "error",
+}
+
+// label returns a label's name, unless it is a misspelling, or another word for a field.
 func (p *parser) label(start, length int, name string) (Field, string, error) {
 	if name == "" {
 		return 0, "", p.fail(start, 1, "no field is before the colon", "write field:text, or quote a text that has a colon: \"a:b\"")
 	}
-	if like := similar(name, fieldNames()); like != "" {
+	if like := cmp.Or(similar(name, fieldNames()), otherNames[strings.ToLower(name)]); like != "" {
 		return 0, "", p.fail(start, length, fmt.Sprintf("no field is called %q", name), "did you mean %s? A label of this name is meta.%s or params.%s", like, quoteName(name), quoteName(name))
 	}
 	if p.options.Labels == nil || slices.Contains(p.options.Labels, name) {

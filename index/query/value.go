@@ -1,9 +1,9 @@
 package query
 
 import (
-	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +85,13 @@ func (p *parser) missing(start, from int, quoted bool, t *Term) error {
 		_, size := utf8.DecodeRuneInString(p.text[from:])
 		return p.fail(from, size, "a term is missing here", "write field:text, or quote punctuation")
 	}
-	return p.fail(start, from-start, "a value is missing", "write one after the colon or the comma; %s:* finds all jobs that have one", cmp.Or(t.Field.String(), "name"))
+	const problem, advice = "a value is missing", "write one after the colon or the comma"
+	if fields[t.Field].kind != textKind {
+		return p.fail(start, from-start, problem, advice)
+	}
+	var written strings.Builder
+	(&Term{Field: t.Field, Name: t.Name}).write(&written)
+	return p.fail(start, from-start, problem, advice+"; %s* finds all jobs that have one", written.String())
 }
 
 // valueReader reads the values of each kind.
@@ -102,6 +108,9 @@ func (r *valueReader) fail(problem, advice string, args ...any) error {
 	return r.p.fail(r.from, r.length, problem, advice, args...)
 }
 
+// assigned matches the name of a field with a sign that is not a colon.
+var assigned = regexp.MustCompile(`(?i)^(` + strings.Join(fieldNames(), "|") + `)(!=|==?)(.+)$`)
+
 func (r *valueReader) textValue() (Value, error) {
 	v := Value{Text: r.text, Prefix: r.prefix}
 	switch f := r.term.Field; {
@@ -113,6 +122,12 @@ func (r *valueReader) textValue() (Value, error) {
 			return v, r.fail("an id is a UUID", "write all of it, or its beginning and *")
 		}
 		v.Text = id.String()
+	case f == FieldAny && !r.quoted && assigned.MatchString(r.text):
+		part := assigned.FindStringSubmatch(r.text)
+		if part[2] == "!=" {
+			part[1] = "-" + part[1]
+		}
+		return v, r.fail("a field is followed by a colon", "write %s:%s, or quote the text", part[1], part[3])
 	case f == FieldText && len(Words(r.text)) == 0 && r.text != "":
 		return v, r.fail("the text has no word", "write letters or digits; punctuation is not searched")
 	}
