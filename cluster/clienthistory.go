@@ -29,12 +29,25 @@ const maxIdle = time.Minute
 // follow, when ctx ends, or when visit returns an error. After a reconnect it continues
 // where it was. The bodies of the batches have the contract's form of the events, one per line.
 func (c *Client) History(ctx context.Context, since time.Time, follow bool, visit func(streams.Batch) error) error {
+	return c.history(ctx, since, follow, func([]byte) bool { return true }, visit)
+}
+
+// JobHistory is [Client.History] of the batches that may have events about a job.
+func (c *Client) JobHistory(ctx context.Context, id job.ID, since time.Time, follow bool, visit func(streams.Batch) error) error {
+	return c.history(ctx, since, follow, func(body []byte) bool { return history.Mentions(body, id) }, visit)
+}
+
+// history is [Client.History] of the batches whose stored bodies are selected.
+func (c *Client) history(ctx context.Context, since time.Time, follow bool, selects func(body []byte) bool, visit func(streams.Batch) error) error {
 	cfg := jetstream.OrderedConsumerConfig{InactiveThreshold: maxIdle}
 	if !since.IsZero() {
 		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
 	}
 	return c.readStream(ctx, subjects.StreamEvents, cfg, follow, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (err error) {
 		batch := streams.BatchOf(m, meta)
+		if !selects(batch.Body) {
+			return nil
+		}
 		if batch.Body, err = history.Expand(batch.Body); err != nil {
 			return fmt.Errorf("message %d of %s: %w", batch.Seq, subjects.StreamEvents, err)
 		}

@@ -88,7 +88,13 @@ func events(ctx context.Context, env *command.Env, f *history.Filter, follow boo
 	if err != nil {
 		return 0, err
 	}
-	return shown, client.History(ctx, f.Since, follow, func(batch streams.Batch) error {
+	read := client.History
+	if id, err := job.ParseID(f.Job); err == nil {
+		read = func(ctx context.Context, since time.Time, follow bool, visit func(streams.Batch) error) error {
+			return client.JobHistory(ctx, id, since, follow, visit)
+		}
+	}
+	return shown, read(ctx, f.Since, follow, func(batch streams.Batch) error {
 		return eachEvent(f, batch.Body, func(e *history.Line) error {
 			shown++
 			if env.JSON {
