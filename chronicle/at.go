@@ -34,16 +34,27 @@ func parsePoint(text string, now time.Time) (point, error) {
 		return point{event: event}, nil
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return point{at: at}, nil
+		return pastPoint(at, now)
 	}
 	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
 		return point{at: now.Add(-ago)}, nil
 	}
 	if clock, err := time.Parse("15:04:05", text+":00"[min(3, 3*max(0, len(text)-5)):]); err == nil {
 		today := now.UTC()
-		return point{at: time.Date(today.Year(), today.Month(), today.Day(), clock.Hour(), clock.Minute(), clock.Second(), 0, time.UTC)}, nil
+		return pastPoint(time.Date(today.Year(), today.Month(), today.Day(), clock.Hour(), clock.Minute(), clock.Second(), 0, time.UTC), now)
 	}
 	return point{}, &job.InvalidError{Reason: fmt.Sprintf("%.40q is no point of history; must be the number of an event, a time such as 2026-03-19T14:03:00Z, a time of today such as 14:03 (UTC), or a duration before now such as 1h", text)}
+}
+
+// maxClockSkew is how far the clock of a node may be behind that of a caller.
+const maxClockSkew = 10 * time.Second
+
+// pastPoint returns the point at a time, which must not be in the future.
+func pastPoint(at, now time.Time) (point, error) {
+	if at.After(now.Add(maxClockSkew)) {
+		return point{}, &job.InvalidError{Reason: fmt.Sprintf("%s is in the future: it is %s; a time of an earlier day needs its date", ledger.FormatTime(at.UTC()), ledger.FormatTime(now.UTC()))}
+	}
+	return point{at: at}, nil
 }
 
 // within reports whether an event is not after the point.

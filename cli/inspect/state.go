@@ -13,12 +13,13 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 )
 
 // points explains in the help how a point of history is given.
 const points = `A point is the number of an event, a time such as 2026-03-19T14:03:00Z, a time of
 today such as 14:03 (UTC), or a duration before now such as 1h. It may be as old as
-the history that is kept, see 'yardmaster retention list'.`
+the history that is kept, see 'yardmaster retention show'.`
 
 // State returns the verb state.
 func State(env *command.Env) *cobra.Command {
@@ -42,7 +43,15 @@ history, by code that shares nothing with the ledger.
 	})
 	c.Flags().StringVar(&at, "at", "", "`point` of history; default: now")
 	c.Flags().Uint64Var(&event, "at-event", 0, "`number` of an event")
-	c.MarkFlagsMutuallyExclusive("at", "at-event")
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		switch numbered := c.Flags().Changed("at-event"); {
+		case numbered && c.Flags().Changed("at"):
+			return usererror.Usage(c, "--at and --at-event were both given; give one of them")
+		case numbered && event == 0:
+			return usererror.Usage(c, "--at-event is 0; must be 1 or more")
+		}
+		return nil
+	}
 	return c
 }
 
@@ -60,7 +69,12 @@ func Diff(env *command.Env) *cobra.Command {
 	}, diffTable, func([]string) (string, any) { return api.Subject("state-diff"), request })
 	c.Flags().StringVar(&request.From, "from", "", "`point` of history")
 	c.Flags().StringVar(&request.To, "to", "", "later `point`; default: now")
-	_ = c.MarkFlagRequired("from") // the flag exists
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		if request.From == "" {
+			return usererror.Usage(c, "--from is missing; give the point with which another one is compared")
+		}
+		return nil
+	}
 	return c
 }
 
