@@ -97,6 +97,8 @@ func (f *Flags) run(ctx context.Context, env *command.Env, request *api.Operatio
 	return await(ctx, env, started.ID)
 }
 
+var errNoTerminal = usererror.Invalid("nothing was changed: there is no terminal on which to ask", "give --dry-run to see what would be done, and --yes to do it")
+
 // ask shows what an operation would do, and reports whether the answer on the terminal is yes.
 func ask(ctx context.Context, env *command.Env, request *api.OperationStart) (agreed bool, err error) {
 	file, ok := env.In.(*os.File)
@@ -105,7 +107,7 @@ func ask(ctx context.Context, env *command.Env, request *api.OperationStart) (ag
 		ok = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
 	if !ok {
-		return false, usererror.Invalid("nothing was changed: there is no terminal on which to ask", "give --dry-run to see what would be done, and --yes to do it")
+		return false, errNoTerminal
 	}
 	p, err := connect.Decode[api.OperationPreview](env.Send(ctx, api.Subject("operation-preview"), request))
 	if err != nil {
@@ -117,7 +119,10 @@ func ask(ctx context.Context, env *command.Env, request *api.OperationStart) (ag
 		return false, nil
 	}
 	command.Printf(env.Err, "\n%s %s? [y/N] ", strings.ToUpper(p.Action[:1])+p.Action[1:], jobsText(&p))
-	line, _ := bufio.NewReader(file).ReadString('\n')
+	line, err := bufio.NewReader(file).ReadString('\n')
+	if err != nil && line == "" { // such as that of /dev/null, which looks like a terminal
+		return false, errNoTerminal
+	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
 		env.Note("nothing was changed")
 		return false, nil
