@@ -3,6 +3,8 @@ package jobs
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -31,10 +33,13 @@ func jobFind(env *command.Env) *cobra.Command {
   order-7                   a job's id, key, or a word of the error's message
   sort:-ended               newest first by the time at which they ended
 
-Quote a query that begins with "-". A last line has --cursor for the next page.`,
+The other fields are id, key, limit_key, function, node, worker, priority, attempts, dispatches,
+started and ended. docs/reference/queries.md describes them all.
+Write -- before a query that begins with "-". A last line has --cursor for the next page.`,
 		Example: `  yardmaster job find queue:mail state:failed error:timeout since:1h customer:acme
   yardmaster job find mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
-  yardmaster job find '(tag:eu or meta.region:eu*) -worker:overhop/*' --limit 100`,
+  yardmaster job find '(tag:eu or meta.region:eu*) -worker:overhop/*' --limit 100
+  yardmaster job find -- '-state:completed since:10m'`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if request.Limit < 1 {
 				return usererror.Usage(c, "--limit must be at least 1")
@@ -49,13 +54,27 @@ Quote a query that begins with "-". A last line has --cursor for the next page.`
 	return c
 }
 
+// labelsCell returns a job's tags, metadata and indexed params, as terms of a query.
+func labelsCell(j *api.Job) string {
+	var terms []string
+	for _, tag := range j.Tags {
+		terms = append(terms, "tag:"+tag)
+	}
+	for _, labels := range []map[string]string{j.Meta, j.Indexed} {
+		for _, name := range slices.Sorted(maps.Keys(labels)) {
+			terms = append(terms, name+":"+labels[name])
+		}
+	}
+	return cut(command.OrDash(strings.Join(terms, " ")), maxListedParams)
+}
+
 // findJobs shows the jobs that a query finds.
 func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest) error {
 	found, err := connect.Decode[api.FoundJobs](env.Send(ctx, api.Subject("job-find"), request))
 	if err != nil {
 		return operations.Underline(env, request.Query, err)
 	}
-	table := func(w io.Writer, found *api.FoundJobs) { jobsTable(w, &api.JobList{Jobs: found.Jobs}) }
+	table := func(w io.Writer, found *api.FoundJobs) { jobRows(w, found.Jobs, "LABELS", labelsCell) }
 	if err := command.PrintValue(env, found, table); err != nil || env.JSON {
 		return err
 	}

@@ -128,15 +128,18 @@ func listJobs(ctx context.Context, env *command.Env, f *listFlags) error {
 }
 
 // jobsTable shows jobs, one per line.
-func jobsTable(w io.Writer, list *api.JobList) {
-	if len(list.Jobs) == 0 {
+func jobsTable(w io.Writer, list *api.JobList) { jobRows(w, list.Jobs, "PARAMS", paramsCell) }
+
+// jobRows shows jobs with a line for each, whose last cell is that of the given column.
+func jobRows(w io.Writer, jobs []api.Job, last string, cell func(*api.Job) string) {
+	if len(jobs) == 0 {
 		command.Printf(w, "no jobs\n")
 		return
 	}
-	command.Printf(w, "JOB\tQUEUE\tSTATE\tFUNCTION\tKEY\tATTEMPT\tCREATED\tNOTE\tPARAMS\n")
-	for i := range list.Jobs {
-		j := &list.Jobs[i]
-		command.Row(w, j.ID, j.Queue, j.State, command.OrDash(j.Function), cut(command.OrDash(j.Key), maxListedKey), attemptText(j), command.TimeText(&j.Created), jobNote(j), paramsCell(j))
+	command.Printf(w, "JOB\tQUEUE\tSTATE\tFUNCTION\tKEY\tATTEMPT\tCREATED\tNOTE\t%s\n", last)
+	for i := range jobs {
+		j := &jobs[i]
+		command.Row(w, j.ID, j.Queue, j.State, command.OrDash(j.Function), cut(command.OrDash(j.Key), maxListedKey), attemptText(j), command.TimeText(&j.Created), jobNote(j), cell(j))
 	}
 }
 
