@@ -251,7 +251,7 @@ func TestWeb_Document(t *testing.T) {
 		}
 	}
 	send(t, n, "GET", "/v1/openapi.json", "").decode(t, 200, &document)
-	values := map[string]string{"id": "5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11", "queue": "mail", "name": "mail", "letters": "1", "state": "waiting", "command": "CaptureSnapshot"}
+	values := map[string]string{"id": "5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11", "queue": "mail", "name": "mail", "worker": "w", "letters": "1", "state": "waiting", "command": "CaptureSnapshot"}
 	bodies := map[string]string{
 		"enqueue": `{"function":"g"}`, "call": `{"function":"g","wait_ms":1}`, "job-bulk": `{"queue":"mail","jobs":[{"function":"g"},{}]}`,
 		"queue-add": `{}`, "cron-add": `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f"}}`,
