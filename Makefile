@@ -37,14 +37,15 @@ $(BINARY): FORCE
 
 # The tests with clusters take longest, so they start first, beside one other package at a
 # time: with more beside them, elections on two processors take longer than tests wait. The
-# packages whose tests mostly wait come last, three at a time.
-WAITING := ./cluster ./node ./runnerpool ./consensus ./cli/demo ./test/drill
+# other packages follow, four at a time, because three of them mostly wait.
+BESIDE  := ./client/... ./internal/... ./ledger/... ./scheduler/...
+WAITING := ./test/drill ./cluster ./node
 GO_TEST := $(GO) test -json -vet=off
 test typescript race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python typescript ## run all tests; those with real processes use the binary
 	@set -o pipefail; $(GO) build -o bin/testreport ./test/cmd/testreport && { \
-	$(if $(filter ./...,$(PKGS)),$(GO_TEST) -p 2 ./test/clustertest $$($(GO) list ./... | grep -vxF "$$($(GO) list $(WAITING))"); \
-	$(GO_TEST) -p 3 $(WAITING),$(GO_TEST) -p 2 $(PKGS)); } | bin/testreport
+	$(if $(filter ./...,$(PKGS)),$(GO_TEST) -p 2 ./test/clustertest $(BESIDE); \
+	$(GO_TEST) -p 4 $(WAITING) $$($(GO) list ./... | grep -vxF "$$($(GO) list ./test/clustertest $(BESIDE))"),$(GO_TEST) -p 2 $(PKGS)); } | bin/testreport
 	@$(if $(filter ./...,$(PKGS)),$(MAKE) --no-print-directory outbox-tests console-tests)
 
 # The tests of the outbox are a module of their own because of the database drivers, which
