@@ -19,7 +19,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/ledger"
-	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Sightings are what nodes showed of the yard while it worked, each with the number of the
@@ -115,16 +114,13 @@ func (n *Node) sight(ctx context.Context, client *http.Client, kind string) (see
 func (h *Harness) RequireSightings(s *Sightings) {
 	s.done.Wait()
 	s.stop()
-	captured := must.Get(h.capturedSnapshots())
+	captured := h.capturedSnapshots(s)
 	random := rand.New(rand.NewPCG(h.Seed, 47))
 	began, compared := time.Now(), map[string]int{}
 	for i := range s.all {
 		seen := &s.all[i]
 		if seen.kind == capturedSighting {
-			if seen.snapshot = captured[seen.event]; seen.snapshot == nil {
-				h.Require(false, "exec replied with event %d, which is no captured snapshot", seen.event)
-				continue
-			}
+			seen.snapshot = captured[seen.event]
 		}
 		var state api.State
 		node := h.Nodes[random.IntN(len(h.Nodes))]
@@ -142,8 +138,24 @@ func (h *Harness) RequireSightings(s *Sightings) {
 	h.Figure("time to rebuild and compare a state", time.Since(began)/time.Duration(max(1, len(s.all))))
 }
 
-// capturedSnapshots returns the snapshots in the history, by the numbers of their events.
-func (h *Harness) capturedSnapshots() (map[uint64]*ledger.Snapshot, error) {
+// capturedSnapshots returns the snapshots in the history, by the numbers of their events, once it has those that
+// exec has replied with.
+func (h *Harness) capturedSnapshots(s *Sightings) (captured map[uint64]*ledger.Snapshot) {
+	h.Until("history has each snapshot that exec has captured", func() (err error) {
+		if captured, err = h.snapshotsInHistory(); err != nil {
+			return err
+		}
+		for i := range s.all {
+			if seen := &s.all[i]; seen.kind == capturedSighting && captured[seen.event] == nil {
+				return fmt.Errorf("exec replied with event %d, which is no captured snapshot", seen.event)
+			}
+		}
+		return nil
+	})
+	return captured
+}
+
+func (h *Harness) snapshotsInHistory() (map[uint64]*ledger.Snapshot, error) {
 	c, err := cluster.Dial(h.Ctx, h.Nodes[0].URL(), cluster.DialOptions{Name: "drill"})
 	if err != nil {
 		return nil, err
