@@ -49,9 +49,10 @@ type Config struct {
 
 // Chronicle stores bases while this node is the authority, and rebuilds states.
 type Chronicle struct {
-	cfg   Config
-	log   *slog.Logger
-	state *timeline.State // as of the last base; nil: to be read. Only Run uses it
+	cfg     Config
+	log     *slog.Logger
+	state   *timeline.State // as of the last base; nil: to be read. Only Run uses it
+	lineage uint64          // fence base of the ledger to which state belongs
 
 	mu          sync.Mutex
 	finding     string // for readiness; "": the ledger is as its history says
@@ -94,10 +95,11 @@ func (c *Chronicle) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.state == nil {
+	if c.state == nil || c.lineage != l.FenceBase() { // a backup may have replaced the ledger
 		if c.state, err = c.begin(ctx, l); err != nil {
 			return err
 		}
+		c.lineage = l.FenceBase()
 	}
 	if err := c.foldUpTo(ctx, ledgers.Event); err != nil {
 		return err

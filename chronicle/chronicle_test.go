@@ -231,3 +231,22 @@ func TestChronicle_Finds(t *testing.T) {
 		t.Error(reasons)
 	}
 }
+
+// TestChronicle_Restored checks that a ledger that a backup has replaced is not compared with the state of the one
+// before it.
+func TestChronicle_Restored(t *testing.T) {
+	y := newYard(t)
+	y.enqueue(job.Job{})
+	c := y.chronicle()
+	y.step(c)
+	c.state.Queues["mail"].Counts[1]++
+	c.lineage = y.ledger.FenceBase() + 1 // of the ledger before it
+	y.enqueue(job.Job{})
+	y.step(c)
+	if reasons := c.Reasons(y.ledger); len(reasons) != 0 {
+		t.Error(reasons)
+	}
+	if differences, event := c.Differences(); differences != 0 || event != y.ledger.LastEvent() {
+		t.Errorf("%d differences at %d", differences, event)
+	}
+}
