@@ -95,7 +95,7 @@ type worker struct {
 	pause backoff.Backoff
 	moved int // how often in a row the records of a page were reclaimed while they were restored
 
-	removed chan struct{} // closed when the dead letters of the last step are removed; nil: there was none
+	removal sync.WaitGroup // of the dead letters of the last step
 }
 
 // Bounds of steps.
@@ -109,7 +109,7 @@ const (
 
 // run makes steps until the operation no longer runs or ctx ends.
 func (w *worker) run(ctx context.Context) {
-	defer w.awaitRemoval()
+	defer w.removal.Wait()
 	w.pause = backoff.Backoff{Base: minPause, Max: maxPause, Rand: w.Rand}
 	for ctx.Err() == nil {
 		op := w.operation()
@@ -210,24 +210,12 @@ func (w *worker) step(ctx context.Context, op *ledger.Operation) (matched int, e
 	if err != nil {
 		return 0, err
 	}
-	w.awaitRemoval()
-	w.removed = make(chan struct{})
-	go func(removed chan struct{}) {
-		defer close(removed)
-		w.removeLetters(ctx, p, created)
-	}(w.removed)
+	w.removal.Wait()
+	w.removal.Go(func() { w.removeLetters(ctx, p, created) }) // while the next step is prepared
 	if result.Operation.State.Ended() {
 		w.log.Info("operation done", "changed", result.Operation.Changed, "skipped", result.Operation.Skipped, "failed", result.Operation.Failed)
 	}
 	return p.matched(), nil
-}
-
-// awaitRemoval waits until the dead letters of the last step are removed, which happens while the
-// next step is prepared.
-func (w *worker) awaitRemoval() {
-	if w.removed != nil {
-		<-w.removed
-	}
 }
 
 // mayStep returns an error while other work has precedence: history that is to be published.
