@@ -108,7 +108,7 @@ func (c *Chronicle) step(ctx context.Context) error {
 	return c.store(ctx, l.FenceBase())
 }
 
-// begin returns the state of the last base, or a recount of the ledger if there is none.
+// begin returns the state of the last base, or a recount of the ledger if no base is stored.
 func (c *Chronicle) begin(ctx context.Context, l *ledger.Ledger) (*timeline.State, error) {
 	s, err := c.base(ctx, l.FenceBase(), func(b *streams.Batch) bool { return b.First <= l.LastEvent() })
 	if !errors.Is(err, streams.ErrNotStored) {
@@ -169,7 +169,7 @@ func (c *Chronicle) base(ctx context.Context, lineage uint64, accept func(*strea
 	return timeline.Decode(b.Body)
 }
 
-// isOf reports whether a base was stored after the restore that a fence base stands for.
+// isOf reports whether a base belongs to the ledger with a fence base, which each restore changes.
 func isOf(b *streams.Batch, lineage uint64) bool {
 	return b.Header[headerLineage] == strconv.FormatUint(lineage, 10)
 }

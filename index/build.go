@@ -103,7 +103,7 @@ const shedParts = 8
 // errLowSpace is the failure of an index that has given way.
 var errLowSpace = errors.New("the disk has little free space, which is left to jobs: the index continues when there is more")
 
-// shed deletes the oldest segments of ended jobs. If there is none, the index stops.
+// shed deletes the oldest segments of ended jobs. Without such segments, the index stops.
 func (x *Index) shed() error {
 	x.mu.Lock()
 	if len(x.ended) == 0 {

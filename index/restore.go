@@ -119,8 +119,8 @@ func isOlder(d, restored *job.Document) bool {
 	return d.Dispatches < restored.Dispatches || d.Ended.Truncate(time.Millisecond).Before(restored.Ended)
 }
 
-// replace adds documents, in place of those that the index has of the same jobs, and deletes those of the
-// removed jobs.
+// replace adds documents, in place of earlier ones of the same jobs, and deletes the documents of the removed
+// jobs.
 func (x *Index) replace(docs []*job.Document, removed []ledger.JobPlace) error {
 	places := make([]segment.Cursor, 0, len(docs)+len(removed))
 	outdated := func(at ledger.JobPlace) {

@@ -35,7 +35,7 @@ func (c *operationChecker) open() *checkedOperation {
 	return nil
 }
 
-// onAct takes note of an act on an operation. Of an act of an operation on a job it checks that the
+// onAct records an act on an operation. Of an act of an operation on a job it checks that the
 // operation runs, and has not changed the job before, and returns the operation.
 func (c *operationChecker) onAct(e *ledger.Event) *checkedOperation {
 	var number uint64
@@ -59,7 +59,7 @@ func (c *operationChecker) onAct(e *ledger.Event) *checkedOperation {
 	return op
 }
 
-// onOperation takes note of an act on an operation.
+// onOperation records an act on an operation.
 func (c *operationChecker) onOperation(e *ledger.Event) {
 	state, ok := map[string]ledger.OperationState{
 		"operation.start": ledger.OperationRunning, "operation.pause": ledger.OperationPaused,
