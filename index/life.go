@@ -57,6 +57,9 @@ func (l *life) add(at time.Time, e *ledger.Event) (isFirst bool) {
 			l.addRun(e.A, e.Extra.Run.Node, at, e.Extra.Run.Attempt)
 		}
 	case ledger.DispatchDelivered:
+		if !l.known && e.Extra != nil {
+			l.Result = e.Extra.Result
+		}
 		l.become(ledger.InState(job.Completed), at)
 	case ledger.DispatchFailed:
 		l.become(e.To, at)
@@ -107,7 +110,7 @@ func (l *life) setFunction(name string) {
 func (l *life) addDetails(e *ledger.Event) {
 	if !l.detailed {
 		l.detailed, l.exact, l.Created = true, true, time.Unix(0, e.Extra.Accepted).UTC()
-		l.Priority, l.LimitKey = e.Extra.Priority, e.A
+		l.Priority, l.LimitKey, l.Position = e.Extra.Priority, e.A, e.Extra.Record
 	}
 	if e.Extra.C != "" {
 		if l.labels == "" {

@@ -144,8 +144,8 @@ func (y *replica) rebuilt() (docs []*job.Document) {
 	return docs
 }
 
-// lossy returns documents without what history does not have: of ended jobs the place of the record, some settings and
-// the result, of those that ended without a run the number of attempts, of an error that has left no dead letter its code, and of times what is less than a millisecond.
+// lossy returns documents without what history does not have: of ended jobs some settings,
+// of those that ended without a run the number of attempts, of an error that has left no dead letter its code, and of times what is less than a millisecond.
 func lossy(docs []*job.Document) []*job.Document {
 	all := make([]*job.Document, len(docs))
 	for i, d := range docs {
@@ -156,7 +156,7 @@ func lossy(docs []*job.Document) []*job.Document {
 			c.Cancellation = &cancellation
 		}
 		c.Started, c.Ended = c.Started.Truncate(time.Millisecond), c.Ended.Truncate(time.Millisecond)
-		c.Position, c.RunAt, c.MaxAttempts, c.Result, c.ResultTTL = job.Position{}, time.Time{}, 0, 0, 0
+		c.RunAt, c.MaxAttempts, c.ResultTTL = time.Time{}, 0, 0
 		switch c.State {
 		case job.Failed:
 		case job.Cancelled, job.Expired:

@@ -55,7 +55,7 @@ func (d *dispatches) place(placement *Placement) bool {
 	}
 	d.store(old, &next)
 	d.releaseUntil(old, untilStart)
-	d.emitDispatch(old, DispatchNotified, next.run.channel)
+	d.emitNotified(old, next.run.channel)
 	d.emitAssigned(&next)
 	return true
 }
@@ -126,15 +126,16 @@ func (s *Settlement) outcome(cancelled bool, now int64) (to job.State, due int64
 // complete ends a job successfully: it replaces old by next. A result is added
 // to the outbox; without a result, the job keeps its last run as it is.
 func (d *dispatches) complete(old, next *storedJob, settlement *Settlement) {
-	d.emitDispatch(old, DispatchDelivered, "")
 	next.state, next.due, next.flags = job.Completed, d.now, old.flags&guarded
 	d.releaseUntil(old, untilEnd)
+	number := uint64(0)
 	if size := job.ResultSize(settlement.Result.Data, settlement.Blob, settlement.Dropped); size > 0 {
-		next.run.resultSize = size
-		next.run.result = d.addResult(ResultItem{
+		number = d.addResult(ResultItem{
 			Job: old.id, N: old.n, Queue: old.queue.name, Value: settlement.Result, Blob: settlement.Blob, Dropped: settlement.Dropped,
 		})
+		next.run.result, next.run.resultSize = number, size
 	}
+	d.emitDelivered(old, number)
 	d.store(old, next)
 }
 
@@ -346,6 +347,9 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	next := *old
 	next.setPosition(position)
 	l.actOnJob(c.By, "job.retry", old)
+	if position != old.position() {
+		l.emitDetails(&next, "")
+	}
 	l.revived = l.index
 	next.losses, next.flags, next.run = 0, old.flags&guarded, run{}
 	next.setDue(l.now)

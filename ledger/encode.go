@@ -329,7 +329,7 @@ func (c *codec) event(e *Event, format uint64) {
 	if format < levelFormat {
 		return
 	}
-	c.fields(&e.Extra.Due, &e.Extra.Accepted, &e.Extra.Priority)
+	c.fields(&e.Extra.Due, &e.Extra.Accepted, &e.Extra.Priority, &e.Extra.Record.Lane, &e.Extra.Record.Seq, &e.Extra.Record.Index, &e.Extra.Result)
 	if optional(c, &e.Extra.Run) {
 		run := e.Extra.Run
 		c.fields((*name)(&run.Node), (*name)(&run.Function), &run.Attempt, (*name)(&run.Key), (*name)(&run.Limits))

@@ -144,6 +144,8 @@ type Extra struct {
 	Due      int64           // when the delayed job is due, in Unix nanoseconds; of DispatchFailed and JobChanged
 	Accepted int64           // when the job was accepted, in Unix nanoseconds; of JobDetails
 	Priority uint8           // of JobDetails
+	Record   job.Position    // of JobDetails
+	Result   uint64          // number of the job's result; of DispatchDelivered, 0: there is none
 	Run      *Run            // of WorkerAssigned, and of the WorkerRecovered of a job
 }
 
@@ -193,8 +195,9 @@ func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 // followed by its number and time. Events about a job's dispatch that is queued
 // for a runner or has ended also get the job's queue; DispatchNotified does
 // not, because the next line is about the same job and has it. DispatchQueued
-// gets the job's function and where the job was before, DispatchFailed the type of the error,
-// and what became of the job, worker.assigned the attempt, and SnapshotCaptured the snapshot.
+// gets the job's function and where the job was before, DispatchDelivered the number of the result,
+// DispatchFailed the type of the error, and what became of the job, worker.assigned the attempt, and
+// SnapshotCaptured the snapshot.
 func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
@@ -264,6 +267,9 @@ func (e *Event) appendJob(b []byte) []byte {
 	if e.Kind == DispatchFailed && e.Extra != nil && e.Extra.C != "" {
 		b = AppendString(append(b, `,"error_type":`...), e.Extra.C)
 	}
+	if e.Kind == DispatchDelivered && e.Extra != nil && e.Extra.Result > 0 {
+		b = strconv.AppendUint(append(b, `,"result":`...), e.Extra.Result, 10)
+	}
 	return e.appendPlaces(b)
 }
 
@@ -299,6 +305,11 @@ func (e *Event) appendDetails(b []byte) []byte {
 	b = append(b, `,"accepted":"`...)
 	b = append(time.Unix(0, e.Extra.Accepted).UTC().AppendFormat(b, AcceptedFormat), '"')
 	b = strconv.AppendUint(append(b, `,"priority":`...), uint64(e.Extra.Priority), 10)
+	b = strconv.AppendUint(append(b, `,"lane":`...), uint64(e.Extra.Record.Lane), 10)
+	b = strconv.AppendUint(append(b, `,"lane_seq":`...), e.Extra.Record.Seq, 10)
+	if e.Extra.Record.Index > 0 {
+		b = strconv.AppendUint(append(b, `,"index":`...), uint64(e.Extra.Record.Index), 10)
+	}
 	if e.A != "" {
 		b = AppendString(append(b, `,"key":`...), e.A)
 	}

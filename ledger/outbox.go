@@ -179,7 +179,7 @@ func (o *outbox) emitDetails(stored *storedJob, labels string) {
 	if o.level == 0 {
 		return
 	}
-	o.emit(Event{Kind: JobDetails, Job: stored.id, A: stored.key, B: stored.queue.name, Extra: &Extra{C: strings.Clone(labels), Accepted: stored.accepted, Priority: stored.priority}})
+	o.emit(Event{Kind: JobDetails, Job: stored.id, A: stored.key, B: stored.queue.name, Extra: &Extra{C: strings.Clone(labels), Accepted: stored.accepted, Priority: stored.priority, Record: stored.position()}})
 }
 
 // maxSharedRuns is how many runs events share. A full table starts again from empty.
@@ -234,9 +234,19 @@ func (o *outbox) emitForgotten() {
 	clear(o.removals)
 }
 
-// emitDispatch emits an event about the last dispatch of a job.
-func (o *outbox) emitDispatch(stored *storedJob, kind EventKind, detail string) {
-	o.emit(Event{Kind: kind, Job: stored.id, N: stored.n, A: detail, B: stored.queue.name})
+// emitNotified emits that the last dispatch of a job was sent to a channel, or to none.
+func (o *outbox) emitNotified(stored *storedJob, channel string) {
+	o.emit(Event{Kind: DispatchNotified, Job: stored.id, N: stored.n, A: channel, B: stored.queue.name})
+}
+
+// emitDelivered emits that the last dispatch of a job has completed it, with the number of its result, if
+// there is one.
+func (o *outbox) emitDelivered(stored *storedJob, result uint64) {
+	e := Event{Kind: DispatchDelivered, Job: stored.id, N: stored.n, B: stored.queue.name}
+	if result > 0 && o.level > 0 {
+		e.Extra = &Extra{Result: result}
+	}
+	o.emit(e)
 }
 
 // failedDispatch is how the last dispatch of a job fails, and where the job goes.
@@ -262,7 +272,7 @@ func (o *outbox) emitFailure(stored *storedJob, f failedDispatch) {
 // emitUnstartedFailure emits the events of a dispatch that ends before it was
 // placed, in the contract's order.
 func (o *outbox) emitUnstartedFailure(stored *storedJob, f failedDispatch) {
-	o.emitDispatch(stored, DispatchNotified, "none")
+	o.emitNotified(stored, "none")
 	o.emitFailure(stored, f)
 }
 

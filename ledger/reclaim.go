@@ -92,6 +92,7 @@ func (in *ingestion) relocate(r *RelocatedRecord) {
 	}
 	next := *old
 	next.setPosition(job.Position{Lane: job.RelocatedLane, Seq: r.To})
+	in.emitDetails(&next, "")
 	in.store(old, &next)
 }
 

@@ -120,6 +120,15 @@ func (r *reader) array(line []byte, visit func(*event) error) error {
 	about, queue := f.job(), f.name()
 	var worker string
 	for i := range len(letters) {
+		if letters[i] == 'p' {
+			continue // it is no event
+		}
+		if letters[i] == 'P' {
+			f.number() // the lane of a record,
+			f.number() // its sequence there,
+			f.number() // and its index
+			continue
+		}
 		e := event{id: about, aboutJob: true, Queue: queue}
 		f.event(letters[i], &e, &worker)
 		if err := r.visit(&e, f.err, visit); err != nil {
@@ -154,8 +163,11 @@ func (f *fields) event(letter byte, e *event, worker *string) {
 		if letter == 'B' {
 			e.Attempt, e.Key, e.Limits = uint32(f.number()), f.name(), f.name()
 		}
-	case 'd':
+	case 'd', 'D', 'R':
 		e.Kind = "DispatchDelivered"
+		if letter == 'R' {
+			f.number() // of its result
+		}
 	case 'F':
 		f.name() // the reason
 		f.name() // the type of the error

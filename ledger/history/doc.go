@@ -28,7 +28,9 @@
 //	n  DispatchNotified: channel
 //	A  worker.assigned to the channel of the n before it, first attempt: node, function or ""
 //	B  worker.assigned, likewise: node, function, attempt, key or "", limits or ""
-//	d  DispatchDelivered
+//	d  DispatchDelivered without a result
+//	D  DispatchDelivered with the result that follows the one of the D or R before it
+//	R  DispatchDelivered: number of the result
 //	F  DispatchFailed: reason, type of the error or "", what became of the job; if that is
 //	   "delayed", when it is due, in milliseconds since the first event
 //	e  job.details: when the job was accepted, in nanoseconds since the first event, priority, key
@@ -38,6 +40,10 @@
 //	K  the same of a job with no label but its own key: when it was accepted, and the key. If it begins
 //	   like the key of the K before it, the number of ASCII characters that both begin with precedes
 //	   it, and these are left out
+//	P  no event, but where the record of the next job.details is: lane, sequence since the last record
+//	   of that lane in a job.details of the message, or since 0, and index
+//	p  no event: that record is the next one in the message of the record before it. Without P and p
+//	   it is the first one of the next message of that lane
 //	c  job.changed: function or "", where the job was before, and then; when it is due, as in F
 //
 // Earlier builds wrote q, a and f: DispatchQueued{function}, worker.assigned, and

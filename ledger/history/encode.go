@@ -19,6 +19,8 @@ type Encoder struct {
 	start, now int64  // Unix time in milliseconds: of the first event, and of the last line with a time
 	accepted   int64  // Unix time in nanoseconds: when the last JobDetails' job was accepted, at first start
 	key        string // of the last job that has no label but its key
+	result     uint64 // number of the last result
+	records    records
 	dispatches map[dispatch]int
 	names      map[string]int
 
@@ -96,6 +98,9 @@ func (enc *Encoder) Add(number uint64, at time.Time, e *ledger.Event) {
 		enc.addDispatch(about)
 		enc.addName(e.B)
 	}
+	if e.Kind == ledger.JobDetails {
+		enc.addRecord(e.Extra.Record)
+	}
 	enc.events = append(enc.events, letter)
 	enc.addFields(letter, e)
 }
@@ -120,6 +125,11 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 			enc.addName(run.Key)
 			enc.addName(run.Limits)
 		}
+	case 'D':
+		enc.result++
+	case 'R':
+		enc.result = e.Extra.Result
+		enc.addNumber(int64(enc.result))
 	case 'f', 'F':
 		enc.addName(e.A)
 		enc.addName(errorType(e))
@@ -152,6 +162,21 @@ func (enc *Encoder) addFields(letter byte, e *ledger.Event) {
 		enc.addName(e.To.String())
 		enc.addDue(e)
 	}
+}
+
+// addRecord adds where the record of a job is to the open line, unless that follows from the one before it.
+func (enc *Encoder) addRecord(p job.Position) {
+	switch r := &enc.records; p {
+	case r.nextMessage():
+	case r.nextInMessage():
+		enc.events = append(enc.events, 'p')
+	default:
+		enc.events = append(enc.events, 'P')
+		enc.addNumber(int64(p.Lane))
+		enc.addNumber(int64(p.Seq) - int64(r.seqs[p.Lane]))
+		enc.addNumber(int64(p.Index))
+	}
+	enc.records.add(p)
 }
 
 // minShared is how many characters a key must share with the one before it for these to be left out.
@@ -209,6 +234,8 @@ func (enc *Encoder) letter(e *ledger.Event) byte {
 		return enc.letterOfRun(e)
 	case e.Kind == ledger.DispatchFailed:
 		return letterOfFailure(e)
+	case e.Kind == ledger.DispatchDelivered:
+		return enc.letterOfDelivery(e)
 	case e.Extra != nil:
 		return 0
 	}
@@ -223,10 +250,21 @@ func (enc *Encoder) letter(e *ledger.Event) byte {
 		return 'Q'
 	case ledger.DispatchNotified:
 		return 'n'
-	case ledger.DispatchDelivered:
-		return 'd'
 	}
 	return 0
+}
+
+// letterOfDelivery returns the letter of a DispatchDelivered.
+func (enc *Encoder) letterOfDelivery(e *ledger.Event) byte {
+	switch {
+	case e.Extra == nil:
+		return 'd'
+	case e.Extra.Result == 0 || e.Extra.Result > maxNumber:
+		return 0
+	case e.Extra.Result == enc.result+1:
+		return 'D'
+	}
+	return 'R'
 }
 
 // letterOfChange returns the letter of a JobChanged.
@@ -237,11 +275,14 @@ func (enc *Encoder) letterOfChange(e *ledger.Event) byte {
 	return 'c'
 }
 
-// letterOfDetails returns the letter of a JobDetails. A number in JSON has 53 bits.
+// maxNumber is the largest number in a field: those of JSON have 53 bits.
+const maxNumber = 1 << 53
+
+// letterOfDetails returns the letter of a JobDetails.
 func (enc *Encoder) letterOfDetails(e *ledger.Event) byte {
 	since := e.Extra.Accepted - enc.accepted
 	switch {
-	case since>>52 != 0 && since>>52 != -1 || e.N != 0:
+	case since>>52 != 0 && since>>52 != -1 || e.N != 0 || e.Extra.Record.Seq > maxNumber:
 		return 0
 	case e.A != "" || e.Extra.Priority != job.DefaultPriority:
 		return 'e'

@@ -55,6 +55,8 @@ type decoder struct {
 	start, now time.Time
 	accepted   int64  // Unix time in nanoseconds: of the last JobDetails
 	key        string // of the last job that has no label but its key
+	result     uint64 // number of the last result
+	records    records
 	dispatches []dispatch
 	names      []string
 }
@@ -100,14 +102,37 @@ func (d *decoder) addEvents(line []byte) error {
 	}
 	about := fields.dispatch()
 	queue, channel := fields.name(), ""
+	var record *job.Position // of the next JobDetails; nil: the first of the next message of the lane
 	for _, letter := range letters {
+		if letter == 'p' || letter == 'P' {
+			record = fields.record(letter)
+			continue
+		}
 		e := ledger.Event{Job: about.job, N: about.n, B: queue}
 		if err := fields.readEvent(&e, letter, &channel); err != nil {
 			return err
 		}
+		if e.Kind == ledger.JobDetails {
+			e.Extra.Record = d.records.nextMessage()
+			if record != nil {
+				e.Extra.Record, record = *record, nil
+			}
+			d.records.add(e.Extra.Record)
+		}
 		d.addEvent(&e)
 	}
 	return fields.err
+}
+
+// record returns the place of a record with the letter p or P.
+func (f *fieldReader) record(letter rune) *job.Position {
+	if letter == 'p' {
+		return new(f.records.nextInMessage())
+	}
+	p := job.Position{Lane: uint8(f.number())}
+	p.Seq = uint64(int64(f.records.seqs[p.Lane]) + f.number())
+	p.Index = uint8(f.number())
+	return &p
 }
 
 // addEvent passes on an event.
@@ -140,6 +165,12 @@ func (f *fieldReader) readEvent(e *ledger.Event, letter rune, channel *string) e
 		}
 	case 'd':
 		e.Kind = ledger.DispatchDelivered
+	case 'D', 'R':
+		f.result++
+		if letter == 'R' {
+			f.result = uint64(f.number())
+		}
+		e.Kind, e.Extra = ledger.DispatchDelivered, &ledger.Extra{Result: f.result}
 	case 'f', 'F':
 		e.Kind, e.A, e.Extra = ledger.DispatchFailed, f.name(), &ledger.Extra{C: f.name()}
 		if letter == 'F' {

@@ -68,6 +68,11 @@ func TestEncoder_Example(t *testing.T) {
 // the compact form.
 func TestExpand(t *testing.T) {
 	name := rapid.OneOf(rapid.SampledFrom([]string{"", "mail", "send", "py#send", "overhop/w1", "none", "<&>\u2028\"\\\n", "\xff", "\ufffd"}), rapid.String())
+	record := rapid.Custom(func(t *rapid.T) job.Position {
+		seq := rapid.OneOf(rapid.Uint64Range(0, 3), rapid.Uint64())
+		return job.Position{Lane: rapid.Uint8Range(0, 2).Draw(t, "lane"), Seq: seq.Draw(t, "sequence"), Index: rapid.Uint8Range(0, 2).Draw(t, "index")}
+	})
+	result := rapid.OneOf(rapid.Uint64Range(1, 3), rapid.Uint64Min(1))
 	rapid.Check(t, func(t *rapid.T) {
 		at := start
 		events := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) numbered {
@@ -88,11 +93,15 @@ func TestExpand(t *testing.T) {
 			case ledger.JobDetails:
 				labels := job.Labels{Key: rapid.SampledFrom([]string{"", "order-", "order-ü"}).Draw(t, "prefix") + name.Draw(t, "label"), Tags: []string{"eu", "a b"}, Meta: []job.Label{{Name: "customer", Value: "acme"}, {Name: "x", Value: "\"{"}}, Params: []job.Label{{Name: "p.q", Value: ""}}}
 				accepted := at.UnixNano() - rapid.Int64Range(-1e9, 1<<61).Draw(t, "since acceptance")
-				e.Extra = &ledger.Extra{Accepted: accepted, Priority: rapid.SampledFrom([]uint8{job.DefaultPriority, 7}).Draw(t, "priority"), C: rapid.SampledFrom([]string{"", job.NoLabels, labels.Encode(), (&job.Labels{Key: labels.Key}).Encode()}).Draw(t, "labels")}
+				e.Extra = &ledger.Extra{Accepted: accepted, Priority: rapid.SampledFrom([]uint8{job.DefaultPriority, 7}).Draw(t, "priority"), C: rapid.SampledFrom([]string{"", job.NoLabels, labels.Encode(), (&job.Labels{Key: labels.Key}).Encode()}).Draw(t, "labels"), Record: record.Draw(t, "record")}
 				e.Job[0] = byte(rapid.IntRange(0, 3).Draw(t, "job"))
 				return numbered{at, e}
 			case ledger.JobChanged, ledger.DispatchQueued, ledger.DispatchFailed:
 				e = withPlaces(t, e)
+			case ledger.DispatchDelivered:
+				if rapid.Bool().Draw(t, "has a result") {
+					e.Extra = &ledger.Extra{Result: result.Draw(t, "result")}
+				}
 			case ledger.WorkerAssigned:
 				if rapid.Bool().Draw(t, "run") {
 					e.Extra = &ledger.Extra{Run: &ledger.Run{Node: "n1", Function: name.Draw(t, "function"), Attempt: rapid.Uint32Range(1, 2).Draw(t, "attempt"), Key: rapid.SampledFrom([]string{"", "acme"}).Draw(t, "key")}}
@@ -174,6 +183,8 @@ func TestExpand_Malformed(t *testing.T) {
 		`["K","FizcAAAAAAAAAAAAAAAAAA","",1,2,"x"]`:  "shares more",
 		`["K","FizcAAAAAAAAAAAAAAAAAA","",1,-1,"x"]`: "shares more",
 		`["K","FizcAAAAAAAAAAAAAAAAAA","",1,0]`:      "fields are missing",
+		`["PE","FizcAAAAAAAAAAAAAAAAAA","",1,2,0]`:   "fields are missing",
+		`["R","FizcAAAAAAAAAAAAAAAAAA",""]`:          "fields are missing",
 	} {
 		if got, err := Expand([]byte(header + text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want %q", text, got, err, want)

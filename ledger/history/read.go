@@ -38,6 +38,10 @@ type fullLine struct {
 	Node     string
 	Attempt  uint32
 	Limits   string
+	Lane     uint8
+	LaneSeq  uint64 `json:"lane_seq"`
+	Index    uint8
+	Result   uint64
 }
 
 // event returns the event of a line; ok is false if it is not one that Read visits.
@@ -64,7 +68,7 @@ func (l *fullLine) event() (e *ledger.Event, ok bool) {
 	case ledger.DispatchNotified.String():
 		e.Kind, e.A = ledger.DispatchNotified, l.Channel
 	case ledger.DispatchDelivered.String():
-		e.Kind = ledger.DispatchDelivered
+		e.Kind, e.Extra.Result = ledger.DispatchDelivered, l.Result
 	case ledger.DispatchFailed.String():
 		e.Kind, e.A, e.Extra.C = ledger.DispatchFailed, l.Reason, l.Error
 	case ledger.WorkerAssigned.String(), ledger.WorkerRecovered.String():
@@ -76,6 +80,7 @@ func (l *fullLine) event() (e *ledger.Event, ok bool) {
 		e.Kind, e.A = ledger.JobChanged, l.Function
 	case ledger.JobDetails.String():
 		e.Kind, e.A, e.Extra.Accepted, e.Extra.Priority = ledger.JobDetails, l.Key, l.Accepted.UnixNano(), l.Priority
+		e.Extra.Record = job.Position{Lane: l.Lane, Seq: l.LaneSeq, Index: l.Index}
 		if l.Labels != nil {
 			e.Extra.C = labelsOf(l.Labels)
 		}

@@ -70,10 +70,10 @@ func recipeEvents() (events []numbered) {
 		details := ledger.Event{Kind: ledger.JobDetails, Job: job.ID{2, 0xfb}, A: "acme", B: "mail", Extra: &ledger.Extra{Accepted: start.Add(time.Duration(i-1)*time.Hour + 1).UnixNano(), Priority: 5, C: text}}
 		events = append(events, numbered{at, details})
 	}
-	plain := ledger.Extra{Accepted: start.Add(time.Second + 3).UnixNano(), Priority: job.DefaultPriority}
+	plain := ledger.Extra{Accepted: start.Add(time.Second + 3).UnixNano(), Priority: job.DefaultPriority, Record: job.Position{Lane: 1, Seq: 7, Index: 2}}
 	events = append(events, numbered{at, ledger.Event{Kind: ledger.JobDetails, Job: job.ID{3, 0xfb}, B: "mail", Extra: &plain}})
 	for i, key := range []string{"order-\"1", "order-\"2", "order-\"", "or", "order-ü1", "order-ü2"} { // some are abridged
-		keyed := ledger.Extra{Accepted: start.Add(-time.Second).UnixNano(), Priority: job.DefaultPriority, C: (&job.Labels{Key: key}).Encode()}
+		keyed := ledger.Extra{Accepted: start.Add(-time.Second).UnixNano(), Priority: job.DefaultPriority, C: (&job.Labels{Key: key}).Encode(), Record: job.Position{Lane: 1 + uint8(i/4), Seq: 8 + uint64(i/2), Index: uint8(i % 2)}}
 		events = append(events, numbered{at, ledger.Event{Kind: ledger.JobDetails, Job: job.ID{byte(4 + i), 0xfb}, B: "mail", Extra: &keyed}})
 	}
 	for n := range uint32(2) {
@@ -89,7 +89,8 @@ func recipeEvents() (events []numbered) {
 		add(ledger.RunHeartbeat, 0, 0, "n1", nil)
 		add(ledger.DispatchFailed, 0, n+1, "error: \"ü\" <x>", &ledger.Extra{C: "SMTPError", Due: at.Add(time.Second).UnixNano()})
 		events[len(events)-1].event.To = delayed
-		add(ledger.DispatchDelivered, 1, n+1, "", nil)
+		add(ledger.DispatchDelivered, 1, n+1, "", []*ledger.Extra{nil, {Result: 5}}[n])
+		add(ledger.DispatchDelivered, 2, n+1, "", &ledger.Extra{Result: uint64(6 + 2*n)})
 	}
 	return events
 }
