@@ -125,8 +125,8 @@ func (x *Index) apply(changes []ledger.Change) error {
 		switch {
 		case c.Removed:
 			x.memory.remove(at)
-			if x.rebuild != nil {
-				x.removed[at] = true
+			if x.gap.rebuild != nil {
+				x.gap.removed[at] = true
 			}
 		case x.needsDocument(c):
 			x.hide(at)
@@ -144,7 +144,7 @@ func (x *Index) apply(changes []ledger.Change) error {
 	}
 	if !x.scanning {
 		x.mark, x.fence = x.batch.Mark, x.batch.Mark.FenceBase
-		if !x.unsaved { // after a restart, the mark would be that of an index which has read history
+		if !x.gap.unsaved { // after a restart, the mark would be that of an index which has read history
 			x.spool.mark(x.mark, x.batch.Seen)
 		}
 	}

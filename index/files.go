@@ -2,10 +2,8 @@ package index
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,7 +14,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/internal/durable"
 	"github.com/yardmaster-dev/yardmaster/job"
-	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // file is a segment in a file that is open. Its fields, except the segment's own, are guarded by
@@ -35,68 +32,11 @@ type file struct {
 	unnamed bool // it is not in the manifest any more: it is closed and deleted when nothing reads it
 }
 
-// manifest is what the file of that name has.
-type manifest struct {
-	Format   int
-	Yard     string
-	Next     uint64   // number of the next segment
-	Segments []string // names of the files
-	Deleted  []string `json:",omitempty"` // those that have a file of deleted documents
-	Spool    uint64   // generation of the first spool to read
-	Fence    uint64   // see [ledger.Ledger.FenceBase]
-	Mark     mark     // how far changes are in the segments
-	Rebuild  *rebuild `json:",omitempty"` // history that is to be read
-}
-
-// mark is how far changes were read.
-type mark struct {
-	ledger.ChangeMark
-	Seen uint64 // index of the last entry that documents may have effects of
-}
-
 const (
-	manifestName   = "manifest.json"
-	manifestFormat = 2
-	deletedSuffix  = ".deleted"
-	endedPrefix    = "ended-"
-	livePrefix     = "live-"
+	deletedSuffix = ".deleted"
+	endedPrefix   = "ended-"
+	livePrefix    = "live-"
 )
-
-// readManifest returns the manifest of a directory, zero if it has none.
-func readManifest(dir string) (m manifest, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, manifestName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return manifest{Format: manifestFormat}, nil
-	}
-	if err != nil {
-		return m, err
-	}
-	text, sum, _ := strings.Cut(string(data), "\n")
-	if sum != manifestSum([]byte(text)) {
-		return m, &uselessError{fmt.Errorf("%s: the checksum is not that of its content", manifestName)}
-	}
-	if err = json.Unmarshal([]byte(text), &m); err == nil && m.Format != manifestFormat {
-		err = fmt.Errorf("it has format %d, this build reads %d", m.Format, manifestFormat)
-	}
-	if err != nil {
-		return m, &uselessError{fmt.Errorf("%s: %w", manifestName, err)}
-	}
-	return m, nil
-}
-
-func (m *manifest) write(dir string) error {
-	data, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("%s\n%s", data, manifestSum(data))
-	return durable.WriteFile(filepath.Join(dir, manifestName), []byte(text))
-}
-
-// manifestSum returns the second line of a manifest: the CRC-32C of the first one.
-func manifestSum(text []byte) string {
-	return fmt.Sprintf("%08x\n", crc32.Checksum(text, castagnoli))
-}
 
 // openFile opens a segment, without the documents that are deleted. If it is partial, it must have a file of
 // these.

@@ -69,24 +69,19 @@ type Index struct {
 	spool  *spool  // nil: the directory is not open
 	generation,
 	next uint64 // numbers of spool, and of the next segment
-	fence      uint64
-	mark       ledger.ChangeMark
-	saved      uint64 // generation of the spool in the last manifest
-	rebuilding bool   // the last manifest has history to read
-	rotated    mark   // how far changes are in the segments
-	rotating   mark   // and how far in these and frozen
-	scanning   bool
-	scanned    int
-	failures   int   // number of failures since the start
-	failure    error // why the index does not take changes; nil: it does
+	fence    uint64
+	mark     ledger.ChangeMark
+	saved    uint64 // generation of the spool in the last manifest
+	rotated  mark   // how far changes are in the segments
+	rotating mark   // and how far in these and frozen
+	scanning bool
+	scanned  int
+	failures int   // number of failures since the start
+	failure  error // why the index does not take changes; nil: it does
 
-	incomplete bool                     // a file was dropped: all jobs are to be read again, and all history
-	rebuild    *rebuild                 // history that is to be read after that; nil: none
-	unsaved    bool                     // the manifest does not have that yet
-	progress   uint64                   // number of the last event of it that was not read
-	oldest     uint64                   // number of the first event that the history stream has
-	removed    map[ledger.JobPlace]bool // jobs that callers have removed since then
-	reopened   bool                     // changes that were read before are not for the files that are open now
+	incomplete bool // a file was dropped: all jobs are to be read again, and all history
+	gap        gap
+	reopened   bool // changes that were read before are not for the files that are open now
 }
 
 // Changes returns the list that the ledger is to add its changes to, before the first entry is
@@ -207,7 +202,7 @@ type Status struct {
 func (x *Index) Status() Status {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.rebuilt(), Failures: x.failures}
+	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.gap.rebuilt(), Failures: x.failures}
 	if x.failure != nil {
 		s.Failure = x.failure.Error()
 	}

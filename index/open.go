@@ -64,7 +64,7 @@ func (x *Index) reset() {
 	x.ended, x.live, x.before, x.trash = nil, nil, nil, nil
 	x.generation, x.next, x.fence, x.saved = 0, 0, 0, 0
 	x.mark, x.rotated, x.careful = ledger.ChangeMark{}, mark{}, 0
-	x.incomplete, x.rebuild, x.unsaved, x.removed = false, nil, false, make(map[ledger.JobPlace]bool)
+	x.incomplete, x.gap = false, gap{removed: make(map[ledger.JobPlace]bool)}
 }
 
 // uselessError is why the files of an index cannot be used, although they can be read.
@@ -83,7 +83,7 @@ func (x *Index) load() error {
 	}
 	x.next, x.fence, x.memory = m.Next, m.Fence, newMemory(m.Spool)
 	if r := m.Rebuild; r != nil && x.cfg.History != nil {
-		x.rebuild, x.progress = r, r.Next
+		x.gap.rebuild, x.gap.progress, x.gap.saved = r, r.Next, true
 	}
 	x.mark, x.careful, x.rotated = m.Mark.ChangeMark, m.Mark.Seen, m.Mark
 	for _, name := range m.Segments {

@@ -41,6 +41,16 @@ type rebuild struct {
 	Next  uint64 // number of the last event that is still to be read
 }
 
+// gap is what the index lacks of jobs that the ledger has forgotten.
+type gap struct {
+	rebuild  *rebuild                 // history that is to be read after all jobs; nil: none
+	unsaved  bool                     // the manifest does not have it yet
+	saved    bool                     // the last manifest has some
+	progress uint64                   // number of the last event of it that was not read
+	oldest   uint64                   // number of the first event that the history stream has
+	removed  map[ledger.JobPlace]bool // jobs that callers have removed since it was to be read
+}
+
 // Bounds of reading history.
 const (
 	historyStep = 16  // messages
@@ -53,17 +63,17 @@ func (x *Index) missingSince(from, until uint64) {
 	if x.cfg.History == nil || until <= from {
 		return
 	}
-	if x.rebuild != nil {
-		from, until = min(from, x.rebuild.From), max(until, x.rebuild.Until)
+	if x.gap.rebuild != nil {
+		from, until = min(from, x.gap.rebuild.From), max(until, x.gap.rebuild.Until)
 	}
-	x.rebuild, x.progress, x.unsaved = &rebuild{From: from, Until: until, Next: until}, until, true
+	x.gap.rebuild, x.gap.progress, x.gap.unsaved = &rebuild{From: from, Until: until, Next: until}, until, true
 }
 
 // readHistory reads parts of history, when there are some to read, until ctx ends.
 func (x *Index) readHistory(ctx context.Context) {
 	for ctx.Err() == nil {
 		x.mu.Lock()
-		r, ready := x.rebuild, !x.scanning && x.failure == nil
+		r, ready := x.gap.rebuild, !x.scanning && x.failure == nil
 		x.mu.Unlock()
 		if r == nil || !ready {
 			select {
@@ -76,8 +86,8 @@ func (x *Index) readHistory(ctx context.Context) {
 		if err := reading.run(); err != nil && ctx.Err() == nil {
 			x.log.Warn("history not read for the index, will be tried again", "err", err)
 			x.mu.Lock()
-			if x.rebuild == r {
-				x.rebuild = &rebuild{From: r.From, Until: r.Until, Next: x.progress}
+			if x.gap.rebuild == r {
+				x.gap.rebuild = &rebuild{From: r.From, Until: r.Until, Next: x.gap.progress}
 			}
 			x.mu.Unlock()
 			rest(ctx, x.maintainEvery)
@@ -89,13 +99,13 @@ func (x *Index) readHistory(ctx context.Context) {
 const almost = 0.99
 
 // rebuilt returns how much of the history that is to be read was read, from 0 to 1.
-func (x *Index) rebuilt() float64 {
-	r := x.rebuild
+func (g *gap) rebuilt() float64 {
+	r := g.rebuild
 	if r == nil {
 		return 1
 	}
-	from := max(r.From, x.oldest)
-	return almost * float64(r.Until-min(max(x.progress, from), r.Until)) / float64(max(r.Until, from+1)-from)
+	from := max(r.From, g.oldest)
+	return almost * float64(r.Until-min(max(g.progress, from), r.Until)) / float64(max(r.Until, from+1)-from)
 }
 
 // signal wakes readHistory.
@@ -139,7 +149,7 @@ func (r *historyReading) run() error {
 	}
 	if oldest, err := r.cfg.History.Messages(r.ctx, 1, 1); err == nil && len(oldest) > 0 {
 		r.mu.Lock()
-		r.oldest = oldest[0].First
+		r.gap.oldest = oldest[0].First
 		r.mu.Unlock()
 	}
 	next := r.Next
@@ -171,9 +181,9 @@ func (r *historyReading) run() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Index.rebuild == r.rebuild {
-		r.Index.rebuild = nil
-		clear(r.removed)
+	if r.gap.rebuild == r.rebuild {
+		r.gap.rebuild = nil
+		clear(r.gap.removed)
 		r.log.Info("index has read history", "jobs", r.count)
 	}
 	return nil

@@ -24,7 +24,7 @@ func (r *historyReading) restore(next uint64) error {
 			oldest = l.Now().Add(-job.DefaultRetention.With(l.Retention().InForce()).Age(job.KeptIndex)).UnixNano()
 		})
 		r.mu.Lock()
-		if r.Index.rebuild != r.rebuild || r.failure != nil {
+		if r.gap.rebuild != r.rebuild || r.failure != nil {
 			r.mu.Unlock()
 			return errSuperseded
 		}
@@ -43,7 +43,7 @@ func (r *historyReading) restore(next uint64) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.progress = next
+	r.gap.progress = next
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (r *historyReading) restoreJobs(lives []*life, oldest int64) error {
 			now, ok := l.Document(life.ID)
 			at := placeOf(&life.Document)
 			switch {
-			case life.removed, r.removed[at], !ok && l.Removed(life.ID):
+			case life.removed, r.gap.removed[at], !ok && l.Removed(life.ID):
 				removed = append(removed, at)
 				continue
 			case ok && !life.exact:
@@ -187,7 +187,7 @@ func (r *historyReading) readDeadLetters() error {
 	add := func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.Index.rebuild != r.rebuild || r.failure != nil {
+		if r.gap.rebuild != r.rebuild || r.failure != nil {
 			return errSuperseded
 		}
 		err := r.addLetters(letters)
@@ -236,7 +236,7 @@ func (r *historyReading) addLetters(letters map[ledger.JobPlace]*job.Document) e
 	places := make([]segment.Cursor, 0, len(letters))
 	r.ledger.View(func(l *ledger.Ledger) {
 		for at := range letters {
-			if _, ok := l.Document(at.ID); !ok && !l.Removed(at.ID) && !r.removed[at] {
+			if _, ok := l.Document(at.ID); !ok && !l.Removed(at.ID) && !r.gap.removed[at] {
 				places = append(places, cursorOf(at))
 			}
 		}

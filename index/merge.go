@@ -1,0 +1,185 @@
+package index
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// checkLive deletes documents of jobs that have ended from some segments of jobs that have not. An
+// ended job takes its labels from there, so it must have its own document before.
+func (x *Index) checkLive(ctx context.Context) error {
+	if x.behind() {
+		return nil
+	}
+	x.mu.Lock()
+	if x.scanning {
+		x.mu.Unlock()
+		return nil
+	}
+	files := slices.Clone(x.live[:min(len(x.live), maxChecked)])
+	x.live = append(slices.Clone(x.live[len(files):]), files...)
+	x.use(files)
+	x.mu.Unlock()
+	defer x.release(files)
+	for _, f := range files {
+		var numbers []int
+		var index uint64
+		var docs []*job.Document
+		check := func() {
+			x.ledger.View(func(l *ledger.Ledger) {
+				index = max(index, l.Index())
+				for i, d := range docs {
+					if present, ok := l.Document(d.ID); !ok || !isOf(d, &present) {
+						numbers[len(numbers)-len(docs)+i] |= 1 << 31
+					}
+				}
+			})
+			docs = docs[:0]
+		}
+		err := f.Documents(func(n int, d *job.Document) bool {
+			docs, numbers = append(docs, d), append(numbers, n)
+			if len(docs) == readStep {
+				check()
+			}
+			return ctx.Err() == nil
+		})
+		check()
+		x.refresh(ctx)
+		x.mu.Lock()
+		switch {
+		case err != nil:
+			x.drop(f, err)
+		case x.mark.Index >= index && !x.scanning:
+			var gone []int
+			for _, n := range numbers {
+				if n&(1<<31) != 0 {
+					gone = append(gone, n&^(1<<31))
+				}
+			}
+			f.DeleteNumbers(gone)
+			f.dirty = f.dirty || len(gone) > 0
+			if f.Count() == 0 && !f.removed {
+				x.live = slices.DeleteFunc(x.live, func(other *file) bool { return other == f })
+				x.remove(f)
+			}
+		}
+		x.mu.Unlock()
+	}
+	return nil
+}
+
+// merge merges some segments of a list that are next to each other and small, and reports whether it
+// has found any.
+func (x *Index) merge(list *[]*file) (merged bool, err error) {
+	x.mu.Lock()
+	byTime := slices.SortedFunc(slices.Values(*list), func(a, b *file) int {
+		first, _ := a.span()
+		other, _ := b.span()
+		return cmp.Compare(first, other)
+	})
+	group, counts := mergeable(byTime)
+	x.use(group)
+	x.mu.Unlock()
+	defer x.release(group)
+	if len(group) == 0 {
+		return false, nil
+	}
+	var docs []*job.Document
+	for _, f := range group {
+		err := f.Documents(func(_ int, d *job.Document) bool {
+			docs = append(docs, d)
+			return true
+		})
+		if err != nil {
+			x.mu.Lock()
+			x.drop(f, err)
+			x.mu.Unlock()
+			return false, nil
+		}
+	}
+	prefix := endedPrefix
+	if group[0].live {
+		prefix = livePrefix
+		if x.behind() {
+			return false, nil
+		}
+		docs = x.latest(docs)
+	}
+	files, err := x.write(prefix, docs)
+	if err != nil {
+		return false, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, f := range group {
+		if f.Count() != counts[i] || !slices.Contains(*list, f) { // it was changed meanwhile
+			for _, f := range files {
+				x.remove(f)
+			}
+			return false, nil
+		}
+	}
+	for _, f := range group {
+		*list = slices.DeleteFunc(*list, func(other *file) bool { return other == f })
+		x.remove(f)
+	}
+	*list = append(*list, files...)
+	return true, nil
+}
+
+// latest returns one document of each job: that which is up to date, if there is one, because a segment
+// finds only one of those of a job.
+func (x *Index) latest(docs []*job.Document) []*job.Document {
+	slices.SortStableFunc(docs, func(a, b *job.Document) int { return placeOf(a).Compare(placeOf(b)) })
+	var unique []*job.Document
+	for _, d := range docs {
+		last := len(unique) - 1
+		if last < 0 || placeOf(unique[last]) != placeOf(d) {
+			unique = append(unique, d)
+			continue
+		}
+		x.ledger.View(func(l *ledger.Ledger) {
+			if now, ok := l.Document(d.ID); ok && isOf(d, &now) {
+				unique[last] = d
+			}
+		})
+	}
+	return unique
+}
+
+// behind reports whether the ledger applies entries again whose effects the documents have.
+func (x *Index) behind() (behind bool) {
+	x.mu.Lock()
+	known := max(x.mark.Index, x.careful)
+	x.mu.Unlock()
+	x.ledger.View(func(l *ledger.Ledger) { behind = l.Index() < known })
+	return behind
+}
+
+// mergeable returns files to merge, and their numbers of documents: together at most those of a
+// segment, and more than half as many again as the largest one has, so that each document is
+// written a few times only.
+func mergeable(files []*file) (group []*file, counts []int) {
+	total, largest := 0, 0
+	for i := 0; i <= len(files); i++ {
+		if i < len(files) && total+files[i].Count() <= segment.MaxDocuments {
+			group, counts = append(group, files[i]), append(counts, files[i].Count())
+			total, largest = total+counts[len(counts)-1], max(largest, counts[len(counts)-1])
+			continue
+		}
+		if len(group) > 1 && total*2 >= largest*3 {
+			return group, counts
+		}
+		group, counts, total, largest = nil, nil, 0, 0
+		if i < len(files) && files[i].Count() <= segment.MaxDocuments/2 {
+			group, counts = []*file{files[i]}, []int{files[i].Count()}
+			total, largest = counts[0], counts[0]
+		}
+	}
+	return nil, nil
+}
