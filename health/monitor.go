@@ -263,11 +263,13 @@ func (m *Monitor) DrainWarnings() (warnings []string) {
 }
 
 // SpaceIsScarce reports whether the disk, at the last check, had so little free space that what can be
-// made again must give way, before jobs are refused.
-func (m *Monitor) SpaceIsScarce() bool {
+// made again must give way, before jobs are refused, or would have with so many more bytes in files.
+func (m *Monitor) SpaceIsScarce(more int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.scarce
+	with := m.freeSpace
+	with.Free -= more
+	return m.scarce || more > 0 && with.scarce(true)
 }
 
 // FreeSpace returns the free disk space at the last check.

@@ -47,7 +47,7 @@ func (x *Index) maintain(ctx context.Context) error {
 	if !x.recover() {
 		return nil
 	}
-	low := x.lowSpace()
+	low := x.lowSpace(0)
 	if err := x.checkLive(ctx); err != nil {
 		return err
 	}
@@ -60,16 +60,20 @@ func (x *Index) maintain(ctx context.Context) error {
 		}
 	}
 	x.retain()
-	if err := x.save(); err != nil || !low {
+	if err := x.save(); err != nil {
 		return err
 	}
-	return x.shed()
+	if low {
+		return x.shed()
+	}
+	x.unshed()
+	return nil
 }
 
 // recover opens an index that has failed again, if the disk has space. Then it reads all jobs again. It
 // reports whether the index is open.
 func (x *Index) recover() bool {
-	low := x.lowSpace()
+	low := x.lowSpace(0)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {

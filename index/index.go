@@ -17,9 +17,9 @@ type Config struct {
 	Node string
 	Dir  string // which is created
 	Yard string // id of the cluster; the documents of another one are dropped
-	// LowSpace reports whether the disk has so little free space that the index must give way; nil:
-	// never.
-	LowSpace func() bool
+	// LowSpace reports whether the disk has so little free space that the index must give way, or would
+	// have with so many more bytes in files; nil: never.
+	LowSpace func(more int64) bool
 	History  History // from which jobs that the ledger has forgotten come back; nil: they do not
 }
 
@@ -196,13 +196,14 @@ type Status struct {
 	Files     int
 	Failure   string // why it takes no changes; "": it does
 	Failures  int    // since the start
+	Shed      int64  // bytes of segments that gave way to jobs for lack of disk space, and were not made again
 }
 
 // Status returns the present state.
 func (x *Index) Status() Status {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.gap.rebuilt(), Failures: x.failures}
+	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.gap.rebuilt(), Failures: x.failures, Shed: x.gap.shed}
 	if x.failure != nil {
 		s.Failure = x.failure.Error()
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -45,7 +46,8 @@ type replica struct {
 	want      map[ledger.JobPlace]*job.Document
 	lane      uint64
 
-	low       atomic.Bool // the disk has little free space
+	low       atomic.Bool  // the disk has little free space
+	space     atomic.Int64 // bytes that more files may have
 	history   *memoryHistory
 	lastEvent uint64 // that history has
 }
@@ -61,6 +63,7 @@ func newReplica(t testing.TB, seed uint64) *replica {
 		at: ledger.Stamp{Term: 1, At: epoch}, snapshots: make(map[uint64][]byte),
 		history: new(memoryHistory), labels: make(map[job.ID]job.Labels), want: make(map[ledger.JobPlace]*job.Document),
 	}
+	y.space.Store(math.MaxInt64)
 	y.start()
 	y.apply(&ledger.Lead{Owner: "n1", Until: epoch.Add(10 * time.Second), Level: ledger.Level})
 	y.apply(&ledger.Bootstrap{Secret: []byte{7}, Lanes: []string{"L0"}})
@@ -71,7 +74,7 @@ func newReplica(t testing.TB, seed uint64) *replica {
 
 // start opens the index, and lets it read the ledger.
 func (y *replica) start() {
-	x := New(Config{Node: "n1", Dir: y.dir, Yard: "y", History: y.history, LowSpace: y.low.Load}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
+	x := New(Config{Node: "n1", Dir: y.dir, Yard: "y", History: y.history, LowSpace: func(more int64) bool { return y.low.Load() || more > y.space.Load() }}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
 	x.flushAt, x.maintainEvery = 40, 5*time.Millisecond
 	y.index = x
 	y.ledger.RecordChanges(x.Changes())

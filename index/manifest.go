@@ -26,6 +26,7 @@ type manifest struct {
 	Fence    uint64   // see [ledger.Ledger.FenceBase]
 	Mark     mark     // how far changes are in the segments
 	Rebuild  *rebuild `json:",omitempty"` // history that is to be read
+	Shed     int64    `json:",omitempty"` // see gap
 }
 
 // mark is how far changes were read.
@@ -78,7 +79,7 @@ func manifestSum(text []byte) string {
 // save writes the manifest and the sets of deleted documents, and deletes spools that are not needed.
 func (x *Index) save() error {
 	x.mu.Lock()
-	m := manifest{Format: manifestFormat, Yard: x.cfg.Yard, Next: x.next, Spool: x.memory.spool, Fence: x.fence, Mark: x.rotated}
+	m := manifest{Format: manifestFormat, Yard: x.cfg.Yard, Next: x.next, Spool: x.memory.spool, Fence: x.fence, Mark: x.rotated, Shed: x.gap.shed}
 	if x.frozen != nil {
 		m.Spool = x.frozen.spool
 	}

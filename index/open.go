@@ -81,7 +81,7 @@ func (x *Index) load() error {
 	if m.Yard != "" && m.Yard != x.cfg.Yard {
 		return &uselessError{fmt.Errorf("it belongs to the cluster %s", m.Yard)}
 	}
-	x.next, x.fence, x.memory = m.Next, m.Fence, newMemory(m.Spool)
+	x.next, x.fence, x.memory, x.gap.shed = m.Next, m.Fence, newMemory(m.Spool), m.Shed
 	if r := m.Rebuild; r != nil && x.cfg.History != nil {
 		x.gap.rebuild, x.gap.progress, x.gap.saved = r, r.Next, true
 	}

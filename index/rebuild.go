@@ -49,6 +49,7 @@ type gap struct {
 	progress uint64                   // number of the last event of it that was not read
 	oldest   uint64                   // number of the first event that the history stream has
 	removed  map[ledger.JobPlace]bool // jobs that callers have removed since it was to be read
+	shed     int64                    // bytes of segments that gave way to jobs for lack of disk space, and that no history is read for yet
 }
 
 // Bounds of reading history.
@@ -60,6 +61,9 @@ const (
 
 // missingSince makes the index read history after an event up to another one.
 func (x *Index) missingSince(from, until uint64) {
+	if from == 0 {
+		x.gap.shed = 0
+	}
 	if x.cfg.History == nil || until <= from {
 		return
 	}
@@ -101,7 +105,10 @@ const almost = 0.99
 // rebuilt returns how much of the history that is to be read was read, from 0 to 1.
 func (g *gap) rebuilt() float64 {
 	r := g.rebuild
-	if r == nil {
+	switch {
+	case g.shed > 0:
+		return 0
+	case r == nil:
 		return 1
 	}
 	from := max(r.From, g.oldest)

@@ -40,7 +40,8 @@ func (x *Index) retain() {
 	}
 }
 
-func (x *Index) lowSpace() bool { return x.cfg.LowSpace != nil && x.cfg.LowSpace() }
+// lowSpace reports whether the disk has little free space, or would have with so many more bytes in files.
+func (x *Index) lowSpace(more int64) bool { return x.cfg.LowSpace != nil && x.cfg.LowSpace(more) }
 
 // shedParts is the part of the files, as a divisor, that gives way at a time to a disk with little
 // free space.
@@ -58,10 +59,21 @@ func (x *Index) shed() error {
 	}
 	n := (len(x.ended) + shedParts - 1) / shedParts
 	for _, f := range x.ended[:n] { // retain has sorted them
+		x.gap.shed += f.size
 		x.remove(f)
 	}
 	x.ended = x.ended[n:]
 	x.mu.Unlock()
 	x.log.Warn("index files deleted, because the disk has little free space", "files", n)
 	return x.save()
+}
+
+// unshed makes the index read all jobs and all history again, when the disk has space for twice what shed has
+// deleted: merging takes some, too.
+func (x *Index) unshed() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if shed := x.gap.shed; shed > 0 && !x.scanning && !x.lowSpace(2*shed) {
+		x.incomplete = true
+	}
 }

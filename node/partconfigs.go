@@ -93,7 +93,7 @@ func (n *Node) indexDir() string { return filepath.Join(n.cfg.Node.DataDir, "ind
 func (n *Node) indexConfig() index.Config {
 	return index.Config{
 		Node: n.cfg.Node.Name, History: historyAdapter{n.cluster.Reader}, Dir: n.indexDir(), Yard: n.id.Yard,
-		LowSpace: func() bool { return n.monitor.SpaceIsScarce() }, // the monitor is made later
+		LowSpace: func(more int64) bool { return n.monitor.SpaceIsScarce(more) }, // the monitor is made later
 	}
 }
 
