@@ -232,6 +232,11 @@ class Yard(NodeCase):
         self.assertEqual({job["state"] for job in self.client.search_jobs(["snooze"], page_size=1)}, {"completed", "failed"})
         self.assertIn("finished.age", [setting["name"] for setting in self.client.retention()])
         self.assertTrue(self.client.workers(queue="snooze"))
+        name = next(w["worker"] for node in self.client.workers(queue="snooze") for w in node.get("workers", []))
+        self.assertEqual((self.client.drain_worker(name)["drained"], self.client.resume_worker(name)["drained"]), (True, False))
+        with self.assertRaises(yardmaster.ApiError) as unknown:
+            self.client.drain_worker("nobody")
+        self.assertEqual(unknown.exception.status, 404)
 
     def test_operations(self) -> None:
         """Jobs that failed are found, and run again with other params."""

@@ -91,6 +91,19 @@ class ApiCalls(Session):
         """Return the workers and runners of each node, with what each runs now."""
         return list((await self.api("worker.list", without_none({"queue": queue, "node": node})))["nodes"])
 
+    async def drain_worker(self, worker: str) -> Fields:
+        """Give a worker or runner process no more jobs; those that it runs go on.
+
+        ``worker`` is a name or id that workers returns. The drain ends with resume_worker,
+        or when the worker connects again or the process is replaced. The reply has the
+        number of jobs that it runs, ``running``.
+        """
+        return cast(Fields, await self.api("worker.drain", {"worker": worker}))
+
+    async def resume_worker(self, worker: str) -> Fields:
+        """End the drain of a worker or runner process."""
+        return cast(Fields, await self.api("worker.resume", {"worker": worker}))
+
     async def yard_status(self) -> Fields:
         """Return the state of the yard: members, authority, backlog and readiness."""
         return cast(Fields, await self.api("status"))

@@ -135,6 +135,8 @@ class Client:
     explain = _blocking(AsyncClient.explain)
     job_log = _blocking(AsyncClient.job_log)
     workers = _blocking(AsyncClient.workers)
+    drain_worker = _blocking(AsyncClient.drain_worker)
+    resume_worker = _blocking(AsyncClient.resume_worker)
     yard_status = _blocking(AsyncClient.yard_status)
     dead_letters = _iterating(AsyncClient.dead_letters)
     dead_letter = _blocking(AsyncClient.dead_letter)
