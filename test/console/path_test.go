@@ -126,11 +126,18 @@ func runJobs(t *testing.T, n int) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
+	// A job that is refused, or about which no answer comes, is sent again: it may then run twice.
 	again := func(js jetstream.JetStream, m *nats.Msg, err error) {
 		t.Logf("a job is sent again: %v", err)
-		_, _ = js.PublishMsgAsync(m) // if that fails, the test does not end
+		go func() {
+			for {
+				if _, err := js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)); err == nil || ctx.Err() != nil {
+					return
+				}
+			}
+		}()
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1024), jetstream.WithPublishAsyncErrHandler(again))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1024), jetstream.WithPublishAsyncErrHandler(again), jetstream.WithPublishAsyncTimeout(30*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
