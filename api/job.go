@@ -105,7 +105,7 @@ type IndexStatus struct {
 	Lag      uint64    `json:"lag"`        // log entries that the node has applied since then
 	Ended    int       `json:"ended"`      // jobs that have ended
 	Bytes    int64     `json:"bytes"`      // of its files
-	Scanning bool      `json:"scanning"`   // it is being made again: jobs may be missing
+	Scanning bool      `json:"scanning"`   // it is being rebuilt: jobs may be missing
 	Scanned  int       `json:"scanned"`    // with Scanning: jobs of the ledger that it has read
 	Rebuilt  float64   `json:"rebuilt"`    // how much it has read of the history that it needs for jobs which the ledger has forgotten, 0 to 1; below 1 such jobs may be missing
 	Files    int       `json:"files"`

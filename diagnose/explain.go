@@ -49,15 +49,17 @@ func (g *Diagnoser) ExplainJob(ctx context.Context, q *api.JobRequest) (*api.Job
 	id, err := g.cfg.FindJob(findCtx, q.ID, q.Queue)
 	cancel()
 	if err == nil {
-		if e := g.explain(ctx, id); e != nil {
+		var e *api.JobExplanation
+		if e, err = g.explain(ctx, id); e != nil {
 			return e, nil
 		}
 	}
 	return g.explainMissing(ctx, q, id, err)
 }
 
-// explain explains a job that the ledger has, or one that has ended; without it, it returns nil.
-func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation {
+// explain explains a job that the ledger has, or one that has ended; without it, it returns nil, and a
+// [*job.UnavailableError] if there may be one.
+func (g *Diagnoser) explain(ctx context.Context, id job.ID) (*api.JobExplanation, error) {
 	var unpublished [][]byte
 	var allUnpublished bool
 	g.cfg.View(func(l *ledger.Ledger) { unpublished, allUnpublished = l.UnpublishedEvents(id, maxUnpublished) })
@@ -65,8 +67,11 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	g.cfg.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })
 	if !ok {
 		view, result, err := g.cfg.Ended(ctx, id)
+		if _, uncertain := errors.AsType[*job.UnavailableError](err); uncertain {
+			return nil, err
+		}
 		if err != nil {
-			return nil
+			return nil, nil
 		}
 		d.job = ledger.JobDiagnosis{View: view, Result: result}
 	}
@@ -85,7 +90,7 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	shown := api.JobOf(&d.job.View)
 	shown.Because = d.waitReason()
 	e.Job, e.Result = &shown, g.resultText(&p)
-	return e
+	return e, nil
 }
 
 // withCaveat returns verdict, marked as possibly outdated without a quorum. It first

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
@@ -222,6 +223,54 @@ func TestIndex_Rebuild(t *testing.T) {
 			y.restart(y.newest(y.at.Index))
 			y.rebuilt()
 		})
+	}
+}
+
+// TestIndex_Lacking checks that an index says until it is rebuilt that it may lack jobs which the ledger has
+// forgotten.
+func TestIndex_Lacking(t *testing.T) {
+	y := newReplica(t, 1)
+	y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 5}}})
+	for range 60 {
+		y.step()
+	}
+	lacking := func() string {
+		found, err := y.index.FindJobs(t.Context(), &query.Query{}, ledger.JobPlace{}, 1)
+		if unavailable, ok := errors.AsType[*job.UnavailableError](err); err != nil && !ok {
+			t.Fatal(err)
+		} else if ok && found.Lacking == nil {
+			return unavailable.Reason
+		}
+		if found.Lacking == nil {
+			return ""
+		}
+		return found.Lacking.Reason
+	}
+	y.rebuilt()
+	if why := lacking(); why != "" {
+		t.Errorf("a complete index: %s", why)
+	}
+	y.index.Sync(y.ledger.Index())
+	y.snapshot()
+	y.stop()
+	if err := os.RemoveAll(y.dir); err != nil {
+		t.Fatal(err)
+	}
+	y.history.faults = slices.Repeat([]fault{callFails}, 1<<16)
+	y.restart(y.newest(y.at.Index))
+	if why := lacking(); !strings.Contains(why, "is being rebuilt: ") {
+		t.Errorf("an index without files: %q", why)
+	}
+	y.await("the jobs of the ledger are read", func(s Status) bool { return !s.Scanning })
+	if why := lacking(); !strings.Contains(why, "is being rebuilt: 0 % of the history is read") {
+		t.Errorf("an index without history: %q", why)
+	}
+	y.history.mu.Lock()
+	y.history.faults = nil
+	y.history.mu.Unlock()
+	y.rebuilt()
+	if why := lacking(); why != "" {
+		t.Errorf("an index that was rebuilt: %s", why)
 	}
 }
 

@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 // maxLooked is how many documents of jobs that have not ended a page may look at. The rest of the
 // jobs are those of the next page.
 const maxLooked = 50_000
+
+// rebuildRetryAfter is the time after which a request for a job that the index may lack is to be repeated.
+const rebuildRetryAfter = 5 * time.Second
 
 // Page is a page of the jobs that a query finds.
 type Page struct {
@@ -61,6 +65,7 @@ func (x *Index) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPl
 	if page.Next != nil {
 		found.Next = ledger.JobPlace{Accepted: page.Next.Value, ID: page.Next.ID}
 	}
+	found.Lacking = x.lacking(&page.Status)
 	return found, x.unavailable(&page.Status)
 }
 
@@ -83,6 +88,21 @@ func (x *Index) unavailable(s *Status) error {
 		return &job.UnavailableError{Reason: reason + ": " + s.Failure, RetryAfter: time.Second}
 	case s.Scanning:
 		return &job.UnavailableError{Reason: reason + ", which is being rebuilt", RetryAfter: time.Second}
+	}
+	return nil
+}
+
+// lacking returns why an index in this state may not have jobs that the ledger has forgotten, nil if it has
+// them.
+func (x *Index) lacking(s *Status) *job.UnavailableError {
+	reason := "the index of jobs on node " + x.cfg.Node
+	switch {
+	case s.Scanning:
+		return &job.UnavailableError{Reason: fmt.Sprintf("%s, which is being rebuilt: %d jobs of the ledger are read, the history is not yet", reason, s.Scanned), RetryAfter: rebuildRetryAfter}
+	case s.Shed > 0:
+		return &job.UnavailableError{Reason: reason + ", which has deleted its oldest files, because the disk has little free space", RetryAfter: rebuildRetryAfter}
+	case s.Rebuilt < 1:
+		return &job.UnavailableError{Reason: fmt.Sprintf("%s, which is being rebuilt: %.0f %% of the history is read", reason, 100*s.Rebuilt), RetryAfter: rebuildRetryAfter}
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ var (
 
 	// ErrJobForgotten is returned for a change of a job that has ended and that only the index still
 	// has. It is an ErrJobEnded.
-	ErrJobForgotten = fmt.Errorf("it can still be found, but not changed; 'yardmaster job replay' enqueues a copy of it: %w", ErrJobEnded)
+	ErrJobForgotten error = forgottenError{}
 
 	// ErrRecordReclaimed is returned for a retry of a job whose record is no
 	// longer stored, and neither is its dead letter.
@@ -47,6 +47,15 @@ var (
 	// ErrTooLarge is returned for a body or a result above its size limit.
 	ErrTooLarge = errors.New("too large")
 )
+
+// forgottenError is the type of [ErrJobForgotten].
+type forgottenError struct{}
+
+func (forgottenError) Error() string {
+	return "the ledger has forgotten it, so that it can be found, but not changed; 'yardmaster job replay' enqueues a copy of it"
+}
+
+func (forgottenError) Unwrap() error { return ErrJobEnded }
 
 // UnavailableError is returned when the cluster cannot answer now: there is no
 // authority, no quorum, or too many requests are pending. The request may or

@@ -7,11 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
 // TestForgottenJobs checks that jobs which the ledger has forgotten are listed, shown, explained and
@@ -97,6 +100,70 @@ func TestForgottenJobs(t *testing.T) {
 	}
 	for _, change := range []string{"POST /v1/jobs/k0/cancel", "POST /v1/jobs/k0/retry"} {
 		method, path, _ := strings.Cut(change, " ")
-		send(t, n, method, path, "{}").decode(t, http.StatusConflict, nil)
+		r := send(t, n, method, path, "{}")
+		const want = " is completed, and the ledger has forgotten it, so that it can be found, but not changed; 'yardmaster job replay' enqueues a copy of it"
+		if r.status != http.StatusConflict || !strings.Contains(string(r.body), want) {
+			t.Errorf("%s: %s", change, r)
+		}
+	}
+	checkRebuilding(t, n, want[0], want[1])
+}
+
+// lackingIndex is an index that is being rebuilt and does not have the job that is asked for yet.
+type lackingIndex struct {
+	jobview.Index
+	asked chan struct{} // receives a value at each search
+}
+
+func (x *lackingIndex) FindJobs(context.Context, *query.Query, ledger.JobPlace, int) (ledger.FoundJobs, error) {
+	select {
+	case x.asked <- struct{}{}:
+	default:
+	}
+	return ledger.FoundJobs{Lacking: &job.UnavailableError{Reason: "the index, which is being rebuilt: 37 % of the history is read", RetryAfter: time.Millisecond}}, nil
+}
+
+// checkRebuilding checks what is said of jobs that the ledger has forgotten while the index is being rebuilt.
+func checkRebuilding(t *testing.T, n *Node, completed, failed job.ID) {
+	x := &lackingIndex{Index: n.viewer.Index, asked: make(chan struct{}, 1)}
+	n.viewer.Index = x
+	const want = "may be in the index, which is being rebuilt: 37 % of the history is read; try again in"
+	for _, request := range []string{
+		"GET /v1/jobs/k0", "GET /v1/jobs/mail:k0", "GET /v1/jobs/k0?queue=mail", "GET /v1/jobs/" + completed.String(), "GET /v1/jobs/k0/result", "GET /v1/jobs/k0/wait?timeout=50ms",
+		"POST /v1/jobs/" + completed.String() + "/cancel", "POST /v1/jobs/k0/retry", "GET /v1/jobs/no-such-job",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		r := send(t, n, method, path, "")
+		if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), want) {
+			t.Errorf("%s: %d %s", request, r.status, r.body)
+		}
+	}
+	var why api.JobExplanation
+	send(t, n, "GET", "/v1/jobs/k0/explain", "").decode(t, http.StatusOK, &why)
+	if why.State != "unknown" || why.ID != completed || !strings.Contains(why.Verdict, want) {
+		t.Errorf("explained as %s: %s", why.State, why.Verdict)
+	}
+	send(t, n, "POST", "/v1/jobs/"+failed.String()+"/replay", "{}").decode(t, http.StatusOK, nil) // from its dead letter
+
+	if _, _, err := n.workers.Session("w1").Job(t.Context(), completed); !strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("to a worker: %v", err)
+	}
+	select {
+	case <-x.asked:
+	default:
+	}
+	ended := make(chan error, 1)
+	go func() {
+		view, err := n.workers.Session("w1").Await(t.Context(), completed)
+		if err == nil && view.State != job.Completed {
+			err = fmt.Errorf("job is %s", view.State)
+		}
+		ended <- err
+	}()
+	<-x.asked
+	select {
+	case err := <-ended:
+		t.Errorf("a worker that waits is answered: %v", err)
+	case <-x.asked: // the session has asked again
 	}
 }

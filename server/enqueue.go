@@ -181,8 +181,12 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 	Release(ctx)
 	err = h.Waiters.JobEnd(ctx, reply.ID, ack.Position) // the position is zero if the ledger knows the job already
 	if errors.Is(err, job.ErrJobNotFound) {
-		if _, _, err := h.Viewer.Ended(ctx, reply.ID); err == nil { // the ledger has forgotten it since
+		_, _, ended := h.Viewer.Ended(ctx, reply.ID)
+		if ended == nil { // the ledger has forgotten it since
 			return reply, nil
+		}
+		if isUnavailable(ended) {
+			err = ended
 		}
 	}
 	if errors.Is(err, job.ErrJobNotFound) && reply.Duplicate {

@@ -79,10 +79,10 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 		return err
 	}
 	if found.Index.Scanning {
-		env.Note("the index is being made again: %d jobs of the ledger are read, others may be missing", found.Index.Scanned)
+		env.Note("the index is being rebuilt: %d jobs of the ledger are read, others may be missing", found.Index.Scanned)
 	}
 	if found.Index.Rebuilt < 1 && found.Index.Unusable == "" {
-		env.Note("the index is being made again: %.0f %% of the history is read, older jobs may be missing", 100*found.Index.Rebuilt)
+		env.Note("the index is being rebuilt: %.0f %% of the history is read, older jobs may be missing", 100*found.Index.Rebuilt)
 	}
 	if found.Index.Unusable != "" {
 		env.Note("the index has nothing after %s: %s", command.TimeText(&found.Index.AsOfTime), found.Index.Unusable)

@@ -59,7 +59,7 @@ func (s *Server) finishedJob(ctx context.Context, name, queue string) (finishedJ
 		id, _ = job.KeyID(queue, name) // the ledger no longer has the key either
 	}
 	switch {
-	case errors.Is(err, job.ErrJobNotFound) && id != (job.ID{}):
+	case isMissing(err) && id != (job.ID{}):
 		return s.fromDeadLetter(ctx, job.View{ID: id}, err)
 	case err != nil:
 		return finishedJob{}, err
@@ -71,7 +71,7 @@ func (s *Server) finishedJob(ctx context.Context, name, queue string) (finishedJ
 		}
 	}
 	switch {
-	case errors.Is(err, job.ErrJobNotFound): // it has ended and the ledger no longer has it
+	case isMissing(err): // it has ended and the ledger no longer has it
 		return s.fromDeadLetter(ctx, job.View{ID: id}, err)
 	case err != nil:
 		return finishedJob{}, err
@@ -89,6 +89,13 @@ func (s *Server) finishedJob(ctx context.Context, name, queue string) (finishedJ
 	}
 	spec, err := job.ParseRecord(body, view.Queue, "", id)
 	return finishedJob{id, view.Queue, spec}, err
+}
+
+// isMissing reports whether err means that neither the ledger nor the index has a job. The index may get it
+// back, see [jobview.IncompleteError].
+func isMissing(err error) bool {
+	_, incomplete := errors.AsType[*jobview.IncompleteError](err)
+	return incomplete || errors.Is(err, job.ErrJobNotFound)
 }
 
 // payloadGoneError is the answer for a job whose body has been deleted.

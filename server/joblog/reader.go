@@ -22,8 +22,8 @@ const (
 
 // Reader answers requests for the logs of jobs. All fields are required.
 type Reader struct {
-	// FindJob returns the id of a job. With [job.ErrJobNotFound] it returns the id that
-	// name would have, if it determines one.
+	// FindJob returns the id of a job. With [job.ErrJobNotFound], or a [*job.UnavailableError] if that
+	// is not certain, it returns the id that name would have, if it determines one.
 	FindJob func(ctx context.Context, name, queue string) (job.ID, error)
 	// Read returns messages of a job's log from a sequence on; none means its end.
 	Read func(ctx context.Context, id job.ID, from uint64) ([]streams.LogPage, error)
@@ -38,7 +38,8 @@ func (r *Reader) Handle(ctx context.Context, q *api.LogRequest) (*api.LogReply, 
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("lines is %d; must be 1 to %d", q.Lines, maxLogLines)}
 	}
 	id, err := r.FindJob(ctx, q.ID, q.Queue)
-	unknown := errors.Is(err, job.ErrJobNotFound) && id != job.ID{} // its log may still exist
+	_, uncertain := errors.AsType[*job.UnavailableError](err)
+	unknown := (uncertain || errors.Is(err, job.ErrJobNotFound)) && id != job.ID{} // its log may still exist
 	if err != nil && !unknown {
 		return nil, err
 	}

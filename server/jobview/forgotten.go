@@ -1,10 +1,13 @@
 package jobview
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
@@ -39,24 +42,57 @@ func term(field query.Field, texts ...string) *query.Term {
 	return t
 }
 
+// IncompleteError is returned for a job that the ledger does not have while the index may lack jobs that
+// the ledger has forgotten. It wraps a [*job.UnavailableError].
+type IncompleteError struct {
+	Job   string // as the request names it
+	cause *job.UnavailableError
+}
+
+func (e *IncompleteError) Error() string {
+	return fmt.Sprintf("job %s is not in the ledger, and may be in %s; try again in %s", e.Job, e.cause.Reason, duration.Format(e.cause.RetryAfter))
+}
+
+func (e *IncompleteError) Unwrap() error { return e.cause }
+
+// RetryAfter returns the time after which the index may have the job.
+func (e *IncompleteError) RetryAfter() time.Duration { return e.cause.RetryAfter }
+
+// findForgotten returns the first jobs that the index finds. With an [*IncompleteError] for the job name,
+// it may lack jobs.
+func (v *Viewer) findForgotten(ctx context.Context, name string, where query.Expr, limit int) ([]*job.Document, error) {
+	found, err := v.Index.FindJobs(ctx, &query.Query{Where: where}, ledger.JobPlace{}, limit)
+	lacking := found.Lacking
+	if err != nil && lacking == nil {
+		unavailable, ok := errors.AsType[*job.UnavailableError](err)
+		if !ok {
+			return nil, err
+		}
+		lacking = unavailable
+	}
+	if lacking != nil {
+		return found.Documents, &IncompleteError{name, lacking}
+	}
+	return found.Documents, nil
+}
+
 // forgotten returns the newest job with an id that has ended and that the ledger has forgotten; nil
-// if the index has none. A [*job.UnavailableError] means that this is not certain.
+// if there is none. An [*IncompleteError] means that this is not certain.
 func (v *Viewer) forgotten(ctx context.Context, id job.ID) (*job.Document, error) {
 	removed := false
 	v.Ledger.View(func(l *ledger.Ledger) { removed = l.Removed(id) })
 	if v.Index == nil || removed {
 		return nil, nil
 	}
-	q := &query.Query{Where: query.And{term(query.FieldID, id.String()), endedStates(nil)}}
-	found, err := v.Index.FindJobs(ctx, q, ledger.JobPlace{}, 1)
-	if len(found.Documents) > 0 {
-		return found.Documents[0], nil
+	found, err := v.findForgotten(ctx, id.String(), query.And{term(query.FieldID, id.String()), endedStates(nil)}, 1)
+	if len(found) > 0 {
+		return found[0], nil
 	}
 	return nil, err
 }
 
 // forgottenKey returns the id of the job with a key, of the given queue or else of the only queue that has
-// such a job, which the ledger has forgotten.
+// such a job, which the ledger has forgotten. An [*IncompleteError] means that there may be one.
 func (v *Viewer) forgottenKey(ctx context.Context, key, queue string) (found job.ID, err error) {
 	if v.Index == nil {
 		return found, job.ErrJobNotFound
@@ -66,12 +102,9 @@ func (v *Viewer) forgottenKey(ctx context.Context, key, queue string) (found job
 		where = append(where, term(query.FieldQueue, queue))
 	}
 	const most = 100 // others have it as their limit key
-	page, err := v.Index.FindJobs(ctx, &query.Query{Where: where}, ledger.JobPlace{}, most)
-	if _, unavailable := errors.AsType[*job.UnavailableError](err); err != nil && !unavailable {
-		return found, err
-	}
+	documents, uncertain := v.findForgotten(ctx, strconv.Quote(key), where, most)
 	inQueue := ""
-	for _, d := range page.Documents {
+	for _, d := range documents {
 		switch {
 		case d.Key != key || d.ID == found:
 		case inQueue != "" && inQueue != d.Queue:
@@ -81,8 +114,7 @@ func (v *Viewer) forgottenKey(ctx context.Context, key, queue string) (found job
 		}
 	}
 	if inQueue == "" {
-		err = job.ErrJobNotFound
-		return found, err
+		return found, cmp.Or(uncertain, job.ErrJobNotFound)
 	}
 	return found, nil
 }

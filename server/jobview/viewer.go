@@ -54,7 +54,8 @@ type Reader interface {
 
 // Locate returns the id of the job that a text names, see [find]. Before it returns that
 // there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
-// local ledger has all jobs that were accepted, and looks into the index.
+// local ledger has all jobs that were accepted, and looks into the index. An
+// [*IncompleteError] means that there may be one, which has the id, if text determines one.
 func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
 	id, err := v.find(text, queue)
 	if err == nil && v.isKnown(id) {
@@ -77,7 +78,7 @@ func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error)
 		return found, forgottenErr
 	}
 	if err == nil {
-		err = v.notFoundError(ctx, id)
+		err = v.notFoundError(id)
 	}
 	return id, cmp.Or(uncertain, err)
 }
@@ -106,26 +107,34 @@ func (v *Viewer) checkQueue(ctx context.Context, id job.ID, text, queue string) 
 // locateForgotten is [Viewer.Locate] for a job that the ledger has forgotten. id is that of text, if text
 // determines one.
 func (v *Viewer) locateForgotten(ctx context.Context, text, queue string, id job.ID) (job.ID, error) {
+	notFound := job.ErrJobNotFound
 	if queue == "" {
 		if prefix, name, found := strings.Cut(text, ":"); found && job.ValidQueue(prefix) == nil {
 			other, _ := job.KeyID(prefix, name)
 			if parsed, err := job.ParseID(name); err == nil {
 				other = parsed
 			}
-			if found, err := v.locateForgotten(ctx, name, prefix, other); !errors.Is(err, job.ErrJobNotFound) {
+			found, err := v.locateForgotten(ctx, name, prefix, other)
+			if _, incomplete := errors.AsType[*IncompleteError](err); incomplete {
+				notFound = err
+			} else if !errors.Is(err, job.ErrJobNotFound) {
 				return found, err
 			}
 		}
 	}
 	if id.IsZero() && queue == "" {
-		return v.forgottenKey(ctx, text, queue)
+		id, err := v.forgottenKey(ctx, text, queue)
+		if errors.Is(err, job.ErrJobNotFound) {
+			err = notFound
+		}
+		return id, err
 	}
 	if id.IsZero() {
 		id, _ = job.KeyID(queue, text)
 	}
 	d, err := v.forgotten(ctx, id)
 	if d == nil || queue != "" && d.Queue != queue {
-		return id, errors.Join(job.ErrJobNotFound, err)
+		return id, cmp.Or(err, notFound)
 	}
 	return id, nil
 }
@@ -264,7 +273,7 @@ func (v *Viewer) ledgerView(ctx context.Context, id job.ID) (view job.View, ref 
 	}
 	d, err := v.forgotten(ctx, id)
 	if d == nil {
-		return view, ref, v.notFoundError(ctx, id)
+		return view, ref, cmp.Or(err, v.notFoundError(id))
 	}
 	ref.number = d.Result
 	v.Ledger.View(func(l *ledger.Ledger) { ref.locate(l, d.Queue) })
@@ -272,21 +281,22 @@ func (v *Viewer) ledgerView(ctx context.Context, id job.ID) (view job.View, ref 
 }
 
 // Explain returns err or, if it is [job.ErrJobNotFound], an error that says why there is no such
-// job. If the ledger has forgotten the job, it is [job.ErrJobForgotten].
+// job. If the ledger has forgotten the job, it is [job.ErrJobForgotten]; if that is not known, an
+// [*IncompleteError].
 func (v *Viewer) Explain(ctx context.Context, err error, id job.ID) error {
 	if !errors.Is(err, job.ErrJobNotFound) {
 		return err
 	}
-	if d, _ := v.forgotten(ctx, id); d != nil {
-		return fmt.Errorf("job %s is %s: %w", id, d.State, job.ErrJobForgotten)
+	d, uncertain := v.forgotten(ctx, id)
+	if d != nil {
+		return fmt.Errorf("job %s is %s, and %w", id, d.State, job.ErrJobForgotten)
 	}
-	return v.notFoundError(ctx, id)
+	return cmp.Or(uncertain, v.notFoundError(id))
 }
 
 // notFoundError returns the error for a job that neither the ledger nor the index has, which wraps
 // [job.ErrJobNotFound].
-func (v *Viewer) notFoundError(ctx context.Context, id job.ID) (err error) {
-	_, unavailable := v.forgotten(ctx, id)
+func (v *Viewer) notFoundError(id job.ID) (err error) {
 	v.Ledger.View(func(l *ledger.Ledger) {
 		switch _, known := l.Known(id); {
 		case l.Removed(id):
@@ -297,9 +307,6 @@ func (v *Viewer) notFoundError(ctx context.Context, id job.ID) (err error) {
 			err = fmt.Errorf("%s: %w; a job is found for %s", id, job.ErrJobNotFound, foundFor(l))
 		}
 	})
-	if refused, ok := errors.AsType[*job.UnavailableError](unavailable); ok {
-		err = fmt.Errorf("%w; it may be in %s", err, refused.Reason)
-	}
 	return err
 }
 

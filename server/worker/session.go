@@ -12,10 +12,12 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
 // session records what its connection has written, so that later reads of the
@@ -264,9 +266,13 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.c.Waiters.JobEnd(ctx, id, job.Position{}); err != nil && !errors.Is(err, job.ErrJobNotFound) { // which the index may have
 		return job.View{}, err
 	}
-	view, err := s.c.Viewer.Finished(ctx, id, job.MaxBody)
-	view = overhopView(view)
-	return view, err
+	for {
+		view, err := s.c.Viewer.Finished(ctx, id, job.MaxBody)
+		incomplete, ok := errors.AsType[*jobview.IncompleteError](err)
+		if !ok || backoff.Sleep(ctx, incomplete.RetryAfter()) != nil {
+			return overhopView(view), err
+		}
+	}
 }
 
 // Content returns a part of a job's result or params.
