@@ -151,7 +151,7 @@ func (c *Chronicle) HandleDiff(ctx context.Context, q *api.StateDiffRequest) (*a
 	reply := &api.StateDiff{
 		From: api.StatePoint{Event: from.Event, At: from.At}, To: api.StatePoint{Event: to.Event, At: to.At}, Differences: []api.StateDifference{},
 	}
-	for _, d := range from.Diff(to) {
+	for _, d := range from.Changes(to) {
 		reply.Differences = append(reply.Differences, api.StateDifference{What: d.What, From: d.From, To: d.To})
 	}
 	return reply, nil

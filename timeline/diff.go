@@ -29,9 +29,31 @@ func (d Difference) String() string {
 }
 
 // Diff returns in what to differs from s, apart from the number and the time of the event, in the
-// order of what differs.
-func (s *State) Diff(to *State) (all []Difference) {
+// order of what differs. Jobs that were forgotten count as removed, which is all that a ledger knows.
+func (s *State) Diff(to *State) []Difference { return diff(s.facts(), to.facts()) }
+
+// Changes is [State.Diff] between two states of one history: it distinguishes jobs that retention has
+// forgotten from those that were removed.
+func (s *State) Changes(to *State) []Difference {
 	from, other := s.facts(), to.facts()
+	s.splitRemoved(from)
+	to.splitRemoved(other)
+	return diff(from, other)
+}
+
+// splitRemoved gives jobs that were forgotten a fact of their own.
+func (s *State) splitRemoved(facts map[string]string) {
+	delete(facts, factRemoved)
+	if removed := s.Removed - s.Forgotten; removed > 0 {
+		facts[factRemoved] = fmt.Sprint(removed)
+	}
+	if s.Forgotten > 0 {
+		facts["jobs forgotten by retention"] = fmt.Sprint(s.Forgotten)
+	}
+}
+
+// diff returns what differs between facts.
+func diff(from, other map[string]string) (all []Difference) {
 	names := maps.Clone(from)
 	maps.Copy(names, other)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -41,6 +63,9 @@ func (s *State) Diff(to *State) (all []Difference) {
 	}
 	return all
 }
+
+// factRemoved is the name of the number of jobs that were removed.
+const factRemoved = "jobs removed"
 
 // facts returns each fact of the state as text, by its name.
 func (s *State) facts() map[string]string {
@@ -56,7 +81,7 @@ func (s *State) facts() map[string]string {
 		}
 	}
 	number(s.Accepted, "jobs accepted")
-	number(s.Removed, "jobs removed")
+	number(s.Removed, factRemoved)
 	for name, q := range s.Queues {
 		put(flags("paused", q.Paused, "running"), "queue %s", name)
 		put(compact(q.Settings, `{"allow_job_overrides":true}`), "queue %s settings", name)

@@ -113,6 +113,7 @@ func (s *State) forget(e *event) {
 			continue
 		}
 		s.Removed += n
+		s.Forgotten += n
 		if q := s.Queues[e.Queue]; q != nil {
 			q.Counts.add(state, -n)
 		}
@@ -183,6 +184,7 @@ func (s *State) actOnQueue(e *event, verb string) {
 	case verb == "remove":
 		for _, n := range q.Counts { // of completed jobs, the others were forgotten
 			s.Removed += n
+			s.Forgotten += n
 		}
 		delete(s.Queues, e.Queue)
 	case verb == "pause", verb == "resume":

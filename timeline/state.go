@@ -18,6 +18,7 @@ type State struct {
 	At        time.Time         `json:"at"`    // of the last event
 	Accepted  int64             `json:"accepted"`
 	Removed   int64             `json:"removed"`
+	Forgotten int64             `json:"forgotten,omitempty"` // by retention, of Removed; as far as the events say that were added
 	Queues    map[string]*Queue `json:"queues"`
 	Limits    map[string]*Limit `json:"limits,omitempty"`
 	Crons     map[string]*Cron  `json:"crons,omitempty"`

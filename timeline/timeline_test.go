@@ -70,6 +70,11 @@ queue old failed: 2, then none`},
 		for _, d := range before.Diff(s) {
 			lines = append(lines, d.String())
 		}
+		for _, d := range before.Changes(s) {
+			if d.What == "jobs removed" {
+				t.Errorf("to event %d, jobs that were forgotten are %s", stage.event, d)
+			}
+		}
 		if got := strings.Join(lines, "\n"); got != stage.want || s.Event != stage.event || s.Imbalance() != 0 {
 			t.Errorf("to event %d, imbalance %d:\n%s\nwant to event %d:\n%s", s.Event, s.Imbalance(), got, stage.event, stage.want)
 		}
