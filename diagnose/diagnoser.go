@@ -32,6 +32,9 @@ type Config struct {
 	// result, 0 for none.
 	Ended func(ctx context.Context, id job.ID) (view job.View, result uint64, err error)
 
+	// LetterGone reports whether the dead letter of a failed job no longer exists, false if that is not known.
+	LetterGone func(context.Context, *job.View) bool
+
 	Placement func(context.Context, scheduler.PlacementQuery) (scheduler.PlacementExplanation, error) // asks this node's scheduler; fails unless this node is the authority
 	Peers     Peers
 	Records   Records

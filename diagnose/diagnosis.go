@@ -32,6 +32,7 @@ type diagnosis struct {
 	placement  *scheduler.PlacementExplanation // the authority's answer; nil: see noAnswer
 	noAnswer   api.Reason                      // why placement is nil
 	executors  []api.NodeExecutors             // the members' answers; nil: they were not asked
+	letterGone bool                            // its dead letter no longer exists
 }
 
 // readLedger reads a job from l into d. It returns false if l does not have the job.
@@ -336,16 +337,24 @@ func (d *diagnosis) endReason() reason {
 	}
 	r.Code = api.ReasonFailed
 	if p.Fault != nil && p.Fault.Type == job.FaultRejected {
-		r.Text = fmt.Sprintf("it was rejected at %s: %s; its dead letter: 'yardmaster dlq show %s'", endedAt, p.Reason, p.ID)
+		r.Text = fmt.Sprintf("it was rejected at %s: %s; %s", endedAt, p.Reason, d.letterText())
 		return r
 	}
 	var hint string
 	if p.Fault != nil && p.Fault.Type == job.FaultTimeout && p.Attempts < data.MaxAttempts && !job.DecidedByRule(p.Reason) {
 		hint = " (a timeout is final unless the job or its queue has retry_on_timeout)"
 	}
-	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts%s: %s%s; its dead letter: 'yardmaster dlq show %s'",
-		endedAt, p.Attempts, data.MaxAttempts, d.settingsNote(data), p.Reason, hint, p.ID)
+	r.Text = fmt.Sprintf("it failed at %s, after %d of %d attempts%s: %s%s; %s",
+		endedAt, p.Attempts, data.MaxAttempts, d.settingsNote(data), p.Reason, hint, d.letterText())
 	return r
+}
+
+// letterText names the dead letter of a failed job.
+func (d *diagnosis) letterText() string {
+	if d.letterGone {
+		return "its dead letter is gone: it was removed, or dropped by the retention of dead letters"
+	}
+	return fmt.Sprintf("its dead letter: 'yardmaster dlq show %s'", d.job.ID)
 }
 
 // cancelledBy returns by whom and why a job was cancelled, as the rest of a sentence.

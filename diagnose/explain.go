@@ -78,9 +78,14 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) (*api.JobExplanation
 	p := d.job // queryNodes changes d meanwhile
 	e := &api.JobExplanation{ID: id, Queue: p.View.Queue, State: p.State.String(), Observed: g.provenance()}
 	var queries sync.WaitGroup
+	gone := false
 	queries.Go(func() { e.History = g.readHistory(ctx, &p, unpublished, allUnpublished) })
 	queries.Go(func() { g.queryNodes(ctx, d) })
+	if p.State == job.Failed {
+		queries.Go(func() { gone = g.cfg.LetterGone(ctx, &p.View) })
+	}
 	queries.Wait()
+	d.letterGone = gone
 	reasons := d.reasons()
 	e.Reasons = apiReasons(reasons)
 	e.Verdict = withCaveat(&e.Observed, d.verdict(reasons), e.Reasons)

@@ -311,3 +311,18 @@ func TestWithCaveat(t *testing.T) {
 		}
 	}
 }
+
+// TestEndReason_LetterGone checks that a failed job's explanation names its dead letter only while there is one.
+func TestEndReason_LetterGone(t *testing.T) {
+	for _, fault := range []string{job.FaultTimeout, job.FaultRejected} {
+		for _, gone := range []bool{false, true} {
+			d := newTestDiagnosis(job.Failed, func(d *diagnosis) {
+				d.letterGone, d.job.View.Fault = gone, &job.Fault{Type: fault}
+			})
+			text := d.endReason().Text
+			if strings.Contains(text, "dlq show") == gone || strings.Contains(text, "is gone") != gone {
+				t.Errorf("%s, gone %t: %s", fault, gone, text)
+			}
+		}
+	}
+}

@@ -89,7 +89,7 @@ func (n *Node) newDiagnoser() *diagnose.Diagnoser {
 			return names
 		}, Authority: n.authority.Known,
 		NoQuorum: func() string { return health.NoQuorum(n.raft.Status()) },
-		FindJob:  n.viewer.Locate, FindQueue: n.proposer.Queue, Ended: n.viewer.Ended,
+		FindJob:  n.viewer.Locate, FindQueue: n.proposer.Queue, Ended: n.viewer.Ended, LetterGone: n.viewer.LetterGone,
 		Placement: n.scheduler.ExplainPlacement, Peers: n.fleet, Records: n.cluster.Reader, Workers: n.edge,
 		Pools: n.runners.Status, Drained: n.drainer.Drained,
 	})

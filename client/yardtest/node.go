@@ -139,7 +139,7 @@ func (n *node) diagnose(s *edge.Server) {
 	d := diagnose.New(diagnose.Config{
 		Node: n.Name, DefaultTimeout: cfg.DefaultTimeout, MaxAttempts: cfg.Policy.MaxAttempts, Defaults: cfg.Defaults, Route: cfg.Route,
 		View: n.View, Members: func() []string { return n.yard.cfg.Members }, Authority: n.Watch.Known, NoQuorum: n.yard.noQuorum,
-		FindJob: n.viewer.Locate, FindQueue: n.proposer.Queue, Ended: n.viewer.Ended, Placement: n.Scheduler.ExplainPlacement,
+		FindJob: n.viewer.Locate, FindQueue: n.proposer.Queue, Ended: n.viewer.Ended, LetterGone: n.viewer.LetterGone, Placement: n.Scheduler.ExplainPlacement,
 		Peers: n.Member, Records: memyard.Reader{Streams: n.yard.core.Streams}, Workers: s,
 		Pools: func() []api.Pool { return nil }, Drained: func() bool { return false },
 	})

@@ -321,7 +321,7 @@ func (v *Viewer) Full(ctx context.Context, id job.ID, limit int64) (job.View, er
 		return view, err
 	}
 	v.AddProgress(ctx, &view)
-	v.addLetterGone(ctx, &view)
+	view.LetterGone = v.LetterGone(ctx, &view)
 	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
 }
@@ -337,14 +337,14 @@ func (v *Viewer) Finished(ctx context.Context, id job.ID, limit int64) (job.View
 	return view, err
 }
 
-// addLetterGone adds whether the dead letter of a failed job is gone. If that cannot be
-// determined, it leaves it out.
-func (v *Viewer) addLetterGone(ctx context.Context, view *job.View) {
+// LetterGone reports whether the dead letter of a failed job no longer exists. If that cannot be
+// determined, it returns false.
+func (v *Viewer) LetterGone(ctx context.Context, view *job.View) bool {
 	if view.DeadLetter == 0 || v.isUnpublished(view.DeadLetter) {
-		return
+		return false
 	}
 	_, err := v.Reader.NumberedDeadLetter(ctx, view.DeadLetter)
-	view.LetterGone = errors.Is(err, streams.ErrNotStored)
+	return errors.Is(err, streams.ErrNotStored)
 }
 
 // isUnpublished reports whether a dead letter is not stored yet.
