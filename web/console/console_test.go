@@ -264,6 +264,34 @@ func TestPage_Unknown(t *testing.T) {
 	}
 }
 
+// An address of no page has the console's error page, and one with parameters that a page does not know or
+// cannot read says so.
+func TestPage_WrongAddress(t *testing.T) {
+	s, yard := startConsole(t, nil)
+	yard.replies["operation-list"] = api.OperationList{}
+	ann := signIn(t, s, url.Values{"token": {"ann-token"}})
+	for _, c := range []struct {
+		path   string
+		status int
+		want   string
+	}{
+		{"no-such-page", http.StatusNotFound, "there is no page /console/no-such-page"},
+		{"queues/mail/jobs/7?x=1", http.StatusNotFound, "there is no page /console/queues/mail/jobs/7"},
+		{"operations?limit=many&cursor=7", http.StatusOK, "parameter &#34;limit&#34;, which this page does not know and ignores. It knows: after."},
+		{"operations?after=x7", http.StatusBadRequest, "after is &#34;x7&#34; in the address"},
+		{"dead-letters?after=x7", http.StatusBadRequest, "after is &#34;x7&#34; in the address"},
+		{"operations?after=7", http.StatusOK, "Operations"},
+	} {
+		r, text := request(t, s, "GET", Path+c.path, nil, ann)
+		if r.StatusCode != c.status || !strings.Contains(text, c.want) || !strings.Contains(text, `<nav class="side"`) || c.path == "operations?after=7" && strings.Contains(text, "ignores") {
+			t.Errorf("%s: %s %s", c.path, r.Status, text)
+		}
+	}
+	if r, _ := request(t, s, "GET", Path+"no-such-page", nil); r.StatusCode != http.StatusSeeOther {
+		t.Errorf("without a session: %s", r.Status)
+	}
+}
+
 // A stream sends the main part of the page, with the form token of the session of the stream.
 func TestStream(t *testing.T) {
 	s, _ := startConsole(t, nil)

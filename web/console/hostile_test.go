@@ -172,7 +172,7 @@ func TestHostile(t *testing.T) {
 	for _, yard := range []*hostileYard{{large: strings.Repeat(hostile, 200), on: true, items: 3}, {large: hostile, items: 1}, {large: hostile, huge: strings.Repeat("x", 10<<20), on: true, items: 1}} {
 		s := startHostile(t, yard)
 		for _, p := range allPages() {
-			path := Path + strings.NewReplacer("{$}", "", "{name}", url.PathEscape(strings.ReplaceAll(hostile, "\x00", ""))).Replace(p.path)
+			path := Path + strings.NewReplacer("{$}", "", "{rest...}", "a/b", "{name}", url.PathEscape(strings.ReplaceAll(hostile, "\x00", ""))).Replace(p.path)
 			paths := []string{path, path + "?function=*", path + "?" + query.Encode()}
 			if yard.huge != "" {
 				paths = paths[:1]

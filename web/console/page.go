@@ -3,12 +3,16 @@ package console
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web/console/calls"
 	"github.com/yardmaster-dev/yardmaster/web/console/format"
 	"github.com/yardmaster-dev/yardmaster/web/console/pages"
@@ -21,7 +25,8 @@ type page struct {
 	nav      string // of its entry in the navigation; "" means the page has none
 	title    func(v *pages.View) string
 	load     pages.Load
-	once     bool // it is not rendered again while a browser shows it
+	params   []string // of its address
+	once     bool     // it is not rendered again while a browser shows it
 	template *template.Template
 }
 
@@ -103,28 +108,53 @@ func (f *frame) With(name, value string) string {
 // allPages returns all pages.
 func allPages() []*page {
 	return []*page{
-		{path: "{$}", name: "overview", nav: "", title: titled("Overview"), load: pages.Overview},
-		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: pages.Queues},
-		{path: "queues/{name}/schema", name: "schema", nav: "queues", title: titled("Schema"), load: pages.Schema, once: true},
+		{path: "{$}", name: "overview", nav: "", title: titled("Overview"), load: pages.Overview, params: []string{"range"}},
+		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: pages.Queues, params: []string{"after"}},
+		{path: "queues/{name}/schema", name: "schema", nav: "queues", title: titled("Schema"), load: pages.Schema, params: []string{"function"}, once: true},
 		{path: "queues/{name}", name: "queue", nav: "queues", title: titled("Queue"), load: pages.Queue},
-		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: pages.Jobs},
-		{path: "jobs/{name}", name: "job", nav: "jobs", title: titled("Job"), load: pages.Job},
-		{path: "operations", name: "operations", nav: "operations", title: titled("Operations"), load: pages.Operations},
-		{path: "operations/new", name: "preview", nav: "operations", title: titled("New operation"), load: pages.Preview, once: true},
+		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: pages.Jobs, params: []string{"q", "after"}},
+		{path: "jobs/{name}", name: "job", nav: "jobs", title: titled("Job"), load: pages.Job, params: []string{"queue"}},
+		{path: "operations", name: "operations", nav: "operations", title: titled("Operations"), load: pages.Operations, params: []string{"after"}},
+		{path: "operations/new", name: "preview", nav: "operations", title: titled("New operation"), load: pages.Preview, params: []string{"action", "query", "params", "to", "keep_attempts"}, once: true},
 		{path: "operations/{name}", name: "operation", nav: "operations", title: titled("Operation"), load: pages.Operation},
-		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: pages.Workers},
-		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters},
-		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: pages.Cron},
-		{path: "limits", name: "limits", nav: "limits", title: titled("Limits"), load: pages.Limits},
+		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: pages.Workers, params: []string{"node", "queue"}},
+		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters, params: []string{"queue", "function", "error", "after"}},
+		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: pages.Cron, params: []string{"after"}},
+		{path: "limits", name: "limits", nav: "limits", title: titled("Limits"), load: pages.Limits, params: []string{"after"}},
 		{path: "limits/{name}", name: "limit", nav: "limits", title: titled("Limit"), load: pages.Limit},
 		{path: "members", name: "members", nav: "members", title: titled("Members"), load: pages.Members},
-		{path: "events", name: "events", nav: "events", title: titled("Events"), load: pages.Events},
-		{path: "past", name: "past", nav: "", title: titled("The past"), load: pages.Past, once: true},
-		{path: "diff", name: "diff", nav: "", title: titled("What has changed"), load: pages.Diff, once: true},
+		{path: "events", name: "events", nav: "events", title: titled("Events"), load: pages.Events, params: []string{"type", "queue", "job", "idle"}},
+		{path: "past", name: "past", nav: "", title: titled("The past"), load: pages.Past, params: []string{"at", "ago", "queue"}, once: true},
+		{path: "diff", name: "diff", nav: "", title: titled("What has changed"), load: pages.Diff, params: []string{"from", "to"}, once: true},
 		{path: "settings", name: "settings", nav: "settings", title: titled("Settings"), load: pages.Settings},
+		{path: "{rest...}", name: "unknown", nav: "-", title: titled("No such page"), load: unknownPage, once: true},
 		{path: "sign-in", name: "sign-in", nav: "-", title: titled("Sign in"), load: func(context.Context, *pages.Env, *pages.View) (any, error) { return nil, nil }},
 	}
 }
+
+// unknownPage returns the error for an address of no page.
+func unknownPage(_ context.Context, _ *pages.Env, v *pages.View) (any, error) {
+	path, _, _ := strings.Cut(v.URL, "?")
+	return nil, &api.Error{Code: api.CodeNotFound, Text: "there is no page " + path + "; the navigation lists those that there are"}
+}
+
+// ignored returns a notice for the parameters of an address that the page does not have.
+func (p *page) ignored(query url.Values) (notices []string) {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if slices.Contains(p.params, name) || p.name == "unknown" {
+			continue
+		}
+		text := fmt.Sprintf("The address has the parameter %q, which this page does not know and ignores.", job.CutText(name, 64))
+		if len(p.params) > 0 {
+			text += " It knows: " + strings.Join(p.params, ", ") + "."
+		}
+		notices = append(notices, text)
+	}
+	return notices[:min(len(notices), maxIgnored)]
+}
+
+// maxIgnored is how many unknown parameters a page names.
+const maxIgnored = 5
 
 // parsePages returns the pages by name, with their templates.
 func parsePages(c *Console) (map[string]*page, error) {
@@ -208,7 +238,7 @@ func (c *Console) frame(ctx context.Context, p *page, v *pages.View) *frame {
 		SignIn: len(c.cfg.Users) > 0, Next: Path, ctx: ctx,
 	}
 	status, err := c.status.get(ctx)
-	f.Status, f.Notices = &status, notices(&status, err)
+	f.Status, f.Notices = &status, append(notices(&status, err), p.ignored(v.Query)...)
 	f.Peers = c.env.Peers()
 	f.Data, err = p.load(ctx, c.env, v)
 	if err != nil {

@@ -2,7 +2,6 @@ package pages
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -26,14 +25,17 @@ func Letters(ctx context.Context, e *Env, v *View) (any, error) {
 		}
 	}
 	d := &lettersData{filter: filter}
-	var err error
+	from, err := v.after()
+	if err != nil {
+		return nil, err
+	}
 	if d.Stats, err = ask[api.DeadLetterStats](ctx, e, v, "dlq-stats", filter); err != nil {
 		return nil, err
 	}
 	d.Whole = d.Stats.Next == 0
 	page := filter
 	page.Limit = 50
-	page.From, _ = strconv.ParseUint(v.Query.Get("after"), 10, 64) // 0: the first page
+	page.From = from
 	d.DeadLetterPage, err = ask[api.DeadLetterPage](ctx, e, v, "dlq-list", page)
 	return d, err
 }

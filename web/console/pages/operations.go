@@ -17,7 +17,10 @@ var Actions = []string{"retry", "requeue", "cancel", "remove"}
 
 // Operations loads the page: the list of operations.
 func Operations(ctx context.Context, e *Env, v *View) (any, error) {
-	after, _ := strconv.ParseUint(v.Query.Get("after"), 10, 64) // 0: the first page
+	after, err := v.after()
+	if err != nil {
+		return nil, err
+	}
 	return ask[api.OperationList](ctx, e, v, "operation-list", &api.OperationRequest{After: after})
 }
 

@@ -4,7 +4,9 @@ package pages
 
 import (
 	"context"
+	"fmt"
 	"net/url"
+	"strconv"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -50,6 +52,19 @@ type Redirect string
 // ask returns the reply of an endpoint to the user of a view.
 func ask[Reply any](ctx context.Context, e *Env, v *View, endpoint string, request any) (Reply, error) {
 	return calls.Ask[Reply](ctx, e.Call, v.User, endpoint, request)
+}
+
+// after returns the number after which a page of a list begins, 0 for the first page.
+func (v *View) after() (uint64, error) {
+	text := v.Query.Get("after")
+	if text == "" {
+		return 0, nil
+	}
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("after is %q in the address; it must be a number, as in the link to the next page; leave it out for the first page", job.CutText(text, 64))}
+	}
+	return number, nil
 }
 
 // States are the states of jobs, in the order in which pages show them.
