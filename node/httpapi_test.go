@@ -157,6 +157,10 @@ func TestWeb_Errors(t *testing.T) {
 	}{
 		{"GET", "/v1/nothing", "", 404, "/v1/openapi.json"},
 		{"PATCH", "/v1/queues", "", 405, "use GET"},
+		{"GET", "/v1/jobs/bulk", "", 405, "use POST"}, // not the job of this name
+		{"DELETE", "/v1/jobs/find", "", 405, "use GET"},
+		{"GET", "/v1/operations/preview", "", 405, "use POST"},
+		{"GET", "/v1/dlq/remove", "", 405, "use POST"},
 		{"POST", "/v1/queues/mail/jobs", "{", 400, "not valid JSON"},
 		{"POST", "/v1/queues/mail/jobs", "{}", 400, "names nothing to do"},
 		{"POST", "/v1/queues/no%20queue/jobs", `{"function":"f"}`, 400, "queue"},

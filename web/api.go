@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,8 @@ func (q *Request) Release() {
 type apiServer struct {
 	server *Server
 	mux    http.ServeMux
-	ctx    context.Context // of the handlers; ends when the node stops
+	named  map[string][]string // methods of the paths without a wildcard, which those with one match, too
+	ctx    context.Context     // of the handlers; ends when the node stops
 	mu     sync.Mutex
 	closed bool
 	work   sync.WaitGroup
@@ -57,7 +59,7 @@ type apiServer struct {
 // newAPI returns the server of routes and of the OpenAPI document that describes them.
 // It returns an error if a route is invalid. ctx ends when the node stops.
 func (s *Server) newAPI(ctx context.Context, routes []Route) (*apiServer, error) {
-	a := &apiServer{server: s, ctx: ctx}
+	a := &apiServer{server: s, ctx: ctx, named: make(map[string][]string)}
 	var document []byte
 	routes = append(slices.Clip(routes), Route{
 		Endpoint: api.Endpoint{Name: "openapi", Pattern: "GET /v1/openapi.json", Summary: "the OpenAPI document of this API"},
@@ -68,6 +70,9 @@ func (s *Server) newAPI(ctx context.Context, routes []Route) (*apiServer, error)
 		return nil, err
 	}
 	for _, e := range endpoints {
+		if method, path, _ := strings.Cut(e.Pattern, " "); !strings.Contains(path, "{") {
+			a.named[path] = append(a.named[path], method)
+		}
 		a.mux.HandleFunc(e.Pattern, func(w http.ResponseWriter, r *http.Request) { a.handle(w, r, e) })
 	}
 	document, err = describe(s.cfg.Version, s.RequiresToken(), endpoints)
@@ -96,6 +101,10 @@ func (a *apiServer) close() {
 
 // serve serves a request that begin has admitted.
 func (a *apiServer) serve(w http.ResponseWriter, r *http.Request) {
+	if methods := a.named[r.URL.Path]; methods != nil && !slices.Contains(methods, r.Method) && (r.Method != http.MethodHead || !slices.Contains(methods, http.MethodGet)) {
+		notAllowed(w, r, strings.Join(slices.Sorted(slices.Values(methods)), ", "))
+		return
+	}
 	if h, pattern := a.mux.Handler(r); pattern == "" {
 		a.notFound(w, r, h)
 		return
@@ -109,11 +118,16 @@ func (a *apiServer) notFound(w http.ResponseWriter, r *http.Request, h http.Hand
 	reply := muxReply{header: http.Header{}}
 	h.ServeHTTP(&reply, r)
 	if reply.status == http.StatusMethodNotAllowed {
-		w.Header().Set("Allow", reply.header.Get("Allow"))
-		writeError(w, &api.Error{Code: api.CodeMethodNotAllowed, Text: fmt.Sprintf("%s does not allow %s; use %s", r.URL.Path, r.Method, reply.header.Get("Allow"))})
+		notAllowed(w, r, reply.header.Get("Allow"))
 		return
 	}
 	writeError(w, &api.Error{Code: api.CodeNotFound, Text: "there is no " + r.URL.Path + "; /v1/openapi.json lists the endpoints"})
+}
+
+// notAllowed responds to a request with another method than those that are allowed.
+func notAllowed(w http.ResponseWriter, r *http.Request, allowed string) {
+	w.Header().Set("Allow", allowed)
+	writeError(w, &api.Error{Code: api.CodeMethodNotAllowed, Text: fmt.Sprintf("%s does not allow %s; use %s", r.URL.Path, r.Method, allowed)})
 }
 
 // muxReply records the status and the header of a response.

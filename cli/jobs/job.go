@@ -29,8 +29,9 @@ func Verbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "job <verb>",
 		Short: "Show, list, find, explain, wait for, change, cancel, retry, replay and remove jobs; show their events and logs",
-		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
---queue, by the key it was enqueued with.`,
+		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", by
+"<queue>:<key>" with the key it was enqueued with, or by that key, with --queue
+if several queues have such a job.`,
 		Example: `  yardmaster job list --state failed
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
