@@ -139,6 +139,9 @@ type JobList struct {
 	// one may have fewer jobs than the limit, even none.
 	Next   string         `json:"next,omitempty"`
 	Totals map[string]int `json:"totals"` // number of jobs of the selected queues by state, whatever the other filters
+	// KeptMS is set if the ledger keeps failed, cancelled and expired jobs for less than a day after their
+	// end: in the totals are those that it has.
+	KeptMS int64 `json:"kept_ms,omitempty"`
 }
 
 // MaxListedBytes is the size of the largest params and payload that a [JobList] has.

@@ -171,6 +171,9 @@ type QueueListRequest struct {
 type QueueList struct {
 	Queues []Queue `json:"queues"`
 	Next   string  `json:"next,omitempty"` // After of the next page; "" means that this is the last one
+	// KeptMS is set if the ledger keeps failed, cancelled and expired jobs for less than a day after their
+	// end: in the counts are those that it has.
+	KeptMS int64 `json:"kept_ms,omitempty"`
 }
 
 // QueueJobsRequest selects jobs of a queue, to cancel or to remove them: by state, by

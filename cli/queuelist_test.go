@@ -82,3 +82,18 @@ func TestRetention(t *testing.T) {
 		}
 	}
 }
+
+// TestLists_Kept checks that lists of queues and of jobs say that the ledger counts failed jobs for a short
+// time only, and name the command that finds the others.
+func TestLists_Kept(t *testing.T) {
+	f := startFakeAPI(t, cannedReplies{
+		"yard.api.v1.queue.list": pagesOf(map[string]string{"": `{"queues":[],"next":"a","kept_ms":600000}`, "a": `{"queues":[],"next":"b"}`, "b": `{"queues":[],"kept_ms":300000}`}),
+		"yard.api.v1.job.list":   pagesOf(map[string]string{"": `{"jobs":[],"totals":{},"kept_ms":300000}`}),
+	})
+	for _, list := range []string{"queue", "job"} {
+		got := f.run(t, list, "list")
+		if !strings.Contains(got.err, "counted for 5m after their end") || !strings.Contains(got.err, "'yardmaster job find state:failed'") {
+			t.Errorf("%s list: notes %q", list, got.err)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -35,7 +36,33 @@ func (h *Jobs) list(ctx context.Context, q *api.JobListRequest) (*api.JobList, e
 	if !q.Brief {
 		h.Viewer.AddRecords(ctx, page.Jobs)
 	}
-	return jobList(page, query.Oldest)
+	list, err := jobList(page, query.Oldest)
+	if err == nil {
+		h.Viewer.Ledger.View(func(l *ledger.Ledger) { list.KeptMS = keptMS(l, q.Queues) })
+	}
+	return list, err
+}
+
+// keptMS returns for how many milliseconds the ledger keeps failed jobs of the cluster or, if that is less,
+// of one of the queues; 0 if it is a day or more.
+func keptMS(l *ledger.Ledger, queues []string) int64 {
+	const enough = 24 * time.Hour
+	shortest := enough
+	shorten := func(r job.Retention) {
+		if age := r.Age(job.KeptFinished); age > 0 {
+			shortest = min(shortest, age)
+		}
+	}
+	shorten(l.Retention().InForce())
+	for _, name := range queues {
+		if q, ok := l.Queue(name); ok {
+			shorten(q.Config.Retention)
+		}
+	}
+	if shortest == enough {
+		return 0
+	}
+	return shortest.Milliseconds()
 }
 
 // jobQuery returns the query of a request.

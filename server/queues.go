@@ -46,6 +46,11 @@ func (h *Queues) list(ctx context.Context, q *api.QueueListRequest) (*api.QueueL
 			list.Queues = append(list.Queues, api.QueueOf(&v).Brief())
 			return true
 		})
+		names := make([]string, len(list.Queues))
+		for i := range list.Queues {
+			names[i] = list.Queues[i].Name
+		}
+		list.KeptMS = keptMS(l, names)
 		Shows(ctx, l)
 	})
 	return list, nil

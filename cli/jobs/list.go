@@ -76,6 +76,7 @@ type jobPage struct {
 	Jobs   []json.RawMessage `json:"jobs"`
 	Next   string            `json:"next,omitempty"`
 	Totals map[string]int    `json:"totals"`
+	KeptMS int64             `json:"kept_ms,omitempty"`
 }
 
 // maxListRequest is the largest number of jobs that one request may ask for.
@@ -96,7 +97,7 @@ func (f *listFlags) list(ctx context.Context, env *command.Env) (list jobPage, e
 		if err != nil {
 			return list, err
 		}
-		list.Jobs, list.Next, list.Totals = append(list.Jobs, page.Jobs...), page.Next, page.Totals
+		list.Jobs, list.Next, list.Totals, list.KeptMS = append(list.Jobs, page.Jobs...), page.Next, page.Totals, page.KeptMS
 		if next = page.Next; next == "" || len(list.Jobs) >= f.limit {
 			return list, nil
 		}
@@ -121,6 +122,7 @@ func listJobs(ctx context.Context, env *command.Env, f *listFlags) error {
 	if len(totals) > 0 {
 		env.Note("in all: %s", strings.Join(totals, ", "))
 	}
+	noteKept(env, list.KeptMS)
 	if list.Next != "" {
 		env.Note("there are more: --after %s continues", list.Next)
 	}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -49,6 +50,9 @@ func queueList(env *command.Env) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List all queues and their number of jobs by state",
+		Long: `Lists all queues and their number of jobs by state. Failed, cancelled and expired jobs
+are counted while the ledger keeps them, see 'yardmaster retention show':
+finished.age. 'yardmaster job find state:failed' also finds those that it has forgotten.`,
 		Example: `  yardmaster queue list --json`,
 		RunE:    func(c *cobra.Command, _ []string) error { return listQueues(env, c) },
 	})
@@ -59,16 +63,29 @@ func listQueues(env *command.Env, c *cobra.Command) error {
 	type page struct {
 		Queues []json.RawMessage `json:"queues"`
 		Next   string            `json:"next,omitempty"`
+		KeptMS int64             `json:"kept_ms,omitempty"`
 	}
 	all := page{Queues: []json.RawMessage{}}
 	err := command.Pages(c.Context(), env, api.Subject("queue-list"), func(p *page) (after string) {
-		all.Queues = append(all.Queues, p.Queues...)
+		all.Queues, all.KeptMS = append(all.Queues, p.Queues...), cmp.Or(min(all.KeptMS, p.KeptMS), all.KeptMS, p.KeptMS)
 		return p.Next
 	})
 	if err != nil {
 		return err
 	}
-	return command.PrintValue(env, all, queuesTable)
+	err = command.PrintValue(env, all, queuesTable)
+	if err == nil && !env.JSON {
+		noteKept(env, all.KeptMS)
+	}
+	return err
+}
+
+// noteKept says what the numbers of failed jobs are if the ledger keeps these for less than a day, for
+// keptMS milliseconds.
+func noteKept(env *command.Env, keptMS int64) {
+	if keptMS > 0 {
+		env.Note("failed, cancelled and expired jobs are counted for %s after their end (retention finished.age); 'yardmaster job find state:failed' finds those that ended before", duration.Format(time.Duration(keptMS)*time.Millisecond))
+	}
 }
 
 // queueVerb returns a verb that takes one queue, sends the request of the same name and
