@@ -96,6 +96,8 @@ type FoundJobs struct {
 	Next  string      `json:"next,omitempty"`
 	Query string      `json:"query"` // in its canonical form, without relative times
 	Index IndexStatus `json:"index"`
+	// Advice has a text for each label in the query that no job has, on the first page.
+	Advice []string `json:"advice,omitempty"`
 }
 
 // IndexStatus is the state of a node's index of jobs.

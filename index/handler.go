@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -31,7 +34,7 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 	if limit < 1 || limit > maxLimit {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", r.Limit, maxLimit)}
 	}
-	q, err := x.parse(r)
+	q, err := x.parse(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +65,9 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 		}
 		found.Jobs = append(found.Jobs, j)
 	}
+	if after == nil {
+		found.Advice = x.advice(ctx, q)
+	}
 	if page.Next != nil {
 		found.Next = cursorText(*page.Next, q.Sort)
 	}
@@ -72,12 +78,12 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 var jobID = regexp.MustCompile(`^\s*[^\s:"]+:([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\s*$`)
 
 // parse returns the query of a request. The error has an [api.QueryProblem] if the query is wrong.
-func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
+func (x *Index) parse(ctx context.Context, r *api.JobFindRequest) (*query.Query, error) {
 	text := r.Query
 	if name := jobID.FindStringSubmatch(text); name != nil {
 		text = "id:" + name[1]
 	}
-	options := query.Options{Now: time.Now()}
+	options := query.Options{Now: time.Now(), HasParam: func(t *query.Term) bool { return x.has(ctx, t) }}
 	x.ledger.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
 	q, err := query.Parse(text, options)
 	if err == nil {
@@ -95,6 +101,38 @@ func (x *Index) parse(r *api.JobFindRequest) (*query.Query, error) {
 		return nil, api.InvalidQuery(syntax.Error(), api.QueryProblem(*syntax))
 	}
 	return q, err
+}
+
+// has reports whether a job has any value of a label, or may have one.
+func (x *Index) has(ctx context.Context, t *query.Term) bool {
+	found, err := x.FindJobs(ctx, t.AnyValue(), ledger.JobPlace{}, 1)
+	return err != nil || found.Lacking != nil || len(found.Documents) > 0
+}
+
+// labelSample is how many of the newest jobs labels are proposed from.
+const labelSample = 200
+
+// advice returns what may be wrong with a query that has labels which no job has.
+func (x *Index) advice(ctx context.Context, q *query.Query) []string {
+	var indexed []string
+	x.ledger.View(func(l *ledger.Ledger) { indexed = l.ParamPaths().Indexed() })
+	known := func(t *query.Term) (known bool) {
+		x.ledger.View(func(l *ledger.Ledger) { _, known = l.Queue(t.Name) }) // the term may be the key of a job
+		return known && t.Field == query.FieldLabel || slices.Contains(indexed, "params."+t.Name) || x.has(ctx, t)
+	}
+	return q.UnknownLabels(known, func() []string {
+		names := make(map[string]bool)
+		for _, path := range indexed {
+			names[strings.TrimPrefix(path, "params.")] = true
+		}
+		newest, _ := x.FindJobs(ctx, &query.Query{}, ledger.JobPlace{}, labelSample) // fewer are proposed
+		for _, d := range newest.Documents {
+			for _, l := range slices.Concat(d.Meta, d.Params) {
+				names[l.Name] = true
+			}
+		}
+		return slices.Sorted(maps.Keys(names))
+	})
 }
 
 // addName makes a query that is nothing but a queue's name, a colon and a text find the job with this key, too.

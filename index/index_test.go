@@ -19,6 +19,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -375,6 +376,32 @@ func (y *replica) cutSpool(s *spool) {
 	if s.written > s.durable {
 		if err := os.Truncate(s.file.Name(), s.durable+y.r.Int64N(s.written-s.durable)); err != nil {
 			y.t.Fatal(err)
+		}
+	}
+}
+
+// TestIndex_Advice checks that a query with a label which no job has is answered with an advice, and one with a
+// label that jobs have without.
+func TestIndex_Advice(t *testing.T) {
+	y := newReplica(t, 3)
+	for range 60 {
+		y.step()
+	}
+	for text, want := range map[string]string{
+		"custmer:acme":    "custmer:acme: no job has this label; did you mean customer?",
+		"customer:nobody": "", // jobs have the label, and no queue declares it now
+		"customer:acme":   "", "state:failed": "",
+	} {
+		found, err := y.index.HandleFind(t.Context(), &api.JobFindRequest{Query: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(found.Advice, " "); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		found, err = y.index.HandleFind(t.Context(), &api.JobFindRequest{Query: "params." + text})
+		if strings.HasPrefix(text, "customer") && err != nil {
+			t.Errorf("params.%s: %v %v", text, found, err)
 		}
 	}
 }

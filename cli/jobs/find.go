@@ -87,6 +87,9 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 	if found.Index.Unusable != "" {
 		env.Note("the index has nothing after %s: %s", command.TimeText(&found.Index.AsOfTime), found.Index.Unusable)
 	}
+	for _, advice := range found.Advice {
+		env.Note("%s", advice)
+	}
 	if found.Next != "" {
 		env.Note("there are more: --cursor %s continues", found.Next)
 	}

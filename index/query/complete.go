@@ -29,7 +29,7 @@ type Proposal struct {
 type Values func(field, prefix string) []string
 
 // Complete returns what may be written at the cursor, which is the number of bytes before it.
-// Labels are as in [Options].
+// Labels are the names of metadata and indexed params.
 func Complete(text string, cursor int, labels []string, values Values) Completion {
 	cursor = max(0, min(cursor, len(text)))
 	for cursor > 0 && cursor < len(text) && !utf8.RuneStart(text[cursor]) {

@@ -21,13 +21,11 @@ const (
 type Options struct {
 	Now      time.Time      // to which relative times refer
 	Location *time.Location // of dates and times without an offset; nil: UTC
-	// Labels are the names of metadata and indexed params that exist: a term with another name
-	// that is no field is an error. Nil: all names are accepted. A name that is similar to
-	// a field's must follow "meta." or "params." in any case.
-	Labels []string
 	// Params are the paths of the params that are indexed, such as params.customer: a term of another
-	// path is an error. Nil: all paths are accepted.
-	Params []string
+	// path is an error, unless HasParam reports that jobs have it, which were accepted while it was
+	// indexed. Nil: all paths are accepted.
+	Params   []string
+	HasParam func(*Term) bool // nil: jobs have no others
 }
 
 // SyntaxError is what is wrong with a query, and where.
@@ -294,13 +292,19 @@ func (p *parser) field() (Field, string, error) {
 		case !strings.EqualFold(before, f.String()):
 		case !dotted || after == "":
 			return 0, "", p.fail(start, length, f.String()+" is not a field without a name", "write a name after a dot: %s.customer:acme", f)
-		case f == FieldParams && p.options.Params != nil && !slices.Contains(p.options.Params, "params."+after):
+		case f == FieldParams && !p.isIndexed(after):
 			return 0, "", p.notIndexed(start, length, after)
 		default:
 			return f, after, nil
 		}
 	}
 	return p.label(start, length, written)
+}
+
+// isIndexed reports whether params of a path are, or were, indexed.
+func (p *parser) isIndexed(name string) bool {
+	o := &p.options
+	return o.Params == nil || slices.Contains(o.Params, "params."+name) || o.HasParam != nil && o.HasParam(&Term{Field: FieldParams, Name: name})
 }
 
 // notIndexed returns the error of a term of params that no queue indexes.
@@ -361,7 +365,8 @@ var otherNames = map[string]string{
 	"accepted": "created", "duration": "took", "finished": "ended", "job": "id", "message": "text", "retries": "attempts", "runtime": "took", "status": "state", "type": "error",
 }
 
-// label returns a label's name, unless it is a misspelling, or another word for a field.
+// label returns a label's name, unless it is a misspelling of a field's, or another word for a field: such a
+// label must follow "meta." or "params.".
 func (p *parser) label(start, length int, name string) (Field, string, error) {
 	if name == "" {
 		return 0, "", p.fail(start, 1, "no field is before the colon", "write field:text, or quote a text that has a colon: \"a:b\"")
@@ -369,14 +374,7 @@ func (p *parser) label(start, length int, name string) (Field, string, error) {
 	if like := cmp.Or(similar(name, fieldNames()), otherNames[strings.ToLower(name)]); like != "" {
 		return 0, "", p.fail(start, length, fmt.Sprintf("no field is called %q", name), "did you mean %s? A label of this name is meta.%s or params.%s", like, quoteName(name), quoteName(name))
 	}
-	if p.options.Labels == nil || slices.Contains(p.options.Labels, name) {
-		return FieldLabel, name, nil
-	}
-	problem := fmt.Sprintf("there is no field and no label that is called %q", name)
-	if like := similar(name, p.options.Labels); like != "" {
-		return 0, "", p.fail(start, length, problem, "did you mean %s?", like)
-	}
-	return 0, "", p.fail(start, length, problem, "the fields are %s, meta.NAME and params.PATH; quote a text that has a colon: \"a:b\"", strings.Join(fieldNames(), ", "))
+	return FieldLabel, name, nil
 }
 
 // fieldNames returns the names of all fields but meta and params.

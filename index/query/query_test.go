@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,7 +188,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestLabels checks which names that are no field are accepted, given the names that exist.
+// TestParams checks which params are accepted, given the indexed ones.
 func TestParams(t *testing.T) {
 	options := Options{Params: []string{"params.customer", "params.order.id"}}
 	for text, want := range map[string]string{
@@ -207,15 +208,27 @@ func TestParams(t *testing.T) {
 	}
 }
 
-func TestLabels(t *testing.T) {
-	options := Options{Labels: []string{"customer", "mode"}}
+// TestUnknownLabels checks what is said of labels that no job has.
+func TestUnknownLabels(t *testing.T) {
+	labels := []string{"customer", "mode"}
+	has := func(t *Term) bool { return slices.Contains(labels, t.Name) }
 	for text, want := range map[string]string{
-		"customer:x": "", "custmer:x": "did you mean customer?", "region:x": "the fields are id, key,", "mode:x": "did you mean node?", "meta.region:x": "",
+		"customer:x": "", "meta.mode:x": "", "state:failed tag:x word": "",
+		"custmer:x": "custmer:x: no job has this label; did you mean customer?", "-custmer:x or queue:a": "did you mean customer?", "meta.custmer:x": "did you mean customer?",
+		"region:x (a or region:y)": "region:x: no job has this label, jobs have customer, mode; the fields are id, key,",
 	} {
-		_, err := Parse(text, options)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", text, err, want)
+		q, err := Parse(text, Options{})
+		if err != nil {
+			t.Fatal(err)
 		}
+		advice := q.UnknownLabels(has, func() []string { return labels })
+		if got := strings.Join(advice, "\n"); (got == "") != (want == "") || !strings.Contains(got, want) || len(advice) > 1 {
+			t.Errorf("%s: %q, want one advice with %q", text, got, want)
+		}
+	}
+	old := Options{Params: []string{"params.customer"}, HasParam: func(t *Term) bool { return t.Name == "order.id" }}
+	if _, err := Parse("params.order.id:7", old); err != nil {
+		t.Errorf("a param that was indexed: %v", err)
 	}
 }
 
