@@ -47,7 +47,8 @@ type Operation struct {
 	Expected     uint64             `json:"expected,omitempty"` // number of jobs that matched before the start; omitted if they were not all counted
 	Matched      uint64             `json:"matched"`            // jobs that it has come to; the sum of the next three
 	Changed      uint64             `json:"changed"`
-	Skipped      uint64             `json:"skipped"`               // the action did not apply to their state
+	Skipped      uint64             `json:"skipped"`               // they were left as they were
+	SkippedBy    map[string]uint64  `json:"skipped_by,omitempty"`  // number of those by reason
 	Failed       uint64             `json:"failed"`                // the action was refused
 	Failures     []OperationFailure `json:"failures,omitempty"`    // operation-show only: the first of these
 	Reached      *time.Time         `json:"reached,omitempty"`     // when the last job was accepted that it has come to
@@ -75,14 +76,16 @@ type OperationList struct {
 // OperationPreview is what an operation would do if it were started now.
 type OperationPreview struct {
 	Action     string            `json:"action"`
-	Query      string            `json:"query"`             // with absolute times
-	Matched    int               `json:"matched"`           // number of jobs that match
-	AtLeast    bool              `json:"at_least"`          // not all were counted: more may match
-	Applicable int               `json:"applicable"`        // number of those to which the action applies
-	States     map[string]int    `json:"states"`            // number of jobs by state
-	Skipped    map[string]int    `json:"skipped,omitempty"` // number of jobs to which the action does not apply, by reason
-	Sample     []OperationSample `json:"sample"`            // the first jobs, at most 20
-	Index      uint64            `json:"index"`             // of the last entry of the ledger that the index of jobs has
+	Query      string            `json:"query"`               // with absolute times
+	Matched    int               `json:"matched"`             // number of jobs that match
+	AtLeast    bool              `json:"at_least"`            // not all were counted: more may match
+	Applicable int               `json:"applicable"`          // number of those to which the action applies
+	Unchecked  int               `json:"unchecked,omitempty"` // number of those whose dead letters may be gone: there was no time to look for all
+	States     map[string]int    `json:"states"`              // number of jobs by state
+	Skipped    map[string]int    `json:"skipped,omitempty"`   // number of jobs to which the action does not apply, by reason
+	Advice     []string          `json:"advice,omitempty"`    // on labels in the query that no job has
+	Sample     []OperationSample `json:"sample"`              // the first jobs, at most 20
+	Index      uint64            `json:"index"`               // of the last entry of the ledger that the index of jobs has
 }
 
 // OperationSample is one of the jobs that match.
@@ -103,7 +106,7 @@ type OperationSample struct {
 func OperationOf(o *ledger.Operation) Operation {
 	shown := Operation{
 		ID: o.Number, Action: o.Action.String(), Query: o.Query, State: o.State.String(), Until: o.Until, Rate: o.Rate, Params: o.Params, To: o.To,
-		KeepAttempts: o.KeepAttempts, Expected: o.Expected, Matched: o.Matched(), Changed: o.Changed, Skipped: o.Skipped, Failed: o.Failed,
+		KeepAttempts: o.KeepAttempts, Expected: o.Expected, Matched: o.Matched(), Changed: o.Changed, Skipped: o.Skipped.Total(), SkippedBy: o.Skipped.ByReason(), Failed: o.Failed,
 		WaitingFor: o.Waiting, Actor: o.By.Name, Door: string(o.By.Door), Reason: o.By.Reason, Started: o.Started, Updated: o.Updated,
 	}
 	if !o.Ended.IsZero() {

@@ -16,7 +16,7 @@ func TestOperations(t *testing.T) {
 	at := time.Date(2026, 11, 27, 1, 2, 3, 0, time.UTC)
 	op := api.Operation{
 		ID: 7, Action: "requeue", Query: "error:timeout created:>=2026-11-27T00:00:00Z", State: "running", Until: at, Rate: 100, Params: json.RawMessage(`{"timeout":30}`), Expected: 12,
-		Matched: 3, Changed: 1, Skipped: 1, Failed: 1, WaitingFor: "the index of jobs", Actor: "ann", Door: "cli", Reason: "a\x1b[2Jb", Started: at,
+		Matched: 4, Changed: 1, Skipped: 2, SkippedBy: map[string]uint64{"it was removed": 1, "its dead letter is gone": 1}, Failed: 1, WaitingFor: "the index of jobs", Actor: "ann", Door: "cli", Reason: "a\x1b[2Jb", Started: at,
 		Failures: []api.OperationFailure{{Job: job.ID{15: 1}, Error: "params/n: must be at most 7"}},
 	}
 	preview := api.OperationPreview{
@@ -58,7 +58,7 @@ func TestOperations(t *testing.T) {
 	golden(t, "operation-list.txt", f.run(t, "operation", "list").out)
 	got = f.run(t, "job", "retry", "--query", "state:failed", "--rate", "5", "--yes", "--wait")
 	golden(t, "operation-show.txt", got.out)
-	if want := "yardmaster: operation 7 running: 1 changed, 1 skipped, 1 failed of 12; about 0s left; waiting for the index of jobs\n"; got.err != want || got.code != 1 {
+	if want := "yardmaster: operation 7 running: 1 changed, 2 skipped, 1 failed of 12; about 0s left; waiting for the index of jobs\n"; got.err != want || got.code != 1 {
 		t.Errorf("exit code %d, notes %q, want %q", got.code, got.err, want)
 	}
 	if q := asked["start"]; q.Action != "retry" || q.Rate != 5 || q.Key == "" || q.Params != nil {

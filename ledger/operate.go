@@ -223,7 +223,14 @@ func (o *Operation) Actor() Actor {
 // and to be recalled.
 func (o *Operation) change(l *Ledger, j *OperationJob, asOf uint64) (recalled bool) {
 	if j.find(l, o) == nil {
-		o.Skipped++
+		switch {
+		case l.jobs.find(j.Job) != nil:
+			o.Skipped.Changed++
+		case l.Removed(j.Job):
+			o.Skipped.Removed++
+		default:
+			o.Skipped.Forgotten++
+		}
 		return false
 	}
 	by := Asked{By: o.Actor()}
@@ -240,8 +247,12 @@ func (o *Operation) change(l *Ledger, j *OperationJob, asOf uint64) (recalled bo
 	switch err := result.Err; {
 	case err == nil:
 		o.Changed++
-	case errors.Is(err, job.ErrNotFailed), errors.Is(err, job.ErrJobEnded), errors.Is(err, job.ErrNotRemovable):
-		o.Skipped++
+	case errors.Is(err, job.ErrNotFailed):
+		o.Skipped.NotFailed++
+	case errors.Is(err, job.ErrJobEnded):
+		o.Skipped.Ended++
+	case errors.Is(err, job.ErrNotRemovable):
+		o.Skipped.Active++
 	default:
 		o.Failed++
 		o.addFailure(j.Job, err.Error())

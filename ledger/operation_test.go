@@ -67,7 +67,7 @@ func (s *script) operation(verb string, words []string) Command {
 		c.Jobs = append(c.Jobs, j)
 	}
 	if n := option(words, "skipped"); n != "" {
-		c.Counts.Skipped = s.number(n)
+		c.Counts.Skipped.NotFailed = s.number(n)
 	}
 	if n := option(words, "failed"); n != "" {
 		c.Counts.Failed = s.number(n)
@@ -87,7 +87,10 @@ func (s *script) place(word string) JobPlace {
 // showOperations writes the operations.
 func (s *script) showOperations() {
 	for _, op := range s.ledger.Operations() {
-		fmt.Fprintf(&s.out, "%d %s %s %q: changed %d skipped %d failed %d, cursor %s", op.Number, op.Action, op.State, op.Query, op.Changed, op.Skipped, op.Failed, unixNano(op.Cursor.Accepted).Sub(scriptStart))
+		fmt.Fprintf(&s.out, "%d %s %s %q: changed %d skipped %d failed %d, cursor %s", op.Number, op.Action, op.State, op.Query, op.Changed, op.Skipped.Total(), op.Failed, unixNano(op.Cursor.Accepted).Sub(scriptStart))
+		if reasons := op.Skipped.ByReason(); reasons != nil {
+			fmt.Fprintf(&s.out, ", skipped %v", reasons)
+		}
 		for _, f := range op.Failures {
 			fmt.Fprintf(&s.out, ", %s: %s", f.Job, f.Text)
 		}
@@ -146,7 +149,7 @@ func (g *generator) operation(t *rapid.T) Command {
 		}
 		return c
 	}
-	c := &StepOperation{Number: op.Number, From: op.Cursor, To: op.Cursor, Done: rapid.IntRange(0, 9).Draw(t, "done") == 0, Counts: OperationCounts{Skipped: 1}}
+	c := &StepOperation{Number: op.Number, From: op.Cursor, To: op.Cursor, Done: rapid.IntRange(0, 9).Draw(t, "done") == 0, Counts: OperationCounts{Skipped: Skips{Active: 1}}}
 	c.To.Accepted++
 	if rapid.IntRange(0, 5).Draw(t, "stale") == 0 {
 		c.From.Accepted--
@@ -243,7 +246,7 @@ func stepOf(l *Ledger, op *Operation, jobs, page int) *StepOperation {
 		if view, _, ok := l.Find(jobID(n)); ok && view.State == job.Failed {
 			c.Jobs = append(c.Jobs, OperationJob{Job: jobID(n), N: view.Dispatches, State: view.State})
 		} else {
-			c.Counts.Skipped++
+			c.Counts.Skipped.Count(SkipNotFailed)
 		}
 	}
 	c.Done = true
@@ -316,7 +319,7 @@ func TestOperation_Encode(t *testing.T) {
 		Action: OperationRequeue, Query: "state:failed", Until: scriptStart, Rate: 7, Params: []byte(`{"a":1}`), To: "post", Key: "k", KeepAttempts: true, Expected: 3,
 	}
 	step := &StepOperation{
-		Number: 1, To: JobPlace{2, jobID(2)}, Counts: OperationCounts{Changed: 1, Skipped: 2, Failed: 3},
+		Number: 1, To: JobPlace{2, jobID(2)}, Counts: OperationCounts{Changed: 1, Skipped: Skips{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, Failed: 3},
 		Failures: []OperationFailure{{jobID(9), "no"}}, Waiting: "the index",
 	}
 	l.Apply(stamp, []Command{&StartOperation{Settings: settings, Asked: Asked{By: Actor{"ann", DoorCLI, "why"}}}, &StartOperation{Settings: OperationSettings{Action: OperationCancel}}, step, &ChangeOperation{Number: 2, State: OperationCancelled}})

@@ -104,17 +104,18 @@ type OperationSettings struct {
 // OperationCounts are the numbers of jobs that an operation has come to.
 type OperationCounts struct {
 	Changed uint64 // the action was carried out
-	Skipped uint64 // the action does not apply to their state, or another change was faster
+	Skipped Skips  // they were left as they were
 	Failed  uint64 // the action was refused
 }
 
 // Add adds the numbers of o.
 func (c *OperationCounts) Add(o OperationCounts) {
-	c.Changed, c.Skipped, c.Failed = c.Changed+o.Changed, c.Skipped+o.Skipped, c.Failed+o.Failed
+	c.Changed, c.Failed = c.Changed+o.Changed, c.Failed+o.Failed
+	c.Skipped.Add(o.Skipped)
 }
 
 // Matched returns the number of jobs that an operation has come to.
-func (c OperationCounts) Matched() uint64 { return c.Changed + c.Skipped + c.Failed }
+func (c OperationCounts) Matched() uint64 { return c.Changed + c.Skipped.Total() + c.Failed }
 
 // OperationFailure is a job that an operation could not change.
 type OperationFailure struct {
@@ -230,7 +231,10 @@ func (c *codec) operations(o *operations) {
 		op := *p
 		c.fields(&op.Number, &op.Index, &op.Key, (*uint8)(&op.Action), &op.Query, &op.Until, &op.Rate, &op.Params, &op.To, &op.KeepAttempts, &op.Expected,
 			&op.By.Name, (*string)(&op.By.Door), &op.By.Reason, (*uint8)(&op.State), &op.Cursor.Accepted, &op.Cursor.ID,
-			&op.Changed, &op.Skipped, &op.Failed, &op.Waiting, &op.Started, &op.Updated, &op.Ended)
+			&op.Changed, &op.Failed, &op.Waiting, &op.Started, &op.Updated, &op.Ended)
+		for _, n := range op.Skipped.counts() {
+			c.fields(n)
+		}
 		list(c, &op.Failures, func(f *OperationFailure) { c.fields(&f.Job, &f.Text) })
 		if !op.Action.valid() || !op.State.valid() {
 			c.fail(errCorrupt)

@@ -152,10 +152,17 @@ func preview(out io.Writer, p *api.OperationPreview) {
 		matched += " or more: not all were counted"
 	}
 	row("matched", matched)
-	row("applicable", fmt.Sprint(p.Applicable))
+	applicable := fmt.Sprint(p.Applicable)
+	if p.Unchecked > 0 {
+		applicable += fmt.Sprintf(", or fewer: the dead letters of %d were not looked for", p.Unchecked)
+	}
+	row("applicable", applicable)
 	row("states", command.Counts(p.States))
 	for _, why := range command.SortedKeys(p.Skipped) {
 		row("skipped", fmt.Sprintf("%d: %s", p.Skipped[why], why))
+	}
+	for _, advice := range p.Advice {
+		row("advice", advice)
 	}
 	w.Flush()
 	if len(p.Sample) == 0 {

@@ -133,6 +133,9 @@ func show(out io.Writer, o *api.Operation) {
 	row("matched", fmt.Sprint(o.Matched))
 	row("changed", fmt.Sprint(o.Changed))
 	row("skipped", fmt.Sprint(o.Skipped))
+	for _, why := range command.SortedKeys(o.SkippedBy) {
+		row("  "+why, fmt.Sprint(o.SkippedBy[why]))
+	}
 	row("failed", fmt.Sprint(o.Failed))
 	row("reached", command.TimeText(o.Reached))
 	row("accepted until", command.TimeText(&o.Until))

@@ -127,7 +127,7 @@ func TestCollectOperations(t *testing.T) {
 	start(ledger.OperationRetry)
 	start(ledger.OperationRetry)
 	start(ledger.OperationRemove)
-	counts := ledger.OperationCounts{Changed: 3, Skipped: 2, Failed: 1}
+	counts := ledger.OperationCounts{Changed: 3, Skipped: ledger.Skips{Active: 1, Changed: 1}, Failed: 1}
 	apply(&ledger.StepOperation{Number: 1, To: ledger.JobPlace{Accepted: 1}, Counts: counts, Done: true})
 	apply(&ledger.StepOperation{Number: 2, To: ledger.JobPlace{Accepted: 1}, Counts: counts})
 	apply(&ledger.ChangeOperation{Number: 3, State: ledger.OperationPaused})

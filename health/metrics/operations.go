@@ -31,7 +31,7 @@ func collectOperations(view func(func(*ledger.Ledger)), emit web.Emit) {
 	for action := ledger.OperationRetry; action <= ledger.OperationRequeue; action++ {
 		counts := jobs[action]
 		emit("yard_operation_jobs", float64(counts.Changed), action.String(), "changed")
-		emit("yard_operation_jobs", float64(counts.Skipped), action.String(), "skipped")
+		emit("yard_operation_jobs", float64(counts.Skipped.Total()), action.String(), "skipped")
 		emit("yard_operation_jobs", float64(counts.Failed), action.String(), "failed")
 	}
 }

@@ -124,6 +124,15 @@ func (s *Server) removeNumbered(ctx context.Context, number uint64) error {
 	return s.cfg.Remove(ctx, message.Seq)
 }
 
+// HasLetter reports whether the dead letter of a job with this number is still there.
+func (s *Server) HasLetter(ctx context.Context, id job.ID, number uint64) (bool, error) {
+	_, _, err := s.requeuerOf(ctx, &NewJob{Job: id, DeadLetter: number})
+	if errors.Is(err, ErrLetterGone) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // requeuerOf returns what creates a job, and the dead letter.
 func (s *Server) requeuerOf(ctx context.Context, q *NewJob) (*requeuer, *letter, error) {
 	message, err := s.cfg.Reader.NumberedDeadLetter(ctx, q.DeadLetter)

@@ -37,13 +37,13 @@ func (w *worker) createJobs(ctx context.Context, op *ledger.Operation, p *page) 
 			defer mu.Unlock()
 			switch {
 			case errors.Is(err, deadletters.ErrLetterGone): // it was requeued or removed
-				p.step.Counts.Skipped++
+				p.step.Counts.Skipped.LetterGone++
 				return nil
 			case err != nil:
 				p.count(d.ID, err)
 				return nil
 			case created.Before && w.createdBefore(created.ID, op):
-				p.step.Counts.Skipped++
+				p.step.Counts.Skipped.Requeued++
 			default:
 				p.step.Counts.Changed++
 			}

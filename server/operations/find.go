@@ -3,7 +3,6 @@ package operations
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
@@ -24,9 +23,9 @@ func placeOf(d *job.Document) ledger.JobPlace {
 }
 
 // parse returns the query of an operation, which goes through the jobs in the order of their
-// acceptance, whatever order the text has. Params are the indexed ones, see [query.Options].
-func parse(text string, now time.Time, params []string) (*query.Query, error) {
-	q, err := query.Parse(text, query.Options{Now: now, Params: params})
+// acceptance, whatever order the text has.
+func parse(text string, options query.Options) (*query.Query, error) {
+	q, err := query.Parse(text, options)
 	if syntax, ok := errors.AsType[*query.SyntaxError](err); ok {
 		return nil, api.InvalidQuery(syntax.Error(), api.QueryProblem(*syntax))
 	}

@@ -2,6 +2,7 @@ package operations
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -32,7 +34,7 @@ func TestPlanFor(t *testing.T) {
 			d := &job.Document{State: state, DeadLetter: 7}
 			if todo := planFor(&ledger.OperationSettings{Action: action}, d, true); todo.way == inLedger {
 				got = append(got, state.String())
-			} else if todo.way != notAtAll || todo.why == "" {
+			} else if todo.way != notAtAll || todo.why == ledger.SkipChanged {
 				t.Errorf("%s of a job that is %s: %+v", action, state, todo)
 			}
 			forgotten := planFor(&ledger.OperationSettings{Action: action}, d, false)
@@ -57,7 +59,7 @@ func TestPlanFor(t *testing.T) {
 		"the same":      {ledger.OperationSettings{To: "mail"}, *failed, plan{way: inLedger, letter: 7}},
 		"another queue": {ledger.OperationSettings{To: "post"}, *failed, plan{way: asNewJob}},
 		"other params":  {ledger.OperationSettings{Params: []byte("{}")}, *failed, plan{way: asNewJob}},
-		"no letter":     {ledger.OperationSettings{}, job.Document{State: job.Failed}, plan{why: whyNoLetter}},
+		"no letter":     {ledger.OperationSettings{}, job.Document{State: job.Failed}, plan{why: ledger.SkipNoLetter}},
 		"rejected":      {ledger.OperationSettings{}, job.Document{State: job.Failed, DeadLetter: 7, Fault: &job.Fault{Type: job.FaultRejected}}, plan{way: asNewJob}},
 	} {
 		c.settings.Action = ledger.OperationRequeue
@@ -217,11 +219,40 @@ func TestRunner_StepRefused(t *testing.T) {
 	y.refuse = errors.New("the authority changed")
 	y.start(t, ledger.OperationSettings{Action: ledger.OperationRequeue})
 	op := y.run(t, ended)
-	if len(y.created) != 2 || op.Changed != 4 || op.Failed != 1 || op.Skipped != 1 || op.Failures[0].Job != y.hidden[2].ID {
+	if len(y.created) != 2 || op.Changed != 4 || op.Failed != 1 || op.Skipped != (ledger.Skips{LetterGone: 1}) || op.Failures[0].Job != y.hidden[2].ID {
 		t.Errorf("%d jobs were created; %+v", len(y.created), op)
 	}
 	if y.removed != 4 {
 		t.Errorf("%d letters were removed, want 4", y.removed)
+	}
+}
+
+// TestPreview_LetterGone checks that a dry run does not count forgotten jobs as applicable whose dead letters are gone.
+func TestPreview_LetterGone(t *testing.T) {
+	y := newYard(t, 2)
+	for i := range 30 {
+		y.hidden = append(y.hidden, &job.Document{ID: job.ID{14: 1, 15: byte(i)}, Queue: "mail", State: job.Failed, DeadLetter: 1, Created: time.Unix(int64(100+i), 0).UTC()})
+	}
+	for _, i := range []int{0, 1, 29} {
+		y.hidden[i].DeadLetter = 404
+	}
+	y.hidden[2].DeadLetter = 500
+	s := &Server{
+		View: y.View, Find: y,
+		Preview: func(context.Context, *deadletters.NewJob) (json.RawMessage, error) { return nil, nil },
+		HasLetter: func(_ context.Context, _ job.ID, number uint64) (bool, error) {
+			if number == 500 {
+				return false, errors.New("no answer")
+			}
+			return number != 404, nil
+		},
+	}
+	p, err := s.preview(t.Context(), &api.OperationStart{Action: "retry", Query: "state:failed"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Matched != 32 || p.Applicable != 29 || p.Skipped["its dead letter is gone"] != 3 || p.Unchecked != 1 || p.Sample[2].Skipped == "" || p.Sample[4].Skipped != "" {
+		t.Errorf("%+v", p)
 	}
 }
 
@@ -245,7 +276,7 @@ func TestNewPage_Rechecks(t *testing.T) {
 	y := newYard(t, 4)
 	y.apply(t, &ledger.RetryJob{Job: job.ID{15: 1}})
 	y.apply(t, &ledger.RemoveJob{Job: job.ID{15: 2}})
-	q, err := parse("state:failed", time.Now(), nil)
+	q, err := parse("state:failed", query.Options{Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}

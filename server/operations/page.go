@@ -18,35 +18,24 @@ const (
 // plan is what an operation does to a job.
 type plan struct {
 	way    way
-	why    string // notAtAll: the reason
-	letter uint64 // inLedger: number of the dead letter that is removed after the step; 0: none
+	why    ledger.SkipReason // notAtAll: the reason
+	letter uint64            // inLedger: number of the dead letter that is removed after the step; 0: none
 }
-
-// Reasons why an action does not apply to a job.
-const (
-	whyForgotten = "the ledger has forgotten it"
-	whyActive    = "it is active"
-	whyEnded     = "it has ended"
-	whyNotEnded  = "it has not ended"
-	whyCompleted = "it is completed"
-	whyNotFailed = "it has not failed"
-	whyNoLetter  = "it has no dead letter"
-)
 
 // planFor returns what an operation does to a job, of which kept reports whether the ledger has it.
 func planFor(s *ledger.OperationSettings, d *job.Document, kept bool) plan {
 	switch s.Action {
 	case ledger.OperationCancel:
 		if d.State.Ended() || !kept {
-			return plan{why: whyEnded}
+			return plan{why: ledger.SkipEnded}
 		}
 		return plan{way: inLedger}
 	case ledger.OperationRemove:
 		switch {
 		case !kept:
-			return plan{why: whyForgotten}
+			return plan{why: ledger.SkipForgotten}
 		case d.State == job.Active:
-			return plan{why: whyActive}
+			return plan{why: ledger.SkipActive}
 		}
 		return plan{way: inLedger}
 	case ledger.OperationRequeue:
@@ -54,15 +43,15 @@ func planFor(s *ledger.OperationSettings, d *job.Document, kept bool) plan {
 	}
 	switch {
 	case !d.State.Ended():
-		return plan{why: whyNotEnded}
+		return plan{why: ledger.SkipNotEnded}
 	case d.State == job.Completed:
-		return plan{why: whyCompleted}
+		return plan{why: ledger.SkipCompleted}
 	case kept:
 		return plan{way: inLedger}
 	case d.State != job.Failed:
-		return plan{why: whyForgotten}
+		return plan{why: ledger.SkipForgotten}
 	case d.DeadLetter == 0:
-		return plan{why: whyNoLetter}
+		return plan{why: ledger.SkipNoLetter}
 	}
 	return plan{way: asNewJob}
 }
@@ -73,9 +62,9 @@ func planRequeue(s *ledger.OperationSettings, d *job.Document, kept bool) plan {
 	rejected := d.Attempts == 0 && d.Fault != nil && d.Fault.Type == job.FaultRejected
 	switch {
 	case d.State != job.Failed:
-		return plan{why: whyNotFailed}
+		return plan{why: ledger.SkipNotFailed}
 	case d.DeadLetter == 0:
-		return plan{why: whyNoLetter}
+		return plan{why: ledger.SkipNoLetter}
 	case kept && !rejected && len(s.Params) == 0 && (s.To == "" || s.To == d.Queue):
 		return plan{way: inLedger, letter: d.DeadLetter}
 	}
@@ -144,7 +133,7 @@ func (p *page) add(l *ledger.Ledger, op *ledger.Operation, q *query.Query, d *jo
 	todo := planFor(&op.OperationSettings, now, kept)
 	switch todo.way {
 	case notAtAll:
-		p.step.Counts.Skipped++
+		p.step.Counts.Skipped.Count(todo.why)
 	case asNewJob:
 		p.create = append(p.create, now)
 	default:

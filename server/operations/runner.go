@@ -213,7 +213,7 @@ func (w *worker) step(ctx context.Context, op *ledger.Operation) (matched int, e
 	w.removal.Wait()
 	w.removal.Go(func() { w.removeLetters(ctx, p, created) }) // while the next step is prepared
 	if result.Operation.State.Ended() {
-		w.log.Info("operation done", "changed", result.Operation.Changed, "skipped", result.Operation.Skipped, "failed", result.Operation.Failed)
+		w.log.Info("operation done", "changed", result.Operation.Changed, "skipped", result.Operation.Skipped.Total(), "failed", result.Operation.Failed)
 	}
 	return p.matched(), nil
 }
@@ -231,7 +231,7 @@ func (w *worker) mayStep() (err error) {
 // readPage finds the jobs after the cursor.
 func (w *worker) readPage(ctx context.Context, op *ledger.Operation) (p *page, err error) {
 	if w.query == nil {
-		if w.query, err = parse(op.Query, time.Time{}, nil); err != nil { // all its times are absolute
+		if w.query, err = parse(op.Query, query.Options{}); err != nil { // all its times are absolute
 			return nil, err
 		}
 	}

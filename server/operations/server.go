@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/internal/mergepatch"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -24,6 +25,7 @@ type Server struct {
 	View      func(func(*ledger.Ledger))
 	Find      Finder
 	Preview   func(context.Context, *deadletters.NewJob) (json.RawMessage, error) // as [deadletters.Server.Preview]
+	HasLetter func(ctx context.Context, id job.ID, number uint64) (bool, error)   // as [deadletters.Server.HasLetter]
 }
 
 // Handlers returns the handlers by the name of the endpoint.
@@ -49,9 +51,9 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	}
 	now := time.Now()
 	action, ok := ledger.ParseOperationAction(q.Action)
-	var params []string
-	s.View(func(l *ledger.Ledger) { params = l.ParamPaths().Indexed() })
-	parsed, err := parse(q.Query, now, params)
+	options := query.Options{Now: now, HasParam: func(t *query.Term) bool { return s.has(ctx, t) }}
+	s.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
+	parsed, err := parse(q.Query, options)
 	switch {
 	case !ok:
 		return ledger.OperationSettings{}, &job.InvalidError{Reason: fmt.Sprintf("action is %q; must be retry, cancel, remove or requeue", q.Action)}
@@ -80,6 +82,12 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	return ledger.OperationSettings{
 		Key: q.Key, Action: action, Query: canonical(parsed), Until: now.UTC(), Rate: q.Rate, Params: q.Params, To: q.To, KeepAttempts: q.KeepAttempts,
 	}, nil
+}
+
+// has reports whether a job has any value of a label, or may have one.
+func (s *Server) has(ctx context.Context, t *query.Term) bool {
+	found, err := s.Find.FindJobs(ctx, t.AnyValue(), ledger.JobPlace{}, 1)
+	return err != nil || found.Lacking != nil || len(found.Documents) > 0
 }
 
 // start starts an operation, after it has counted the jobs.
@@ -117,6 +125,8 @@ func (s *Server) preview(ctx context.Context, q *api.OperationStart) (*api.Opera
 	if err != nil {
 		return nil, err
 	}
+	s.checkLetters(ctx, preview)
+	preview.Advice = preview.query.UnknownLabels(func(t *query.Term) bool { return s.has(ctx, t) }, func() []string { return nil })
 	s.previewJobs(ctx, &settings, preview)
 	server.SetIndex(ctx, preview.Index)
 	return &preview.OperationPreview, nil

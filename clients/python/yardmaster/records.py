@@ -177,7 +177,8 @@ class Operation(TypedDict, total=False):
     expected: int  # number of jobs that matched before the start; missing if they were not all counted
     matched: int   # jobs that it has come to: the sum of the next three
     changed: int
-    skipped: int   # the action did not apply to their state
+    skipped: int   # they were left as they were
+    skipped_by: Dict[str, int]  # number of those by reason; missing if there are none
     failed: int    # the action was refused
     failures: List[OperationFailure]  # operation() only: the first of these
     reached: str      # when the last job was accepted that it has come to
@@ -213,6 +214,8 @@ class OperationPreview(TypedDict, total=False):
     matched: int
     at_least: bool   # not all were counted: more may match
     applicable: int  # number of those to which the action applies
+    advice: List[str]  # on labels in the query that no job has
+    unchecked: int   # number of those whose dead letters may be gone: there was no time to look for all
     states: Dict[str, int]
     skipped: Dict[str, int]  # number of jobs to which the action does not apply, by reason
     sample: List[OperationSample]  # the first jobs

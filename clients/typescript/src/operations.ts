@@ -88,8 +88,10 @@ export interface Operation {
   /** Jobs that it has come to: the sum of the next three. */
   readonly matched: number;
   readonly changed: number;
-  /** The action did not apply to their state. */
+  /** They were left as they were. */
   readonly skipped: number;
+  /** Numbers of those by reason; undefined if there are none. */
+  readonly skipped_by?: Readonly<Record<string, number>>;
   /** The action was refused. */
   readonly failed: number;
   /** `get` only: the first of these. */
@@ -115,10 +117,14 @@ export interface OperationPreview {
   readonly at_least: boolean;
   /** How many of those the action applies to. */
   readonly applicable: number;
+  /** How many of those may have no dead letter any more: there was no time to look for all. */
+  readonly unchecked?: number;
   /** Numbers of jobs by state. */
   readonly states: Readonly<Record<string, number>>;
   /** Numbers of jobs that the action does not apply to, by reason. */
   readonly skipped?: Readonly<Record<string, number>>;
+  /** On labels in the query that no job has. */
+  readonly advice?: readonly string[];
   /** The first jobs. */
   readonly sample: readonly OperationSample[];
   readonly index: number;
