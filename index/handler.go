@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -74,21 +73,11 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 	return found, nil
 }
 
-// jobID matches a job's name over Overhop: the queue and the id.
-var jobID = regexp.MustCompile(`^\s*[^\s:"]+:([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\s*$`)
-
 // parse returns the query of a request. The error has an [api.QueryProblem] if the query is wrong.
 func (x *Index) parse(ctx context.Context, r *api.JobFindRequest) (*query.Query, error) {
-	text := r.Query
-	if name := jobID.FindStringSubmatch(text); name != nil {
-		text = "id:" + name[1]
-	}
-	options := query.Options{Now: time.Now(), HasParam: func(t *query.Term) bool { return x.has(ctx, t) }}
+	options := query.Options{Now: time.Now(), HasParam: func(t *query.Term) bool { return x.has(ctx, t) }, HasQueue: x.hasQueue}
 	x.ledger.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
-	q, err := query.Parse(text, options)
-	if err == nil {
-		x.addName(q)
-	}
+	q, err := query.Parse(r.Query, options)
 	if err == nil && r.Sort != "" {
 		var sorted *query.Query
 		if sorted, err = query.Parse("sort:"+r.Sort, query.Options{}); err == nil {
@@ -116,9 +105,8 @@ const labelSample = 200
 func (x *Index) advice(ctx context.Context, q *query.Query) []string {
 	var indexed []string
 	x.ledger.View(func(l *ledger.Ledger) { indexed = l.ParamPaths().Indexed() })
-	known := func(t *query.Term) (known bool) {
-		x.ledger.View(func(l *ledger.Ledger) { _, known = l.Queue(t.Name) }) // the term may be the key of a job
-		return known && t.Field == query.FieldLabel || slices.Contains(indexed, "params."+t.Name) || x.has(ctx, t)
+	known := func(t *query.Term) bool { // a term with a queue's name may be the key of a job
+		return t.Field == query.FieldLabel && x.hasQueue(t.Name) || slices.Contains(indexed, "params."+t.Name) || x.has(ctx, t)
 	}
 	return q.UnknownLabels(known, func() []string {
 		names := make(map[string]bool)
@@ -135,17 +123,10 @@ func (x *Index) advice(ctx context.Context, q *query.Query) []string {
 	})
 }
 
-// addName makes a query that is nothing but a queue's name, a colon and a text find the job with this key, too.
-func (x *Index) addName(q *query.Query) {
-	t, ok := q.Where.(*query.Term)
-	if !ok || t.Field != query.FieldLabel {
-		return
-	}
-	x.ledger.View(func(l *ledger.Ledger) { _, ok = l.Queue(t.Name) })
-	if ok {
-		queue := &query.Term{Field: query.FieldQueue, Values: []query.Value{{Text: t.Name}}}
-		q.Where = query.Or{t, query.And{queue, &query.Term{Field: query.FieldKey, Values: t.Values}}}
-	}
+// hasQueue reports whether the ledger has a queue.
+func (x *Index) hasQueue(name string) (ok bool) {
+	x.ledger.View(func(l *ledger.Ledger) { _, ok = l.Queue(name) })
+	return ok
 }
 
 // jobOf returns a document as the API shows it.

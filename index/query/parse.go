@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Bounds of a query.
@@ -26,6 +28,9 @@ type Options struct {
 	// indexed. Nil: all paths are accepted.
 	Params   []string
 	HasParam func(*Term) bool // nil: jobs have no others
+	// HasQueue reports whether a queue exists: a query that is nothing but its name, a colon and a text finds
+	// the job with this key, too. Nil: none exists.
+	HasQueue func(name string) bool
 }
 
 // SyntaxError is what is wrong with a query, and where.
@@ -62,11 +67,28 @@ func Parse(text string, options Options) (*Query, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Query{Where: where, Sort: p.sort}
+	q := &Query{Where: p.named(where), Sort: p.sort}
 	if n := len(q.String()); n > MaxLength {
 		return nil, tooLong(n)
 	}
 	return q, nil
+}
+
+// named returns a condition that finds the job, too, that one of only a queue's name, a colon, and a key or an id
+// names.
+func (p *parser) named(where Expr) Expr {
+	t, ok := where.(*Term)
+	if !ok || t.Field != FieldLabel || len(t.Values) != 1 || t.Values[0].Prefix {
+		return where
+	}
+	if _, err := job.ParseID(t.Values[0].Text); err == nil { // the queue may have been removed
+		return &Term{Field: FieldID, Values: t.Values}
+	}
+	if p.options.HasQueue == nil || !p.options.HasQueue(t.Name) {
+		return where
+	}
+	queue := &Term{Field: FieldQueue, Values: []Value{{Text: t.Name}}}
+	return Or{t, And{queue, &Term{Field: FieldKey, Values: t.Values}}}
 }
 
 func tooLong(n int) *SyntaxError {

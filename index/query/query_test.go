@@ -208,6 +208,25 @@ func TestParams(t *testing.T) {
 	}
 }
 
+// TestParse_JobName checks which queries name a job by its queue and its key or id.
+func TestParse_JobName(t *testing.T) {
+	const id = "14df2827-f961-54a8-80ba-03ede2a235dd"
+	isMail := func(name string) bool { return name == "mail" }
+	for text, want := range map[string]string{
+		"mail:order-1": "mail:order-1 or (queue:mail key:order-1)", "customer:acme": "customer:acme", "mail:" + id: "id:" + id, "gone:" + id: "id:" + id,
+		"mail:order*": "mail:order*", "mail:a,b": "mail:a,b", "-mail:a": "-mail:a", "mail:a tag:eu": "mail:a tag:eu",
+	} {
+		q, err := Parse(text, Options{HasQueue: isMail})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := q.String(); got != want && got != strings.NewReplacer("(", "", ")", "").Replace(want) {
+			t.Errorf("%s is read as %s, want %s", text, got, want)
+		}
+	}
+}
+
 // TestUnknownLabels checks what is said of labels that no job has.
 func TestUnknownLabels(t *testing.T) {
 	labels := []string{"customer", "mode"}

@@ -51,7 +51,7 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	}
 	now := time.Now()
 	action, ok := ledger.ParseOperationAction(q.Action)
-	options := query.Options{Now: now, HasParam: func(t *query.Term) bool { return s.has(ctx, t) }}
+	options := query.Options{Now: now, HasParam: func(t *query.Term) bool { return s.has(ctx, t) }, HasQueue: s.hasQueue}
 	s.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
 	parsed, err := parse(q.Query, options)
 	switch {
@@ -82,6 +82,12 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	return ledger.OperationSettings{
 		Key: q.Key, Action: action, Query: canonical(parsed), Until: now.UTC(), Rate: q.Rate, Params: q.Params, To: q.To, KeepAttempts: q.KeepAttempts,
 	}, nil
+}
+
+// hasQueue reports whether the ledger has a queue.
+func (s *Server) hasQueue(name string) (ok bool) {
+	s.View(func(l *ledger.Ledger) { _, ok = l.Queue(name) })
+	return ok
 }
 
 // has reports whether a job has any value of a label, or may have one.
@@ -126,7 +132,9 @@ func (s *Server) preview(ctx context.Context, q *api.OperationStart) (*api.Opera
 		return nil, err
 	}
 	s.checkLetters(ctx, preview)
-	preview.Advice = preview.query.UnknownLabels(func(t *query.Term) bool { return s.has(ctx, t) }, func() []string { return nil })
+	preview.Advice = preview.query.UnknownLabels(func(t *query.Term) bool {
+		return t.Field == query.FieldLabel && s.hasQueue(t.Name) || s.has(ctx, t)
+	}, func() []string { return nil })
 	s.previewJobs(ctx, &settings, preview)
 	server.SetIndex(ctx, preview.Index)
 	return &preview.OperationPreview, nil
