@@ -99,8 +99,8 @@ func (x *Index) lacking(s *Status) *job.UnavailableError {
 	switch {
 	case s.Scanning:
 		return &job.UnavailableError{Reason: fmt.Sprintf("%s, which is being rebuilt: %d jobs of the ledger are read, the history is not yet", reason, s.Scanned), RetryAfter: rebuildRetryAfter}
-	case s.Shed > 0:
-		return &job.UnavailableError{Reason: reason + ", which has deleted its oldest files, because the disk has little free space", RetryAfter: rebuildRetryAfter}
+	case s.Shed > 0: // as after retention: it may last
+		return nil
 	case s.Rebuilt < 1:
 		return &job.UnavailableError{Reason: fmt.Sprintf("%s, which is being rebuilt: %.0f %% of the history is read", reason, 100*s.Rebuilt), RetryAfter: rebuildRetryAfter}
 	}

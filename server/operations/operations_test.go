@@ -79,7 +79,8 @@ type yard struct {
 	hidden  []*job.Document      // jobs that only the index has
 	created map[job.ID]time.Time // by the job of the letter
 	wait    error                // of the index
-	removed int                  // letters
+	lacking *job.UnavailableError
+	removed int // letters
 }
 
 func newYard(t *testing.T, failed int) *yard {
@@ -135,7 +136,7 @@ func (y *yard) Propose(_ context.Context, c ledger.Command) (ledger.Result, uint
 
 func (y *yard) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error) {
 	y.mu.Lock()
-	wait := y.wait
+	wait, lacking := y.wait, y.lacking
 	y.mu.Unlock()
 	if wait != nil {
 		return ledger.FoundJobs{}, wait
@@ -146,6 +147,7 @@ func (y *yard) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPla
 			found.Documents = append(found.Documents, d)
 		}
 	}
+	found.Lacking = lacking
 	slices.SortFunc(found.Documents, func(a, b *job.Document) int { return placeOf(a).Compare(placeOf(b)) })
 	return found, err
 }
@@ -224,6 +226,34 @@ func TestRunner_StepRefused(t *testing.T) {
 	}
 	if y.removed != 4 {
 		t.Errorf("%d letters were removed, want 4", y.removed)
+	}
+}
+
+// TestRunner_IndexLacksJobs checks that an operation on jobs that the ledger may have forgotten waits for an index that
+// is being rebuilt, which it and the dry run say, and that another operation does not.
+func TestRunner_IndexLacksJobs(t *testing.T) {
+	y := newYard(t, 2)
+	y.lacking = &job.UnavailableError{Reason: "an index that is being rebuilt"}
+	y.start(t, ledger.OperationSettings{Action: ledger.OperationRemove})
+	y.run(t, ended)
+
+	y = newYard(t, 2)
+	y.lacking = &job.UnavailableError{Reason: "an index that is being rebuilt"}
+	s := &Server{View: y.View, Find: y}
+	preview, err := s.preview(t.Context(), &api.OperationStart{Action: "retry", Query: "state:failed"})
+	if err != nil || !preview.AtLeast || len(preview.Advice) != 1 {
+		t.Errorf("%+v, %v; want an advice that jobs may be missing", preview, err)
+	}
+	y.start(t, ledger.OperationSettings{Action: ledger.OperationRetry})
+	op := y.run(t, func(op *ledger.Operation) bool { return op.Waiting != "" })
+	if op.Changed != 0 || !strings.Contains(op.Waiting, "is being rebuilt") {
+		t.Errorf("%+v; want no job changed, and what it waits for", op)
+	}
+	y.mu.Lock()
+	y.lacking = nil
+	y.mu.Unlock()
+	if op = y.run(t, ended); op.Changed != 2 {
+		t.Errorf("%+v; want 2 jobs changed", op)
 	}
 }
 

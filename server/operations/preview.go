@@ -28,8 +28,9 @@ const (
 // counted is a preview, and the jobs that would become new ones.
 type counted struct {
 	api.OperationPreview
-	query  *query.Query
-	create []newJob
+	query   *query.Query
+	create  []newJob
+	lacking *job.UnavailableError // why jobs may be missing; nil: none are
 }
 
 // newJob is a job that is created from a dead letter.
@@ -59,6 +60,9 @@ func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, 
 			return nil, err
 		}
 		preview.Index, more = min(preview.Index, found.Index), found.More
+		if found.Lacking != nil && usesForgotten(settings.Action) {
+			preview.AtLeast, preview.lacking = true, found.Lacking
+		}
 		s.View(func(l *ledger.Ledger) {
 			for _, d := range found.Documents {
 				if d.Created.After(settings.Until) {

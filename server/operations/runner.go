@@ -243,11 +243,19 @@ func (w *worker) readPage(ctx context.Context, op *ledger.Operation) (p *page, e
 	if err != nil {
 		return nil, err
 	}
+	if found.Lacking != nil && usesForgotten(op.Action) {
+		return nil, found.Lacking
+	}
 	if found.Index < op.Index {
 		return nil, &job.UnavailableError{Reason: "the index of jobs, which is behind the ledger"}
 	}
 	w.Ledger.View(func(l *ledger.Ledger) { p = newPage(l, op, w.query, &found) })
 	return p, nil
+}
+
+// usesForgotten reports whether an action applies to jobs that only the index has.
+func usesForgotten(a ledger.OperationAction) bool {
+	return a == ledger.OperationRetry || a == ledger.OperationRequeue
 }
 
 // restoreRecords restores the records that jobs of the page need.

@@ -135,6 +135,9 @@ func (s *Server) preview(ctx context.Context, q *api.OperationStart) (*api.Opera
 	preview.Advice = preview.query.UnknownLabels(func(t *query.Term) bool {
 		return t.Field == query.FieldLabel && s.hasQueue(t.Name) || s.has(ctx, t)
 	}, func() []string { return nil })
+	if preview.lacking != nil {
+		preview.Advice = append(preview.Advice, "further jobs may be in "+preview.lacking.Reason+"; the operation waits for them")
+	}
 	s.previewJobs(ctx, &settings, preview)
 	server.SetIndex(ctx, preview.Index)
 	return &preview.OperationPreview, nil
