@@ -38,7 +38,9 @@ type Figure struct {
 	Micros float64 `json:"cpu_us_per_job,omitempty"`
 
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
-	Ratio float64 `json:"ratio,omitempty"` // to the floor; the median of the rounds' ratios if rounds take turns
+	Ratio float64 `json:"ratio,omitempty"` // to the floor; the median of Ratios if there are some
+	// Ratios are the ratios of the rounds, in order, if the rounds of both figures take turns.
+	Ratios []float64 `json:"ratios,omitempty"`
 	// Target describes the target, and Reached reports whether it was reached.
 	// Both are absent without a target.
 	Target  string `json:"target,omitempty"`
@@ -119,7 +121,8 @@ func (f *Figure) compare(t target, measured []Figure, inTurn bool) {
 		floor := &measured[i]
 		f.Floor, f.Ratio = floor.Name, f.Value/floor.Value
 		if inTurn && len(f.Rounds) == len(floor.Rounds) && !slices.Contains(floor.Rounds, 0) {
-			f.Ratio = ratioOfRounds(f, floor)
+			f.Ratios = ratiosOfRounds(f, floor)
+			f.Ratio = median(f.Ratios)
 		}
 		if t.ratio > 0 {
 			check(f.Ratio >= t.ratio, "≥ %g of %s", t.ratio, t.floor)
@@ -142,14 +145,13 @@ func (f *Figure) compare(t target, measured []Figure, inTurn bool) {
 	}
 }
 
-// ratioOfRounds returns the median of the ratios of the rounds of f to those of its floor, which
-// has as many.
-func ratioOfRounds(f, floor *Figure) float64 {
+// ratiosOfRounds returns the ratios of the rounds of f to those of its floor, which has as many.
+func ratiosOfRounds(f, floor *Figure) []float64 {
 	ratios := make([]float64, len(f.Rounds))
 	for i := range ratios {
 		ratios[i] = f.Rounds[i] / floor.Rounds[i]
 	}
-	return median(ratios)
+	return ratios
 }
 
 // WriteReport writes figures as a table for people, after a line that describes the
@@ -164,7 +166,7 @@ func WriteReport(w io.Writer, figures []Figure) error {
 			reached = map[bool]string{true: "yes", false: "no"}[*f.Reached]
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			f.Name, f.value(), spread(f.Rounds), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine), orBlank("%.0f", f.Micros))
+			f.Name, f.value(), spread(f.Rounds), f.ratio(), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine), orBlank("%.0f", f.Micros))
 	}
 	fmt.Fprintln(table)
 	for _, f := range figures {
@@ -186,6 +188,14 @@ func (f *Figure) value() string {
 		return fmt.Sprintf("%s / %s %s", digits(f.Value), digits(f.P99), f.Unit)
 	}
 	return digits(f.Value) + " " + f.Unit
+}
+
+// ratio formats the ratio to the floor, with the lowest and the highest of the rounds.
+func (f *Figure) ratio() string {
+	if len(f.Ratios) < 2 {
+		return orBlank("%.2f", f.Ratio)
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", f.Ratio, slices.Min(f.Ratios), slices.Max(f.Ratios))
 }
 
 // spread formats the lowest and the highest round, or returns "" for a single one.

@@ -65,12 +65,14 @@ func TestWriteReport(t *testing.T) {
 	err := WriteReport(&out, []Figure{
 		{Name: "floor", Value: 18234.5, Unit: "jobs/s", Rounds: []float64{17000, 18234.5, 19000}, Cores: 1.5, Machine: 1.9, Micros: 61.7},
 		{Name: "start", Value: 2.345, P99: 12.34, Unit: "ms", Rounds: []float64{2.345}, Ratio: 0.5, Target: "≤ 4", Reached: &yes, Note: "64 workers"},
+		{Name: "limit", Value: 17000, Unit: "jobs/s", Rounds: []float64{16000, 17000, 18000}, Ratio: 0.955, Ratios: []float64{0.9, 0.955, 1.1}},
 		{Name: "runners", Skipped: "no python3"},
 	})
-	want := `FIGURE   VALUE           ROUNDS          OF FLOOR  TARGET  REACHED  CORES  OF ALL  µS/JOB
-floor    18234 jobs/s    17000 to 19000                             1.50   1.90    62
-start    2.35 / 12.3 ms                  0.50      ≤ 4     yes                     
-runners  skipped                                                                   
+	want := `FIGURE   VALUE           ROUNDS          OF FLOOR             TARGET  REACHED  CORES  OF ALL  µS/JOB
+floor    18234 jobs/s    17000 to 19000                                        1.50   1.90    62
+start    2.35 / 12.3 ms                  0.50                 ≤ 4     yes                     
+limit    17000 jobs/s    16000 to 18000  0.95 (0.90 to 1.10)                                  
+runners  skipped                                                                              
 
 start    64 workers
 runners  skipped: no python3
@@ -105,7 +107,7 @@ func TestMeasure_TakesTurns(t *testing.T) {
 	}
 	want := Figure{
 		Name: "b", Value: 15, Rounds: []float64{12, 15, 17}, Jobs: 30, Settled: 30, Cores: 1.5, Micros: 50,
-		Floor: "floor.a", Ratio: 3.75, Target: "≥ 2 of floor.a", Reached: new(true),
+		Floor: "floor.a", Ratio: 3.75, Ratios: []float64{12, 3.75, 17.0 / 6}, Target: "≥ 2 of floor.a", Reached: new(true),
 	}
 	if got := b.figures[1]; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)

@@ -42,6 +42,24 @@ func shared[T any](measure func(*task) T) part[T] {
 	}
 }
 
+// alternating returns measurements that take turns within each round, in alternating order, so that
+// neither always follows the other.
+func alternating(a, b measurement) (measurement, measurement) {
+	type pair struct{ a, b round }
+	rounds := 0
+	both := shared(func(t *task) (p pair) {
+		if rounds++; rounds%2 == 1 {
+			p.a = a(t)
+			p.b = b(t)
+		} else {
+			p.b = b(t)
+			p.a = a(t)
+		}
+		return p
+	})
+	return both(func(p pair) round { return p.a }), both(func(p pair) round { return p.b })
+}
+
 // echoSuite measures a bare TCP echo.
 func (b *bench) echoSuite() suite {
 	var e *echoPeer
@@ -63,8 +81,7 @@ func (b *bench) echoSuite() suite {
 // overhopCluster is a cluster of three nodes with connections to enqueue over.
 type overhopCluster struct {
 	*benchCluster
-	conns   []overhopConn
-	limited int // number of pairs measured
+	conns []overhopConn
 }
 
 // connectOverhop connects to a cluster.
@@ -134,28 +151,6 @@ func (cl *overhopCluster) enqueue(t *task, generate generator) (in backlogRates)
 	in.drained = m.end(round{value: float64(settled) / l.endedAt().Sub(began).Seconds(), jobs: accepted, settled: settled})
 	cl.verify(t, before, l)
 	return in
-}
-
-// limitPair is the result of the same load without and with a limit.
-type limitPair struct{ without, with round }
-
-// limitPair measures both loads, in alternating order, so that a change of the
-// machine's speed is not attributed to the limit.
-func (cl *overhopCluster) limitPair(t *task, generate generator) (p limitPair) {
-	order := []string{queuePlain, queueAtCapacity}
-	if cl.limited%2 == 1 {
-		order = []string{queueAtCapacity, queuePlain}
-	}
-	cl.limited++
-	for _, queue := range order {
-		r := cl.runBy(t, manyWorkers(queue), cl.enqueueLoad(queue), false, generate)
-		if queue == queuePlain {
-			p.without = r
-		} else {
-			p.with = r
-		}
-	}
-	return p
 }
 
 // idleSuite measures the cost of idle workers.

@@ -261,6 +261,25 @@ func TestShared(t *testing.T) {
 	}
 }
 
+// TestAlternating checks that both measurements are made once in each round, in alternating order.
+func TestAlternating(t *testing.T) {
+	var order string
+	run := func(name string) measurement {
+		return func(*task) round {
+			order += name
+			return round{value: float64(len(order))}
+		}
+	}
+	a, b := alternating(run("a"), run("b"))
+	var values []float64
+	for range 3 {
+		values = append(values, a(&task{}).value, b(&task{}).value)
+	}
+	if order != "abbaab" || !slices.Equal(values, []float64{1, 2, 4, 3, 5, 6}) {
+		t.Errorf("order %s, values %v", order, values)
+	}
+}
+
 // TestFigures_IncludeFloors checks that the floors of the selected figures, and no
 // others, are measured.
 func TestFigures_IncludeFloors(t *testing.T) {

@@ -72,7 +72,12 @@ func (y *yards) start(rate int) measurement {
 
 // rates returns the experiments that measure rates.
 func (y *yards) rates() []experiment {
-	pair := shared(func(t *task) limitPair { return y.overhop().limitPair(t, y.async) })
+	overhop := func(queue string) measurement {
+		return func(t *task) round {
+			return y.overhop().runBy(t, manyWorkers(queue), y.overhop().enqueueLoad(queue), false, y.async)
+		}
+	}
+	unlimited, limited := alternating(overhop(queuePlain), overhop(queueAtCapacity))
 	return []experiment{
 		{name: "floor.queue.async", unit: jobsPerSecond, run: y.floor(false, y.async)},
 		{name: "yard3.plain", unit: jobsPerSecond, run: y.jobs(queuePlain, plain(queuePlain), false, y.async),
@@ -83,9 +88,9 @@ func (y *yards) rates() []experiment {
 			target: target{floor: "floor.queue.async", ratio: 1.3}},
 		{name: "yard3.schema", unit: jobsPerSecond, run: y.jobs(queueChecked, enqueued(queueChecked), false, y.async),
 			target: target{floor: "yard3.enqueue"}, note: "each payload is checked against a schema, by the node and by the authority"},
-		{name: "overhop.jobs", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.without }),
+		{name: "overhop.jobs", unit: jobsPerSecond, run: unlimited,
 			target: target{floor: "floor.queue.async", ratio: 1.3}, note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
-		{name: "overhop.limit", unit: jobsPerSecond, run: pair(func(p limitPair) round { return p.with }),
+		{name: "overhop.limit", unit: jobsPerSecond, run: limited,
 			target: target{floor: "overhop.jobs", ratio: 0.95}, note: fmt.Sprintf("measured alternately with it, with a concurrency_limit of %d, the workers' total credits", limitAtCapacity)},
 		{name: "sdk.wire", unit: jobsPerSecond, run: func(t *task) round { return y.overhop().sdkWire(t, y.async) },
 			target: target{floor: "overhop.jobs"}, note: "overhop.jobs with what the Go SDK sends besides: a key and a function"},
