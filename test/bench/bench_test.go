@@ -96,8 +96,11 @@ func TestLoad_Loses(t *testing.T) {
 
 func TestJobBody(t *testing.T) {
 	for _, function := range []string{"", "demo#echo"} {
-		limitKey := strings.TrimSuffix(function, "#echo")
-		body := jobBody(function, limitKey, 123456789)
+		limitKey, fields := strings.TrimSuffix(function, "#echo"), ""
+		if limitKey != "" {
+			fields = `,"limit_key":"` + limitKey + `"`
+		}
+		body := jobBody(function, fields, 123456789)
 		var job struct {
 			Function string
 			LimitKey string `json:"limit_key"`

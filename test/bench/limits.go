@@ -84,7 +84,7 @@ func (y *yards) limited(t *task, q *limitedQueue, latency bool, generate generat
 	})
 	l := cl.newLoad(plain(queue))
 	if q.keys > 0 {
-		l.limitKey = func(i int) string { return "k" + strconv.Itoa(i%q.keys) }
+		l.fields = func(i int) string { return `,"limit_key":"k` + strconv.Itoa(i%q.keys) + `"` }
 	}
 	return cl.runBy(t, cl.sampleSize(queue), l, latency, generate)
 }

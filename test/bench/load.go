@@ -25,18 +25,16 @@ const (
 )
 
 // jobBody returns the record of a job, 256 bytes of JSON, with the time at which it
-// was due, in nanoseconds after the begin of the load, and a limit key unless that is "".
-func jobBody(function, limitKey string, due int64) []byte {
+// was due, in nanoseconds after the begin of the load. fields is "" or more fields of the record, as
+// JSON, which begin with a comma.
+func jobBody(function, fields string, due int64) []byte {
 	b := make([]byte, 0, bodySize)
 	b = append(strconv.AppendInt(append(b, `{"params":{"due":`...), due, 10), `,"pad":"`...)
 	tail := `"}`
 	if function != "" {
 		tail += `,"function":"` + function + `"`
 	}
-	if limitKey != "" {
-		tail += `,"limit_key":"` + limitKey + `"`
-	}
-	tail += "}"
+	tail += fields + "}"
 	b = append(b, padding[:max(bodySize-len(tail)-len(b), 0)]...)
 	return append(b, tail...)
 }
@@ -65,7 +63,8 @@ type load struct {
 	subjects   []string           // if not empty, these instead of subject, in turn; NATS only
 	function   string             // of every job; "" means none
 	key        string             // prefix of every job's key; "" means no keys
-	limitKey   func(i int) string // of job i; nil means none; NATS only
+	fields     func(i int) string // more fields of the record of job i, see jobBody; nil means none; NATS only
+	failEvery  int                // of how many jobs a worker fails one for good; 0 means none
 	began      time.Time
 
 	accepted atomic.Int64
@@ -111,11 +110,11 @@ func (l *load) message(i int, due time.Duration) *nats.Msg {
 	if len(l.subjects) > 0 {
 		subject = l.subjects[i%len(l.subjects)]
 	}
-	limitKey := ""
-	if l.limitKey != nil {
-		limitKey = l.limitKey(i)
+	fields := ""
+	if l.fields != nil {
+		fields = l.fields(i)
 	}
-	m := &nats.Msg{Subject: subject, Data: jobBody(l.function, limitKey, int64(due))}
+	m := &nats.Msg{Subject: subject, Data: jobBody(l.function, fields, int64(due))}
 	if l.key != "" {
 		m.Header = nats.Header{"Nats-Msg-Id": []string{l.key + strconv.Itoa(i)}}
 	}

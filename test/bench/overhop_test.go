@@ -108,6 +108,35 @@ func TestWorker_EndsEachJobOnce(t *testing.T) {
 	}
 }
 
+// TestWorker_FailsJobs checks that one of failEvery jobs ends with a FAIL that is not retried, also if
+// it is reported again.
+func TestWorker_FailsJobs(t *testing.T) {
+	l := &load{failEvery: 2}
+	l.begin()
+	s := startWorker(t, l)
+	s.quest("q:a", 1)
+	s.ok(s.acked())
+	s.quest("q:b", 2)
+	s.ok(s.expect(overhop.TAck))
+	for _, again := range []bool{true, false} {
+		e := s.expect(overhop.TFail)
+		if fail, err := overhop.ParseFail(e.P); err != nil || e.RID != "q:b" || fail.Retry || fail.Credits != 1 || fail.Message != "mailbox 2 is full" {
+			t.Errorf("FAIL of %s %+v, error %v", e.RID, fail, err)
+		}
+		if again {
+			s.refuse(e, overhop.CodeUnavailable)
+		} else {
+			s.ok(e)
+		}
+	}
+	s.quest("q:c", 3)
+	s.ok(s.acked())
+	l.accepted.Store(3)
+	if err := l.awaitEnds(t.Context()); err != nil || l.failure() != nil {
+		t.Errorf("error %v, failure %v", err, l.failure())
+	}
+}
+
 // TestWorker_Rerun checks that a load with nodes that die accepts repeated jobs and
 // reports outcomes again.
 func TestWorker_Rerun(t *testing.T) {

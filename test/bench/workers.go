@@ -50,7 +50,7 @@ const (
 	credits     = 1000
 )
 
-// workerSet is a set of Overhop workers that complete every job of a load at once.
+// workerSet is a set of Overhop workers that end every job of a load at once.
 type workerSet struct {
 	load *load
 
@@ -99,18 +99,20 @@ func (h *workerSet) work(ctx context.Context, w *worker) {
 	}
 }
 
-// worker is one worker. The rid of a DONE is its job's id, so that the answer identifies
+// worker is one worker. The rid of an outcome is its job's id, so that the answer identifies
 // the job.
 type worker struct {
 	*wire
 	load   *load
 	active map[string]activeJob // jobs whose outcome is not committed
+	ran    int                  // number of jobs
 }
 
-// activeJob is what a DONE needs to know about a job.
+// activeJob is what a DONE or a FAIL needs to know about a job.
 type activeJob struct {
 	due   int64
 	token [overhop.TokenLen]byte
+	fails bool
 }
 
 const (
@@ -134,7 +136,7 @@ func (w *worker) handleNext() error {
 	return w.handleDone(e)
 }
 
-// run handles a QUEST: it answers with an ACK and a DONE at once.
+// run handles a QUEST: it answers with an ACK and the outcome at once.
 func (w *worker) run(quest overhop.Raw) error {
 	jid, _ := quest.Get("jid").Str()
 	token, _ := quest.Get("tok").Bin()
@@ -143,18 +145,26 @@ func (w *worker) run(quest overhop.Raw) error {
 		return fmt.Errorf("got job %q, which is not part of this load", jid)
 	}
 	w.load.started(due)
-	o := activeJob{due, [overhop.TokenLen]byte(token)}
+	w.ran++
+	o := activeJob{due: due, token: [overhop.TokenLen]byte(token), fails: w.load.failEvery > 0 && w.ran%w.load.failEvery == 0}
 	w.active[jid] = o
 	b, mark := overhop.Begin(w.out)
 	b = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 2), "jid"), jid)
 	b = overhop.AppendBin(overhop.AppendStr(b, "tok"), token)
 	w.out, _ = overhop.End(b, mark, overhop.TAck, ridAck)
-	w.done(jid, &o)
+	w.end(jid, &o)
 	return nil
 }
 
-// done appends the DONE of a successful job, which returns its credit.
-func (w *worker) done(jid string, o *activeJob) {
+// end appends the outcome of a job, which returns its credit: a DONE, or a FAIL that is not retried.
+func (w *worker) end(jid string, o *activeJob) {
+	if o.fails {
+		w.out, _ = overhop.AppendFields(w.out, overhop.TFail, jid, overhop.Fields{
+			"credits": 1, "jid": jid, "tok": o.token[:], "retry": false,
+			"error": overhop.Fields{"type": "Full", "message": fmt.Sprintf("mailbox %d is full", o.due%10_000)},
+		})
+		return
+	}
 	b, mark := overhop.Begin(w.out)
 	b = overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(b, 3), "credits"), 1)
 	b = overhop.AppendStr(overhop.AppendStr(b, "jid"), jid)
@@ -162,7 +172,7 @@ func (w *worker) done(jid string, o *activeJob) {
 	w.out, _ = overhop.End(b, mark, overhop.TDone, jid)
 }
 
-// handleDone handles the answer to a DONE. An outcome that has not been committed in time is
+// handleDone handles the answer to an outcome. An outcome that has not been committed in time is
 // sent again. If jobs may run more than once, a lost lease is ignored, because another worker
 // reports the outcome.
 func (w *worker) handleDone(e overhop.Envelope) error {
@@ -179,7 +189,7 @@ func (w *worker) handleDone(e overhop.Envelope) error {
 	switch code := overhop.ErrorCode(err); {
 	case code == overhop.CodeUnavailable:
 		w.load.repeated.Add(1)
-		w.done(e.RID, &o)
+		w.end(e.RID, &o)
 	case code == overhop.CodeLeaseLost && w.load.mayRerun():
 		delete(w.active, e.RID)
 	default:
