@@ -220,7 +220,7 @@ func (b *bench) logf(format string, v ...any) {
 func (b *bench) suites() []suite {
 	return []suite{
 		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.yardSuite(), b.sustainedSuite(),
-		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
+		b.indexSuite(3), b.indexSuite(1), b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
 		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
 	}
 }
@@ -264,10 +264,10 @@ func (b *bench) floorSuite() suite {
 }
 
 // startCluster returns a function that starts a cluster, which is stopped at the end of the task.
-func (b *bench) startCluster(o procs.Options) func(*task) *benchCluster {
+func (b *bench) startCluster(o procs.Options, prepare ...func(*procs.Node)) func(*task) *benchCluster {
 	return func(t *task) *benchCluster {
 		o.Dir, o.Binary, o.Profile = t.dir, b.Binary, b.Profile
-		cl := startCluster(t, o)
+		cl := startCluster(t, o, prepare...)
 		for _, n := range cl.Nodes {
 			if b.Profile {
 				b.logf("  profile of %s: http://%s/debug/pprof/", n.Name, n.Profile)

@@ -48,12 +48,18 @@ type benchCluster struct {
 	parked  int // jobs of a queue without workers
 }
 
-// startCluster starts nodes and creates the queues.
-func startCluster(t *task, o procs.Options) *benchCluster {
+// startCluster starts nodes, after prepare was called for each of them, and creates the queues.
+func startCluster(t *task, o procs.Options, prepare ...func(*procs.Node)) *benchCluster {
 	o.Config += fmt.Sprintf("[rrq.runners.demo]\ntype = \"socket\"\ncmd = [%q, \"runner\"]\npool_size = 1\nmax_in_flight = %d\n",
 		o.Binary, runnerSlots)
-	cl := &benchCluster{Cluster: must.Get(procs.Start(t, o))}
+	cl := &benchCluster{Cluster: must.Get(procs.LayOut(o))}
+	for _, n := range cl.Nodes {
+		for _, f := range prepare {
+			f(n)
+		}
+	}
 	t.cleanup(cl.Stop)
+	must.Do(cl.Start(t))
 	cl.awaitLanes(t)
 	cl.dial(t)
 	for queue, limit := range map[string]int{queuePlain: 0, queueLimited: strictLimit, queueAtCapacity: limitAtCapacity, queueChecked: 0, queueRRQ: 0, queueIdle: 0} {

@@ -131,25 +131,29 @@ func (cl *overhopCluster) enqueueLoad(queue string) *load {
 // backlogRates are the rates at which a backlog was accepted and then run.
 type backlogRates struct{ accepted, drained round }
 
-// enqueue measures acceptance while the queue has no workers, and then how fast
-// workers run the backlog.
-func (cl *overhopCluster) enqueue(t *task, generate generator) (in backlogRates) {
+// enqueue measures a backlog that is enqueued over the Overhop connections.
+func (cl *overhopCluster) enqueue(t *task, generate generator) backlogRates {
 	cl.awaitCapacity(t, 0) // until the workers of the last round are gone
-	before := cl.delivered(t)
-	l := cl.enqueueLoad(queuePlain)
-	m := startMeter(cl.cpu)
+	return cl.backlog(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), generate)
+}
+
+// backlog measures acceptance while the queue has no workers, and then how fast
+// workers run the backlog.
+func (c *benchCluster) backlog(t *task, plan workerPlan, l *load, generate generator) (in backlogRates) {
+	before := c.delivered(t)
+	m := startMeter(c.cpu)
 	l.begin()
 	l.run(t, generate)
 	accepted := int(l.accepted.Load())
 	in.accepted = m.end(round{value: l.acceptRate(), jobs: accepted})
-	m, began := startMeter(cl.cpu), time.Now()
-	h := startWorkers(t, cl.Nodes, manyWorkers(queuePlain), l)
+	m, began := startMeter(c.cpu), time.Now()
+	h := startWorkers(t, c.Nodes, plan, l)
 	defer h.close()
 	must.Do(l.awaitEnds(t))
 	settled := int(l.settled.Load())
 	in.accepted.settled = settled
 	in.drained = m.end(round{value: float64(settled) / l.endedAt().Sub(began).Seconds(), jobs: accepted, settled: settled})
-	cl.verify(t, before, l)
+	c.verify(t, before, l)
 	return in
 }
 
