@@ -220,7 +220,7 @@ func (b *bench) logf(format string, v ...any) {
 func (b *bench) suites() []suite {
 	return []suite{
 		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.yardSuite(), b.sustainedSuite(),
-		b.indexSuite(3), b.indexSuite(1), b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
+		b.indexSuite(3), b.indexSuite(1), b.lagSuite(), b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
 		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
 	}
 }

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/procs"
+)
+
+// searchNode returns a node that gives these replies to searches in turn, and the last one from then on.
+func searchNode(t *testing.T, replies ...string) *procs.Node {
+	next := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reply := replies[min(next, len(replies)-1)]
+		next++
+		if r.URL.Path != "/v1/jobs/find" || reply == "" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprint(w, reply)
+	}))
+	t.Cleanup(s.Close)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	return &procs.Node{Name: "n1", HTTP: strings.TrimPrefix(s.URL, "http://")}
+}
+
+// reply returns a reply with a job in a state, none if that is "".
+func reply(t *testing.T, state string, ended time.Time) string {
+	var found api.FoundJobs
+	if state != "" {
+		found.Jobs = []api.Job{{State: state, Ended: &ended}}
+	}
+	text, err := json.Marshal(found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestLagSearches checks that a job counts from the first search that finds it, and its end from the
+// first that finds it completed.
+func TestLagSearches(t *testing.T) {
+	ended := time.Now().Add(-time.Hour)
+	n := searchNode(t, reply(t, "", ended), reply(t, "active", ended), reply(t, "active", ended), reply(t, "completed", ended))
+	s := &lagSearches{ctx: t.Context(), nodes: []*procs.Node{n}}
+	began := time.Now()
+	s.start(3, []byte(`{"id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`))
+	s.running.Wait()
+	took := ms(time.Since(began))
+	if s.err != nil || len(s.accepted) != 1 || len(s.ended) != 1 {
+		t.Fatalf("error %v, accepted %v, ended %v", s.err, s.accepted, s.ended)
+	}
+	// The job is found after one pause, and completed after three.
+	if pause := ms(lagPause); s.accepted[0] < pause || s.accepted[0] > took-2*pause {
+		t.Errorf("accepted after %v of %v ms", s.accepted[0], took)
+	}
+	if hour := ms(time.Hour); s.ended[0] < hour || s.ended[0] > hour+took+1000 {
+		t.Errorf("ended after %v ms", s.ended[0])
+	}
+}
+
+// TestLagSearches_Fails checks that a search which is refused fails the round.
+func TestLagSearches_Fails(t *testing.T) {
+	s := &lagSearches{ctx: t.Context(), nodes: []*procs.Node{searchNode(t, "")}}
+	s.start(0, []byte(`{"id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`))
+	s.running.Wait()
+	if s.err == nil || !strings.Contains(s.err.Error(), "503") || len(s.accepted) > 0 {
+		t.Errorf("error %v, accepted %v", s.err, s.accepted)
+	}
+}
