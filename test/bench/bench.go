@@ -20,12 +20,14 @@ import (
 
 // Options configures a run of benchmarks.
 type Options struct {
-	Only    []string      // names or prefixes of figures to measure; empty means all
-	Round   time.Duration // approximate length of a round; 0 means 3 s
-	Rounds  int           // 0 means 3
-	Binary  string        // path of the program to measure
-	Profile bool          // nodes open profiling listeners and print their addresses to Progress
-	Out     io.Writer     // receives each figure as a line of JSON
+	Only   []string      // names or prefixes of figures to measure; empty means all
+	Round  time.Duration // approximate length of a round; 0 means 3 s
+	Rounds int           // 0 means 3
+	// Documents is the number of jobs in the index that is searched for pages; 0 means a million.
+	Documents int
+	Binary    string    // path of the program to measure
+	Profile   bool      // nodes open profiling listeners and print their addresses to Progress
+	Out       io.Writer // receives each figure as a line of JSON
 	// Progress receives messages for people.
 	Progress io.Writer
 }
@@ -78,6 +80,9 @@ func Run(ctx context.Context, o Options) ([]Figure, error) {
 	}
 	if o.Rounds == 0 {
 		o.Rounds = 3
+	}
+	if o.Documents == 0 {
+		o.Documents = million
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -220,7 +225,8 @@ func (b *bench) logf(format string, v ...any) {
 func (b *bench) suites() []suite {
 	return []suite{
 		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.yardSuite(), b.sustainedSuite(),
-		b.indexSuite(3), b.indexSuite(1), b.lagSuite(), b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
+		b.indexSuite(3), b.indexSuite(1), b.lagSuite(), b.pageSuite(),
+		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
 		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
 	}
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -72,5 +73,42 @@ func TestLagSearches_Fails(t *testing.T) {
 	s.running.Wait()
 	if s.err == nil || !strings.Contains(s.err.Error(), "503") || len(s.accepted) > 0 {
 		t.Errorf("error %v, accepted %v", s.err, s.accepted)
+	}
+}
+
+// TestPageRound checks that queries which should find jobs and find none fail, and the reverse.
+func TestPageRound(t *testing.T) {
+	for _, c := range []struct {
+		state string
+		empty bool
+		ok    bool
+	}{{"failed", false, true}, {"", false, false}, {"", true, true}, {"failed", true, false}} {
+		p := &pages{cl: &benchCluster{Cluster: &procs.Cluster{Nodes: []*procs.Node{searchNode(t, reply(t, c.state, time.Now()))}}}, random: rand.New(rand.NewPCG(1, 2))}
+		k := pageKind{empty: c.empty, query: func(*pages) string { return "" }}
+		var r round
+		err := perform(t.Context(), "", func(t *task) { r = p.round(t, k) })
+		if (err == nil) != c.ok || c.ok && (r.value <= 0 || r.p99 < r.value) {
+			t.Errorf("%q, empty %t: error %v, %+v", c.state, c.empty, err, r)
+		}
+	}
+}
+
+// TestPageFields checks that the records of jobs are valid, and have many values.
+func TestPageFields(t *testing.T) {
+	functions, keys, tags := make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	for i := range 10_000 {
+		body := jobBody("", pageFields(i), int64(i))
+		var record struct {
+			Function string
+			LimitKey string `json:"limit_key"`
+			Tags     []string
+		}
+		if err := json.Unmarshal(body, &record); err != nil || len(body) != bodySize || len(record.Tags) != 2 {
+			t.Fatalf("%s, %d bytes: %v", body, len(body), err)
+		}
+		functions[record.Function], keys[record.LimitKey], tags[record.Tags[0]+record.Tags[1]] = true, true, true
+	}
+	if len(functions) != pageFunctions || len(keys) < 9000 || len(tags) < 5000 {
+		t.Errorf("%d functions, %d keys, %d pairs of tags", len(functions), len(keys), len(tags))
 	}
 }

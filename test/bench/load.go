@@ -260,18 +260,25 @@ func (l *load) openLoop(t *task, rate int, more func(due time.Duration) bool) {
 // submitted returns the number of jobs whose enqueueing was answered.
 func (l *load) submitted() int { return int(l.accepted.Load() + l.refused.Load()) }
 
-// saturate enqueues jobs for a time, of which at most limit are not settled yet, and waits for
-// all answers.
-func (l *load) saturate(t *task, limit int, d time.Duration) {
-	end, i := time.Now().Add(d), l.submitted()
-	for time.Now().Before(end) {
-		for i-int(l.settled.Load()) >= limit && time.Now().Before(end) {
+// saturate enqueues jobs, of which at most limit are not settled yet, until more returns false for
+// the number of the next job, and waits for all answers.
+func (l *load) saturate(t *task, limit int, more func(i int) bool) {
+	i := l.submitted()
+	for more(i) {
+		if i-int(l.settled.Load()) >= limit {
 			must.Do(backoff.Sleep(t, time.Millisecond))
+			continue
 		}
 		l.submit(i, i, time.Since(l.began), func() {})
 		i++
 	}
 	l.awaitAnswers(t, i)
+}
+
+// forTime returns a condition for saturate: that less than d has passed since now.
+func forTime(d time.Duration) func(int) bool {
+	end := time.Now().Add(d)
+	return func(int) bool { return time.Now().Before(end) }
 }
 
 // paced calls do rate times per second, never before the call is due, until more returns

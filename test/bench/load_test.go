@@ -78,3 +78,25 @@ func TestAnswered(t *testing.T) {
 		}
 	}
 }
+
+// immediate is a transport that accepts each job at once, and settles it a moment later.
+type immediate struct{ unsettled int64 } // the most at a time
+
+func (m *immediate) submit(l *load, i int, _ time.Duration, done func(error)) {
+	m.unsettled = max(m.unsettled, int64(i)+1-l.settled.Load())
+	done(nil)
+	go l.ended(int64(i))
+}
+
+func (*immediate) repeat(time.Duration) int { return 0 }
+
+// TestLoad_Saturate checks that no more jobs than the limit are unsettled, and that all are enqueued.
+func TestLoad_Saturate(t *testing.T) {
+	m := &immediate{}
+	l := &load{transports: []transport{m}}
+	l.begin()
+	err := perform(t.Context(), "", func(t *task) { l.saturate(t, 3, func(i int) bool { return i < 100 }) })
+	if err != nil || l.accepted.Load() != 100 || m.unsettled < 1 || m.unsettled > 3 {
+		t.Errorf("error %v, %d accepted, %d unsettled", err, l.accepted.Load(), m.unsettled)
+	}
+}

@@ -53,9 +53,9 @@ func (b *bench) measureTime(t *task, minutes []int, add func(int, *Point)) {
 	length := time.Duration(minutes[len(minutes)-1]) * time.Minute
 	var sampled error
 	cl.overhop(t, queuePlain, enqueued(queuePlain), true, func(t *task, l *load) {
-		l.saturate(t, steadyUnsettled, steadyWarmUp-steadyHighest)
+		l.saturate(t, steadyUnsettled, forTime(steadyWarmUp-steadyHighest))
 		before := l.settled.Load()
-		l.saturate(t, steadyUnsettled, steadyHighest)
+		l.saturate(t, steadyUnsettled, forTime(steadyHighest))
 		saturated := float64(l.settled.Load()-before) / steadyHighest.Seconds()
 		b.logf("  %d jobs/s in the last %s of a saturated warm-up of %s", int(saturated), steadyHighest, steadyWarmUp)
 		highest := l.highestRate(t, saturated, b.logf)

@@ -115,6 +115,9 @@ type activeJob struct {
 	fails bool
 }
 
+// failTexts is how many errors failed jobs have.
+const failTexts = 10_000
+
 const (
 	ridSubscribe = "subscribe"
 	ridAck       = "ack"
@@ -161,7 +164,7 @@ func (w *worker) end(jid string, o *activeJob) {
 	if o.fails {
 		w.out, _ = overhop.AppendFields(w.out, overhop.TFail, jid, overhop.Fields{
 			"credits": 1, "jid": jid, "tok": o.token[:], "retry": false,
-			"error": overhop.Fields{"type": "Full", "message": fmt.Sprintf("mailbox %d is full", o.due%10_000)},
+			"error": overhop.Fields{"type": "Full", "message": fmt.Sprintf("mailbox %d is full", o.due%failTexts)},
 		})
 		return
 	}

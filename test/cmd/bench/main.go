@@ -37,18 +37,23 @@ docs/reference/performance.md explains the figures.`,
 		Example: `  bench
   bench --only overhop --rounds 1
   bench --only rrq
-  bench --only yard3.plain,yard3.limit --seconds 5`,
+  bench --only yard3.plain,yard3.limit --seconds 5
+  bench --only index.page --documents 10000000`,
 		Args: cobra.NoArgs,
 	}
 	flags := c.Flags()
 	flags.StringSliceVar(&o.Only, "only", nil, "`names` or prefixes of figures, separated by commas; their baselines are measured too")
 	flags.IntVar(&seconds, "seconds", seconds, "approximate length of a round in `seconds`")
 	flags.IntVar(&o.Rounds, "rounds", 3, "`number` of rounds; a figure is their median")
+	flags.IntVar(&o.Documents, "documents", 1_000_000, "`number` of ended jobs in the index of which pages are requested")
 	flags.BoolVar(&o.Profile, "profile", false, "print the pprof address of each node")
 	flags.BoolVarP(&asJSON, "json", "j", false, "write only the lines of JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if seconds < 1 || seconds > 60 || o.Rounds < 1 || o.Rounds > 100 {
 			return fmt.Errorf("%d rounds of %d seconds: must be 1 to 100 of 1 to 60", o.Rounds, seconds)
+		}
+		if o.Documents < 1 {
+			return fmt.Errorf("--documents %d: must be at least 1", o.Documents)
 		}
 		o.Round, o.Out, o.Progress = time.Duration(seconds)*time.Second, os.Stdout, os.Stderr
 		return command.With(func(path string) error {
