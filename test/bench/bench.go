@@ -225,7 +225,7 @@ func (b *bench) logf(format string, v ...any) {
 func (b *bench) suites() []suite {
 	return []suite{
 		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.yardSuite(), b.sustainedSuite(),
-		b.indexSuite(3), b.indexSuite(1), b.lagSuite(), b.pageSuite(),
+		b.indexSuite(3), b.indexSuite(1), b.lagSuite(), b.pageSuite(), b.requeueSuite(),
 		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
 		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
 	}
