@@ -136,11 +136,14 @@ func (c *benchCluster) await(t *task, n *procs.Node, what string, fact func(*api
 // way is the way in which a load is enqueued over NATS.
 type way struct {
 	subject string
-	keyed   bool // a publish to the stream, with keys for deduplication
+	keyed   bool // with keys for deduplication
 }
 
 func plain(queue string) way    { return way{subjects.Jobs + "." + queue, true} }
 func enqueued(queue string) way { return way{api.SubjectEnqueue + "." + queue, false} }
+
+// keyed is enqueued with keys, so that a request whose outcome is not known may be repeated.
+func keyed(queue string) way { return way{api.SubjectEnqueue + "." + queue, true} }
 
 // newLoad returns a load over the connections to all nodes.
 func (c *benchCluster) newLoad(w way) *load {

@@ -62,7 +62,7 @@ func (b *bench) measureLag(t *task, cl *benchCluster) (r lagRound) {
 	ctx, stop := context.WithCancel(t)
 	defer stop()
 	s := &lagSearches{ctx: ctx, nodes: cl.Nodes}
-	l := cl.newLoad(enqueued(queuePlain))
+	l := cl.newLoad(keyed(queuePlain))
 	l.transports = nil
 	for _, c := range cl.callers {
 		l.transports = append(l.transports, lagConn{c, s})

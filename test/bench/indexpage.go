@@ -107,7 +107,7 @@ func (p *pages) fill(t *task) {
 	}
 	p.cl.addQueues(t, queues)
 	p.logf("  running %d jobs", p.Documents)
-	l := p.cl.newLoadOf(queues, enqueued)
+	l := p.cl.newLoadOf(queues, keyed)
 	l.fields, l.failEvery = pageFields, pageFailEvery
 	plan := workerPlan{queues: queues, workers: 2 * connections, credits: creditsOfAllQueues / pageQueues}
 	h := startWorkers(t, p.cl.Nodes, plan, l)
@@ -149,7 +149,7 @@ func (p *pages) request(t *task, k pageKind) (took float64, jobs int) {
 
 // busy measures pages of all kinds in turn while jobs are enqueued and run.
 func (p *pages) busy(t *task) round {
-	l := p.cl.newLoad(enqueued(queuePlain))
+	l := p.cl.newLoad(keyed(queuePlain))
 	h := startWorkers(t, p.cl.Nodes, p.cl.sampleSize(queuePlain), l)
 	defer h.close()
 	p.cl.awaitCapacity(t, p.cl.sampleSize(queuePlain).capacity())

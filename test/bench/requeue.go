@@ -38,7 +38,7 @@ func (b *bench) requeueSuite() suite {
 		names: []experiment{
 			{name: "requeue.enqueue", unit: jobsPerSecond, note: "acceptance of as many jobs as are requeued",
 				run: func(t *task) round {
-					return cl.backlog(t, cl.sampleSize(queueRequeue), cl.newLoad(enqueued(queueRequeue)), generate).accepted
+					return cl.backlog(t, cl.sampleSize(queueRequeue), cl.newLoad(keyed(queueRequeue)), generate).accepted
 				}},
 			{name: "requeue.same", unit: jobsPerSecond, target: goal, run: same,
 				note: "dead letters that an operation requeues as they are. It rests for as long as it works"},
@@ -51,7 +51,7 @@ func (b *bench) requeueSuite() suite {
 // requeue measures an operation that requeues the dead letters of jobs which generate enqueues and
 // workers fail. params is a merge patch, "" for none. Afterwards it runs the jobs.
 func (c *benchCluster) requeue(t *task, params string, generate generator) round {
-	l, plan := c.newLoad(enqueued(queueRequeue)), c.sampleSize(queueRequeue)
+	l, plan := c.newLoad(keyed(queueRequeue)), c.sampleSize(queueRequeue)
 	tag := c.newKey()
 	l.failEvery, l.fields = 1, func(int) string { return `,"tags":["` + tag + `"]` }
 	c.runAll(t, plan, l, generate)
