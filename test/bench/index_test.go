@@ -49,9 +49,9 @@ func reply(t *testing.T, state string, ended time.Time) string {
 func TestLagSearches(t *testing.T) {
 	ended := time.Now().Add(-time.Hour)
 	n := searchNode(t, reply(t, "", ended), reply(t, "active", ended), reply(t, "active", ended), reply(t, "completed", ended))
-	s := &lagSearches{ctx: t.Context(), nodes: []*procs.Node{n}}
+	s := &lagSearches{ctx: t.Context(), node: n}
 	began := time.Now()
-	s.start(3, []byte(`{"id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`))
+	s.start([]byte(`{"id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`))
 	s.running.Wait()
 	took := ms(time.Since(began))
 	if s.err != nil || len(s.accepted) != 1 || len(s.ended) != 1 {
@@ -68,8 +68,8 @@ func TestLagSearches(t *testing.T) {
 
 // TestLagSearches_Fails checks that a search which is refused fails the round.
 func TestLagSearches_Fails(t *testing.T) {
-	s := &lagSearches{ctx: t.Context(), nodes: []*procs.Node{searchNode(t, "")}}
-	s.start(0, []byte(`{"id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`))
+	s := &lagSearches{ctx: t.Context(), node: searchNode(t, "")}
+	s.start([]byte(`{"id":"0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"}`))
 	s.running.Wait()
 	if s.err == nil || !strings.Contains(s.err.Error(), "503") || len(s.accepted) > 0 {
 		t.Errorf("error %v, accepted %v", s.err, s.accepted)

@@ -29,12 +29,13 @@ const (
 	lagTimeout = 2 * time.Minute
 )
 
-// lagSuite measures how long jobs take until searches find them.
+// lagSuite measures how long jobs take until searches find them, on a node that runs alone: three on one
+// machine of two processors do not keep up with lagRate if it has other work.
 func (b *bench) lagSuite() suite {
 	var cl *benchCluster
-	open := b.startCluster(procs.Options{Nodes: 3})
+	open := b.startCluster(procs.Options{Nodes: 1})
 	lag := shared(func(t *task) lagRound { return b.measureLag(t, cl) })
-	load := fmt.Sprintf("an open loop of %d jobs/s, one of %d of which is searched on the nodes in turn", lagRate, lagEvery)
+	load := fmt.Sprintf("an open loop of %d jobs/s, one of %d of which is searched", lagRate, lagEvery)
 	return suite{
 		name: "lag",
 		open: func(t *task) { cl = open(t) },
@@ -61,7 +62,7 @@ type lagRound struct {
 func (b *bench) measureLag(t *task, cl *benchCluster) (r lagRound) {
 	ctx, stop := context.WithCancel(t)
 	defer stop()
-	s := &lagSearches{ctx: ctx, nodes: cl.Nodes}
+	s := &lagSearches{ctx: ctx, node: cl.Nodes[0]}
 	l := cl.newLoad(keyed(queuePlain))
 	l.transports = nil
 	for _, c := range cl.callers {
@@ -88,7 +89,7 @@ type lagConn struct {
 func (c lagConn) submit(l *load, i int, due time.Duration, done func(error)) {
 	c.call(l.message(i, due), &l.repeated, func(m *nats.Msg, err error) {
 		if err == nil && i%lagEvery == 0 {
-			c.searches.start(i/lagEvery, m.Data)
+			c.searches.start(m.Data)
 		}
 		done(err)
 	})
@@ -97,7 +98,7 @@ func (c lagConn) submit(l *load, i int, due time.Duration, done func(error)) {
 // lagSearches are the searches for jobs of a round.
 type lagSearches struct {
 	ctx     context.Context
-	nodes   []*procs.Node
+	node    *procs.Node
 	running sync.WaitGroup
 
 	mu              sync.Mutex
@@ -106,14 +107,14 @@ type lagSearches struct {
 }
 
 // start begins to search the job of an answer that was just received, until it has ended.
-func (s *lagSearches) start(n int, answer []byte) {
+func (s *lagSearches) start(answer []byte) {
 	began := time.Now()
 	s.running.Go(func() {
 		var job struct{ ID string }
 		err := json.Unmarshal(answer, &job)
 		var accepted, ended time.Duration
 		if err == nil {
-			accepted, ended, err = s.follow(s.nodes[n%len(s.nodes)], job.ID, began)
+			accepted, ended, err = s.follow(job.ID, began)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -129,9 +130,9 @@ func (s *lagSearches) start(n int, answer []byte) {
 
 // follow searches a job that was accepted at a time until it is found, and until it is found as ended. It
 // returns how late both are.
-func (s *lagSearches) follow(n *procs.Node, id string, at time.Time) (accepted, ended time.Duration, err error) {
+func (s *lagSearches) follow(id string, at time.Time) (accepted, ended time.Duration, err error) {
 	for time.Since(at) < lagTimeout {
-		found, err := find(s.ctx, n, "id:"+id, 1)
+		found, err := find(s.ctx, s.node, "id:"+id, 1)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -147,5 +148,5 @@ func (s *lagSearches) follow(n *procs.Node, id string, at time.Time) (accepted, 
 			return 0, 0, err
 		}
 	}
-	return 0, 0, fmt.Errorf("job %s is not found on %s as completed within %v after its acceptance", id, n.Name, lagTimeout)
+	return 0, 0, fmt.Errorf("job %s is not found on %s as completed within %v after its acceptance", id, s.node.Name, lagTimeout)
 }

@@ -37,15 +37,25 @@ func (b *bench) requeueSuite() suite {
 		},
 		names: []experiment{
 			{name: "requeue.enqueue", unit: jobsPerSecond, note: "acceptance of as many jobs as are requeued",
-				run: func(t *task) round {
-					return cl.backlog(t, cl.sampleSize(queueRequeue), cl.newLoad(keyed(queueRequeue)), generate).accepted
-				}},
+				run: func(t *task) round { return cl.enqueueOnly(t, generate) }},
 			{name: "requeue.same", unit: jobsPerSecond, target: goal, run: same,
 				note: "dead letters that an operation requeues as they are. It rests for as long as it works"},
 			{name: "requeue.edited", unit: jobsPerSecond, target: goal, run: edited,
 				note: "the same with other params, for which new jobs are made"},
 		},
 	}
+}
+
+// enqueueOnly measures the acceptance of jobs, which it runs afterwards.
+func (c *benchCluster) enqueueOnly(t *task, generate generator) round {
+	l := c.newLoad(keyed(queueRequeue))
+	m := startMeter(c.cpu)
+	l.begin()
+	l.run(t, generate)
+	n := int(l.accepted.Load())
+	r := m.end(round{value: l.acceptRate(), jobs: n, settled: n})
+	c.runAll(t, c.sampleSize(queueRequeue), l, func(*task, *load) {})
+	return r
 }
 
 // requeue measures an operation that requeues the dead letters of jobs which generate enqueues and
