@@ -23,7 +23,7 @@ type Options struct {
 	Only   []string      // names or prefixes of figures to measure; empty means all
 	Round  time.Duration // approximate length of a round; 0 means 3 s
 	Rounds int           // 0 means 3
-	// Documents is the number of jobs in the index that is searched for pages; 0 means a million.
+	// Documents is the number of jobs in the index that is searched for pages; 0 means 200,000.
 	Documents int
 	Binary    string    // path of the program to measure
 	Profile   bool      // nodes open profiling listeners and print their addresses to Progress
@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) ([]Figure, error) {
 		o.Rounds = 3
 	}
 	if o.Documents == 0 {
-		o.Documents = million
+		o.Documents = 200_000
 	}
 	self, err := os.Executable()
 	if err != nil {

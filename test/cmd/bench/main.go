@@ -45,7 +45,7 @@ docs/reference/performance.md explains the figures.`,
 	flags.StringSliceVar(&o.Only, "only", nil, "`names` or prefixes of figures, separated by commas; their baselines are measured too")
 	flags.IntVar(&seconds, "seconds", seconds, "approximate length of a round in `seconds`")
 	flags.IntVar(&o.Rounds, "rounds", 3, "`number` of rounds; a figure is their median")
-	flags.IntVar(&o.Documents, "documents", 1_000_000, "`number` of ended jobs in the index of which pages are requested")
+	flags.IntVar(&o.Documents, "documents", 200_000, "`number` of ended jobs in the index of which pages are requested")
 	flags.BoolVar(&o.Profile, "profile", false, "print the pprof address of each node")
 	flags.BoolVarP(&asJSON, "json", "j", false, "write only the lines of JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
