@@ -218,18 +218,9 @@ func (x *Index) labelsOf(changes []ledger.Change) map[ledger.JobPlace]job.Labels
 		}
 		places = append(places, cursorOf(at))
 	}
-	places = sortPlaces(places)
-	for _, f := range slices.Concat(x.before, x.live, x.ended) {
-		found, err := f.lookup(places)
-		for i, number := range found {
-			var d *job.Document
-			if d, err = f.Document(number); err != nil {
-				break
-			}
-			known[ledger.JobPlace{Accepted: places[i].Value, ID: places[i].ID}] = labelsIn(d)
-		}
-		if err != nil {
-			x.drop(f, err)
+	if len(places) > 0 {
+		for at, d := range x.documents(sortPlaces(places)) {
+			known[at] = labelsIn(d)
 		}
 	}
 	return known
@@ -266,20 +257,15 @@ func (x *Index) deleteFrom(places []segment.Cursor, lists ...[]*file) {
 	}
 	places = sortPlaces(places)
 	for _, f := range slices.Concat(lists...) {
-		found, err := f.lookup(places)
+		numbers, err := f.lookup(places)
 		if err != nil {
 			x.drop(f, err)
 			continue
 		}
-		if len(found) == 0 {
-			continue
+		if len(numbers) > 0 {
+			f.DeleteNumbers(numbers)
+			f.dirty = true
 		}
-		numbers := make([]int, 0, len(found))
-		for _, number := range found {
-			numbers = append(numbers, number)
-		}
-		f.DeleteNumbers(numbers)
-		f.dirty = true
 	}
 }
 

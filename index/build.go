@@ -10,11 +10,14 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 const (
 	maintainInterval = 10 * time.Second
 	maxChecked       = 4 // segments of jobs that have not ended, each time
+	checkEvery       = 3 // times maintainInterval: how often one of these is checked
+	fewLive          = 4 // so many of these are not merged: they are gone when their jobs have ended
 )
 
 // build makes segments of documents in memory, and keeps the segments within bounds, until ctx ends.
@@ -101,8 +104,8 @@ func (x *Index) flush() error {
 		return nil
 	}
 	var ended, live []*job.Document
-	for at, d := range frozen.documents {
-		switch {
+	for _, at := range slices.SortedFunc(maps.Keys(frozen.documents), ledger.JobPlace.Compare) {
+		switch d := frozen.documents[at]; {
 		case hidden[at]:
 		case d.State.Ended():
 			ended = append(ended, d)
@@ -139,9 +142,8 @@ func (x *Index) flush() error {
 	return nil
 }
 
-// write makes segments of documents.
+// write makes segments of documents. More than one segment has must be in the order of their places.
 func (x *Index) write(prefix string, docs []*job.Document) (files []*file, err error) {
-	slices.SortFunc(docs, func(a, b *job.Document) int { return placeOf(a).Compare(placeOf(b)) })
 	for part := range slices.Chunk(docs, segment.MaxDocuments) {
 		x.mu.Lock()
 		x.next++

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/index/segment"
@@ -24,12 +25,13 @@ type file struct {
 	name    string
 	live    bool // of jobs that have not ended, when it was written
 	size    int64
-	dirty   bool // documents were deleted that its file of deleted ones does not have
-	partial bool // it has, or is to have, a file of deleted documents
-	users   int  // searches that read it
-	removed bool // it is in no list any more
-	dropped bool // it is closed when nothing reads it
-	unnamed bool // it is not in the manifest any more: it is closed and deleted when nothing reads it
+	dirty   bool      // documents were deleted that its file of deleted ones does not have
+	partial bool      // it has, or is to have, a file of deleted documents
+	users   int       // searches that read it
+	removed bool      // it is in no list any more
+	dropped bool      // it is closed when nothing reads it
+	checked time.Time // when its documents were last compared with the ledger
+	unnamed bool      // it is not in the manifest any more: it is closed and deleted when nothing reads it
 }
 
 const (
@@ -89,21 +91,34 @@ func createFile(dir, name string, docs []*job.Document) (*file, error) {
 // span returns the times of creation of the first and the last document.
 func (f *file) span() (first, last int64) { return f.Span(query.Sort{}) }
 
-// lookup returns the documents of the places that the file has, by their position in places,
-// which are in ascending order.
-func (f *file) lookup(places []segment.Cursor) (found map[int]int, err error) {
+// lookup returns the numbers of the documents of the places that the file has. Places are in ascending order.
+func (f *file) lookup(places []segment.Cursor) (numbers []int, err error) {
+	if places = f.within(places); len(places) == 0 {
+		return nil, nil
+	}
+	if err = f.Lookup(places, func(number int) { numbers = append(numbers, number) }); err != nil {
+		err = fmt.Errorf("%s: %w", f.name, err)
+	}
+	return numbers, err
+}
+
+// documents calls found with the documents of the places that the file has. Places are in ascending order.
+func (f *file) documents(places []segment.Cursor, found func(*job.Document)) error {
+	if places = f.within(places); len(places) == 0 {
+		return nil
+	}
+	if err := f.LookupDocuments(places, found); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	return nil
+}
+
+// within returns those places that are between the first and the last document of the file.
+func (f *file) within(places []segment.Cursor) []segment.Cursor {
 	first, last := f.span()
 	from, _ := slices.BinarySearchFunc(places, first, func(c segment.Cursor, at int64) int { return compareTime(c.Value, at) })
 	to, _ := slices.BinarySearchFunc(places, last+1, func(c segment.Cursor, at int64) int { return compareTime(c.Value, at) })
-	if from >= to {
-		return nil, nil
-	}
-	found = make(map[int]int)
-	err = f.Lookup(places[from:to], func(i, number int) { found[from+i] = number })
-	if err != nil {
-		err = fmt.Errorf("%s: %w", f.name, err)
-	}
-	return found, err
+	return places[from:max(from, to)]
 }
 
 // compareTime compares times so that a binary search ends at the first of equal ones.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -21,48 +22,22 @@ func (x *Index) checkLive(ctx context.Context) error {
 		x.mu.Unlock()
 		return nil
 	}
-	files := slices.Clone(x.live[:min(len(x.live), maxChecked)])
-	x.live = append(slices.Clone(x.live[len(files):]), files...)
+	files := slices.SortedFunc(slices.Values(x.live), func(a, b *file) int { return a.checked.Compare(b.checked) })
+	files = slices.DeleteFunc(files, func(f *file) bool { return time.Since(f.checked) < checkEvery*x.maintainEvery })
+	files = files[:min(len(files), maxChecked)]
 	x.use(files)
 	x.mu.Unlock()
 	defer x.release(files)
 	for _, f := range files {
-		var numbers []int
-		var index uint64
-		var docs []*job.Document
-		check := func() {
-			x.ledger.View(func(l *ledger.Ledger) {
-				index = max(index, l.Index())
-				for i, d := range docs {
-					if present, ok := l.Document(d.ID); !ok || !isOf(d, &present) {
-						numbers[len(numbers)-len(docs)+i] |= 1 << 31
-					}
-				}
-			})
-			docs = docs[:0]
-		}
-		err := f.Documents(func(n int, d *job.Document) bool {
-			docs, numbers = append(docs, d), append(numbers, n)
-			if len(docs) == readStep {
-				check()
-			}
-			return ctx.Err() == nil
-		})
-		check()
+		gone, index, err := x.outdated(f)
 		x.refresh(ctx)
 		x.mu.Lock()
+		f.checked = time.Now()
 		switch {
 		case err != nil:
 			x.drop(f, err)
-		case x.mark.Index >= index && !x.scanning:
-			var gone []int
-			for _, n := range numbers {
-				if n&(1<<31) != 0 {
-					gone = append(gone, n&^(1<<31))
-				}
-			}
-			f.DeleteNumbers(gone)
-			f.dirty = f.dirty || len(gone) > 0
+		case x.mark.Index >= index && !x.scanning && !f.removed:
+			x.deleteFrom(gone, []*file{f})
 			if f.Count() == 0 && !f.removed {
 				x.live = slices.DeleteFunc(x.live, func(other *file) bool { return other == f })
 				x.remove(f)
@@ -73,10 +48,50 @@ func (x *Index) checkLive(ctx context.Context) error {
 	return nil
 }
 
+// outdated returns the places of those documents in a file that are not the documents of jobs that have not
+// ended, and the index of the ledger that says so.
+func (x *Index) outdated(f *file) (gone []segment.Cursor, index uint64, err error) {
+	var places, unended []segment.Cursor
+	if err := f.Places(func(_ int, at segment.Cursor) { places = append(places, at) }); err != nil {
+		return nil, 0, err
+	}
+	for part := range slices.Chunk(places, readStep) {
+		x.ledger.View(func(l *ledger.Ledger) {
+			index = max(index, l.Index())
+			for _, at := range part {
+				if now, ok := l.Document(at.ID); ok && !now.State.Ended() {
+					unended = append(unended, at)
+				} else {
+					gone = append(gone, at)
+				}
+			}
+		})
+	}
+	for part := range slices.Chunk(unended, readStep) {
+		var docs []*job.Document
+		if err := f.documents(part, func(d *job.Document) { docs = append(docs, d) }); err != nil {
+			return nil, 0, err
+		}
+		x.ledger.View(func(l *ledger.Ledger) {
+			index = max(index, l.Index())
+			for _, d := range docs {
+				if now, ok := l.Document(d.ID); !ok || !isOf(d, &now) {
+					gone = append(gone, cursorOf(placeOf(d)))
+				}
+			}
+		})
+	}
+	return gone, index, nil
+}
+
 // merge merges some segments of a list that are next to each other and small, and reports whether it
 // has found any.
 func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	x.mu.Lock()
+	if list == &x.live && len(x.live) <= fewLive {
+		x.mu.Unlock()
+		return false, nil
+	}
 	byTime := slices.SortedFunc(slices.Values(*list), func(a, b *file) int {
 		first, _ := a.span()
 		other, _ := b.span()

@@ -148,15 +148,7 @@ func (x *Index) replace(docs []*job.Document, removed []ledger.JobPlace) error {
 func (x *Index) documents(places []segment.Cursor) map[ledger.JobPlace]*job.Document {
 	known := make(map[ledger.JobPlace]*job.Document)
 	for _, f := range slices.Concat(x.before, x.live, x.ended) {
-		found, err := f.lookup(places)
-		for _, number := range found {
-			var d *job.Document
-			if d, err = f.Document(number); err != nil {
-				break
-			}
-			known[placeOf(d)] = d
-		}
-		if err != nil {
+		if err := f.documents(places, func(d *job.Document) { known[placeOf(d)] = d }); err != nil {
 			x.drop(f, err)
 		}
 	}

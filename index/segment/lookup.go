@@ -15,16 +15,30 @@ func (c Cursor) Compare(o Cursor) int {
 
 // Lookup calls found with the number of each of some documents that the segment has, and with its
 // position in places. Places are the times of creation and ids of documents, in ascending order.
-func (s *Segment) Lookup(places []Cursor, found func(i, number int)) error {
+func (s *Segment) Lookup(places []Cursor, found func(number int)) error {
+	return s.lookup(places, func(_ *reader, number int) { found(number) })
+}
+
+// LookupDocuments is [Segment.Lookup], but calls found with the documents.
+func (s *Segment) LookupDocuments(places []Cursor, found func(*job.Document)) error {
+	return s.lookup(places, func(r *reader, number int) {
+		if d := r.document(uint16(number)); d != nil {
+			found(d)
+		}
+	})
+}
+
+// lookup calls found for each of some documents that the segment has.
+func (s *Segment) lookup(places []Cursor, found func(r *reader, number int)) error {
 	r := newReader(s)
 	defer r.release()
 	deleted := s.deleted.Load()
 	n := 0
-	for i, at := range places {
+	for _, at := range places {
 		n += sort.Search(s.count-n, func(k int) bool { return r.number(createdColumn, uint16(n+k)) >= at.Value })
 		for k := n; k < s.count && r.number(createdColumn, uint16(k)) == at.Value; k++ {
 			if r.id(uint16(k)) == at.ID && !deleted.contains(uint16(k)) && r.err == nil {
-				found(i, k)
+				found(r, k)
 				break
 			}
 		}

@@ -175,11 +175,11 @@ func deleteDocuments(t testing.TB, s *Segment, docs []*job.Document) {
 		slices.SortFunc(list, Cursor.Compare)
 	}
 	var numbers []int
-	err := s.Lookup(places, func(_, number int) { numbers = append(numbers, number) })
+	err := s.Lookup(places, func(number int) { numbers = append(numbers, number) })
 	if err != nil || len(numbers) != len(docs) {
 		t.Fatalf("%d of %d documents are there, %v", len(numbers), len(docs), err)
 	}
-	if err := s.Lookup(others, func(int, int) { t.Error("a document that is not there") }); err != nil {
+	if err := s.Lookup(others, func(int) { t.Error("a document that is not there") }); err != nil {
 		t.Fatal(err)
 	}
 	s.DeleteNumbers(numbers)

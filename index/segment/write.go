@@ -115,20 +115,24 @@ func writeIDs(w *chunkWriter, directory []byte, docs []*job.Document) []byte {
 		}
 		directory = appendChunk(directory, w.write(data))
 	}
-	order := make([]uint16, len(docs))
-	for i := range order {
-		order[i] = uint16(i)
+	type numberedID struct {
+		high, low uint64
+		number    uint16
 	}
-	slices.SortFunc(order, func(a, b uint16) int {
-		return cmp.Or(bytes.Compare(docs[a].ID[:], docs[b].ID[:]), cmp.Compare(a, b))
+	order := make([]numberedID, len(docs))
+	for i, d := range docs {
+		order[i] = numberedID{binary.BigEndian.Uint64(d.ID[:8]), binary.BigEndian.Uint64(d.ID[8:]), uint16(i)}
+	}
+	slices.SortFunc(order, func(a, b numberedID) int {
+		return cmp.Or(cmp.Compare(a.high, b.high), cmp.Compare(a.low, b.low), cmp.Compare(a.number, b.number))
 	})
 	for order := range slices.Chunk(order, orderChunk) {
 		data = data[:0]
 		for _, n := range order {
-			data = binary.LittleEndian.AppendUint16(data, n)
+			data = binary.LittleEndian.AppendUint16(data, n.number)
 		}
 		directory = appendChunk(directory, w.write(data))
-		directory = append(directory, docs[order[0]].ID[:]...)
+		directory = append(directory, docs[order[0].number].ID[:]...)
 	}
 	return directory
 }
