@@ -166,7 +166,8 @@ func TestActs(t *testing.T) {
 	b.open(1, "queues/reports") // cookies are for all ports of a host
 	b.run(chromedp.Click(`//button[text()="Pause"]`), chromedp.WaitVisible(`//button[text()="Resume"]`))
 	b.run(chromedp.Click(`//button[text()="Resume"]`), chromedp.WaitVisible(`//button[text()="Pause"]`))
-	b.run(chromedp.SetValue(`input[name=concurrency_limit]`, "7"), chromedp.SendKeys(`form[action$=queue-set] input[name=reason]`, "a test"), chromedp.Click(`form[action$=queue-set] button`), chromedp.WaitVisible(`.flash`))
+	b.run(chromedp.SetValue(`input[name=concurrency_limit]`, "7"), chromedp.SendKeys(`form[action$=queue-set] input[name=reason]`, "a test"), chromedp.Click(`form[action$=queue-set] button`))
+	b.await(`document.querySelector("input[name=concurrency_limit]")?.defaultValue === "7"`) // the page is loaded again
 	if q, err := send("GET", "/v1/queues/reports", nil); err != nil || fmt.Sprint(q["concurrency_limit"]) != "7" {
 		t.Errorf("the limit is %v, %v", q["concurrency_limit"], err)
 	}
