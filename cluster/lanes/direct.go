@@ -46,6 +46,9 @@ func (d *directPublishes) serve() error {
 	if err := sub.SetPendingLimits(-1, maxHeldBytes); err != nil {
 		return err
 	}
+	if err := d.local.Direct.Conn.Flush(); err != nil { // the server must know it before publishes are mapped to it
+		return err
+	}
 	acc, err := d.local.NATS.LookupAccount(embedded.AccountYard)
 	if err != nil {
 		return err
