@@ -296,7 +296,7 @@ var volatile = []struct {
 	like string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "<id>"},
-	{regexp.MustCompile(`"[\w-]{22}",(\d+|"mail"),(\d+|"")(,-?\d+)?,(\d+|"none")`), "<dispatch>"}, // of a line of history
+	{regexp.MustCompile(`\["[A-Za-z]+","[\w-]{22}",(\d+|"mail"),(\d+|"")(,-?\d+)*,(\d+|"none")`), "[<dispatch>"}, // a line of history
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?`), "<time>"},
 	{regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d `), "<clock> "},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "<address>"},
