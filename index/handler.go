@@ -75,9 +75,7 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 
 // parse returns the query of a request. The error has an [api.QueryProblem] if the query is wrong.
 func (x *Index) parse(ctx context.Context, r *api.JobFindRequest) (*query.Query, error) {
-	options := query.Options{Now: time.Now(), HasParam: func(t *query.Term) bool { return x.has(ctx, t) }, HasQueue: x.hasQueue}
-	x.ledger.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
-	q, err := query.Parse(r.Query, options)
+	q, err := query.Parse(r.Query, x.QueryOptions(ctx))
 	if err == nil && r.Sort != "" {
 		var sorted *query.Query
 		if sorted, err = query.Parse("sort:"+r.Sort, query.Options{}); err == nil {
@@ -90,6 +88,13 @@ func (x *Index) parse(ctx context.Context, r *api.JobFindRequest) (*query.Query,
 		return nil, api.InvalidQuery(syntax.Error(), api.QueryProblem(*syntax))
 	}
 	return q, err
+}
+
+// QueryOptions returns what queries of users are read with now.
+func (x *Index) QueryOptions(ctx context.Context) query.Options {
+	o := query.Options{Now: time.Now(), HasLabel: func(t *query.Term) bool { return x.has(ctx, t) }, HasQueue: x.hasQueue}
+	x.ledger.View(func(l *ledger.Ledger) { o.Params = l.ParamPaths().Indexed() })
+	return o
 }
 
 // has reports whether a job has any value of a label, or may have one.

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -228,6 +227,6 @@ func (x *Index) Status() Status {
 
 // sortPlaces sorts places and returns them without repetitions.
 func sortPlaces(places []segment.Cursor) []segment.Cursor {
-	slices.SortFunc(places, func(a, b segment.Cursor) int { return cmp.Or(a.Compare(b)) })
+	slices.SortFunc(places, segment.Cursor.Compare)
 	return slices.Compact(places)
 }

@@ -138,7 +138,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 			Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire, SnapshotContext: n.reporter.CaptureContext,
 		},
 		n.deadLetters,
-		&operations.Server{Authority: n.proposer, View: n.raft.View, Find: n.index, Preview: n.deadLetters.Preview, HasLetter: n.deadLetters.HasLetter},
+		&operations.Server{Authority: n.proposer, View: n.raft.View, Find: n.index, Options: n.index.QueryOptions, Preview: n.deadLetters.Preview, HasLetter: n.deadLetters.HasLetter},
 	} {
 		maps.Copy(handlers, h.Handlers())
 	}

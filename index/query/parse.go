@@ -24,10 +24,10 @@ type Options struct {
 	Now      time.Time      // to which relative times refer
 	Location *time.Location // of dates and times without an offset; nil: UTC
 	// Params are the paths of the params that are indexed, such as params.customer: a term of another
-	// path is an error, unless HasParam reports that jobs have it, which were accepted while it was
+	// path is an error, unless HasLabel reports that jobs have it, which were accepted while it was
 	// indexed. Nil: all paths are accepted.
 	Params   []string
-	HasParam func(*Term) bool // nil: jobs have no others
+	HasLabel func(*Term) bool // reports whether a job has any value of the label that a term names; nil: none has
 	// HasQueue reports whether a queue exists: a query that is nothing but its name, a colon and a text finds
 	// the job with this key, too. Nil: none exists.
 	HasQueue func(name string) bool
@@ -326,7 +326,7 @@ func (p *parser) field() (Field, string, error) {
 // isIndexed reports whether params of a path are, or were, indexed.
 func (p *parser) isIndexed(name string) bool {
 	o := &p.options
-	return o.Params == nil || slices.Contains(o.Params, "params."+name) || o.HasParam != nil && o.HasParam(&Term{Field: FieldParams, Name: name})
+	return o.Params == nil || slices.Contains(o.Params, "params."+name) || o.HasLabel != nil && o.HasLabel(&Term{Field: FieldParams, Name: name})
 }
 
 // notIndexed returns the error of a term of params that no queue indexes.

@@ -245,7 +245,7 @@ func TestUnknownLabels(t *testing.T) {
 			t.Errorf("%s: %q, want one advice with %q", text, got, want)
 		}
 	}
-	old := Options{Params: []string{"params.customer"}, HasParam: func(t *Term) bool { return t.Name == "order.id" }}
+	old := Options{Params: []string{"params.customer"}, HasLabel: func(t *Term) bool { return t.Name == "order.id" }}
 	if _, err := Parse("params.order.id:7", old); err != nil {
 		t.Errorf("a param that was indexed: %v", err)
 	}

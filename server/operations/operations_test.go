@@ -152,6 +152,12 @@ func (y *yard) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPla
 	return found, err
 }
 
+// noLabels returns what queries are read with where no job has labels.
+func noLabels(context.Context) query.Options {
+	none := func(string) bool { return false }
+	return query.Options{Now: time.Now(), HasQueue: none, HasLabel: func(*query.Term) bool { return false }}
+}
+
 func (y *yard) Create(_ context.Context, q *deadletters.NewJob) (deadletters.Created, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -239,7 +245,7 @@ func TestRunner_IndexLacksJobs(t *testing.T) {
 
 	y = newYard(t, 2)
 	y.lacking = &job.UnavailableError{Reason: "an index that is being rebuilt"}
-	s := &Server{View: y.View, Find: y}
+	s := &Server{View: y.View, Find: y, Options: noLabels}
 	preview, err := s.preview(t.Context(), &api.OperationStart{Action: "retry", Query: "state:failed"})
 	if err != nil || !preview.AtLeast || len(preview.Advice) != 1 {
 		t.Errorf("%+v, %v; want an advice that jobs may be missing", preview, err)
@@ -268,7 +274,7 @@ func TestPreview_LetterGone(t *testing.T) {
 	}
 	y.hidden[2].DeadLetter = 500
 	s := &Server{
-		View: y.View, Find: y,
+		View: y.View, Find: y, Options: noLabels,
 		Preview: func(context.Context, *deadletters.NewJob) (json.RawMessage, error) { return nil, nil },
 		HasLetter: func(_ context.Context, _ job.ID, number uint64) (bool, error) {
 			if number == 500 {

@@ -24,6 +24,7 @@ type Server struct {
 	Authority *authority.Client
 	View      func(func(*ledger.Ledger))
 	Find      Finder
+	Options   func(context.Context) query.Options                                 // returns what queries of users are read with, as [index.Index.QueryOptions]
 	Preview   func(context.Context, *deadletters.NewJob) (json.RawMessage, error) // as [deadletters.Server.Preview]
 	HasLetter func(ctx context.Context, id job.ID, number uint64) (bool, error)   // as [deadletters.Server.HasLetter]
 }
@@ -51,8 +52,8 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	}
 	now := time.Now()
 	action, ok := ledger.ParseOperationAction(q.Action)
-	options := query.Options{Now: now, HasParam: func(t *query.Term) bool { return s.has(ctx, t) }, HasQueue: s.hasQueue}
-	s.View(func(l *ledger.Ledger) { options.Params = l.ParamPaths().Indexed() })
+	options := s.Options(ctx)
+	options.Now = now
 	parsed, err := parse(q.Query, options)
 	switch {
 	case !ok:
@@ -82,18 +83,6 @@ func (s *Server) settings(ctx context.Context, q *api.OperationStart) (ledger.Op
 	return ledger.OperationSettings{
 		Key: q.Key, Action: action, Query: canonical(parsed), Until: now.UTC(), Rate: q.Rate, Params: q.Params, To: q.To, KeepAttempts: q.KeepAttempts,
 	}, nil
-}
-
-// hasQueue reports whether the ledger has a queue.
-func (s *Server) hasQueue(name string) (ok bool) {
-	s.View(func(l *ledger.Ledger) { _, ok = l.Queue(name) })
-	return ok
-}
-
-// has reports whether a job has any value of a label, or may have one.
-func (s *Server) has(ctx context.Context, t *query.Term) bool {
-	found, err := s.Find.FindJobs(ctx, t.AnyValue(), ledger.JobPlace{}, 1)
-	return err != nil || found.Lacking != nil || len(found.Documents) > 0
 }
 
 // start starts an operation, after it has counted the jobs.
@@ -132,8 +121,9 @@ func (s *Server) preview(ctx context.Context, q *api.OperationStart) (*api.Opera
 		return nil, err
 	}
 	s.checkLetters(ctx, preview)
+	options := s.Options(ctx)
 	preview.Advice = preview.query.UnknownLabels(func(t *query.Term) bool {
-		return t.Field == query.FieldLabel && s.hasQueue(t.Name) || s.has(ctx, t)
+		return t.Field == query.FieldLabel && options.HasQueue(t.Name) || options.HasLabel(t)
 	}, func() []string { return nil })
 	if preview.lacking != nil {
 		preview.Advice = append(preview.Advice, "further jobs may be in "+preview.lacking.Reason+"; the operation waits for them")
