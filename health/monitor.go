@@ -262,8 +262,8 @@ func (m *Monitor) DrainWarnings() (warnings []string) {
 	return warnings
 }
 
-// SpaceIsScarce reports whether the disk, at the last check, had so little free space that what can be
-// made again must give way, before jobs are refused, or would have with so many more bytes in files.
+// SpaceIsScarce reports whether the disk had so little free space at the last check that files which can be
+// rebuilt should be deleted, or would have with this many more bytes in use. It does so before jobs are refused.
 func (m *Monitor) SpaceIsScarce(more int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

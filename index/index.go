@@ -16,8 +16,8 @@ type Config struct {
 	Node string
 	Dir  string // which is created
 	Yard string // id of the cluster; the documents of another one are dropped
-	// LowSpace reports whether the disk has so little free space that the index must give way, or would
-	// have with so many more bytes in files; nil: never.
+	// LowSpace reports whether the disk has so little free space that the index should delete files, or
+	// would have with this many more bytes in use; nil: never.
 	LowSpace func(more int64) bool
 	History  History // from which jobs that the ledger has forgotten come back; nil: they do not
 }

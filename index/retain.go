@@ -40,7 +40,7 @@ func (x *Index) retain() {
 	}
 }
 
-// lowSpace reports whether the disk has little free space, or would have with so many more bytes in files.
+// lowSpace reports whether the disk has little free space, or would have with this many more bytes in use.
 func (x *Index) lowSpace(more int64) bool { return x.cfg.LowSpace != nil && x.cfg.LowSpace(more) }
 
 // shedParts is the part of the files, as a divisor, that gives way at a time to a disk with little

@@ -80,8 +80,8 @@ func listQueues(env *command.Env, c *cobra.Command) error {
 	return err
 }
 
-// noteKept says what the numbers of failed jobs are if the ledger keeps these for less than a day, for
-// keptMS milliseconds.
+// noteKept prints a note if the ledger keeps failed jobs for less than a day: keptMS milliseconds. 0 means
+// longer.
 func noteKept(env *command.Env, keptMS int64) {
 	if keptMS > 0 {
 		env.Note("failed, cancelled and expired jobs are counted for %s after their end (retention finished.age); 'yardmaster job find state:failed' finds those that ended before", duration.Format(time.Duration(keptMS)*time.Millisecond))
