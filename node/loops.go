@@ -25,16 +25,21 @@ func (n *Node) newLoops(ctx context.Context) *loopGroup {
 }
 
 // Go starts loop. A panic of it ends the process, and is logged before: where it left the
-// node's state is not known.
+// node's state is not known. The group goes on waiting for such a loop, or the process could
+// end with another status while the runtime writes the trace.
 func (g *loopGroup) Go(loop func(context.Context) error) {
 	g.group.Go(func() error {
-		defer func() {
-			if cause := recover(); cause != nil {
-				g.log.Error(stopMessage, "err", fmt.Sprint("panic: ", cause))
-				panic(cause) // with the stack of its origin
-			}
+		ended := make(chan error, 1)
+		go func() {
+			defer func() {
+				if cause := recover(); cause != nil {
+					g.log.Error(stopMessage, "err", fmt.Sprint("panic: ", cause))
+					panic(cause) // with the stack of its origin
+				}
+			}()
+			ended <- loop(g.ctx)
 		}()
-		return loop(g.ctx)
+		return <-ended
 	})
 }
 
