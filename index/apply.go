@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/yardmaster-dev/yardmaster/index/segment"
@@ -106,17 +107,11 @@ func (x *Index) fail(err error) {
 
 // apply changes the documents. The caller holds mu.
 func (x *Index) apply(changes []ledger.Change) error {
-	labels := x.labelsOf(changes)
+	stored := x.stored(changes)
 	var deleted []segment.Cursor
 	for i := range changes {
 		c := &changes[i]
-		d := c.Document
-		at := placeOf(&d)
-		if c.Labels != "" {
-			labels[at] = parseLabels(c.Labels)
-		}
-		l := labels[at]
-		d.Key, d.Tags, d.Meta, d.Params = l.Key, l.Tags, l.Meta, l.Params
+		at := placeOf(&c.Document)
 		if x.replaces(c) {
 			deleted = append(deleted, cursorOf(at))
 			x.spool.delete(at)
@@ -129,9 +124,9 @@ func (x *Index) apply(changes []ledger.Change) error {
 				x.gap.removed[at] = true
 			}
 		case x.needsDocument(c):
+			x.setLabels(c, at, stored)
 			x.hide(at)
-			x.memory.put(&d)
-			x.spool.document(&d)
+			x.put(new(c.Document))
 		}
 	}
 	x.deleteFrom(deleted, x.ended, x.live, x.before)
@@ -202,28 +197,37 @@ func parseLabels(text string) job.Labels {
 	return l
 }
 
-// labelsOf returns the labels of changed jobs that had documents before.
-func (x *Index) labelsOf(changes []ledger.Change) map[ledger.JobPlace]job.Labels {
-	known := make(map[ledger.JobPlace]job.Labels)
+// stored returns the documents that changed jobs have in segments and whose labels new documents take.
+func (x *Index) stored(changes []ledger.Change) map[ledger.JobPlace]*job.Document {
 	var places []segment.Cursor
 	for i := range changes {
-		c := &changes[i]
-		if c.Labels != "" || c.Removed || !x.needsDocument(c) || c.Before.State == job.New && !c.Scanned {
-			continue
-		}
-		at := placeOf(&c.Document)
-		if d := x.inMemory(at); d != nil {
-			known[at] = labelsIn(d)
-			continue
-		}
-		places = append(places, cursorOf(at))
-	}
-	if len(places) > 0 {
-		for at, d := range x.documents(sortPlaces(places)) {
-			known[at] = labelsIn(d)
+		if c := &changes[i]; x.takesLabels(c) {
+			if at := placeOf(&c.Document); x.inMemory(at) == nil {
+				places = append(places, cursorOf(at))
+			}
 		}
 	}
-	return known
+	if len(places) == 0 {
+		return nil
+	}
+	return x.documents(sortPlaces(places))
+}
+
+// takesLabels reports whether the change makes a document with the labels of an earlier one.
+func (x *Index) takesLabels(c *ledger.Change) bool {
+	return c.Labels == "" && !c.Removed && x.needsDocument(c) && (c.Before.State != job.New || c.Scanned)
+}
+
+// setLabels sets the labels of a changed job: those that the ledger has passed on, or those of the document
+// that it has in memory or in a segment.
+func (x *Index) setLabels(c *ledger.Change, at ledger.JobPlace, stored map[ledger.JobPlace]*job.Document) {
+	var labels job.Labels
+	if c.Labels != "" {
+		labels = parseLabels(c.Labels)
+	} else if d := cmp.Or(x.inMemory(at), stored[at]); d != nil {
+		labels = job.Labels{Key: d.Key, Tags: d.Tags, Meta: d.Meta, Params: d.Params}
+	}
+	c.Key, c.Tags, c.Meta, c.Params = labels.Key, labels.Tags, labels.Meta, labels.Params
 }
 
 // drop drops a file that cannot be read. Jobs are then read again from the ledger.
@@ -238,8 +242,10 @@ func (x *Index) drop(f *file, err error) {
 	x.incomplete = true
 }
 
-func labelsIn(d *job.Document) job.Labels {
-	return job.Labels{Key: d.Key, Tags: d.Tags, Meta: d.Meta, Params: d.Params}
+// put adds a document to memory and the spool.
+func (x *Index) put(d *job.Document) {
+	x.memory.put(d)
+	x.spool.document(d)
 }
 
 // inMemory returns the document of a place that is in no segment yet, nil if there is none.
@@ -269,7 +275,8 @@ func (x *Index) deleteFrom(places []segment.Cursor, lists ...[]*file) {
 	}
 }
 
-// rotate lets the documents in memory become segments if there are many, and begins a new spool.
+// rotate lets the documents in memory become segments if there are many, and begins a new spool. Those of
+// jobs that have not ended stay in memory if they are few: most are replaced soon.
 func (x *Index) rotate() error {
 	if x.frozen != nil || len(x.memory.documents) < x.flushAt {
 		return nil
@@ -287,9 +294,15 @@ func (x *Index) rotate() error {
 	x.generation++
 	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation), next
 	x.rotating = mark{x.mark, max(x.batch.Seen, x.careful)}
+	if _, live := x.frozen.split(); len(live) <= x.flushAt/2 {
+		for _, d := range live {
+			x.frozen.remove(placeOf(d))
+			x.put(d)
+		}
+	}
 	select {
 	case x.full <- struct{}{}:
 	default:
 	}
-	return nil
+	return x.spool.flush()
 }

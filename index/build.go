@@ -15,9 +15,9 @@ import (
 
 const (
 	maintainInterval = 10 * time.Second
-	maxChecked       = 4 // segments of jobs that have not ended, each time
-	checkEvery       = 3 // times maintainInterval: how often one of these is checked
-	fewLive          = 4 // so many of these are not merged: they are gone when their jobs have ended
+	maxChecked       = 4  // segments of jobs that have not ended, each time
+	checkEvery       = 3  // times maintainInterval: how often one of these is checked
+	fewLive          = 16 // so many of these are not merged: they are gone when their jobs have ended
 )
 
 // build makes segments of documents in memory, and keeps the segments within bounds, until ctx ends.

@@ -30,10 +30,10 @@ type Ledger interface {
 
 // Sizes and times.
 const (
-	flushDocuments = 1 << 15 // in memory, from which on they become segments
-	maxInMemory    = 4       // times flushDocuments
-	readStep       = 100     // changes that are read under one lock of the ledger
-	applyStep      = 1000    // changes that are applied together
+	flushDocuments = 60_000 // in memory, from which on they become segments; almost [segment.MaxDocuments], so that few need merging
+	maxInMemory    = 2      // times flushDocuments
+	readStep       = 100    // changes that are read under one lock of the ledger
+	applyStep      = 1000   // changes that are applied together
 	interval       = 250 * time.Millisecond
 	maxBlock       = 100 << 10 // bytes
 )

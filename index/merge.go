@@ -29,7 +29,7 @@ func (x *Index) checkLive(ctx context.Context) error {
 	x.mu.Unlock()
 	defer x.release(files)
 	for _, f := range files {
-		gone, index, err := x.outdated(f)
+		gone, index, err := x.gone(f)
 		x.refresh(ctx)
 		x.mu.Lock()
 		f.checked = time.Now()
@@ -48,10 +48,10 @@ func (x *Index) checkLive(ctx context.Context) error {
 	return nil
 }
 
-// outdated returns the places of those documents in a file that are not the documents of jobs that have not
-// ended, and the index of the ledger that says so.
-func (x *Index) outdated(f *file) (gone []segment.Cursor, index uint64, err error) {
-	var places, unended []segment.Cursor
+// gone returns the places of those documents in a file whose jobs have ended, or are not in the ledger, and
+// the index of the ledger that says so.
+func (x *Index) gone(f *file) (gone []segment.Cursor, index uint64, err error) {
+	var places []segment.Cursor
 	if err := f.Places(func(_ int, at segment.Cursor) { places = append(places, at) }); err != nil {
 		return nil, 0, err
 	}
@@ -59,24 +59,8 @@ func (x *Index) outdated(f *file) (gone []segment.Cursor, index uint64, err erro
 		x.ledger.View(func(l *ledger.Ledger) {
 			index = max(index, l.Index())
 			for _, at := range part {
-				if now, ok := l.Document(at.ID); ok && !now.State.Ended() {
-					unended = append(unended, at)
-				} else {
+				if now, ok := l.Document(at.ID); !ok || now.State.Ended() || cursorOf(placeOf(&now)) != at {
 					gone = append(gone, at)
-				}
-			}
-		})
-	}
-	for part := range slices.Chunk(unended, readStep) {
-		var docs []*job.Document
-		if err := f.documents(part, func(d *job.Document) { docs = append(docs, d) }); err != nil {
-			return nil, 0, err
-		}
-		x.ledger.View(func(l *ledger.Ledger) {
-			index = max(index, l.Index())
-			for _, d := range docs {
-				if now, ok := l.Document(d.ID); !ok || !isOf(d, &now) {
-					gone = append(gone, cursorOf(placeOf(d)))
 				}
 			}
 		})

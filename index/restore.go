@@ -134,8 +134,7 @@ func (x *Index) replace(docs []*job.Document, removed []ledger.JobPlace) error {
 	}
 	for _, d := range docs {
 		outdated(placeOf(d))
-		x.memory.put(d)
-		x.spool.document(d)
+		x.put(d)
 	}
 	x.deleteFrom(places, x.ended, x.live, x.before)
 	if err := x.spool.flush(); err != nil {
