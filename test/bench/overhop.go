@@ -133,13 +133,13 @@ type backlogRates struct{ accepted, drained round }
 
 // enqueue measures a backlog that is enqueued over the Overhop connections.
 func (cl *overhopCluster) enqueue(t *task, generate generator) backlogRates {
-	cl.awaitCapacity(t, 0) // until the workers of the last round are gone
 	return cl.backlog(t, manyWorkers(queuePlain), cl.enqueueLoad(queuePlain), generate)
 }
 
 // backlog measures acceptance while the queue has no workers, and then how fast
 // workers run the backlog.
 func (c *benchCluster) backlog(t *task, plan workerPlan, l *load, generate generator) (in backlogRates) {
+	c.awaitCapacity(t, 0) // until the workers of the last round are gone
 	before := c.delivered(t)
 	m := startMeter(c.cpu)
 	l.begin()
