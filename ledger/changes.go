@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -23,8 +24,8 @@ type ChangeList struct {
 	pending []uint64             // one bit for the number of each record that an entry is about
 	carried map[uint32][]*Change // of forgotten jobs, by the numbers that their records had
 	dropped int                  // how many these are
-	labels  map[uint32]string    // of ingested jobs that were not read since then, by the numbers of their records
-	texts   int                  // size of labels, in bytes
+	labels  map[uint32]string    // of jobs that were replaced while an entry was about them, by the numbers of their records
+	texts   int                  // size of all labels that were not read, in bytes
 	index   uint64               // of the entry that is being applied
 	mark    ChangeMark
 
@@ -49,6 +50,7 @@ type changeEntry struct {
 	index  uint64 // of the log entry that changed it first
 	number uint32 // of its record
 	before ChangeBefore
+	labels string // of a job that was new
 }
 
 // ChangeBefore is what a job was before it changed.
@@ -156,7 +158,7 @@ func (c *ChangeList) add(number uint32, before ChangeBefore) {
 		c.pending = append(c.pending, 0)
 	}
 	c.pending[number/64] |= 1 << (number % 64)
-	c.entries = append(c.entries, changeEntry{c.index, number, before})
+	c.entries = append(c.entries, changeEntry{index: c.index, number: number, before: before})
 }
 
 // label adds the labels of a job whose change was added.
@@ -164,11 +166,18 @@ func (c *ChangeList) label(number uint32, labels string) {
 	if labels == "" || c.skipping || c.full {
 		return
 	}
-	if c.texts += len(labels) - len(c.labels[number]); c.texts > maxLabels {
-		c.overflow()
-		return
+	last := &c.entries[len(c.entries)-1]
+	isLast := last.number == number && last.before.State == job.New
+	if isLast {
+		c.texts -= len(last.labels)
+		last.labels = labels
+	} else {
+		c.takeLabels(number)
+		c.labels[number] = labels
 	}
-	c.labels[number] = labels
+	if c.texts += len(labels); c.texts > maxLabels {
+		c.overflow()
+	}
 }
 
 // takeLabels removes and returns the labels of a job.
@@ -268,7 +277,9 @@ func (c *ChangeList) next(l *Ledger, change *Change) {
 		stored.change(change)
 		change.Labels = c.takeLabels(entry.number)
 	}
-	change.Before = entry.before
+	change.Labels = cmp.Or(change.Labels, entry.labels)
+	c.texts -= len(entry.labels)
+	change.Before, entry.labels = entry.before, ""
 }
 
 // scan reads the next records, when no entry is left.
