@@ -294,11 +294,8 @@ func (x *Index) rotate() error {
 	x.generation++
 	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation), next
 	x.rotating = mark{x.mark, max(x.batch.Seen, x.careful)}
-	if _, live := x.frozen.split(); len(live) <= x.flushAt/2 {
-		for _, d := range live {
-			x.frozen.remove(placeOf(d))
-			x.put(d)
-		}
+	for _, d := range x.frozen.takeLive(x.flushAt / 2) {
+		x.put(d)
 	}
 	select {
 	case x.full <- struct{}{}:

@@ -10,7 +10,6 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
-	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 const (
@@ -99,25 +98,17 @@ func (x *Index) recover() bool {
 func (x *Index) flush() error {
 	x.mu.Lock()
 	frozen, hidden, failed := x.frozen, maps.Clone(x.hidden), x.failure != nil
-	x.mu.Unlock()
 	if frozen == nil || failed {
+		x.mu.Unlock()
 		return nil
 	}
-	var ended, live []*job.Document
-	for _, at := range slices.SortedFunc(maps.Keys(frozen.documents), ledger.JobPlace.Compare) {
-		switch d := frozen.documents[at]; {
-		case hidden[at]:
-		case d.State.Ended():
-			ended = append(ended, d)
-		default:
-			live = append(live, d)
-		}
-	}
-	files, err := x.write(endedPrefix, ended)
+	ended, live := frozen.split()
+	x.mu.Unlock()
+	files, err := x.write(endedPrefix, without(ended, hidden))
 	if err != nil {
 		return err
 	}
-	more, err := x.write(livePrefix, live)
+	more, err := x.write(livePrefix, without(live, hidden))
 	files = append(files, more...)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -142,8 +133,9 @@ func (x *Index) flush() error {
 	return nil
 }
 
-// write makes segments of documents. More than one segment has must be in the order of their places.
+// write sorts documents and makes segments of them.
 func (x *Index) write(prefix string, docs []*job.Document) (files []*file, err error) {
+	segment.Sort(docs)
 	for part := range slices.Chunk(docs, segment.MaxDocuments) {
 		x.mu.Lock()
 		x.next++

@@ -1,6 +1,8 @@
 package index
 
 import (
+	"slices"
+
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -16,6 +18,11 @@ type memory struct {
 
 func newMemory(spool uint64) *memory {
 	return &memory{documents: make(map[ledger.JobPlace]*job.Document), spool: spool}
+}
+
+// without returns a new list of the documents that are not at one of the places.
+func without(docs segment.Memory, places map[ledger.JobPlace]bool) segment.Memory {
+	return slices.DeleteFunc(slices.Clone(docs), func(d *job.Document) bool { return places[placeOf(d)] })
 }
 
 func (m *memory) put(d *job.Document) {
@@ -43,6 +50,19 @@ func (m *memory) split() (ended, live segment.Memory) {
 		}
 	}
 	return m.ended, m.live
+}
+
+// takeLive removes the documents of jobs that have not ended and returns them, unless they are more than limit.
+func (m *memory) takeLive(limit int) segment.Memory {
+	_, live := m.split()
+	if len(live) > limit {
+		return nil
+	}
+	for _, d := range live {
+		delete(m.documents, placeOf(d))
+	}
+	m.live = nil
+	return live
 }
 
 func placeOf(d *job.Document) ledger.JobPlace {

@@ -134,7 +134,7 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 // latest returns one document of each job: that which is up to date, if there is one, because a segment
 // finds only one of those of a job.
 func (x *Index) latest(docs []*job.Document) []*job.Document {
-	slices.SortStableFunc(docs, func(a, b *job.Document) int { return placeOf(a).Compare(placeOf(b)) })
+	segment.Sort(docs)
 	var unique []*job.Document
 	for _, d := range docs {
 		last := len(unique) - 1

@@ -144,10 +144,7 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 	ended, live := x.memory.split()
 	if x.frozen != nil {
 		more, others := x.frozen.split()
-		visible := func(m segment.Memory) segment.Memory {
-			return slices.DeleteFunc(slices.Clone(m), func(d *job.Document) bool { return x.hidden[placeOf(d)] })
-		}
-		ended, live = slices.Concat(ended, visible(more)), slices.Concat(live, visible(others))
+		ended, live = slices.Concat(ended, without(more, x.hidden)), slices.Concat(live, without(others, x.hidden))
 	}
 	sources = append(sources, ended)
 	if withLive {

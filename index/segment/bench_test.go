@@ -57,6 +57,7 @@ func BenchmarkWrite(b *testing.B) {
 	var to bytes.Buffer
 	for b.Loop() {
 		to.Reset()
+		Sort(docs)
 		if err := Write(&to, docs); err != nil {
 			b.Fatal(err)
 		}
@@ -80,6 +81,7 @@ func benchSources(b *testing.B, n int) []Source {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { f.Close() })
+		Sort(docs)
 		var data bytes.Buffer
 		if err := Write(&data, docs); err != nil {
 			b.Fatal(err)

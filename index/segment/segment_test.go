@@ -100,8 +100,10 @@ func randomQuery(r *rand.Rand) *query.Query {
 // open writes a segment of documents and opens it.
 func open(t testing.TB, docs []*job.Document) *Segment {
 	t.Helper()
+	docs = slices.Clone(docs)
+	Sort(docs)
 	var b bytes.Buffer
-	if err := Write(&b, slices.Clone(docs)); err != nil {
+	if err := Write(&b, docs); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Open(bytes.NewReader(b.Bytes()), int64(b.Len()))
@@ -140,7 +142,7 @@ func shuffle(t testing.TB, r *rand.Rand, docs []*job.Document) []Source {
 	var sources []Source
 	rest := slices.Clone(docs)
 	if r.IntN(2) == 0 {
-		slices.SortFunc(rest, compare)
+		Sort(rest)
 	}
 	for len(rest) > 0 {
 		n := 1 + r.IntN(len(rest))
@@ -334,6 +336,7 @@ func TestDamage(t *testing.T) {
 	for range 400 {
 		docs = append(docs, randomDocument(r, 30))
 	}
+	Sort(docs)
 	var b bytes.Buffer
 	if err := Write(&b, docs); err != nil {
 		t.Fatal(err)
@@ -374,11 +377,17 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestSizes checks that segments of too few and too many documents are refused.
-func TestSizes(t *testing.T) {
-	for _, n := range []int{0, MaxDocuments + 1} {
-		if err := Write(&bytes.Buffer{}, make([]*job.Document, n)); err == nil {
-			t.Errorf("%d documents are accepted", n)
+// TestWrite_Refuses checks that segments of too few and too many documents are refused, and of unsorted ones.
+func TestWrite_Refuses(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	unsorted := []*job.Document{randomDocument(r, 30), randomDocument(r, 30)}
+	Sort(unsorted)
+	slices.Reverse(unsorted)
+	for reason, docs := range map[string][]*job.Document{
+		"none": nil, "too many": make([]*job.Document, MaxDocuments+1), "not in order": unsorted,
+	} {
+		if err := Write(&bytes.Buffer{}, docs); err == nil {
+			t.Errorf("%s: documents are accepted", reason)
 		}
 	}
 }

@@ -33,6 +33,10 @@ type termWriter struct {
 	keys    []string          // by number
 	pairs   []termPair        // in the order of the documents
 	key     []byte
+	latest  [query.FieldWorker + 1]struct { // by field: the last term, which the next document often has, too
+		text   string
+		number uint32
+	}
 }
 
 type termPair struct {
@@ -72,7 +76,16 @@ func (w *termWriter) add(n uint16, f query.Field, name, text string) {
 	if text == "" {
 		return
 	}
-	w.key = appendTerm(w.key[:0], f, name, text)
+	latest := &w.latest[f]
+	if f == query.FieldMeta || f == query.FieldParams || latest.text != text {
+		w.key = appendTerm(w.key[:0], f, name, text)
+		latest.text, latest.number = text, w.number()
+	}
+	w.pairs = append(w.pairs, termPair{latest.number, n})
+}
+
+// number returns the number of the term whose key is in w.key.
+func (w *termWriter) number() uint32 {
 	number, ok := w.numbers[string(w.key)]
 	if !ok {
 		number = uint32(len(w.keys))
@@ -80,7 +93,7 @@ func (w *termWriter) add(n uint16, f query.Field, name, text string) {
 		w.keys = append(w.keys, key)
 		w.numbers[key] = number
 	}
-	w.pairs = append(w.pairs, termPair{number, n})
+	return number
 }
 
 // termChunk is what the directory has of a chunk of terms: where it is, its first key, and the

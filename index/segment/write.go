@@ -1,9 +1,9 @@
 package segment
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -20,17 +20,32 @@ const (
 	orderChunk    = 128        // numbers of documents
 )
 
-// compare orders documents by their creation and ids: the order of a segment.
-func compare(a, b *job.Document) int {
-	return cmp.Or(a.Created.Compare(b.Created), bytes.Compare(a.ID[:], b.ID[:]))
+// Sort sorts documents by their creation and ids: the order of a segment.
+func Sort(docs []*job.Document) {
+	type placed struct {
+		Cursor
+		*job.Document
+	}
+	order := make([]placed, len(docs))
+	for i, d := range docs {
+		order[i] = placed{cursorOf(d), d}
+	}
+	slices.SortFunc(order, func(a, b placed) int { return a.Compare(b.Cursor) })
+	for i, p := range order {
+		docs[i] = p.Document
+	}
 }
 
-// Write writes a segment of documents, of which there must be 1 to [MaxDocuments]. It sorts them.
+func cursorOf(d *job.Document) Cursor { return Cursor{d.Created.UnixNano(), d.ID} }
+
+// Write writes a segment of documents, of which there must be 1 to [MaxDocuments] in the order of [Sort].
 func Write(to io.Writer, docs []*job.Document) error {
 	if len(docs) == 0 || len(docs) > MaxDocuments {
 		return fmt.Errorf("a segment of %d documents; must have 1 to %d", len(docs), MaxDocuments)
 	}
-	slices.SortFunc(docs, compare)
+	if !slices.IsSortedFunc(docs, func(a, b *job.Document) int { return cursorOf(a).Compare(cursorOf(b)) }) {
+		return errors.New("documents of a segment are not sorted by their creation and ids")
+	}
 	w := &chunkWriter{w: to}
 	w.raw([]byte(magic))
 	directory := binary.AppendUvarint(nil, uint64(len(docs)))
