@@ -14,7 +14,7 @@ import (
 func (x *Index) read() {
 	for more := true; more; {
 		x.mu.Lock()
-		isFull := func() bool { return len(x.memory.documents) >= maxInMemory*x.flushAt }
+		isFull := func() bool { return x.memory.len() >= maxInMemory*x.flushAt }
 		if x.failure == nil && isFull() { // since apply, the builder may have made segments, or the spool was read
 			if err := x.rotate(); err != nil {
 				x.fail(err)
@@ -151,7 +151,7 @@ func (x *Index) apply(changes []ledger.Change) error {
 
 // hide marks the document of a job as deleted that is becoming a part of a segment.
 func (x *Index) hide(at ledger.JobPlace) {
-	if x.frozen != nil && x.frozen.documents[at] != nil {
+	if x.frozen != nil && x.frozen.get(at) != nil {
 		x.hidden[at] = true
 	}
 }
@@ -250,10 +250,10 @@ func (x *Index) put(d *job.Document) {
 
 // inMemory returns the document of a place that is in no segment yet, nil if there is none.
 func (x *Index) inMemory(at ledger.JobPlace) *job.Document {
-	if d := x.memory.documents[at]; d != nil || x.frozen == nil {
+	if d := x.memory.get(at); d != nil || x.frozen == nil {
 		return d
 	}
-	return x.frozen.documents[at]
+	return x.frozen.get(at)
 }
 
 // deleteFrom deletes the documents of places from files.
@@ -276,9 +276,10 @@ func (x *Index) deleteFrom(places []segment.Cursor, lists ...[]*file) {
 }
 
 // rotate lets the documents in memory become segments if there are many, and begins a new spool. Those of
-// jobs that have not ended stay in memory if they are few: most are replaced soon.
+// jobs that have not ended stay in memory, unless they are too many.
 func (x *Index) rotate() error {
-	if x.frozen != nil || len(x.memory.documents) < x.flushAt {
+	manyLive := len(x.memory.live.byPlace) >= x.flushLiveAt
+	if x.frozen != nil || len(x.memory.ended.byPlace) < x.flushAt && !manyLive {
 		return nil
 	}
 	next, err := createSpool(x.cfg.Dir, x.generation+1)
@@ -294,8 +295,11 @@ func (x *Index) rotate() error {
 	x.generation++
 	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation), next
 	x.rotating = mark{x.mark, max(x.batch.Seen, x.careful)}
-	for _, d := range x.frozen.takeLive(x.flushAt / 2) {
-		x.put(d)
+	if !manyLive {
+		x.memory.live, x.frozen.live = x.frozen.live, x.memory.live
+		for _, d := range x.memory.live.byPlace {
+			x.spool.document(d)
+		}
 	}
 	select {
 	case x.full <- struct{}{}:

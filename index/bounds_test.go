@@ -170,7 +170,7 @@ func TestIndex_CursorsAreStable(t *testing.T) {
 func TestIndex_FullMemory(t *testing.T) {
 	y := newReplica(t, 203)
 	y.index.mu.Lock()
-	y.index.flushAt = 1 << 20
+	y.index.flushAt, y.index.flushLiveAt = 1<<20, 1<<20
 	y.index.mu.Unlock()
 	for range 120 {
 		y.step()

@@ -102,7 +102,7 @@ func (x *Index) flush() error {
 		x.mu.Unlock()
 		return nil
 	}
-	ended, live := frozen.split()
+	ended, live := frozen.ended.all(), frozen.live.all()
 	x.mu.Unlock()
 	files, err := x.write(endedPrefix, without(ended, hidden))
 	if err != nil {

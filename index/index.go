@@ -30,10 +30,11 @@ type Ledger interface {
 
 // Sizes and times.
 const (
-	flushDocuments = 60_000 // in memory, from which on they become segments; almost [segment.MaxDocuments], so that few need merging
-	maxInMemory    = 2      // times flushDocuments
-	readStep       = 100    // changes that are read under one lock of the ledger
-	applyStep      = 1000   // changes that are applied together
+	flushDocuments = 60_000             // of ended jobs in memory, from which on they become a segment; almost [segment.MaxDocuments], so that few need merging
+	flushLive      = 2 * flushDocuments // likewise those of other jobs, most of which are replaced before
+	maxInMemory    = 4                  // times flushDocuments: all of them
+	readStep       = 100                // changes that are read under one lock of the ledger
+	applyStep      = 1000               // changes that are applied together
 	interval       = 250 * time.Millisecond
 	maxBlock       = 100 << 10 // bytes
 )
@@ -51,6 +52,7 @@ type Index struct {
 	stopped chan struct{} // closed when Run ends
 
 	flushAt       int           // documents, see flushDocuments
+	flushLiveAt   int           // see flushLive
 	maintainEvery time.Duration // see maintainInterval
 
 	batch   ledger.ChangeBatch // this and the following are used by Run's goroutine
@@ -217,9 +219,8 @@ func (x *Index) Status() Status {
 	}
 	for _, m := range []*memory{x.memory, x.frozen} {
 		if m != nil {
-			ended, live := m.split()
-			s.Documents += len(ended)
-			s.Live += len(live)
+			s.Documents += len(m.ended.byPlace)
+			s.Live += len(m.live.byPlace)
 		}
 	}
 	return s

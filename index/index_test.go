@@ -76,7 +76,7 @@ func newReplica(t testing.TB, seed uint64) *replica {
 // start opens the index, and lets it read the ledger.
 func (y *replica) start() {
 	x := New(Config{Node: "n1", Dir: y.dir, Yard: "y", History: y.history, LowSpace: func(more int64) bool { return y.low.Load() || more > y.space.Load() }}, slog.New(slog.NewTextHandler(y.t.Output(), nil)))
-	x.flushAt, x.maintainEvery = 40, 5*time.Millisecond
+	x.flushAt, x.flushLiveAt, x.maintainEvery = 40, 20, 5*time.Millisecond
 	y.index = x
 	y.ledger.RecordChanges(x.Changes())
 	x.Follow(y)

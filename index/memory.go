@@ -10,59 +10,71 @@ import (
 
 // memory has the documents that are in no segment yet. Documents are not changed, but replaced.
 type memory struct {
-	documents map[ledger.JobPlace]*job.Document
-	ended     segment.Memory // those of jobs that have ended, and the others; nil if there are changes since
-	live      segment.Memory
-	spool     uint64 // generation of the first spool that has some of them
+	ended documents // of jobs that have ended
+	live  documents // of the others
+	spool uint64    // generation of the first spool that has some of them
 }
 
 func newMemory(spool uint64) *memory {
-	return &memory{documents: make(map[ledger.JobPlace]*job.Document), spool: spool}
+	return &memory{ended: newDocuments(), live: newDocuments(), spool: spool}
+}
+
+// get returns the document of a place, nil if there is none.
+func (m *memory) get(at ledger.JobPlace) *job.Document {
+	if d := m.live.byPlace[at]; d != nil {
+		return d
+	}
+	return m.ended.byPlace[at]
+}
+
+func (m *memory) put(d *job.Document) {
+	at, to, other := placeOf(d), &m.live, &m.ended
+	if d.State.Ended() {
+		to, other = other, to
+	}
+	other.remove(at)
+	to.byPlace[at], to.list = d, nil
+}
+
+func (m *memory) remove(at ledger.JobPlace) {
+	m.ended.remove(at)
+	m.live.remove(at)
+}
+
+func (m *memory) len() int { return len(m.ended.byPlace) + len(m.live.byPlace) }
+
+// documents is a set of documents.
+type documents struct {
+	byPlace map[ledger.JobPlace]*job.Document
+	list    segment.Memory // all of them; nil if there are changes since
+}
+
+func newDocuments() documents {
+	return documents{byPlace: make(map[ledger.JobPlace]*job.Document)}
+}
+
+func (s *documents) remove(at ledger.JobPlace) {
+	if before := len(s.byPlace); before > 0 {
+		if delete(s.byPlace, at); len(s.byPlace) < before {
+			s.list = nil
+		}
+	}
+}
+
+// all returns all documents. The list is not changed afterwards.
+func (s *documents) all() segment.Memory {
+	if s.list == nil {
+		s.list = make(segment.Memory, 0, len(s.byPlace))
+		for _, d := range s.byPlace {
+			s.list = append(s.list, d)
+		}
+	}
+	return s.list
 }
 
 // without returns a new list of the documents that are not at one of the places.
 func without(docs segment.Memory, places map[ledger.JobPlace]bool) segment.Memory {
 	return slices.DeleteFunc(slices.Clone(docs), func(d *job.Document) bool { return places[placeOf(d)] })
-}
-
-func (m *memory) put(d *job.Document) {
-	m.documents[placeOf(d)] = d
-	m.ended, m.live = nil, nil
-}
-
-func (m *memory) remove(at ledger.JobPlace) {
-	if m.documents[at] != nil {
-		delete(m.documents, at)
-		m.ended, m.live = nil, nil
-	}
-}
-
-// split returns the documents of jobs that have ended, and those of the others.
-func (m *memory) split() (ended, live segment.Memory) {
-	if m.ended == nil {
-		m.ended = make(segment.Memory, 0, len(m.documents))
-		for _, d := range m.documents {
-			if d.State.Ended() {
-				m.ended = append(m.ended, d)
-			} else {
-				m.live = append(m.live, d)
-			}
-		}
-	}
-	return m.ended, m.live
-}
-
-// takeLive removes the documents of jobs that have not ended and returns them, unless they are more than limit.
-func (m *memory) takeLive(limit int) segment.Memory {
-	_, live := m.split()
-	if len(live) > limit {
-		return nil
-	}
-	for _, d := range live {
-		delete(m.documents, placeOf(d))
-	}
-	m.live = nil
-	return live
 }
 
 func placeOf(d *job.Document) ledger.JobPlace {

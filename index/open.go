@@ -19,7 +19,7 @@ import (
 func New(cfg Config, log *slog.Logger) *Index {
 	x := &Index{
 		cfg: cfg, log: log, wake: make(chan chan struct{}, 64), full: make(chan struct{}, 1), missing: make(chan struct{}, 1), running: make(chan struct{}), stopped: make(chan struct{}),
-		flushAt: flushDocuments, maintainEvery: maintainInterval,
+		flushAt: flushDocuments, flushLiveAt: flushLive, maintainEvery: maintainInterval,
 	}
 	err := x.open()
 	x.changes = ledger.NewChangeList(x.mark)

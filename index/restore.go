@@ -51,7 +51,7 @@ func (r *historyReading) restore(next uint64) error {
 func (x *Index) waitForSpace(ctx context.Context) error {
 	for ctx.Err() == nil {
 		x.mu.Lock()
-		full := x.frozen != nil && len(x.memory.documents) >= x.flushAt
+		full := x.frozen != nil && len(x.memory.ended.byPlace) >= x.flushAt
 		x.mu.Unlock()
 		if !full {
 			return nil

@@ -141,10 +141,9 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 	for _, f := range files {
 		sources = append(sources, fileSource{f})
 	}
-	ended, live := x.memory.split()
+	ended, live := x.memory.ended.all(), x.memory.live.all()
 	if x.frozen != nil {
-		more, others := x.frozen.split()
-		ended, live = slices.Concat(ended, without(more, x.hidden)), slices.Concat(live, without(others, x.hidden))
+		ended, live = slices.Concat(ended, without(x.frozen.ended.all(), x.hidden)), slices.Concat(live, without(x.frozen.live.all(), x.hidden))
 	}
 	sources = append(sources, ended)
 	if withLive {
