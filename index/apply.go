@@ -85,7 +85,7 @@ func (x *Index) restart() {
 		for _, f := range slices.Concat(x.ended, x.live, x.before) {
 			x.remove(f)
 		}
-		x.ended, x.live, x.before, x.frozen, x.memory = nil, nil, nil, nil, newMemory(x.generation)
+		x.ended, x.live, x.before, x.frozen, x.memory = nil, nil, nil, nil, newMemory(x.generation, 0)
 		clear(x.hidden)
 		x.fence, x.mark.Event = x.batch.Mark.FenceBase, 0
 	}
@@ -293,7 +293,7 @@ func (x *Index) rotate() error {
 		return err
 	}
 	x.generation++
-	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation), next
+	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation, len(x.memory.ended.byPlace)), next
 	x.rotating = mark{x.mark, max(x.batch.Seen, x.careful)}
 	if !manyLive {
 		x.memory.live, x.frozen.live = x.frozen.live, x.memory.live

@@ -15,8 +15,9 @@ type memory struct {
 	spool uint64    // generation of the first spool that has some of them
 }
 
-func newMemory(spool uint64) *memory {
-	return &memory{ended: newDocuments(), live: newDocuments(), spool: spool}
+// newMemory returns an empty memory, with space for some documents of jobs that have ended.
+func newMemory(spool uint64, ended int) *memory {
+	return &memory{ended: newDocuments(ended), live: newDocuments(0), spool: spool}
 }
 
 // get returns the document of a place, nil if there is none.
@@ -49,8 +50,8 @@ type documents struct {
 	list    segment.Memory // all of them; nil if there are changes since
 }
 
-func newDocuments() documents {
-	return documents{byPlace: make(map[ledger.JobPlace]*job.Document)}
+func newDocuments(space int) documents {
+	return documents{byPlace: make(map[ledger.JobPlace]*job.Document, space)}
 }
 
 func (s *documents) remove(at ledger.JobPlace) {

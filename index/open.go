@@ -59,7 +59,7 @@ func (x *Index) open() error {
 
 // reset sets the state of the index to that of an empty directory that is not open.
 func (x *Index) reset() {
-	x.memory, x.frozen, x.spool = newMemory(0), nil, nil
+	x.memory, x.frozen, x.spool = newMemory(0, 0), nil, nil
 	x.hidden = make(map[ledger.JobPlace]bool)
 	x.ended, x.live, x.before, x.trash = nil, nil, nil, nil
 	x.generation, x.next, x.fence, x.saved = 0, 0, 0, 0
@@ -81,7 +81,7 @@ func (x *Index) load() error {
 	if m.Yard != "" && m.Yard != x.cfg.Yard {
 		return &uselessError{fmt.Errorf("it belongs to the cluster %s", m.Yard)}
 	}
-	x.next, x.fence, x.memory, x.gap.shed = m.Next, m.Fence, newMemory(m.Spool), m.Shed
+	x.next, x.fence, x.memory, x.gap.shed = m.Next, m.Fence, newMemory(m.Spool, 0), m.Shed
 	if r := m.Rebuild; r != nil && x.cfg.History != nil {
 		x.gap.rebuild, x.gap.progress, x.gap.saved = r, r.Next, true
 	}

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -22,17 +23,22 @@ const (
 
 // Sort sorts documents by their creation and ids: the order of a segment.
 func Sort(docs []*job.Document) {
-	type placed struct {
-		Cursor
+	type dated struct {
+		created int64
 		*job.Document
 	}
-	order := make([]placed, len(docs))
+	order := make([]dated, len(docs))
 	for i, d := range docs {
-		order[i] = placed{cursorOf(d), d}
+		order[i] = dated{d.Created.UnixNano(), d}
 	}
-	slices.SortFunc(order, func(a, b placed) int { return a.Compare(b.Cursor) })
-	for i, p := range order {
-		docs[i] = p.Document
+	slices.SortFunc(order, func(a, b dated) int {
+		if a.created != b.created {
+			return cmp.Compare(a.created, b.created)
+		}
+		return bytes.Compare(a.ID[:], b.ID[:])
+	})
+	for i, d := range order {
+		docs[i] = d.Document
 	}
 }
 
