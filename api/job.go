@@ -144,6 +144,8 @@ type JobList struct {
 	// KeptMS is set if the ledger keeps failed, cancelled and expired jobs for less than a day after their
 	// end: in the totals are those that it has.
 	KeptMS int64 `json:"kept_ms,omitempty"`
+	// Lacking is set while jobs that the ledger has forgotten may be missing: where they may be.
+	Lacking string `json:"lacking,omitempty"`
 }
 
 // MaxListedBytes is the size of the largest params and payload that a [JobList] has.

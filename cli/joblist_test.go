@@ -40,6 +40,9 @@ func TestJobList(t *testing.T) {
 		if next += len(page.Jobs); next < len(shown) {
 			page.Next = fmt.Sprint(next)
 		}
+		if asked.Function == "rare" && asked.After == "" {
+			page.Lacking = "the index of jobs on node n1, which is being rebuilt"
+		}
 		return json.Marshal(page)
 	}})
 
@@ -51,6 +54,10 @@ func TestJobList(t *testing.T) {
 	got = f.run(t, "job", "list", "--limit", "3")
 	if want := "yardmaster: in all: 6 waiting, 2 failed\nyardmaster: there are more: --after 3 continues\n"; got.err != want || strings.Count(got.out, "\n") != 4 {
 		t.Errorf("limit 3: notes %q, want %q; %s", got.err, want, got.out)
+	}
+	got = f.run(t, "job", "list", "--function", "rare")
+	if want := "yardmaster: jobs that the ledger has forgotten may be missing: they may be in the index of jobs on node n1, which is being rebuilt\n"; !strings.HasSuffix(got.err, want) {
+		t.Errorf("a list that lacks jobs: notes %q, want %q", got.err, want)
 	}
 	var list api.JobList
 	got = f.run(t, "job", "list", "--after", "3", "--json")

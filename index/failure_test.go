@@ -32,7 +32,7 @@ func TestIndex_Unusable(t *testing.T) {
 		y.step()
 	}
 	_, err := y.index.HandleFind(context.Background(), &api.JobFindRequest{})
-	if unavailable, ok := errors.AsType[*job.UnavailableError](err); !ok || !strings.Contains(unavailable.Reason, "node n1: open the index: mkdir") {
+	if unavailable, ok := errors.AsType[*job.UnavailableError](err); !ok || !strings.Contains(unavailable.Reason, "node n1, which takes no changes, and is tried again every 5ms: open the index: mkdir") {
 		t.Fatalf("a search fails with %v", err)
 	}
 	if s := y.index.Status(); s.Failures != 1 {

@@ -149,15 +149,8 @@ func (x *Index) Report() api.IndexStatus {
 // Warnings returns why jobs may be missing from the index.
 func (x *Index) Warnings() []string {
 	s := x.Status()
-	switch {
-	case s.Failure != "":
-		return []string{"the index of jobs takes no changes, and is tried again every " + x.maintainEvery.String() + ": " + s.Failure}
-	case s.Scanning:
-		return []string{fmt.Sprintf("the index of jobs is being rebuilt: %d jobs of the ledger are read", s.Scanned)}
-	case s.Shed > 0:
-		return []string{fmt.Sprintf("the index of jobs has deleted its oldest files, because the disk had little free space: jobs that ended earlier are found again when %d MiB more are free", max(2*s.Shed>>20, 1))}
-	case s.Rebuilt < 1:
-		return []string{fmt.Sprintf("the index of jobs is being rebuilt: %.0f %% of the history is read, and jobs that the ledger has forgotten may be missing", 100*s.Rebuilt)}
+	if defect := x.defect(&s); defect != "" {
+		return []string{"the index of jobs " + defect}
 	}
 	return nil
 }

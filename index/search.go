@@ -76,35 +76,46 @@ func (x *Index) closed() error {
 	if x.spool != nil || x.failure == nil {
 		return nil
 	}
-	return &job.UnavailableError{Reason: "the index of jobs on node " + x.cfg.Node + ": " + x.failure.Error(), RetryAfter: x.maintainEvery}
+	return &job.UnavailableError{Reason: x.unready(&Status{Failure: x.failure.Error()}), RetryAfter: x.maintainEvery}
 }
 
 // unavailable returns why an index in this state does not have all jobs of the ledger, nil if it
 // does.
 func (x *Index) unavailable(s *Status) error {
-	reason := "the index of jobs on node " + x.cfg.Node
-	switch {
-	case s.Failure != "":
-		return &job.UnavailableError{Reason: reason + ": " + s.Failure, RetryAfter: time.Second}
-	case s.Scanning:
-		return &job.UnavailableError{Reason: reason + ", which is being rebuilt", RetryAfter: time.Second}
+	if s.Failure != "" || s.Scanning {
+		return &job.UnavailableError{Reason: x.unready(s), RetryAfter: time.Second}
 	}
 	return nil
 }
 
 // lacking returns why an index in this state may not have jobs that the ledger has forgotten, nil if it has
-// them.
+// them, or may never have them again, as after retention.
 func (x *Index) lacking(s *Status) *job.UnavailableError {
-	reason := "the index of jobs on node " + x.cfg.Node
-	switch {
-	case s.Scanning:
-		return &job.UnavailableError{Reason: fmt.Sprintf("%s, which is being rebuilt: %d jobs of the ledger are read, the history is not yet", reason, s.Scanned), RetryAfter: rebuildRetryAfter}
-	case s.Shed > 0: // as after retention: it may last
-		return nil
-	case s.Rebuilt < 1:
-		return &job.UnavailableError{Reason: fmt.Sprintf("%s, which is being rebuilt: %.0f %% of the history is read", reason, 100*s.Rebuilt), RetryAfter: rebuildRetryAfter}
+	if s.Scanning || s.Rebuilt < 1 && s.Shed == 0 {
+		return &job.UnavailableError{Reason: x.unready(s), RetryAfter: rebuildRetryAfter}
 	}
 	return nil
+}
+
+// unready names the index with the reason why jobs may be missing from it in this state.
+func (x *Index) unready(s *Status) string {
+	return fmt.Sprintf("the index of jobs on node %s, which %s", x.cfg.Node, x.defect(s))
+}
+
+// defect returns why jobs may be missing from an index in this state, to be read after "the index"; "" if none
+// are.
+func (x *Index) defect(s *Status) string {
+	switch {
+	case s.Failure != "":
+		return fmt.Sprintf("takes no changes, and is tried again every %s: %s", x.maintainEvery, s.Failure)
+	case s.Scanning:
+		return fmt.Sprintf("is being rebuilt: %d jobs of the ledger are read, the history is not yet", s.Scanned)
+	case s.Shed > 0:
+		return fmt.Sprintf("has deleted its oldest files, because the disk had little free space: jobs that ended earlier are found again when %d MiB more are free", max(2*s.Shed>>20, 1))
+	case s.Rebuilt < 1:
+		return fmt.Sprintf("is being rebuilt: %.0f %% of the history is read, and jobs that the ledger has forgotten may be missing", 100*s.Rebuilt)
+	}
+	return ""
 }
 
 // damageError is the damage of a file that a search found.

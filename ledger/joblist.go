@@ -52,6 +52,7 @@ type JobPage struct {
 	Next    *JobPlace       // where the next page continues; nil: this is the last one
 	Totals  [job.States]int // number of jobs of the selected queues by state, whatever the other filters
 	Missing string          // a queue that the query names and that does not exist; "": all exist
+	Lacking string          // where jobs may be that the ledger has forgotten and the page lacks; "": it lacks none
 }
 
 // ListedJob is a job of a [JobPage].

@@ -70,8 +70,8 @@ func TestForgottenJobs(t *testing.T) {
 			t.Errorf("%s first: %d jobs %v, want %v", order, len(got), got, want)
 		}
 	}
-	if list := getList(t, n, "states=failed&function=bad"); len(list.Jobs) != 3 {
-		t.Errorf("%d failed jobs are listed", len(list.Jobs))
+	if list := getList(t, n, "states=failed&function=bad"); len(list.Jobs) != 3 || list.Lacking != "" {
+		t.Errorf("%d failed jobs are listed, the list lacks %q", len(list.Jobs), list.Lacking)
 	}
 	if list := getList(t, n, "states=waiting"); len(list.Jobs) != 0 {
 		t.Errorf("%d waiting jobs are listed", len(list.Jobs))
@@ -137,6 +137,12 @@ func checkRebuilding(t *testing.T, n *Node, completed, failed job.ID) {
 		if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), want) {
 			t.Errorf("%s: %d %s", request, r.status, r.body)
 		}
+	}
+	if list := getList(t, n, ""); !strings.Contains(list.Lacking, "which is being rebuilt") {
+		t.Errorf("the list lacks %q", list.Lacking)
+	}
+	if list := getList(t, n, "states=waiting"); list.Lacking != "" {
+		t.Errorf("the list of waiting jobs lacks %q", list.Lacking)
 	}
 	var why api.JobExplanation
 	send(t, n, "GET", "/v1/jobs/k0/explain", "").decode(t, http.StatusOK, &why)

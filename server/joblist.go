@@ -100,7 +100,7 @@ func jobQuery(q *api.JobListRequest) (*ledger.JobQuery, error) {
 
 // jobList returns a page as the API shows it. If it is too large, it has fewer jobs.
 func jobList(page *ledger.JobPage, oldest bool) (*api.JobList, error) {
-	list := &api.JobList{Jobs: make([]api.Job, 0, len(page.Jobs)), Totals: api.StateCounts(page.Totals)}
+	list := &api.JobList{Jobs: make([]api.Job, 0, len(page.Jobs)), Totals: api.StateCounts(page.Totals), Lacking: page.Lacking}
 	size := 0
 	for i := range page.Jobs {
 		listed := api.ListedJobOf(&page.Jobs[i].View)

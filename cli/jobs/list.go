@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -73,10 +74,11 @@ var jobStates = []string{"active", "waiting", "delayed", "failed", "cancelled", 
 
 // jobPage is an [api.JobList] whose jobs are JSON.
 type jobPage struct {
-	Jobs   []json.RawMessage `json:"jobs"`
-	Next   string            `json:"next,omitempty"`
-	Totals map[string]int    `json:"totals"`
-	KeptMS int64             `json:"kept_ms,omitempty"`
+	Jobs    []json.RawMessage `json:"jobs"`
+	Next    string            `json:"next,omitempty"`
+	Totals  map[string]int    `json:"totals"`
+	KeptMS  int64             `json:"kept_ms,omitempty"`
+	Lacking string            `json:"lacking,omitempty"`
 }
 
 // maxListRequest is the largest number of jobs that one request may ask for.
@@ -97,7 +99,8 @@ func (f *listFlags) list(ctx context.Context, env *command.Env) (list jobPage, e
 		if err != nil {
 			return list, err
 		}
-		list.Jobs, list.Next, list.Totals, list.KeptMS = append(list.Jobs, page.Jobs...), page.Next, page.Totals, page.KeptMS
+		page.Jobs, page.Lacking = append(list.Jobs, page.Jobs...), cmp.Or(list.Lacking, page.Lacking)
+		list = page
 		if next = page.Next; next == "" || len(list.Jobs) >= f.limit {
 			return list, nil
 		}
@@ -123,6 +126,9 @@ func listJobs(ctx context.Context, env *command.Env, f *listFlags) error {
 		env.Note("in all: %s", strings.Join(totals, ", "))
 	}
 	noteKept(env, list.KeptMS)
+	if list.Lacking != "" {
+		env.Note("jobs that the ledger has forgotten may be missing: they may be in %s", list.Lacking)
+	}
 	if list.Next != "" {
 		env.Note("there are more: --after %s continues", list.Next)
 	}

@@ -58,22 +58,24 @@ func (e *IncompleteError) Unwrap() error { return e.cause }
 // RetryAfter returns the time after which the index may have the job.
 func (e *IncompleteError) RetryAfter() time.Duration { return e.cause.RetryAfter }
 
+// findInIndex returns the first jobs that the index finds, and why it may lack jobs that the ledger has
+// forgotten; nil if it does not.
+func (v *Viewer) findInIndex(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (found ledger.FoundJobs, lacking *job.UnavailableError, err error) {
+	found, err = v.Index.FindJobs(ctx, q, after, limit)
+	if unavailable, ok := errors.AsType[*job.UnavailableError](err); ok {
+		return found, cmp.Or(found.Lacking, unavailable), nil
+	}
+	return found, found.Lacking, err
+}
+
 // findForgotten returns the first jobs that the index finds. With an [*IncompleteError] for the job name,
 // it may lack jobs.
 func (v *Viewer) findForgotten(ctx context.Context, name string, where query.Expr, limit int) ([]*job.Document, error) {
-	found, err := v.Index.FindJobs(ctx, &query.Query{Where: where}, ledger.JobPlace{}, limit)
-	lacking := found.Lacking
-	if err != nil && lacking == nil {
-		unavailable, ok := errors.AsType[*job.UnavailableError](err)
-		if !ok {
-			return nil, err
-		}
-		lacking = unavailable
-	}
+	found, lacking, err := v.findInIndex(ctx, &query.Query{Where: where}, ledger.JobPlace{}, limit)
 	if lacking != nil {
-		return found.Documents, &IncompleteError{name, lacking}
+		err = &IncompleteError{name, lacking}
 	}
-	return found.Documents, nil
+	return found.Documents, err
 }
 
 // forgotten returns the newest job with an id that has ended and that the ledger has forgotten; nil
@@ -151,9 +153,12 @@ func (v *Viewer) addForgotten(ctx context.Context, q *ledger.JobQuery, page *led
 	if q.After != nil {
 		after = *q.After
 	}
-	found, err := v.Index.FindJobs(ctx, &query.Query{Where: where, Sort: query.Sort{Oldest: q.Oldest}}, after, q.Limit)
-	if _, unavailable := errors.AsType[*job.UnavailableError](err); err != nil && !unavailable {
+	found, lacking, err := v.findInIndex(ctx, &query.Query{Where: where, Sort: query.Sort{Oldest: q.Oldest}}, after, q.Limit)
+	if err != nil {
 		return err
+	}
+	if lacking != nil {
+		page.Lacking = lacking.Reason
 	}
 	merged := page.Jobs
 	v.Ledger.View(func(l *ledger.Ledger) {
