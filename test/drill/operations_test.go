@@ -47,8 +47,8 @@ func TestDrill_Operation(t *testing.T) {
 	reach(jobs / 5)
 	killed := killAuthority(t, ctx, cl)
 	reach(2 * jobs / 5)
+	insist(t, ctx, cl, "operation.pause", api.OperationRequest{ID: op.ID}, &op) // a restart may take longer than the rest
 	restart(t, ctx, cl, killed)
-	insist(t, ctx, cl, "operation.pause", api.OperationRequest{ID: op.ID}, &op)
 	counts(t, ctx, cl, "free", map[string]int{"waiting": int(op.Changed), "failed": jobs - int(op.Changed)})
 	restart(t, ctx, cl, killAuthority(t, ctx, cl))
 	insist(t, ctx, cl, "operation.resume", api.OperationRequest{ID: op.ID}, &op)
