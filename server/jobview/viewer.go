@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -50,207 +48,6 @@ type Reader interface {
 	ReadBatch(ctx context.Context, stream string, seq uint64) (streams.Batch, error)
 	FindBatch(ctx context.Context, stream string, number uint64) (streams.Batch, error)
 	NumberedDeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
-}
-
-// Locate returns the id of the job that a text names, see [find]. Before it returns that
-// there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
-// local ledger has all jobs that were accepted, and looks into the index. An
-// [*IncompleteError] means that there may be one, which has the id, if text determines one.
-func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
-	id, err := v.find(text, queue)
-	if err == nil && v.isKnown(id) {
-		return id, v.checkQueue(ctx, id, text, queue)
-	}
-	if err != nil && !errors.Is(err, job.ErrJobNotFound) {
-		return id, err
-	}
-	uncertain := v.CatchUp(ctx)
-	if uncertain == nil {
-		id, err = v.find(text, queue)
-		if err == nil && v.isKnown(id) {
-			return id, v.checkQueue(ctx, id, text, queue)
-		}
-		if err != nil && !errors.Is(err, job.ErrJobNotFound) {
-			return id, err
-		}
-	}
-	if found, forgottenErr := v.locateForgotten(ctx, text, queue, id); !errors.Is(forgottenErr, job.ErrJobNotFound) {
-		return found, forgottenErr
-	}
-	if err == nil {
-		err = v.notFoundError(id)
-	}
-	return id, cmp.Or(uncertain, err)
-}
-
-// checkQueue returns an error if the ledger has forgotten a job, and the job was one of another queue than that
-// by which a text names its id.
-func (v *Viewer) checkQueue(ctx context.Context, id job.ID, text, queue string) error {
-	if prefix, _, found := strings.Cut(text, ":"); found && queue == "" {
-		queue = prefix
-	}
-	_, err := job.ParseID(text[strings.LastIndexByte(text, ':')+1:])
-	forgotten := false
-	v.Ledger.View(func(l *ledger.Ledger) {
-		owner, known := l.Known(id)
-		forgotten = known && owner == ""
-	})
-	if err != nil || queue == "" || !forgotten {
-		return nil
-	}
-	if d, _ := v.forgotten(ctx, id); d != nil && d.Queue != queue {
-		return fmt.Errorf("%s: %w in queue %s; it was a job of queue %s", id, job.ErrJobNotFound, queue, d.Queue)
-	}
-	return nil
-}
-
-// locateForgotten is [Viewer.Locate] for a job that the ledger has forgotten. id is that of text, if text
-// determines one.
-func (v *Viewer) locateForgotten(ctx context.Context, text, queue string, id job.ID) (job.ID, error) {
-	notFound := job.ErrJobNotFound
-	if queue == "" {
-		if prefix, name, found := strings.Cut(text, ":"); found && job.ValidQueue(prefix) == nil {
-			other, _ := job.KeyID(prefix, name)
-			if parsed, err := job.ParseID(name); err == nil {
-				other = parsed
-			}
-			found, err := v.locateForgotten(ctx, name, prefix, other)
-			if _, incomplete := errors.AsType[*IncompleteError](err); incomplete {
-				notFound = err
-			} else if !errors.Is(err, job.ErrJobNotFound) {
-				return found, err
-			}
-		}
-	}
-	if id.IsZero() && queue == "" {
-		id, err := v.forgottenKey(ctx, text, queue)
-		if errors.Is(err, job.ErrJobNotFound) {
-			err = notFound
-		}
-		return id, err
-	}
-	if id.IsZero() {
-		id, _ = job.KeyID(queue, text)
-	}
-	d, err := v.forgotten(ctx, id)
-	if d == nil || queue != "" && d.Queue != queue {
-		return id, cmp.Or(err, notFound)
-	}
-	return id, nil
-}
-
-// isKnown reports whether the local ledger has, or had, a job with this id.
-func (v *Viewer) isKnown(id job.ID) (known bool) {
-	v.Ledger.View(func(l *ledger.Ledger) { _, known = l.Known(id) })
-	return known
-}
-
-// CatchUp waits until the local ledger has every job that had been accepted when it was
-// called. Call it before answering that a job does not exist. A [*job.UnavailableError]
-// means that this is not certain: a lane whose leader does not answer may hold records
-// that are not ingested.
-func (v *Viewer) CatchUp(ctx context.Context) error {
-	if err := v.ReadBarrier(ctx); err != nil {
-		return err
-	}
-	lanes := v.Lanes()
-	errs := make([]error, lanes)
-	var queries sync.WaitGroup
-	for lane := range lanes {
-		queries.Go(func() { errs[lane] = v.catchUpWith(ctx, uint8(lane)) })
-	}
-	queries.Wait()
-	for lane, err := range errs {
-		if err != nil {
-			return &job.UnavailableError{
-				Reason: fmt.Sprintf("lane %d may hold jobs that are not ingested yet: %s", lane, cluster.ErrorText(err)), RetryAfter: time.Second,
-			}
-		}
-	}
-	return nil
-}
-
-// catchUpWith is CatchUp for one lane.
-func (v *Viewer) catchUpWith(ctx context.Context, lane uint8) error {
-	reqCtx, cancel := context.WithTimeout(ctx, ledgerwait.ReadTimeout)
-	defer cancel()
-	last, err := v.Reader.LastSeq(reqCtx, lane)
-	if err != nil {
-		return err
-	}
-	return v.Waiters.WaitRead(ctx, func(l *ledger.Ledger) bool { return l.Ingested(job.Position{Lane: lane, Seq: last}) })
-}
-
-// find is [find] in the local ledger.
-func (v *Viewer) find(text, queue string) (id job.ID, err error) {
-	v.Ledger.View(func(l *ledger.Ledger) { id, err = find(l, text, queue) })
-	return id, err
-}
-
-// find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
-// key, of the given queue or else of the only queue with such a job. The error for a job of
-// another queue than the given one wraps [job.ErrJobNotFound].
-func find(l *ledger.Ledger, text, queue string) (job.ID, error) {
-	if id, err := job.ParseID(text); err == nil {
-		if owner, _ := l.Known(id); queue != "" && owner != "" && owner != queue {
-			err = fmt.Errorf("%s: %w in queue %s; it is a job of queue %s", id, job.ErrJobNotFound, queue, owner)
-		}
-		return id, err
-	}
-	var inQueue error // of the text as "<queue>:<…>", if there is such a queue
-	if prefix, name, found := strings.Cut(text, ":"); found && queue == "" && job.ValidQueue(prefix) == nil {
-		id, err := find(l, name, prefix)
-		if err == nil {
-			return id, nil
-		}
-		if hasQueue(l, prefix) {
-			inQueue = err
-		}
-	}
-	id, err := findKey(l, text, queue)
-	if errors.Is(err, job.ErrJobNotFound) && inQueue != nil {
-		err = inQueue
-	}
-	return id, err
-}
-
-// hasQueue reports whether l has a queue.
-func hasQueue(l *ledger.Ledger, name string) bool {
-	_, ok := l.Queue(name)
-	return ok
-}
-
-// findKey returns the id of the job with a key, of the given queue or else of the only queue
-// with such a job. A job that l has had is better than none.
-func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
-	queues := []string{queue}
-	if queue == "" {
-		queues = nil
-		for _, q := range l.Queues() {
-			queues = append(queues, q.Name)
-		}
-	}
-	for _, name := range queues {
-		id, err := job.KeyID(name, key)
-		if err != nil {
-			return job.ID{}, err
-		}
-		owner, known := l.Known(id)
-		if owner != name && (!found.IsZero() || !known) {
-			continue
-		}
-		if other, _ := l.Known(found); other != "" {
-			return job.ID{}, ambiguousError(other, name, key)
-		}
-		found = id
-	}
-	switch {
-	case !found.IsZero():
-		return found, nil
-	case queue != "" && !hasQueue(l, queue):
-		return found, fmt.Errorf("%q: %w, nor does queue %q", key, job.ErrJobNotFound, queue)
-	}
-	return found, fmt.Errorf("%q: %w; a job is found for %s", key, job.ErrJobNotFound, foundFor(l))
 }
 
 // Summary returns a job without its body and its result.
@@ -292,22 +89,6 @@ func (v *Viewer) Explain(ctx context.Context, err error, id job.ID) error {
 		return fmt.Errorf("job %s is %s, and %w", id, d.State, job.ErrJobForgotten)
 	}
 	return cmp.Or(uncertain, v.notFoundError(id))
-}
-
-// notFoundError returns the error for a job that neither the ledger nor the index has, which wraps
-// [job.ErrJobNotFound].
-func (v *Viewer) notFoundError(id job.ID) (err error) {
-	v.Ledger.View(func(l *ledger.Ledger) {
-		switch _, known := l.Known(id); {
-		case l.Removed(id):
-			err = fmt.Errorf("%s: %w any more: it was removed at a caller's request, alone or with others; 'yardmaster events --since 0 --type operator-acted' shows when and by whom", id, job.ErrJobNotFound)
-		case known:
-			err = fmt.Errorf("%s: %w any more: it has ended; a job is found for %s", id, job.ErrJobNotFound, foundFor(l))
-		default:
-			err = fmt.Errorf("%s: %w; a job is found for %s", id, job.ErrJobNotFound, foundFor(l))
-		}
-	})
-	return err
 }
 
 // Full returns a job with its body, progress and result. A result of more than limit
