@@ -125,6 +125,9 @@ func (x *Index) apply(changes []ledger.Change) error {
 			}
 		case x.needsDocument(c):
 			x.setLabels(c, at, stored)
+			if x.replaces(c) {
+				x.memory.remove(at)
+			}
 			x.hide(at)
 			x.put(new(c.Document))
 		}

@@ -102,13 +102,12 @@ func (x *Index) flush() error {
 		x.mu.Unlock()
 		return nil
 	}
-	ended, live := frozen.ended.all(), frozen.live.all()
 	x.mu.Unlock()
-	files, err := x.write(endedPrefix, without(ended, hidden))
+	files, err := x.write(endedPrefix, frozen.ended.except(hidden))
 	if err != nil {
 		return err
 	}
-	more, err := x.write(livePrefix, without(live, hidden))
+	more, err := x.write(livePrefix, frozen.live.except(hidden))
 	files = append(files, more...)
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,8 +1,6 @@
 package index
 
 import (
-	"slices"
-
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -28,13 +26,16 @@ func (m *memory) get(at ledger.JobPlace) *job.Document {
 	return m.ended.byPlace[at]
 }
 
+// put adds a document, in the place of an earlier one.
 func (m *memory) put(d *job.Document) {
-	at, to, other := placeOf(d), &m.live, &m.ended
-	if d.State.Ended() {
-		to, other = other, to
+	at := placeOf(d)
+	if !d.State.Ended() {
+		m.ended.remove(at)
+		m.live.put(at, d)
+		return
 	}
-	other.remove(at)
-	to.byPlace[at], to.list = d, nil
+	m.live.outdate(at)
+	m.ended.put(at, d)
 }
 
 func (m *memory) remove(at ledger.JobPlace) {
@@ -44,38 +45,93 @@ func (m *memory) remove(at ledger.JobPlace) {
 
 func (m *memory) len() int { return len(m.ended.byPlace) + len(m.live.byPlace) }
 
-// documents is a set of documents.
+// documents is a set of documents. For searches, which read them without a lock, they are in parts, too.
 type documents struct {
 	byPlace map[ledger.JobPlace]*job.Document
-	list    segment.Memory // all of them; nil if there are changes since
+	parts   []segment.Memory // nil: they are to be made
+	// outdated is how many documents in parts are not in byPlace: of jobs that have ended, whose state is asked
+	// of the ledger anyway.
+	outdated int
 }
+
+// partSize is the number of documents in a part.
+const partSize = 2048
 
 func newDocuments(space int) documents {
-	return documents{byPlace: make(map[ledger.JobPlace]*job.Document, space)}
+	return documents{byPlace: make(map[ledger.JobPlace]*job.Document, space), parts: []segment.Memory{}}
 }
 
+func (s *documents) put(at ledger.JobPlace, d *job.Document) {
+	before := len(s.byPlace)
+	s.byPlace[at] = d
+	switch {
+	case len(s.byPlace) == before:
+		s.parts = nil // they have the one that was replaced
+	case s.parts != nil:
+		s.addToParts(d)
+	}
+}
+
+// remove removes the document of a place, if there is one, also an outdated one.
 func (s *documents) remove(at ledger.JobPlace) {
-	if before := len(s.byPlace); before > 0 {
-		if delete(s.byPlace, at); len(s.byPlace) < before {
-			s.list = nil
-		}
+	before := len(s.byPlace)
+	delete(s.byPlace, at)
+	if s.outdated > 0 || len(s.byPlace) < before {
+		s.parts = nil
 	}
 }
 
-// all returns all documents. The list is not changed afterwards.
-func (s *documents) all() segment.Memory {
-	if s.list == nil {
-		s.list = make(segment.Memory, 0, len(s.byPlace))
+// outdate removes the document of a job that has ended, but not from the parts, unless they have many of
+// these.
+func (s *documents) outdate(at ledger.JobPlace) {
+	before := len(s.byPlace)
+	if delete(s.byPlace, at); len(s.byPlace) == before || s.parts == nil {
+		return
+	}
+	if s.outdated++; s.outdated > len(s.byPlace)+partSize {
+		s.parts = nil
+	}
+}
+
+func (s *documents) addToParts(d *job.Document) {
+	if n := len(s.parts); n == 0 || s.parts[n-1].Len() == partSize {
+		s.parts = append(s.parts, segment.Memory{})
+	}
+	s.parts[len(s.parts)-1].Add(d)
+}
+
+// all returns all documents, in parts.
+func (s *documents) all() []segment.Memory {
+	if s.parts == nil {
+		s.parts, s.outdated = []segment.Memory{}, 0
 		for _, d := range s.byPlace {
-			s.list = append(s.list, d)
+			s.addToParts(d)
 		}
 	}
-	return s.list
+	return s.parts
 }
 
-// without returns a new list of the documents that are not at one of the places.
-func without(docs segment.Memory, places map[ledger.JobPlace]bool) segment.Memory {
-	return slices.DeleteFunc(slices.Clone(docs), func(d *job.Document) bool { return places[placeOf(d)] })
+// visible returns all documents but those at some places.
+func (s *documents) visible(hidden map[ledger.JobPlace]bool) []segment.Memory {
+	if len(hidden) == 0 {
+		return s.all()
+	}
+	visible := documents{}
+	for _, d := range s.except(hidden) {
+		visible.addToParts(d)
+	}
+	return visible.parts
+}
+
+// except returns the documents that are not at one of the places.
+func (s *documents) except(places map[ledger.JobPlace]bool) []*job.Document {
+	docs := make([]*job.Document, 0, len(s.byPlace))
+	for at, d := range s.byPlace {
+		if !places[at] {
+			docs = append(docs, d)
+		}
+	}
+	return docs
 }
 
 func placeOf(d *job.Document) ledger.JobPlace {

@@ -154,11 +154,15 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 	}
 	ended, live := x.memory.ended.all(), x.memory.live.all()
 	if x.frozen != nil {
-		ended, live = slices.Concat(ended, without(x.frozen.ended.all(), x.hidden)), slices.Concat(live, without(x.frozen.live.all(), x.hidden))
+		ended, live = slices.Concat(ended, x.frozen.ended.visible(x.hidden)), slices.Concat(live, x.frozen.live.visible(x.hidden))
 	}
-	sources = append(sources, ended)
+	for _, part := range ended {
+		sources = append(sources, part)
+	}
 	if withLive {
-		addLive(live)
+		for _, part := range live {
+			addLive(part)
+		}
 		for _, f := range slices.Concat(x.live, x.before) {
 			addLive(fileSource{f})
 			files = append(files, f)

@@ -160,29 +160,3 @@ func sortRange(by query.Sort, from, to *Cursor) (low, high int64) {
 	}
 	return low, high
 }
-
-// Memory is a set of a few documents, which must not be changed: it is searched by looking at each.
-type Memory []*job.Document
-
-// Span implements [Source].
-func (m Memory) Span(by query.Sort) (low, high int64) {
-	low, high = absent, -absent
-	for _, d := range m {
-		low, high = min(low, by.Value(d)), max(high, by.Value(d))
-	}
-	return low, high
-}
-
-// Find implements [Source].
-func (m Memory) Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit, last *Cursor, err error) {
-	for i, d := range m {
-		hit := Hit{Cursor: Cursor{q.Sort.Value(d), d.ID}, Number: i}
-		if (from == nil || hit.follows(*from, q.Sort)) && (to == nil || !hit.follows(*to, q.Sort)) && q.Match(d) {
-			hits = insert(hits, hit, q.Sort, limit)
-		}
-	}
-	return hits, nil, nil
-}
-
-// Document implements [Source].
-func (m Memory) Document(number int) (*job.Document, error) { return m[number], nil }

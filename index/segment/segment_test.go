@@ -136,6 +136,13 @@ func expect(q *query.Query, after *Cursor, limit int, docs []*job.Document) *Pag
 	return page
 }
 
+func inMemory(docs []*job.Document) (m Memory) {
+	for _, d := range docs {
+		m.Add(d)
+	}
+	return m
+}
+
 // shuffle returns sources that have the documents: segments, some documents of which are deleted, and
 // a Memory.
 func shuffle(t testing.TB, r *rand.Rand, docs []*job.Document) []Source {
@@ -149,7 +156,7 @@ func shuffle(t testing.TB, r *rand.Rand, docs []*job.Document) []Source {
 		part := slices.Clone(rest[:n])
 		rest = rest[n:]
 		if r.IntN(4) == 0 {
-			sources = append(sources, Memory(part))
+			sources = append(sources, inMemory(part))
 			continue
 		}
 		for range r.IntN(3) {
