@@ -176,6 +176,13 @@ func lossy(docs []*job.Document) []*job.Document {
 	return all
 }
 
+func ids(docs []*job.Document) (ids []string) {
+	for _, d := range docs {
+		ids = append(ids, d.ID.String())
+	}
+	return ids
+}
+
 // checkRebuilt compares all documents with those that the index had, but for what history does not have.
 func (y *replica) checkRebuilt(before, after []*job.Document) {
 	y.t.Helper()
@@ -199,6 +206,7 @@ func TestIndex_Rebuild(t *testing.T) {
 			y.index.Sync(y.ledger.Index())
 			y.snapshot()
 			before := y.rebuilt()
+			_, order := y.find("sort:ended", nil, 7)
 			y.check(3)
 			y.stop()
 			damaged := y.damage()
@@ -216,6 +224,10 @@ func TestIndex_Rebuild(t *testing.T) {
 			forgotten := slices.DeleteFunc(slices.Clone(before), func(d *job.Document) bool { _, ok := y.ledger.Document(d.ID); return ok })
 			t.Logf("%d jobs, of which the ledger has forgotten %d; damaged: %s", len(before), len(forgotten), damaged)
 			y.checkRebuilt(before, after)
+			_, orderAfter := y.find("sort:ended", nil, 7) // the next page may come from another node
+			if diff := gocmp.Diff(ids(order), ids(orderAfter)); diff != "" {
+				t.Errorf("by the end (-before +after)\n%s", diff)
+			}
 			for range 20 {
 				y.step()
 			}

@@ -32,7 +32,28 @@ func (s Sort) Value(d *job.Document) int64 {
 	case d.Ended.IsZero():
 		return Unended
 	}
-	return d.Ended.UnixNano()
+	return s.Floor(d.Ended.UnixNano())
+}
+
+// endPrecision is the precision, in nanoseconds, of the ends by which jobs are sorted. The history has
+// no better one, so jobs have the same order in an index that was rebuilt from it: the next page may come
+// from another node.
+const endPrecision = int64(time.Millisecond)
+
+// Floor returns the [Sort.Value] of a job that was accepted, or ended, at a time in Unix nanoseconds.
+func (s Sort) Floor(nanos int64) int64 {
+	if !s.ByEnd || nanos == Unended || nanos == -Unended {
+		return nanos
+	}
+	return nanos - nanos%endPrecision
+}
+
+// Ceil returns the latest time, in Unix nanoseconds, that has a [Sort.Value].
+func (s Sort) Ceil(value int64) int64 {
+	if floor := s.Floor(value); s.ByEnd && floor < Unended-endPrecision {
+		return floor + endPrecision - 1
+	}
+	return value
 }
 
 // Fold returns text as fields compare it that ignore case.

@@ -262,7 +262,7 @@ func (s *Segment) Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit,
 		r.put(matching)
 	}
 	for n := range within.all(!q.Sort.Oldest) {
-		value := r.number(column, n)
+		value := q.Sort.Floor(r.number(column, n))
 		if len(hits) == limit {
 			if !q.Sort.ByEnd {
 				break // the documents are in this order

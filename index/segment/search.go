@@ -146,7 +146,7 @@ func insert(hits []Hit, hit Hit, by query.Sort, limit int) []Hit {
 	return slices.Insert(hits, i, hit)
 }
 
-// sortRange returns the smallest and the largest sort value between two cursors.
+// sortRange returns the smallest and the largest number in the column of an order between two cursors.
 func sortRange(by query.Sort, from, to *Cursor) (low, high int64) {
 	low, high = -absent, absent
 	if !by.Oldest {
@@ -156,7 +156,7 @@ func sortRange(by query.Sort, from, to *Cursor) (low, high int64) {
 		low = from.Value
 	}
 	if to != nil {
-		high = to.Value
+		high = by.Ceil(to.Value)
 	}
 	return low, high
 }

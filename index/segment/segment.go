@@ -136,7 +136,7 @@ func (s *Segment) Span(by query.Sort) (low, high int64) {
 	low, high = absent, -absent
 	for i := range s.columns[sortColumn(by)] {
 		p := &s.columns[sortColumn(by)][i]
-		low, high = min(low, p.low, p.last()), max(high, p.last())
+		low, high = min(low, by.Floor(min(p.low, p.last()))), max(high, by.Floor(p.last()))
 	}
 	return low, high
 }

@@ -41,7 +41,7 @@ func randomDocument(r *rand.Rand, seconds int) *job.Document {
 		d.Started = d.Created.Add(time.Duration(r.IntN(5)) * time.Second)
 	}
 	if d.State.Ended() {
-		d.Ended = d.Created.Add(time.Duration(5+r.IntN(5)) * time.Second)
+		d.Ended = d.Created.Add(time.Duration(5+r.IntN(5))*time.Second + time.Duration(r.IntN(3))*time.Nanosecond)
 		d.Result, d.ResultTTL = r.Uint64N(3)*1e6, time.Duration(r.IntN(2))*time.Hour
 		d.Position = job.Position{Lane: uint8(r.IntN(256)), Seq: r.Uint64N(1e9), Index: uint8(r.IntN(3))}
 	}
