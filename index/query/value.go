@@ -349,6 +349,19 @@ func (r *valueReader) span(text string) (span, error) {
 	return s, nil
 }
 
+// precision returns the duration of the last digit of a written time with seconds.
+func precision(text string) time.Duration {
+	_, fraction, _ := strings.Cut(text, ".")
+	d := time.Second
+	for _, r := range fraction {
+		if r < '0' || r > '9' || d == 1 {
+			break
+		}
+		d /= 10
+	}
+	return d
+}
+
 // parseSpan returns the period that a date or a time of day denotes.
 func parseSpan(text string, now, midnight time.Time) (span, bool) {
 	for _, l := range layouts {
@@ -364,10 +377,7 @@ func parseSpan(text string, now, midnight time.Time) (span, bool) {
 		}
 		end := l.end
 		if end == nil {
-			end = plus(time.Second)
-			if strings.Contains(text, ".") {
-				end = plus(1)
-			}
+			end = plus(precision(text))
 		}
 		return span{t, end(t), l.clock}, true
 	}
