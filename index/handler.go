@@ -110,10 +110,8 @@ const labelSample = 200
 func (x *Index) advice(ctx context.Context, q *query.Query) []string {
 	var indexed []string
 	x.ledger.View(func(l *ledger.Ledger) { indexed = l.ParamPaths().Indexed() })
-	known := func(t *query.Term) bool { // a term with a queue's name may be the key of a job
-		return t.Field == query.FieldLabel && x.hasQueue(t.Name) || slices.Contains(indexed, "params."+t.Name) || x.has(ctx, t)
-	}
-	return q.UnknownLabels(known, func() []string {
+	known := func(t *query.Term) bool { return slices.Contains(indexed, "params."+t.Name) || x.has(ctx, t) }
+	return q.UnknownLabels(known, x.hasQueue, func() []string {
 		names := make(map[string]bool)
 		for _, path := range indexed {
 			names[strings.TrimPrefix(path, "params.")] = true

@@ -10,18 +10,40 @@ import (
 const maxShownLabels = 16
 
 // UnknownLabels returns an advice for each label in the query that no job has: it finds nothing, and may be a
-// misspelling. Has reports whether a job has any value of the label that a term names; known returns the
-// labels that are proposed.
-func (q *Query) UnknownLabels(has func(*Term) bool, known func() []string) (advice []string) {
+// misspelling. Has reports whether a job has any value of the label that a term names, hasQueue whether a
+// queue exists; known returns the labels that are proposed.
+func (q *Query) UnknownLabels(has func(*Term) bool, hasQueue func(string) bool, known func() []string) (advice []string) {
+	if q.namesKey() {
+		return nil
+	}
 	var names []string
 	walk(q.Where, func(t *Term) {
 		if t.Field != FieldLabel && t.Field != FieldMeta || slices.Contains(names, t.Name) || has(t) {
 			return
 		}
 		names = append(names, t.Name)
+		if t.Field == FieldLabel && hasQueue(t.Name) {
+			advice = append(advice, fmt.Sprintf("%s: no job has this label; beside other terms, a key of a queue is written %s", &Query{Where: t}, &Query{Where: keyOf(t)}))
+			return
+		}
 		advice = append(advice, unknownLabel(t, known()))
 	})
 	return advice
+}
+
+// namesKey reports whether the query is a queue's name, a colon and a key: see [Options].
+func (q *Query) namesKey() bool {
+	or, _ := q.Where.(Or)
+	if len(or) != 2 {
+		return false
+	}
+	t, ok := or[0].(*Term)
+	return ok && t.Field == FieldLabel && (&Query{Where: or[1]}).String() == (&Query{Where: keyOf(t)}).String()
+}
+
+// keyOf returns a condition of the jobs with a key in a queue, of a term <queue>:<key>.
+func keyOf(t *Term) And {
+	return And{&Term{Field: FieldQueue, Values: []Value{{Text: t.Name}}}, &Term{Field: FieldKey, Values: t.Values}}
 }
 
 func unknownLabel(t *Term, known []string) string {

@@ -87,8 +87,7 @@ func (p *parser) named(where Expr) Expr {
 	if p.options.HasQueue == nil || !p.options.HasQueue(t.Name) {
 		return where
 	}
-	queue := &Term{Field: FieldQueue, Values: []Value{{Text: t.Name}}}
-	return Or{t, And{queue, &Term{Field: FieldKey, Values: t.Values}}}
+	return Or{t, keyOf(t)}
 }
 
 func tooLong(n int) *SyntaxError {

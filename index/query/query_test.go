@@ -234,16 +234,18 @@ func TestParse_JobName(t *testing.T) {
 func TestUnknownLabels(t *testing.T) {
 	labels := []string{"customer", "mode"}
 	has := func(t *Term) bool { return slices.Contains(labels, t.Name) }
+	hasQueue := func(name string) bool { return name == "mail" }
 	for text, want := range map[string]string{
 		"customer:x": "", "meta.mode:x": "", "state:failed tag:x word": "",
 		"custmer:x": "custmer:x: no job has this label; did you mean customer?", "-custmer:x or queue:a": "did you mean customer?", "meta.custmer:x": "did you mean customer?",
+		"mail:k": "", "mail:k sort:ended": "", "mail:k state:failed": "mail:k: no job has this label; beside other terms, a key of a queue is written queue:mail key:k", "-mail:k": "queue:mail key:k",
 		"region:x (a or region:y)": "region:x: no job has this label, jobs have customer, mode; the fields are id, key,",
 	} {
-		q, err := Parse(text, Options{})
+		q, err := Parse(text, Options{HasQueue: hasQueue})
 		if err != nil {
 			t.Fatal(err)
 		}
-		advice := q.UnknownLabels(has, func() []string { return labels })
+		advice := q.UnknownLabels(has, hasQueue, func() []string { return labels })
 		if got := strings.Join(advice, "\n"); (got == "") != (want == "") || !strings.Contains(got, want) || len(advice) > 1 {
 			t.Errorf("%s: %q, want one advice with %q", text, got, want)
 		}

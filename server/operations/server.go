@@ -122,9 +122,7 @@ func (s *Server) preview(ctx context.Context, q *api.OperationStart) (*api.Opera
 	}
 	s.checkLetters(ctx, preview)
 	options := s.Options(ctx)
-	preview.Advice = preview.query.UnknownLabels(func(t *query.Term) bool {
-		return t.Field == query.FieldLabel && options.HasQueue(t.Name) || options.HasLabel(t)
-	}, func() []string { return nil })
+	preview.Advice = preview.query.UnknownLabels(options.HasLabel, options.HasQueue, func() []string { return nil })
 	if preview.lacking != nil {
 		preview.Advice = append(preview.Advice, "further jobs may be in "+preview.lacking.Reason+"; the operation waits for them")
 	}
