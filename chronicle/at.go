@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/timeline"
@@ -36,14 +37,19 @@ func parsePoint(text string, now time.Time) (point, error) {
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return pastPoint(at, now)
 	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+	for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return pastPoint(at, now)
+		}
+	}
+	if ago, err := duration.Parse(text); err == nil && ago >= 0 {
 		return point{at: now.Add(-ago)}, nil
 	}
 	if clock, err := time.Parse("15:04:05", text+":00"[min(3, 3*max(0, len(text)-5)):]); err == nil {
 		today := now.UTC()
 		return pastPoint(time.Date(today.Year(), today.Month(), today.Day(), clock.Hour(), clock.Minute(), clock.Second(), 0, time.UTC), now)
 	}
-	return point{}, &job.InvalidError{Reason: fmt.Sprintf("%.40q is no point of history; must be the number of an event, a time such as 2026-03-19T14:03:00Z, a time of today such as 14:03 (UTC), or a duration before now such as 1h", text)}
+	return point{}, &job.InvalidError{Reason: fmt.Sprintf("%.40q is no point of history; must be the number of an event, a time such as 2026-03-19T14:03:00Z, a date, a time of today such as 14:03 (UTC), or a duration before now such as 1h or 2d", text)}
 }
 
 // maxClockSkew is how far the clock of a node may be behind that of a caller.

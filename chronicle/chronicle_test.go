@@ -181,11 +181,16 @@ func TestChronicle_At(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"1": fmt.Sprintf("the earliest is event %d,", firstBase), "2026-03-19T01:00:01Z": "the earliest is event", "99999": "has not been published",
+		"1": fmt.Sprintf("the earliest is event %d,", firstBase), "2026-03-19T01:00:01Z": "the earliest is event", "2026-03-19": "the earliest is event", "2026-03-19T01:00": "the earliest is event", "9999-12-31": "in the future", "99999": "has not been published",
 		"x": "no point of history", "-1h": "no point of history", "14:3": "no point of history",
 	} {
 		if _, err := first.At(t.Context(), text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	for _, text := range []string{"2d", "1d12h"} { // by the clock, all that happened is longer ago
+		if got, err := first.At(t.Context(), text); err != nil || got.Event != y.ledger.LastEvent() {
+			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
 

@@ -17,9 +17,9 @@ import (
 )
 
 // points explains in the help how a point of history is given.
-const points = `A point is the number of an event, a time such as 2026-03-19T14:03:00Z, a time of
-today such as 14:03 (UTC), or a duration before now such as 1h. It may be as old as
-the history that is kept, see 'yardmaster retention show'.`
+const points = `A point is the number of an event, a time such as 2026-03-19T14:03:00Z, a date, a
+time of today such as 14:03 (UTC), or a duration before now such as 1h or 2d. It may
+be as old as the history that is kept, see 'yardmaster retention show'.`
 
 // State returns the verb state.
 func State(env *command.Env) *cobra.Command {
