@@ -25,7 +25,7 @@ type Document struct {
 	Fault        *Fault    // of the last attempt that failed; nil: none failed
 	Cancellation *Cancellation
 	DeadLetter   uint64    // number of the dead letter of a failed job; 0: there is none, or it is not known
-	RunAt        time.Time // not before which it was to start; zero: none was set
+	RunAt        time.Time // not before which it was to start, or starts if it is delayed; zero: none was set
 	MaxAttempts  uint32
 	Result       uint64 // number of the result of a completed job; 0: there is none
 	ResultTTL    time.Duration

@@ -321,6 +321,9 @@ func (r *storedJob) change(c *Change) {
 	if at := r.options.runAt; at != 0 {
 		c.RunAt = time.Unix(0, at).UTC()
 	}
+	if r.state == job.Delayed { // also until the next attempt
+		c.RunAt = time.Unix(0, r.due).UTC()
+	}
 	if f := r.run.failure; f != nil {
 		c.DeadLetter = f.deadLetter
 	}

@@ -227,3 +227,18 @@ func BenchmarkChanges(b *testing.B) {
 		})
 	}
 }
+
+// TestDocument_Due checks that a delayed job has the same due time in its document as in its view, also if it
+// waits for its next attempt.
+func TestDocument_Due(t *testing.T) {
+	l, stamp := explainLedger(t)
+	due := stamp.At.Add(time.Minute)
+	l.Apply(stamp, []Command{&Settle{Settlements: []Settlement{{Job: jobID(0), N: 1, Next: job.NextRetry, At: due, Reason: "boom"}}}})
+	for i, want := range map[int]time.Time{0: due, 2: scriptStart.Add(2 * time.Second), 6: scriptStart.Add(4 * time.Hour)} {
+		d, _ := l.Document(jobID(i))
+		v, _, _ := l.Find(jobID(i))
+		if !d.View().RunAt.Equal(want) || !v.RunAt.Equal(want) {
+			t.Errorf("job %d is found as due at %s, and shown as due at %s, want %s", i, d.View().RunAt, v.RunAt, want)
+		}
+	}
+}
