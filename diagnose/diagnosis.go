@@ -352,7 +352,7 @@ func (d *diagnosis) endReason() reason {
 // letterText names the dead letter of a failed job.
 func (d *diagnosis) letterText() string {
 	if d.letterGone {
-		return "its dead letter is gone: it was removed, or dropped by the retention of dead letters"
+		return fmt.Sprintf("its dead letter is gone: it was requeued or removed, see 'yardmaster job history %s', or dropped by the retention of dead letters", d.job.ID)
 	}
 	return fmt.Sprintf("its dead letter: 'yardmaster dlq show %s'", d.job.ID)
 }

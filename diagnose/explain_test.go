@@ -320,7 +320,7 @@ func TestEndReason_LetterGone(t *testing.T) {
 				d.letterGone, d.job.View.Fault = gone, &job.Fault{Type: fault}
 			})
 			text := d.endReason().Text
-			if strings.Contains(text, "dlq show") == gone || strings.Contains(text, "is gone") != gone {
+			if strings.Contains(text, "dlq show") == gone || strings.Contains(text, "is gone") != gone || strings.Contains(text, "job history") != gone {
 				t.Errorf("%s, gone %t: %s", fault, gone, text)
 			}
 		}

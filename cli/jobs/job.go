@@ -241,7 +241,7 @@ func jobTable(out io.Writer, j *api.Job) {
 	row("record", job.Position{Lane: j.Lane, Seq: j.Seq, Index: j.Index}.String())
 	switch {
 	case j.LetterGone:
-		row("dead letter", fmt.Sprintf("%d, which was evicted or removed ('yardmaster retention show': failed.*)", j.DeadLetter))
+		row("dead letter", fmt.Sprintf("%d, which was requeued or removed ('yardmaster job history') or evicted ('yardmaster retention show': failed.*)", j.DeadLetter))
 	case j.DeadLetter > 0:
 		row("dead letter", fmt.Sprint(j.DeadLetter))
 	}
