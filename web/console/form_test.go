@@ -104,3 +104,15 @@ func TestQueueSettings_Refused(t *testing.T) {
 		t.Errorf("without a quorum: %s", r.Status)
 	}
 }
+
+// TestJobActs checks that a completed job has no button to retry it, which would be refused.
+func TestJobActs(t *testing.T) {
+	s, yard := startConsole(t, nil)
+	cookie := signIn(t, s, url.Values{"token": {"ann-token"}})
+	for state, want := range map[string]bool{"completed": false, "failed": true, "cancelled": true, "expired": true, "waiting": false} {
+		yard.replies["job-explain"], yard.replies["job-show"] = api.JobExplanation{State: state}, api.Job{Queue: "mail", State: state}
+		if _, text := request(t, s, "GET", Path+"jobs/x", nil, cookie); strings.Contains(text, "act/job-retry") != want || !strings.Contains(text, "act/job-remove") {
+			t.Errorf("%s: a button to retry: %t, want %t", state, !want, want)
+		}
+	}
+}
