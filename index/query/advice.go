@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // maxShownLabels is how many labels an advice lists.
@@ -41,9 +43,13 @@ func (q *Query) namesKey() bool {
 	return ok && t.Field == FieldLabel && (&Query{Where: or[1]}).String() == (&Query{Where: keyOf(t)}).String()
 }
 
-// keyOf returns a condition of the jobs with a key in a queue, of a term <queue>:<key>.
+// keyOf returns a condition of the jobs with a key, or an id, in a queue, of a term <queue>:<key>.
 func keyOf(t *Term) And {
-	return And{&Term{Field: FieldQueue, Values: []Value{{Text: t.Name}}}, &Term{Field: FieldKey, Values: t.Values}}
+	field := FieldKey
+	if _, err := job.ParseID(t.Values[0].Text); err == nil && len(t.Values) == 1 {
+		field = FieldID
+	}
+	return And{&Term{Field: FieldQueue, Values: []Value{{Text: t.Name}}}, &Term{Field: field, Values: t.Values}}
 }
 
 func unknownLabel(t *Term, known []string) string {

@@ -239,7 +239,8 @@ func TestUnknownLabels(t *testing.T) {
 		"customer:x": "", "meta.mode:x": "", "state:failed tag:x word": "",
 		"custmer:x": "custmer:x: no job has this label; did you mean customer?", "-custmer:x or queue:a": "did you mean customer?", "meta.custmer:x": "did you mean customer?",
 		"mail:k": "", "mail:k sort:ended": "", "mail:k state:failed": "mail:k: no job has this label; beside other terms, a key of a queue is written queue:mail key:k", "-mail:k": "queue:mail key:k",
-		"region:x (a or region:y)": "region:x: no job has this label, jobs have customer, mode; the fields are id, key,",
+		"mail:6f1d0c52-8e0b-5a3e-9c41-7a72646d7374 tag:x": "queue:mail id:6f1d0c52-8e0b-5a3e-9c41-7a72646d7374",
+		"region:x (a or region:y)":                        "region:x: no job has this label, jobs have customer, mode; the fields are id, key,",
 	} {
 		q, err := Parse(text, Options{HasQueue: hasQueue})
 		if err != nil {
