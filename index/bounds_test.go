@@ -53,6 +53,29 @@ func TestIndex_Retention(t *testing.T) {
 	}
 }
 
+// TestIndex_Age checks that no job is found that ended too long ago, although its document is still in memory or
+// in a segment with others.
+func TestIndex_Age(t *testing.T) {
+	y := newReplica(t, 204)
+	for range 60 {
+		y.step()
+	}
+	y.at.At = y.at.At.Add(30 * time.Minute)
+	for range 30 {
+		y.step()
+	}
+	y.check(20)
+	_, before := y.find("state:completed,failed,cancelled,expired", nil, 100)
+	y.at.At = y.at.At.Add(40 * time.Minute)
+	y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptIndex, Bound: job.BoundAge}, Value: int64(time.Hour)}}})
+	y.check(100)
+	_, found := y.find("state:completed,failed,cancelled,expired", nil, 100)
+	if len(found) == 0 || len(found) >= len(before) {
+		t.Errorf("%d jobs are found, %d before", len(found), len(before))
+	}
+	y.checkUnended()
+}
+
 func lastEnd(f *file) int64 {
 	_, last := f.Span(query.Sort{ByEnd: true})
 	return last

@@ -313,7 +313,8 @@ func (y *replica) check(queries int) {
 		q, found := y.find(text, nil, 1+y.r.IntN(20))
 		var want []*job.Document
 		for _, d := range y.want {
-			if q.Match(d) {
+			isTooOld := d.State.Ended() && d.Ended.UnixNano() < y.index.oldestEnd()
+			if q.Match(d) && !isTooOld {
 				want = append(want, d)
 			}
 		}

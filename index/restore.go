@@ -19,10 +19,7 @@ func (r *historyReading) restore(next uint64) error {
 		if err := r.waitForSpace(r.ctx); err != nil {
 			return err
 		}
-		var oldest int64
-		r.ledger.View(func(l *ledger.Ledger) {
-			oldest = l.Now().Add(-job.DefaultRetention.With(l.Retention().InForce()).Age(job.KeptIndex)).UnixNano()
-		})
+		oldest := r.oldestEnd()
 		r.mu.Lock()
 		if r.gap.rebuild != r.rebuild || r.failure != nil {
 			r.mu.Unlock()

@@ -11,6 +11,14 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
+// oldestEnd returns when a job may have ended at the earliest that is found, in Unix nanoseconds.
+func (x *Index) oldestEnd() (oldest int64) {
+	x.ledger.View(func(l *ledger.Ledger) {
+		oldest = l.Now().Add(-job.DefaultRetention.With(l.Retention().InForce()).Age(job.KeptIndex)).UnixNano()
+	})
+	return oldest
+}
+
 // retain removes the segments of ended jobs that are too old or too many, the oldest first.
 func (x *Index) retain() {
 	var limits job.Retention

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -141,23 +142,29 @@ func (x *Index) dropDamaged(err error) bool {
 
 // sources returns what a query searches, and the files of it, which are to be released.
 func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file) {
-	withLive := mayNotHaveEnded(q.Where)
+	withLive, oldest := mayNotHaveEnded(q.Where), x.oldestEnd()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	files = slices.Clone(x.ended)
 	looked := 0
+	addEnded := func(s segment.Source) {
+		if first, _ := s.Span(query.Sort{ByEnd: true}); first < oldest {
+			s = agedSource{s, &query.Term{Field: query.FieldEnded, Values: []query.Value{{From: oldest, To: math.MaxInt64}}}}
+		}
+		sources = append(sources, s)
+	}
 	addLive := func(s segment.Source) {
 		sources = append(sources, &liveSource{Source: s, ledger: x.ledger, looked: &looked, current: make(map[int]*job.Document)})
 	}
 	for _, f := range files {
-		sources = append(sources, fileSource{f})
+		addEnded(fileSource{f})
 	}
 	ended, live := x.memory.ended.all(), x.memory.live.all()
 	if x.frozen != nil {
 		ended, live = slices.Concat(ended, x.frozen.ended.visible(x.hidden)), slices.Concat(live, x.frozen.live.visible(x.hidden))
 	}
 	for _, part := range ended {
-		sources = append(sources, part)
+		addEnded(part)
 	}
 	if withLive {
 		for _, part := range live {
@@ -190,6 +197,22 @@ func (s fileSource) damage(err error) error {
 		return &damageError{s.file, err}
 	}
 	return nil
+}
+
+// agedSource has documents of ended jobs of which some are too old, and still in memory or in a segment with
+// others.
+type agedSource struct {
+	segment.Source
+	kept query.Expr
+}
+
+// Find implements [segment.Source].
+func (s agedSource) Find(q *query.Query, from, to *segment.Cursor, limit int) ([]segment.Hit, *segment.Cursor, error) {
+	where := s.kept
+	if q.Where != nil {
+		where = query.And{q.Where, s.kept}
+	}
+	return s.Source.Find(&query.Query{Where: where, Sort: q.Sort}, from, to, limit)
 }
 
 // liveSource has documents of jobs that had not ended. It asks the ledger for the rest of each job that
