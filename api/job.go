@@ -70,6 +70,7 @@ type Job struct {
 	Index          uint8             `json:"index,omitempty"`       // of the record in the message
 	DeadLetter     uint64            `json:"dead_letter,omitempty"` // number of the dead letter of a failed job
 	LetterGone     bool              `json:"letter_gone,omitempty"` // job-show only: the dead letter was evicted or removed
+	Forgotten      bool              `json:"forgotten,omitempty"`   // job-show and job-list only: the ledger does not have the job any more, so that it cannot be changed
 }
 
 // Progress is a worker's report about a job that it runs.

@@ -42,7 +42,7 @@ func JobOf(v *job.View) Job {
 		Expires: timePtr(v.Expires), LimitKey: v.LimitKey, Limits: limitsOf(v.Limits),
 		Node: v.Node, Worker: v.Worker, Cancellation: v.Cancellation,
 		ResultBytes: v.ResultSize, ResultGone: resultGone(v.ResultGone), ResultReason: v.ResultReason, ResultTTL: v.ResultTTL.Milliseconds(),
-		Lane: v.Position.Lane, Seq: v.Position.Seq, Index: v.Position.Index, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone,
+		Lane: v.Position.Lane, Seq: v.Position.Seq, Index: v.Position.Index, DeadLetter: v.DeadLetter, LetterGone: v.LetterGone, Forgotten: v.Forgotten,
 	}
 	if v.State != job.Active && v.State != job.Completed { // there an earlier failure explains nothing
 		j.Reason, j.Error = v.Reason, v.Fault

@@ -11,6 +11,7 @@ type View struct {
 	State          State
 	Function       string
 	Spec           *Spec  // nil if PayloadGone
+	Forgotten      bool   // the ledger does not have it any more
 	PayloadGone    bool   // the body's record has been reclaimed
 	Unread         string // why the body's record cannot be read at present; "": it was, it is gone, or it was not asked for
 	Created        time.Time

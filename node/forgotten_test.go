@@ -73,6 +73,13 @@ func TestForgottenJobs(t *testing.T) {
 	if list := getList(t, n, "states=failed&function=bad"); len(list.Jobs) != 3 || list.Lacking != "" {
 		t.Errorf("%d failed jobs are listed, the list lacks %q", len(list.Jobs), list.Lacking)
 	}
+	for _, j := range getList(t, n, "").Jobs {
+		kept := false
+		n.raft.View(func(l *ledger.Ledger) { _, _, kept = l.Find(j.ID) })
+		if j.Forgotten == kept {
+			t.Errorf("the list says of %s, which the ledger has (%t), that it is forgotten: %t", j.ID, kept, j.Forgotten)
+		}
+	}
 	if list := getList(t, n, "states=waiting"); len(list.Jobs) != 0 {
 		t.Errorf("%d waiting jobs are listed", len(list.Jobs))
 	}
@@ -80,7 +87,7 @@ func TestForgottenJobs(t *testing.T) {
 	for _, path := range []string{"k0?queue=mail", "k0", want[0].String(), "mail:k0", "k0/wait"} {
 		var shown api.Job
 		send(t, n, "GET", "/v1/jobs/"+path, "").decode(t, http.StatusOK, &shown)
-		if shown.ID != want[0] || shown.State != "completed" || string(shown.Result) != `"ok"` || shown.Key != "k0" || shown.Attempts != 1 || shown.MaxAttempts != 7 ||
+		if shown.ID != want[0] || shown.State != "completed" || !shown.Forgotten || string(shown.Result) != `"ok"` || shown.Key != "k0" || shown.Attempts != 1 || shown.MaxAttempts != 7 ||
 			shown.Ended == nil || shown.Node == "" || shown.Worker == "" || !slices.Equal(shown.Tags, []string{"t"}) || !shown.PayloadGone && string(shown.Params) != `{"n":0}` {
 			t.Errorf("%s: %+v", path, shown)
 		}

@@ -165,6 +165,7 @@ func (v *Viewer) addForgotten(ctx context.Context, q *ledger.JobQuery, page *led
 		for _, d := range found.Documents {
 			if _, _, kept := l.Find(d.ID); !kept && !l.Removed(d.ID) {
 				view := d.View()
+				view.Forgotten = true
 				merged = append(merged, ledger.ListedJob{View: view, Purged: l.RecordPurged(view.Position)})
 			}
 		}

@@ -74,7 +74,9 @@ func (v *Viewer) ledgerView(ctx context.Context, id job.ID) (view job.View, ref 
 	}
 	ref.number = d.Result
 	v.Ledger.View(func(l *ledger.Ledger) { ref.locate(l, d.Queue) })
-	return d.View(), ref, nil
+	view = d.View()
+	view.Forgotten = true
+	return view, ref, nil
 }
 
 // Explain returns err or, if it is [job.ErrJobNotFound], an error that says why there is no such

@@ -105,14 +105,32 @@ func TestQueueSettings_Refused(t *testing.T) {
 	}
 }
 
-// TestJobActs checks that a completed job has no button to retry it, which would be refused.
+// TestJobActs checks that a job has only buttons for what would not be refused.
 func TestJobActs(t *testing.T) {
 	s, yard := startConsole(t, nil)
 	cookie := signIn(t, s, url.Values{"token": {"ann-token"}})
-	for state, want := range map[string]bool{"completed": false, "failed": true, "cancelled": true, "expired": true, "waiting": false} {
-		yard.replies["job-explain"], yard.replies["job-show"] = api.JobExplanation{State: state}, api.Job{Queue: "mail", State: state}
-		if _, text := request(t, s, "GET", Path+"jobs/x", nil, cookie); strings.Contains(text, "act/job-retry") != want || !strings.Contains(text, "act/job-remove") {
-			t.Errorf("%s: a button to retry: %t, want %t", state, !want, want)
+	for _, c := range []struct {
+		job  api.Job
+		want string
+	}{
+		{api.Job{State: "completed"}, "job-replay job-remove"},
+		{api.Job{State: "failed", DeadLetter: 7}, "job-retry job-replay job-remove"},
+		{api.Job{State: "cancelled"}, "job-retry job-replay job-remove"},
+		{api.Job{State: "waiting"}, "job-set job-cancel job-remove"},
+		{api.Job{State: "active"}, "job-cancel"},
+		{api.Job{State: "completed", Forgotten: true}, "job-replay"},
+		{api.Job{State: "failed", Forgotten: true, DeadLetter: 7}, "dlq-requeue job-replay"},
+		{api.Job{State: "failed", Forgotten: true, DeadLetter: 7, LetterGone: true}, "job-replay"},
+	} {
+		c.job.Queue = "mail"
+		yard.replies["job-explain"], yard.replies["job-show"] = api.JobExplanation{State: c.job.State}, c.job
+		_, text := request(t, s, "GET", Path+"jobs/x", nil, cookie)
+		var got []string
+		for _, act := range regexp.MustCompile(`action="/console/act/((?:job|dlq)-[a-z]+)"`).FindAllStringSubmatch(text, -1) {
+			got = append(got, act[1])
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: buttons %q, want %q", c.job, got, c.want)
 		}
 	}
 }
