@@ -32,27 +32,15 @@ func TestPlanFor(t *testing.T) {
 		var got []string
 		for state := job.Waiting; int(state) < job.States; state++ {
 			d := &job.Document{State: state, DeadLetter: 7}
-			if todo := planFor(&ledger.OperationSettings{Action: action}, d, whole); todo.way == inLedger {
+			if todo := planFor(&ledger.OperationSettings{Action: action}, d, true); todo.way == inLedger {
 				got = append(got, state.String())
 			} else if todo.way != notAtAll || todo.why == ledger.SkipChanged {
 				t.Errorf("%s of a job that is %s: %+v", action, state, todo)
 			}
-			todo := planFor(&ledger.OperationSettings{Action: action}, d, forgotten)
-			retries := action == ledger.OperationRetry || action == ledger.OperationRequeue
-			if (todo.way == asNewJob) != (retries && state == job.Failed) || todo.way == inLedger {
-				t.Errorf("%s of a forgotten job that was %s: %+v", action, state, todo)
-			}
-			if !state.Ended() {
-				continue
-			}
-			before := planFor(&ledger.OperationSettings{Action: action}, d, whole)
-			before.restore = retries && before.way == inLedger
-			if todo := planFor(&ledger.OperationSettings{Action: action}, d, reclaimed); todo != before {
-				t.Errorf("%s of a job that is %s, without its record: %+v, want %+v", action, state, todo, before)
-			}
-			d.DeadLetter = 0
-			if todo := planFor(&ledger.OperationSettings{Action: action}, d, reclaimed); before.restore && todo != (plan{why: ledger.SkipNoLetter}) {
-				t.Errorf("%s of a job that is %s, without its record and a letter: %+v", action, state, todo)
+			forgotten := planFor(&ledger.OperationSettings{Action: action}, d, false)
+			created := state == job.Failed && (action == ledger.OperationRetry || action == ledger.OperationRequeue)
+			if (forgotten.way == asNewJob) != created || forgotten.way == inLedger {
+				t.Errorf("%s of a forgotten job that was %s: %+v", action, state, forgotten)
 			}
 		}
 		slices.Sort(got)
@@ -75,7 +63,7 @@ func TestPlanFor(t *testing.T) {
 		"rejected":      {ledger.OperationSettings{}, job.Document{State: job.Failed, DeadLetter: 7, Fault: &job.Fault{Type: job.FaultRejected}}, plan{way: asNewJob}},
 	} {
 		c.settings.Action = ledger.OperationRequeue
-		if got := planFor(&c.settings, &c.document, whole); got != c.want {
+		if got := planFor(&c.settings, &c.document, true); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

@@ -1,8 +1,6 @@
 package operations
 
 import (
-	"slices"
-
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -17,84 +15,72 @@ const (
 	asNewJob     // a new job is created from its dead letter
 )
 
-// held is what the ledger has of a job.
-type held uint8
-
-const (
-	forgotten held = iota
-	reclaimed      // the job has ended, and its record is to be restored from its dead letter before it waits again
-	whole
-)
-
 // plan is what an operation does to a job.
 type plan struct {
-	way     way
-	why     ledger.SkipReason // notAtAll: the reason
-	letter  uint64            // inLedger: number of the dead letter that is removed after the step; 0: none
-	restore bool              // inLedger: the job's record is restored before the step
+	way    way
+	why    ledger.SkipReason // notAtAll: the reason
+	letter uint64            // inLedger: number of the dead letter that is removed after the step; 0: none
 }
 
-// planFor returns what an operation does to a job.
-func planFor(s *ledger.OperationSettings, d *job.Document, has held) plan {
+// planFor returns what an operation does to a job, of which kept reports whether the ledger has it.
+func planFor(s *ledger.OperationSettings, d *job.Document, kept bool) plan {
 	switch s.Action {
 	case ledger.OperationCancel:
-		if d.State.Ended() || has == forgotten {
+		if d.State.Ended() || !kept {
 			return plan{why: ledger.SkipEnded}
 		}
 		return plan{way: inLedger}
 	case ledger.OperationRemove:
 		switch {
-		case has == forgotten:
+		case !kept:
 			return plan{why: ledger.SkipForgotten}
 		case d.State == job.Active:
 			return plan{why: ledger.SkipActive}
 		}
 		return plan{way: inLedger}
 	case ledger.OperationRequeue:
-		return planRequeue(s, d, has)
+		return planRequeue(s, d, kept)
 	}
 	switch {
 	case !d.State.Ended():
 		return plan{why: ledger.SkipNotEnded}
 	case d.State == job.Completed:
 		return plan{why: ledger.SkipCompleted}
-	case has == whole:
+	case kept:
 		return plan{way: inLedger}
-	case has == forgotten && d.State != job.Failed:
+	case d.State != job.Failed:
 		return plan{why: ledger.SkipForgotten}
 	case d.DeadLetter == 0:
 		return plan{why: ledger.SkipNoLetter}
-	case has == reclaimed:
-		return plan{way: inLedger, restore: true}
 	}
 	return plan{way: asNewJob}
 }
 
 // planRequeue is planFor for the dead letters of failed jobs. A job that gets another queue or other
 // params, and one that the ledger has refused to take or has forgotten, becomes a new job.
-func planRequeue(s *ledger.OperationSettings, d *job.Document, has held) plan {
+func planRequeue(s *ledger.OperationSettings, d *job.Document, kept bool) plan {
 	rejected := d.Attempts == 0 && d.Fault != nil && d.Fault.Type == job.FaultRejected
 	switch {
 	case d.State != job.Failed:
 		return plan{why: ledger.SkipNotFailed}
 	case d.DeadLetter == 0:
 		return plan{why: ledger.SkipNoLetter}
-	case has != forgotten && !rejected && len(s.Params) == 0 && (s.To == "" || s.To == d.Queue):
-		return plan{way: inLedger, letter: d.DeadLetter, restore: has == reclaimed}
+	case kept && !rejected && len(s.Params) == 0 && (s.To == "" || s.To == d.Queue):
+		return plan{way: inLedger, letter: d.DeadLetter}
 	}
 	return plan{way: asNewJob}
 }
 
-// present returns a job as it is now, by the ledger if that has the job. The
+// present returns a job as it is now, by the ledger if that has the job, which kept reports. The
 // ledger has less than the document: neither labels nor the whole error. ok is false if the
 // job was removed, or the document is that of an earlier job with its id.
-func present(l *ledger.Ledger, d *job.Document) (now *job.Document, has held, ok bool) {
+func present(l *ledger.Ledger, d *job.Document) (now *job.Document, kept, ok bool) {
 	view, _, kept := l.Find(d.ID)
 	switch {
 	case !kept:
-		return d, forgotten, !l.Removed(d.ID)
+		return d, false, !l.Removed(d.ID)
 	case !view.Created.Equal(d.Created):
-		return d, forgotten, false
+		return d, false, false
 	}
 	changed := *d
 	changed.Priority, changed.DeadLetter = view.Priority, view.DeadLetter
@@ -103,10 +89,7 @@ func present(l *ledger.Ledger, d *job.Document) (now *job.Document, has held, ok
 		changed.Started, changed.Ended, changed.Node, changed.Worker = view.Started, view.Ended, view.Node, view.Worker
 		changed.Fault, changed.Cancellation = view.Fault, view.Cancellation
 	}
-	if view.State.Ended() && l.RetryNeedsRecord(d.ID) {
-		return &changed, reclaimed, true
-	}
-	return &changed, whole, true
+	return &changed, true, true
 }
 
 // page is what is to be done with some jobs.
@@ -143,11 +126,11 @@ func newPage(l *ledger.Ledger, op *ledger.Operation, q *query.Query, found *ledg
 
 // add adds a job if it still matches.
 func (p *page) add(l *ledger.Ledger, op *ledger.Operation, q *query.Query, d *job.Document) {
-	now, has, ok := present(l, d)
+	now, kept, ok := present(l, d)
 	if !ok || !q.Match(now) {
 		return
 	}
-	todo := planFor(&op.OperationSettings, now, has)
+	todo := planFor(&op.OperationSettings, now, kept)
 	switch todo.way {
 	case notAtAll:
 		p.step.Counts.Skipped.Count(todo.why)
@@ -158,7 +141,8 @@ func (p *page) add(l *ledger.Ledger, op *ledger.Operation, q *query.Query, d *jo
 			p.letters = append(p.letters, letter{now.ID, now.Dispatches, todo.letter})
 		}
 		p.step.Jobs = append(p.step.Jobs, ledger.OperationJob{Job: now.ID, N: now.Dispatches, State: now.State, Also: alsoMatches(q, now)})
-		if todo.restore {
+		retries := op.Action == ledger.OperationRetry || op.Action == ledger.OperationRequeue
+		if retries && l.RetryNeedsRecord(now.ID) {
 			view, _, _ := l.Find(now.ID)
 			p.restore = append(p.restore, view)
 		}
@@ -184,19 +168,21 @@ func alsoMatches(q *query.Query, d *job.Document) (states ledger.States) {
 // matched returns the number of jobs of the page that match, once new jobs are created and counted.
 func (p *page) matched() int { return len(p.step.Jobs) + int(p.step.Counts.Matched()) }
 
-// leave takes jobs out of the step that cannot be changed, and counts each.
-func (p *page) leave(jobs map[job.ID]error, count func(job.ID, error)) {
-	p.step.Jobs = slices.DeleteFunc(p.step.Jobs, func(j ledger.OperationJob) bool {
-		err := jobs[j.Job]
-		if err != nil {
-			count(j.Job, err)
+// fail takes jobs out of the step that cannot be changed, with the reasons.
+func (p *page) fail(failures map[job.ID]error) {
+	if len(failures) == 0 {
+		return
+	}
+	var rest []ledger.OperationJob
+	for _, j := range p.step.Jobs {
+		if err := failures[j.Job]; err != nil {
+			p.count(j.Job, err)
+			continue
 		}
-		return err != nil
-	})
+		rest = append(rest, j)
+	}
+	p.step.Jobs = rest
 }
-
-// countLetterGone counts a job whose record cannot be restored.
-func (p *page) countLetterGone(job.ID, error) { p.step.Counts.Skipped.LetterGone++ }
 
 // count counts a job that cannot be changed.
 func (p *page) count(id job.ID, err error) {

@@ -25,20 +25,19 @@ const (
 	letterTimeout  = time.Second     // after it no dead letter is looked for
 )
 
-// counted is a preview, and the dead letters that the operation needs.
+// counted is a preview, and the jobs that would become new ones.
 type counted struct {
 	api.OperationPreview
 	query   *query.Query
-	letters []neededLetter
+	create  []newJob
 	lacking *job.UnavailableError // why jobs may be missing; nil: none are
 }
 
-// neededLetter is a dead letter that has the only record of a job.
-type neededLetter struct {
+// newJob is a job that is created from a dead letter.
+type newJob struct {
 	job    job.ID
-	number uint64
-	sample int  // the job's index in the sample, negative: it is not in it
-	create bool // a new job is created from it
+	letter uint64 // its number
+	sample int    // its index in the sample, negative: it is not in it
 }
 
 // count counts the jobs that an operation would come to, and takes the first ones as a sample.
@@ -71,8 +70,8 @@ func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, 
 					return
 				}
 				after = placeOf(d)
-				if now, has, ok := present(l, d); ok && q.Match(now) {
-					preview.add(settings, now, has, sample)
+				if now, kept, ok := present(l, d); ok && q.Match(now) {
+					preview.add(settings, now, kept, sample)
 				}
 			}
 		})
@@ -84,8 +83,8 @@ func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, 
 }
 
 // add counts a job.
-func (c *counted) add(settings *ledger.OperationSettings, d *job.Document, has held, sample int) {
-	todo := planFor(settings, d, has)
+func (c *counted) add(settings *ledger.OperationSettings, d *job.Document, kept bool, sample int) {
+	todo := planFor(settings, d, kept)
 	c.Matched++
 	c.States[d.State.String()]++
 	if todo.way == notAtAll {
@@ -104,12 +103,8 @@ func (c *counted) add(settings *ledger.OperationSettings, d *job.Document, has h
 		}
 		c.Sample = append(c.Sample, item)
 	}
-	if sample == 0 {
-		return
-	}
-	needed := neededLetter{d.ID, d.DeadLetter, at, todo.way == asNewJob}
-	if needed.create || todo.restore {
-		c.letters = append(c.letters, needed)
+	if todo.way == asNewJob && sample > 0 {
+		c.create = append(c.create, newJob{d.ID, d.DeadLetter, at})
 	}
 }
 
@@ -120,12 +115,12 @@ func (s *Server) checkLetters(ctx context.Context, preview *counted) {
 	var group errgroup.Group
 	group.SetLimit(maxParallelJobs)
 	deadline := time.Now().Add(letterTimeout)
-	for i := range preview.letters {
-		j := &preview.letters[i]
+	for i := range preview.create {
+		j := &preview.create[i]
 		group.Go(func() error {
 			has, err := true, context.DeadlineExceeded
 			if time.Now().Before(deadline) {
-				has, err = s.HasLetter(ctx, j.job, j.number)
+				has, err = s.HasLetter(ctx, j.job, j.letter)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -150,8 +145,8 @@ func (s *Server) checkLetters(ctx context.Context, preview *counted) {
 func (s *Server) previewJobs(ctx context.Context, settings *ledger.OperationSettings, preview *counted) {
 	group := errgroup.Group{}
 	group.SetLimit(maxParallelJobs)
-	for _, j := range preview.letters {
-		if !j.create || j.sample < 0 || preview.Sample[j.sample].Skipped != "" {
+	for _, j := range preview.create {
+		if j.sample < 0 || preview.Sample[j.sample].Skipped != "" {
 			continue
 		}
 		item := &preview.Sample[j.sample]

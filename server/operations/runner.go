@@ -267,13 +267,12 @@ func (w *worker) restoreRecords(ctx context.Context, p *page) error {
 	if err != nil {
 		return err
 	}
-	p.leave(gone, p.countLetterGone)
 	if w.moved >= maxReclaimed {
 		for i := range p.restore {
 			gone[p.restore[i].ID] = job.ErrRecordReclaimed
 		}
-		p.leave(gone, p.count)
 	}
+	p.fail(gone)
 	for i := range p.step.Jobs {
 		j := &p.step.Jobs[i]
 		j.Relocated = copies[j.Job]
