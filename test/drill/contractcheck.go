@@ -71,14 +71,16 @@ type eventReader struct {
 // Errors while reading are returned, and the call may be repeated. A violation is
 // stored in r.err.
 func (r *eventReader) readNext(ctx context.Context) error {
-	info, err := r.stream.Info(ctx)
+	requests, cancel := context.WithTimeout(ctx, nextTimeout) // their replies may be lost when a leader changes
+	defer cancel()
+	info, err := r.stream.Info(requests)
 	if err != nil {
 		return fmt.Errorf("read history: %w", err)
 	}
 	if r.read >= info.State.LastSeq {
 		return nil
 	}
-	consumer, err := r.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+	consumer, err := r.stream.OrderedConsumer(requests, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.read + 1})
 	if err != nil {
 		return fmt.Errorf("read history: %w", err)
