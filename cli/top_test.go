@@ -124,8 +124,8 @@ func TestTop_Terminal(t *testing.T) {
 		}
 		cancel()
 		terminal.Close()
+		reading.Wait() // it ends when all is read
 		keyboard.Close()
-		reading.Wait()
 		if coloured := strings.Contains(received.String(), "\x1b[32m"); coloured == noColor {
 			t.Errorf("NO_COLOR %v, and the output is coloured: %v", noColor, coloured)
 		}
