@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -63,5 +64,19 @@ func TestJobList(t *testing.T) {
 	got = f.run(t, "job", "list", "--after", "3", "--json")
 	if err := json.Unmarshal([]byte(got.out), &list); err != nil || len(list.Jobs) != 3 || list.Next != "" || list.Totals["failed"] != 2 || got.err != "" {
 		t.Errorf("--json: %v, %+v, notes %q", err, list, got.err)
+	}
+}
+
+// TestJobFind_Outdated checks that jobs of a node that has no contact to the others are shown with their time.
+func TestJobFind_Outdated(t *testing.T) {
+	status := api.IndexStatus{Rebuilt: 1}
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.find": func([]byte) ([]byte, error) {
+		return json.Marshal(api.FoundJobs{Jobs: []api.Job{}, Index: status})
+	}})
+	for age, want := range map[time.Duration]bool{time.Second: false, time.Minute: true} {
+		status.AsOfTime = time.Now().Add(-age)
+		if got := f.run(t, "job", "find"); strings.Contains(got.err, "the node has learnt of no change for") != want {
+			t.Errorf("%v old: notes %q", age, got.err)
+		}
 	}
 }

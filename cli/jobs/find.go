@@ -6,12 +6,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -68,6 +70,10 @@ func labelsCell(j *api.Job) string {
 	return cut(command.OrDash(strings.Join(terms, " ")), maxListedParams)
 }
 
+// outdatedAfter is the age of an index from which on its node is likely to be cut off: the authority renews its
+// lease every three seconds, and each renewal is a log entry. Clocks may differ.
+const outdatedAfter = 30 * time.Second
+
 // findJobs shows the jobs that a query finds.
 func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest) error {
 	found, err := connect.Decode[api.FoundJobs](env.Send(ctx, api.Subject("job-find"), request))
@@ -86,6 +92,9 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 	}
 	if found.Index.Unusable != "" {
 		env.Note("the index has nothing after %s: %s", command.TimeText(&found.Index.AsOfTime), found.Index.Unusable)
+	}
+	if age := time.Since(found.Index.AsOfTime); found.Index.Unusable == "" && !found.Index.Scanning && !found.Index.AsOfTime.IsZero() && age > outdatedAfter {
+		env.Note("these are the jobs as of %s: the node has learnt of no change for %s, as without a majority of the members", command.TimeText(&found.Index.AsOfTime), duration.Format(age.Round(time.Second)))
 	}
 	for _, advice := range found.Advice {
 		env.Note("%s", advice)
