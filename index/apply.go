@@ -142,9 +142,11 @@ func (x *Index) apply(changes []ledger.Change) error {
 	}
 	if !x.scanning {
 		x.mark, x.fence = x.batch.Mark, x.batch.Mark.FenceBase
-		if !x.gap.unsaved { // after a restart, the mark would be that of an index which has read history
-			x.spool.mark(x.mark, x.batch.Seen)
-		}
+	}
+	if !x.scanning && !x.gap.unsaved {
+		x.spool.mark(x.mark, x.batch.Seen)
+	} else { // after a restart, the mark would be that of an index which has read all jobs and history
+		x.spool.seen(x.batch.Seen)
 	}
 	if err := x.spool.flush(); err != nil {
 		return err

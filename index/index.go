@@ -57,7 +57,6 @@ type Index struct {
 
 	batch   ledger.ChangeBatch // this and the following are used by Run's goroutine
 	pending []ledger.Change
-	careful uint64 // the documents may have effects of entries up to it
 
 	mu     sync.Mutex
 	memory *memory
@@ -72,6 +71,7 @@ type Index struct {
 	next uint64 // numbers of spool, and of the next segment
 	fence    uint64
 	mark     ledger.ChangeMark
+	careful  uint64 // the documents may have effects of entries up to it
 	saved    uint64 // generation of the spool in the last manifest
 	rotated  mark   // how far changes are in the segments
 	rotating mark   // and how far in these and frozen

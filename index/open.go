@@ -155,7 +155,8 @@ func (x *Index) readSpool(generation uint64, isLast bool) error {
 			x.memory.remove(at)
 			places = append(places, cursorOf(at))
 		},
-		mark: func(m ledger.ChangeMark, seen uint64) { x.mark, x.careful = m, max(x.careful, seen) },
+		mark: func(m ledger.ChangeMark) { x.mark = m },
+		seen: func(index uint64) { x.careful = max(x.careful, index) },
 	}
 	path := spoolName(x.cfg.Dir, generation)
 	size, err := r.read(path)

@@ -133,6 +133,8 @@ func (x *Index) replace(docs []*job.Document, removed []ledger.JobPlace) error {
 		outdated(placeOf(d))
 		x.put(d)
 	}
+	x.ledger.View(func(l *ledger.Ledger) { x.careful = max(x.careful, l.Index()) })
+	x.spool.seen(x.careful)
 	x.deleteFrom(places, x.ended, x.live, x.before)
 	if err := x.spool.flush(); err != nil {
 		return err

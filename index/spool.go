@@ -20,6 +20,7 @@ const (
 	documentRecord = 'd' // the document of a job, which replaces an earlier one
 	deleteRecord   = 'x' // the place of a document that is deleted
 	markRecord     = 'm' // how far changes are in the spool
+	seenRecord     = 's' // the last entry that documents may have effects of, if that is all that is known
 )
 
 // spool is a file to which changes of the index are appended in blocks: the size of the records in
@@ -68,6 +69,11 @@ func (s *spool) mark(m ledger.ChangeMark, seen uint64) {
 	})
 }
 
+// seen adds the index of the last entry that the documents may have effects of.
+func (s *spool) seen(index uint64) {
+	s.record(seenRecord, func(b []byte) []byte { return binary.LittleEndian.AppendUint64(b, index) })
+}
+
 // record adds a record: its kind, its size and what content appends.
 func (s *spool) record(kind byte, content func([]byte) []byte) {
 	s.buffer = append(s.buffer, kind, 0, 0, 0, 0)
@@ -106,7 +112,8 @@ func (s *spool) sync() error {
 type spoolReader struct {
 	document func(*job.Document)
 	delete   func(ledger.JobPlace)
-	mark     func(m ledger.ChangeMark, seen uint64)
+	mark     func(ledger.ChangeMark)
+	seen     func(index uint64) // also after each mark
 }
 
 // errTorn is returned for a spool that ends with a block that was not written completely, as after a
@@ -160,7 +167,10 @@ func (r *spoolReader) block(data []byte) error {
 			r.delete(ledger.JobPlace{ID: job.ID(content[:16]), Accepted: int64(binary.LittleEndian.Uint64(content[16:]))})
 		case kind == markRecord && n == 40:
 			field := func(i int) uint64 { return binary.LittleEndian.Uint64(content[i*8:]) }
-			r.mark(ledger.ChangeMark{Index: field(0), Event: field(1), Time: time.Unix(0, int64(field(2))).UTC(), FenceBase: field(3)}, field(4))
+			r.mark(ledger.ChangeMark{Index: field(0), Event: field(1), Time: time.Unix(0, int64(field(2))).UTC(), FenceBase: field(3)})
+			r.seen(field(4))
+		case kind == seenRecord && n == 8:
+			r.seen(binary.LittleEndian.Uint64(content))
 		default:
 			return fmt.Errorf("record %q of %d bytes", kind, n)
 		}
