@@ -196,13 +196,14 @@ func (r *historyReading) run() error {
 	return nil
 }
 
-// awaitPublished blocks until the events are in the stream.
+// awaitPublished blocks until the events are in the stream, and the ledger, which says what has become of a job,
+// is not behind the documents.
 func (r *historyReading) awaitPublished() error {
 	for {
 		published := uint64(0)
 		_, changed := r.ledger.Applied()
 		r.ledger.View(func(l *ledger.Ledger) { published = l.PublishedEvents() })
-		if published >= r.Until {
+		if published >= r.Until && !r.behind() {
 			return nil
 		}
 		select {
