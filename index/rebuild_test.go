@@ -40,6 +40,13 @@ const (
 	repliesNone fault = "the server has no message"
 )
 
+// set sets the faults of the next calls.
+func (h *memoryHistory) set(faults []fault) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults = faults
+}
+
 // next returns the next fault. The caller holds mu.
 func (h *memoryHistory) next() (f fault, err error) {
 	if len(h.faults) > 0 {
@@ -183,6 +190,11 @@ func ids(docs []*job.Document) (ids []string) {
 	return ids
 }
 
+// forgetFinished lets the ledger forget all but a few jobs that have ended.
+func (y *replica) forgetFinished() {
+	y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 5}}})
+}
+
 // checkRebuilt compares all documents with those that the index had, but for what history does not have.
 func (y *replica) checkRebuilt(before, after []*job.Document) {
 	y.t.Helper()
@@ -198,7 +210,7 @@ func TestIndex_Rebuild(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			y := newReplica(t, 100+seed)
-			y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 5}}})
+			y.forgetFinished()
 			for range 60 {
 				y.step()
 			}
@@ -238,11 +250,50 @@ func TestIndex_Rebuild(t *testing.T) {
 	}
 }
 
+// TestIndex_RebuildStops stops an index while it is rebuilt and jobs go on, and compares what is found at last with
+// a scan.
+func TestIndex_RebuildStops(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			y := newReplica(t, 300+seed)
+			y.forgetFinished()
+			for range 40 {
+				y.step()
+			}
+			y.snapshot()
+			y.stop()
+			if err := os.RemoveAll(y.dir); err != nil {
+				t.Fatal(err)
+			}
+			faults := []fault{callFails}
+			if y.r.IntN(2) == 0 { // until the last start
+				faults = slices.Repeat(faults, 1<<16)
+			}
+			for range 4 {
+				y.history.set(faults)
+				y.restart(y.newest(y.at.Index))
+				for range 10 + y.r.IntN(20) {
+					y.step()
+				}
+				y.await("index is up to date", func(s Status) bool { return s.Index == y.ledger.Index() })
+				if y.r.IntN(2) == 0 {
+					y.snapshot()
+				}
+				y.stop()
+			}
+			y.history.set(nil)
+			y.restart(y.newest(y.at.Index))
+			y.checkComplete()
+		})
+	}
+}
+
 // TestIndex_Lacking checks that an index says until it is rebuilt that it may lack jobs which the ledger has
 // forgotten.
 func TestIndex_Lacking(t *testing.T) {
 	y := newReplica(t, 1)
-	y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptFinished, Bound: job.BoundCount}, Value: 5}}})
+	y.forgetFinished()
 	for range 60 {
 		y.step()
 	}
@@ -268,7 +319,7 @@ func TestIndex_Lacking(t *testing.T) {
 	if err := os.RemoveAll(y.dir); err != nil {
 		t.Fatal(err)
 	}
-	y.history.faults = slices.Repeat([]fault{callFails}, 1<<16)
+	y.history.set(slices.Repeat([]fault{callFails}, 1<<16))
 	y.restart(y.newest(y.at.Index))
 	if why := lacking(); !strings.Contains(why, "is being rebuilt: ") {
 		t.Errorf("an index without files: %q", why)
@@ -277,9 +328,7 @@ func TestIndex_Lacking(t *testing.T) {
 	if why := lacking(); !strings.Contains(why, "is being rebuilt: 0 % of the history is read") {
 		t.Errorf("an index without history: %q", why)
 	}
-	y.history.mu.Lock()
-	y.history.faults = nil
-	y.history.mu.Unlock()
+	y.history.set(nil)
 	y.rebuilt()
 	if why := lacking(); why != "" {
 		t.Errorf("an index that was rebuilt: %s", why)

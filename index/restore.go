@@ -95,13 +95,12 @@ func (r *historyReading) restoreJobs(lives []*life, oldest int64) error {
 				continue
 			}
 			d = withLabels(present[at], d)
-		case !d.State.Ended(), d.Ended.UnixNano() < oldest:
+		case d.State.Ended() && d.Ended.UnixNano() < oldest:
 			continue
-		case existing != nil && isOlder(existing, d):
-		case existing != nil:
-			if !hasLabels(d) || hasLabels(existing) {
-				continue
-			}
+		case d.State.Ended() && (existing == nil || isOlder(existing, d)):
+		case existing == nil, !hasLabels(d), hasLabels(existing):
+			continue
+		default:
 			d = withLabels(existing, d)
 		}
 		docs = append(docs, d)
