@@ -23,15 +23,16 @@ func TestIndex_Retention(t *testing.T) {
 		t.Run(fmt.Sprint(bound), func(t *testing.T) {
 			t.Parallel()
 			y := newReplica(t, 200)
-			segments := func() int {
+			inSegments := func() (jobs int) {
 				y.index.mu.Lock()
 				defer y.index.mu.Unlock()
 				for _, f := range y.index.ended {
 					f.size = job.MinRetentionBytes + 1 // as if it were so large
+					jobs += f.Count()
 				}
-				return len(y.index.ended)
+				return jobs
 			}
-			for segments() == 0 {
+			for inSegments() < 2 { // more than the bound of the count
 				y.step()
 				y.check(0)
 			}
@@ -43,7 +44,7 @@ func TestIndex_Retention(t *testing.T) {
 			}
 			y.apply(&ledger.SetRetention{Settings: []job.RetentionSetting{{Key: job.RetentionKey{Kept: job.KeptIndex, Bound: bound}, Value: limit}}})
 			y.await("the oldest segment is removed", func(Status) bool {
-				segments()
+				inSegments()
 				y.index.mu.Lock()
 				defer y.index.mu.Unlock()
 				return oldest.removed
@@ -129,6 +130,12 @@ func TestIndex_LowSpace(t *testing.T) {
 		y.restart(y.newest(y.at.Index))
 	}
 	y.space.Store(math.MaxInt64)
+	y.checkComplete()
+}
+
+// checkComplete checks that all jobs are found when the index is rebuilt.
+func (y *replica) checkComplete() {
+	y.t.Helper()
 	found := y.rebuilt()
 	y.checkUnended()
 	want := slices.Collect(maps.Values(y.want))
