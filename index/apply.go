@@ -77,8 +77,8 @@ func (x *Index) readSome() (more bool) {
 	return x.batch.More
 }
 
-// restart begins to read all jobs. Documents of jobs that have not ended are replaced by new ones,
-// which take their labels. Those of a ledger that a backup has replaced are dropped.
+// restart begins to read all jobs. New documents replace those of jobs that have not ended, and take their
+// labels. If a backup has replaced the ledger, restart drops all documents.
 func (x *Index) restart() {
 	if x.fence != x.batch.Mark.FenceBase {
 		x.log.Warn("ledger was replaced by that of a backup, index begins again")
@@ -112,24 +112,23 @@ func (x *Index) apply(changes []ledger.Change) error {
 	for i := range changes {
 		c := &changes[i]
 		at := placeOf(&c.Document)
-		if x.replaces(c) {
+		replaces, makes := x.replaces(c), x.needsDocument(c)
+		if makes {
+			x.setLabels(c, at, stored)
+		}
+		if replaces {
 			deleted = append(deleted, cursorOf(at))
 			x.spool.delete(at)
+			x.memory.remove(at)
+		}
+		if replaces || makes {
 			x.hide(at)
 		}
-		switch {
-		case c.Removed:
-			x.memory.remove(at)
-			if x.gap.rebuild != nil {
-				x.gap.removed[at] = true
-			}
-		case x.needsDocument(c):
-			x.setLabels(c, at, stored)
-			if x.replaces(c) {
-				x.memory.remove(at)
-			}
-			x.hide(at)
+		if makes {
 			x.put(new(c.Document))
+		}
+		if c.Removed && x.gap.rebuild != nil {
+			x.gap.removed[at] = true
 		}
 	}
 	x.deleteFrom(deleted, x.ended, x.live, x.before)
@@ -178,6 +177,8 @@ func (x *Index) replaces(c *ledger.Change) bool {
 // needsDocument reports whether the change makes another document.
 func (x *Index) needsDocument(c *ledger.Change) bool {
 	switch {
+	case c.Removed:
+		return false
 	case c.State.Ended(), c.Scanned, c.Labels != "", x.careful > x.mark.Index:
 		return true
 	case c.Before.State == job.New, c.Before.State.Ended():
@@ -220,11 +221,11 @@ func (x *Index) stored(changes []ledger.Change) map[ledger.JobPlace]*job.Documen
 
 // takesLabels reports whether the change makes a document with the labels of an earlier one.
 func (x *Index) takesLabels(c *ledger.Change) bool {
-	return c.Labels == "" && !c.Removed && x.needsDocument(c) && (c.Before.State != job.New || c.Scanned)
+	return c.Labels == "" && x.needsDocument(c) && (c.Before.State != job.New || c.Scanned)
 }
 
-// setLabels sets the labels of a changed job: those that the ledger has passed on, or those of the document
-// that it has in memory or in a segment.
+// setLabels sets the labels of a changed job: from the change if the ledger has passed them on, or else from the
+// job's document in memory or in a segment.
 func (x *Index) setLabels(c *ledger.Change, at ledger.JobPlace, stored map[ledger.JobPlace]*job.Document) {
 	var labels job.Labels
 	if c.Labels != "" {
@@ -253,7 +254,7 @@ func (x *Index) put(d *job.Document) {
 	x.spool.document(d)
 }
 
-// inMemory returns the document of a place that is in no segment yet, nil if there is none.
+// inMemory returns the document of a place, or nil if it is in a segment or does not exist.
 func (x *Index) inMemory(at ledger.JobPlace) *job.Document {
 	if d := x.memory.get(at); d != nil || x.frozen == nil {
 		return d
@@ -280,8 +281,8 @@ func (x *Index) deleteFrom(places []segment.Cursor, lists ...[]*file) {
 	}
 }
 
-// rotate lets the documents in memory become segments if there are many, and begins a new spool. Those of
-// jobs that have not ended stay in memory, unless they are too many.
+// rotate begins a new spool if there are many documents in memory, and lets them become segments. Documents of
+// jobs that have not ended stay in memory, unless there are too many.
 func (x *Index) rotate() error {
 	manyLive := len(x.memory.live.byPlace) >= x.flushLiveAt
 	if x.frozen != nil || len(x.memory.ended.byPlace) < x.flushAt && !manyLive {

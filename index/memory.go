@@ -18,7 +18,7 @@ func newMemory(spool uint64, ended int) *memory {
 	return &memory{ended: newDocuments(ended), live: newDocuments(0), spool: spool}
 }
 
-// get returns the document of a place, nil if there is none.
+// get returns the document of a place, or nil.
 func (m *memory) get(at ledger.JobPlace) *job.Document {
 	if d := m.live.byPlace[at]; d != nil {
 		return d

@@ -11,8 +11,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// TestMemory_Parts checks after random changes of many documents that the parts have the present ones, that live
-// ones may only be accompanied by those of jobs that have ended since, and that each part knows its times.
+// TestMemory_Parts changes many documents at random. It checks that the parts have all present documents, and
+// beside these only some of jobs that have ended since, and that each part knows its times.
 func TestMemory_Parts(t *testing.T) {
 	const jobs = 3 * partSize
 	r := rand.New(rand.NewPCG(1, 2))

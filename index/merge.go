@@ -48,8 +48,8 @@ func (x *Index) checkLive(ctx context.Context) error {
 	return nil
 }
 
-// gone returns the places of those documents in a file whose jobs have ended, or are not in the ledger, and
-// the index of the ledger that says so.
+// gone returns the places of documents whose jobs have ended or are not in the ledger, and the log index at
+// which the ledger was asked.
 func (x *Index) gone(f *file) (gone []segment.Cursor, index uint64, err error) {
 	var places []segment.Cursor
 	if err := f.Places(func(_ int, at segment.Cursor) { places = append(places, at) }); err != nil {
@@ -131,8 +131,8 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	return true, nil
 }
 
-// latest returns one document of each job: that which is up to date, if there is one, because a segment
-// finds only one of those of a job.
+// latest returns one document of each job, because a segment finds only one: the one that is up to date, if
+// any is.
 func (x *Index) latest(docs []*job.Document) []*job.Document {
 	segment.Sort(docs)
 	var unique []*job.Document

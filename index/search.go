@@ -143,13 +143,14 @@ func (x *Index) dropDamaged(err error) bool {
 // sources returns what a query searches, and the files of it, which are to be released.
 func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file) {
 	withLive, oldest := mayNotHaveEnded(q.Where), x.oldestEnd()
+	kept := &query.Term{Field: query.FieldEnded, Values: []query.Value{{From: oldest, To: math.MaxInt64}}}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	files = slices.Clone(x.ended)
 	looked := 0
 	addEnded := func(s segment.Source) {
 		if first, _ := s.Span(query.Sort{ByEnd: true}); first < oldest {
-			s = agedSource{s, &query.Term{Field: query.FieldEnded, Values: []query.Value{{From: oldest, To: math.MaxInt64}}}}
+			s = agedSource{s, kept}
 		}
 		sources = append(sources, s)
 	}
@@ -199,8 +200,8 @@ func (s fileSource) damage(err error) error {
 	return nil
 }
 
-// agedSource has documents of ended jobs of which some are too old, and still in memory or in a segment with
-// others.
+// agedSource is a source of ended jobs. It finds none that ended longer ago than index.age, and is still in
+// memory or in a segment with others.
 type agedSource struct {
 	segment.Source
 	kept query.Expr

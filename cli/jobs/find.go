@@ -84,18 +84,7 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 	if err := command.PrintValue(env, found, table); err != nil || env.JSON {
 		return err
 	}
-	if found.Index.Scanning {
-		env.Note("the index is being rebuilt: %d jobs of the ledger are read, others may be missing", found.Index.Scanned)
-	}
-	if found.Index.Rebuilt < 1 && found.Index.Unusable == "" {
-		env.Note("the index is being rebuilt: %.0f %% of the history is read, older jobs may be missing", 100*found.Index.Rebuilt)
-	}
-	if found.Index.Unusable != "" {
-		env.Note("the index has nothing after %s: %s", command.TimeText(&found.Index.AsOfTime), found.Index.Unusable)
-	}
-	if age := time.Since(found.Index.AsOfTime); found.Index.Unusable == "" && !found.Index.Scanning && !found.Index.AsOfTime.IsZero() && age > outdatedAfter {
-		env.Note("these are the jobs as of %s: the node has learnt of no change for %s, as without a majority of the members", command.TimeText(&found.Index.AsOfTime), duration.Format(age.Round(time.Second)))
-	}
+	noteIndex(env, &found.Index)
 	for _, advice := range found.Advice {
 		env.Note("%s", advice)
 	}
@@ -103,4 +92,21 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 		env.Note("there are more: --cursor %s continues", found.Next)
 	}
 	return nil
+}
+
+// noteIndex tells what the index may lack.
+func noteIndex(env *command.Env, index *api.IndexStatus) {
+	asOf := command.TimeText(&index.AsOfTime)
+	if index.Unusable != "" {
+		env.Note("the index has nothing after %s: %s", asOf, index.Unusable)
+		return
+	}
+	if index.Scanning {
+		env.Note("the index is being rebuilt: %d jobs of the ledger are read, others may be missing", index.Scanned)
+	} else if age := time.Since(index.AsOfTime); !index.AsOfTime.IsZero() && age > outdatedAfter {
+		env.Note("these are the jobs as of %s: the node has learnt of no change for %s, as without a majority of the members", asOf, duration.Format(age.Round(time.Second)))
+	}
+	if index.Rebuilt < 1 {
+		env.Note("the index is being rebuilt: %.0f %% of the history is read, older jobs may be missing", 100*index.Rebuilt)
+	}
 }

@@ -12,7 +12,7 @@ type Memory struct {
 	created, ended span
 }
 
-// span has the smallest and the largest [query.Sort.Value] of some documents in an order.
+// span is the smallest and the largest [query.Sort.Value] of a set of documents.
 type span struct{ low, high int64 }
 
 func (s *span) add(value int64) { s.low, s.high = min(s.low, value), max(s.high, value) }

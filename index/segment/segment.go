@@ -36,7 +36,7 @@ type orderPart struct {
 
 const tailSize = 8 + 8 + len(magic) + 4
 
-// Open returns the segment in a file of so many bytes, which must stay open.
+// Open returns the segment in a file of size bytes, which must stay open.
 func Open(file io.ReaderAt, size int64) (*Segment, error) {
 	if size < int64(len(magic)+tailSize) {
 		return nil, fmt.Errorf("a file of %d bytes: %w", size, ErrDamaged)

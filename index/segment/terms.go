@@ -44,7 +44,7 @@ type termPair struct {
 	doc  uint16
 }
 
-// addDocument adds the terms of document n. Those of a term must be added in order.
+// addDocument adds the terms of document n. Documents must be added in ascending order.
 func (w *termWriter) addDocument(n uint16, d *job.Document) {
 	w.add(n, query.FieldQueue, "", d.Queue)
 	w.add(n, query.FieldFunction, "", d.Function)
