@@ -357,7 +357,7 @@ func (d *diagnosis) letterText() string {
 	return fmt.Sprintf("its dead letter: 'yardmaster dlq show %s'", d.job.ID)
 }
 
-// cancelledBy returns by whom and why a job was cancelled, as the rest of a sentence.
+// cancelledBy names who cancelled a job and why, as the rest of a sentence.
 func cancelledBy(c *job.Cancellation) (text string) {
 	if c == nil {
 		return ""
