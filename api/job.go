@@ -108,6 +108,7 @@ type IndexStatus struct {
 	Lag      uint64    `json:"lag"`        // log entries that the node has applied since then
 	Ended    int       `json:"ended"`      // jobs that have ended
 	Bytes    int64     `json:"bytes"`      // of its files
+	Ahead    uint64    `json:"ahead"`      // log entries that it has and that the node's ledger has not applied again since it has started: jobs that have not ended may be missing
 	Scanning bool      `json:"scanning"`   // it is being rebuilt: jobs may be missing
 	Scanned  int       `json:"scanned"`    // with Scanning: jobs of the ledger that it has read
 	Rebuilt  float64   `json:"rebuilt"`    // how much it has read of the history that it needs for jobs which the ledger has forgotten, 0 to 1; below 1 such jobs may be missing
@@ -145,7 +146,7 @@ type JobList struct {
 	// KeptMS is set if the ledger keeps failed, cancelled and expired jobs for less than a day after their
 	// end: in the totals are those that it has.
 	KeptMS int64 `json:"kept_ms,omitempty"`
-	// Lacking is set while jobs that the ledger has forgotten may be missing: where they may be.
+	// Lacking is set while jobs may be missing that the ledger does not have: where they may be.
 	Lacking string `json:"lacking,omitempty"`
 }
 

@@ -57,7 +57,7 @@ func TestJobList(t *testing.T) {
 		t.Errorf("limit 3: notes %q, want %q; %s", got.err, want, got.out)
 	}
 	got = f.run(t, "job", "list", "--function", "rare")
-	if want := "yardmaster: jobs that the ledger has forgotten may be missing: they may be in the index of jobs on node n1, which is being rebuilt\n"; !strings.HasSuffix(got.err, want) {
+	if want := "yardmaster: jobs may be missing: they may be in the index of jobs on node n1, which is being rebuilt\n"; !strings.HasSuffix(got.err, want) {
 		t.Errorf("a list that lacks jobs: notes %q, want %q", got.err, want)
 	}
 	var list api.JobList

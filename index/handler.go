@@ -156,7 +156,7 @@ func (x *Index) Warnings() []string {
 func (x *Index) report(s *Status) api.IndexStatus {
 	status := api.IndexStatus{
 		AsOf: s.Index, AsOfTime: s.Time, Ended: s.Documents, Bytes: s.Bytes, Scanning: s.Scanning, Scanned: s.Scanned, Unusable: s.Failure,
-		Rebuilt: s.Rebuilt, Files: s.Files, Failures: s.Failures,
+		Rebuilt: s.Rebuilt, Files: s.Files, Failures: s.Failures, Ahead: s.Ahead,
 	}
 	x.ledger.View(func(l *ledger.Ledger) { status.Lag = l.Index() - min(s.Index, l.Index()) })
 	return status

@@ -188,6 +188,7 @@ func (x *Index) Sync(index uint64) {
 type Status struct {
 	Index     uint64    // of the last entry that it has
 	Time      time.Time // of the ledger at that entry
+	Ahead     uint64    // log entries that it has and that the ledger has not applied again since the node has started
 	Scanning  bool      // it is reading all jobs again, or is about to
 	Scanned   int       // how many it has read
 	Rebuilt   float64   // how much of the history was read that it needs for jobs that the ledger has forgotten; 1: all
@@ -204,7 +205,7 @@ type Status struct {
 func (x *Index) Status() Status {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := Status{Index: x.mark.Index, Time: x.mark.Time, Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.gap.rebuilt(), Failures: x.failures, Shed: x.gap.shed}
+	s := Status{Index: x.mark.Index, Time: x.mark.Time, Ahead: x.ahead(), Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.gap.rebuilt(), Failures: x.failures, Shed: x.gap.shed}
 	if x.failure != nil {
 		s.Failure = x.failure.Error()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -219,9 +220,15 @@ func (y *replica) step() {
 	y.apply(append([]ledger.Command{place, settle}, others...)...)
 }
 
-// restart stops the index and opens it again, with a ledger from an earlier snapshot to which
-// the later entries are applied again.
+// restart opens the index again, with a ledger from an earlier snapshot to which the later entries are
+// applied again.
 func (y *replica) restart(snapshot uint64) {
+	y.load(snapshot)
+	y.replay(snapshot)
+}
+
+// load opens the index again, with the ledger of a snapshot.
+func (y *replica) load(snapshot uint64) {
 	l := ledger.New()
 	if data := y.snapshots[snapshot]; data != nil {
 		var err error
@@ -231,6 +238,10 @@ func (y *replica) restart(snapshot uint64) {
 	}
 	y.ledger = l
 	y.start()
+}
+
+// replay applies the entries after a snapshot again.
+func (y *replica) replay(snapshot uint64) {
 	for _, e := range y.entries {
 		if e.at.Index > snapshot {
 			y.applyEntry(e)
@@ -404,5 +415,53 @@ func TestIndex_Advice(t *testing.T) {
 		if strings.HasPrefix(text, "customer") && err != nil {
 			t.Errorf("params.%s: %v %v", text, found, err)
 		}
+	}
+}
+
+// TestIndex_LedgerBehind checks what an index finds whose ledger has not applied again what the index has.
+func TestIndex_LedgerBehind(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			y := newReplica(t, 400+seed)
+			for step := range 40 {
+				y.step()
+				y.check(0) // it has documents of jobs that end later
+				if step == 20 {
+					y.snapshot()
+				}
+			}
+			y.stop()
+			snapshot := y.newest(y.at.Index)
+			y.load(snapshot)
+			if s := y.index.Status(); s.Ahead != y.at.Index-snapshot {
+				t.Errorf("the index is %d entries ahead, want %d", s.Ahead, y.at.Index-snapshot)
+			}
+			_, err := y.index.FindJobs(t.Context(), &query.Query{}, ledger.JobPlace{}, 1)
+			if unavailable, ok := errors.AsType[*job.UnavailableError](err); !ok || !strings.Contains(unavailable.Reason, "needs a majority") {
+				t.Errorf("error %v, want one that says what the index lacks", err)
+			}
+			found := make(map[ledger.JobPlace]*job.Document)
+			for _, text := range []string{"state:completed,failed,cancelled,expired", "-state:completed,failed,cancelled,expired"} {
+				_, docs := y.find(text, nil, 10)
+				for _, d := range docs {
+					if at := placeOf(d); found[at] != nil {
+						t.Errorf("job %s is found as %s and %s", at.ID, found[at].State, d.State)
+					} else {
+						found[at] = d
+					}
+				}
+			}
+			for at, want := range y.want {
+				if diff := gocmp.Diff(want, found[at]); want.State.Ended() && diff != "" {
+					t.Errorf("job %s (-scan +index):\n%s", at.ID, diff)
+				}
+			}
+			y.replay(snapshot)
+			y.check(20)
+			if s := y.index.Status(); s.Ahead != 0 {
+				t.Errorf("at last, the index is %d entries ahead", s.Ahead)
+			}
+		})
 	}
 }

@@ -151,13 +151,19 @@ func (x *Index) latest(docs []*job.Document) []*job.Document {
 	return unique
 }
 
-// behind reports whether the ledger applies entries again whose effects the documents have.
-func (x *Index) behind() (behind bool) {
+// behind reports whether the ledger is behind the documents.
+func (x *Index) behind() bool {
 	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.ahead() > 0
+}
+
+// ahead returns the number of log entries whose effects the documents may have and which the ledger has not
+// applied again since the node has started. The caller holds mu.
+func (x *Index) ahead() (entries uint64) {
 	known := max(x.mark.Index, x.careful)
-	x.mu.Unlock()
-	x.ledger.View(func(l *ledger.Ledger) { behind = l.Index() < known })
-	return behind
+	x.ledger.View(func(l *ledger.Ledger) { entries = known - min(l.Index(), known) })
+	return entries
 }
 
 // mergeable returns files to merge, and their numbers of documents: together at most those of a

@@ -80,10 +80,10 @@ func (x *Index) closed() error {
 	return &job.UnavailableError{Reason: x.unready(&Status{Failure: x.failure.Error()}), RetryAfter: x.maintainEvery}
 }
 
-// unavailable returns why an index in this state does not have all jobs of the ledger, nil if it
+// unavailable returns why an index in this state does not find all jobs of the ledger, nil if it
 // does.
 func (x *Index) unavailable(s *Status) error {
-	if s.Failure != "" || s.Scanning {
+	if s.Failure != "" || s.Scanning || s.Ahead > 0 {
 		return &job.UnavailableError{Reason: x.unready(s), RetryAfter: time.Second}
 	}
 	return nil
@@ -111,6 +111,8 @@ func (x *Index) defect(s *Status) string {
 		return fmt.Sprintf("takes no changes, and is tried again every %s: %s", x.maintainEvery, s.Failure)
 	case s.Scanning:
 		return fmt.Sprintf("is being rebuilt: %d jobs of the ledger are read, the history is not yet", s.Scanned)
+	case s.Ahead > 0:
+		return fmt.Sprintf("is %d log entries ahead of the ledger of the node, which has started again and needs a majority of the members: jobs that have not ended may be missing", s.Ahead)
 	case s.Shed > 0:
 		return fmt.Sprintf("has deleted its oldest files, because the disk had little free space: jobs that ended earlier are found again when %d MiB more are free", max(2*s.Shed>>20, 1))
 	case s.Rebuilt < 1:
@@ -147,7 +149,7 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	files = slices.Clone(x.ended)
-	looked := 0
+	looked, ahead := 0, x.ahead() > 0
 	addEnded := func(s segment.Source) {
 		if first, _ := s.Span(query.Sort{ByEnd: true}); first < oldest {
 			s = agedSource{s, kept}
@@ -155,7 +157,11 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 		sources = append(sources, s)
 	}
 	addLive := func(s segment.Source) {
-		sources = append(sources, &liveSource{Source: s, ledger: x.ledger, looked: &looked, current: make(map[int]*job.Document)})
+		live := &liveSource{Source: s, ledger: x.ledger, looked: &looked, current: make(map[int]*job.Document)}
+		if ahead {
+			live.hasEnded = x.haveEnded
+		}
+		sources = append(sources, live)
 	}
 	for _, f := range files {
 		addEnded(fileSource{f})
@@ -223,6 +229,9 @@ type liveSource struct {
 	ledger  Ledger
 	looked  *int                  // documents that all of these sources have looked at
 	current map[int]*job.Document // documents that match, as the ledger has them, by number
+	// hasEnded returns those of some jobs that have ended, which a ledger behind the index does not know; nil: it is
+	// not behind.
+	hasEnded func([]*job.Document) map[ledger.JobPlace]bool
 }
 
 // Document implements [segment.Source].
@@ -265,11 +274,15 @@ func (s *liveSource) Find(q *query.Query, from, to *segment.Cursor, limit int) (
 // for an outdated document.
 func (s *liveSource) present(docs []*job.Document) []*job.Document {
 	present := make([]*job.Document, len(docs))
+	var ended map[ledger.JobPlace]bool
+	if s.hasEnded != nil {
+		ended = s.hasEnded(docs)
+	}
 	for start := 0; start < len(docs); start += readStep {
 		part := docs[start:min(start+readStep, len(docs))]
 		s.ledger.View(func(l *ledger.Ledger) {
 			for i, d := range part {
-				if now, ok := l.Document(d.ID); ok && isOf(d, &now) {
+				if now, ok := l.Document(d.ID); ok && isOf(d, &now) && !ended[placeOf(d)] {
 					now.Key, now.Tags, now.Meta, now.Params = d.Key, d.Tags, d.Meta, d.Params
 					present[start+i] = &now
 				}
@@ -277,6 +290,21 @@ func (s *liveSource) present(docs []*job.Document) []*job.Document {
 		})
 	}
 	return present
+}
+
+// haveEnded returns the places of those documents whose jobs also have documents with which they have ended.
+func (x *Index) haveEnded(docs []*job.Document) map[ledger.JobPlace]bool {
+	places := make([]segment.Cursor, len(docs))
+	for i, d := range docs {
+		places[i] = cursorOf(placeOf(d))
+	}
+	ended := make(map[ledger.JobPlace]bool)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for at, d := range x.documents(sortPlaces(places)) {
+		ended[at] = d.State.Ended()
+	}
+	return ended
 }
 
 // isOf reports whether d is the document of a job that has not ended and that the ledger has.

@@ -106,6 +106,9 @@ func noteIndex(env *command.Env, index *api.IndexStatus) {
 	} else if age := time.Since(index.AsOfTime); !index.AsOfTime.IsZero() && age > outdatedAfter {
 		env.Note("these are the jobs as of %s: the node has learnt of no change for %s, as without a majority of the members", asOf, duration.Format(age.Round(time.Second)))
 	}
+	if index.Ahead > 0 {
+		env.Note("jobs that have not ended may be missing: the node has started again, and awaits a majority of the members to know them")
+	}
 	if index.Rebuilt < 1 {
 		env.Note("the index is being rebuilt: %.0f %% of the history is read, older jobs may be missing", 100*index.Rebuilt)
 	}

@@ -127,7 +127,7 @@ func listJobs(ctx context.Context, env *command.Env, f *listFlags) error {
 	}
 	noteKept(env, list.KeptMS)
 	if list.Lacking != "" {
-		env.Note("jobs that the ledger has forgotten may be missing: they may be in %s", list.Lacking)
+		env.Note("jobs may be missing: they may be in %s", list.Lacking)
 	}
 	if list.Next != "" {
 		env.Note("there are more: --after %s continues", list.Next)
