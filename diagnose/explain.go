@@ -102,8 +102,11 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) (*api.JobExplanation
 // calls checkQuorum, because the quorum may have been lost during the queries.
 func withCaveat(o *api.Provenance, verdict string, reasons []api.Reason) string {
 	checkQuorum(o, reasons)
-	if o.Certain {
+	switch {
+	case o.Certain:
 		return verdict
+	case o.Index == 0: // its ledger is empty since it has started again
+		return fmt.Sprintf("As node %s knows it: %s", o.Node, verdict)
 	}
 	return fmt.Sprintf("As node %s knew it at %s: %s", o.Node, ledger.FormatTime(o.LedgerAt), verdict)
 }

@@ -298,14 +298,16 @@ func TestExplainCodes(t *testing.T) {
 func TestWithCaveat(t *testing.T) {
 	for _, c := range []struct {
 		reasons []api.Reason
+		index   uint64
 		certain bool
 		says    string
 	}{
-		{nil, true, "It waits."},
-		{[]api.Reason{{Code: api.ReasonNoWorker}, {Code: api.ReasonNoAuthority}}, true, "It waits."},
-		{[]api.Reason{{Code: api.ReasonNoWorker}, {Code: api.ReasonNoQuorum}}, false, "As node n1 knew it at 2026-03-19T01:00:00.000Z: It waits."},
+		{nil, 7, true, "It waits."},
+		{[]api.Reason{{Code: api.ReasonNoWorker}, {Code: api.ReasonNoAuthority}}, 7, true, "It waits."},
+		{[]api.Reason{{Code: api.ReasonNoWorker}, {Code: api.ReasonNoQuorum}}, 7, false, "As node n1 knew it at 2026-03-19T01:00:00.000Z: It waits."},
+		{[]api.Reason{{Code: api.ReasonNoQuorum}}, 0, false, "As node n1 knows it: It waits."},
 	} {
-		o := api.Provenance{Node: "n1", LedgerAt: testNow, Certain: true}
+		o := api.Provenance{Node: "n1", LedgerAt: testNow, Index: c.index, Certain: true}
 		if says := withCaveat(&o, "It waits.", c.reasons); says != c.says || o.Certain != c.certain {
 			t.Errorf("%+v: %q, certain %v", c.reasons, says, o.Certain)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -44,12 +45,18 @@ func replicaInfo(ctx context.Context, js jetstream.JetStream, name string) (*jet
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders), isUnavailable(err):
 		return nil, fmt.Errorf("%s: %w", name, ErrNoReplica)
 	case err != nil:
 		return nil, fmt.Errorf("read info of stream %s: %w", name, err)
 	}
 	return stream.CachedInfo(), nil
+}
+
+// isUnavailable reports whether JetStream is still starting on the server that was asked.
+func isUnavailable(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && refused.Code == http.StatusServiceUnavailable
 }
 
 // LaneInfo is the state of a lane, as its leader knows it.

@@ -15,6 +15,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
 
+// indexTimeout bounds the search in the index, which is on the disk of this node.
+const indexTimeout = time.Second
+
 // Locate returns the id of the job that a text names, see [find]. Before it returns that
 // there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
 // local ledger has all jobs that were accepted, and looks into the index. An
@@ -37,7 +40,9 @@ func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error)
 			return id, err
 		}
 	}
-	if found, forgottenErr := v.locateForgotten(ctx, text, queue, id); !errors.Is(forgottenErr, job.ErrJobNotFound) {
+	local, cancel := context.WithTimeout(context.WithoutCancel(ctx), indexTimeout) // CatchUp may have taken all the time
+	defer cancel()
+	if found, forgottenErr := v.locateForgotten(local, text, queue, id); !errors.Is(forgottenErr, job.ErrJobNotFound) {
 		return found, forgottenErr
 	}
 	if err == nil {

@@ -144,7 +144,9 @@ func (v *Viewer) isUnpublished(number uint64) (unpublished bool) {
 // job, is left out.
 func (v *Viewer) addBody(ctx context.Context, view *job.View) error {
 	var body []byte
-	record, err := v.LoadRecord(ctx, view.Position, view.ID)
+	recordCtx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	record, err := v.LoadRecord(recordCtx, view.Position, view.ID)
 	if err == nil {
 		view.Key = job.KeyOf(record, view.Queue, view.ID)
 		body, err = v.Reader.LoadRecordBody(ctx, record)
