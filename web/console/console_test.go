@@ -322,3 +322,23 @@ func TestStream(t *testing.T) {
 		t.Errorf("stream %.200q", got)
 	}
 }
+
+// TestJob_Unread checks that the page of a job says which parts cannot be read now.
+func TestJob_Unread(t *testing.T) {
+	s, yard := startConsole(t, nil)
+	yard.replies["job-explain"] = api.JobExplanation{State: "completed", Verdict: "It completed.", Job: &api.Job{State: "completed", Queue: "mail", Key: "order-7"}}
+	response, page := request(t, s, "GET", Path+"jobs/order-7", nil, signIn(t, s, url.Values{"token": {"ann-token"}}))
+	if response.StatusCode != http.StatusOK {
+		t.Fatal(response.Status, page)
+	}
+	for _, want := range []string{"It completed.", "order-7", "Not read: no quorum", "Not read, as the params."} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %q", want)
+		}
+	}
+	for _, wrong := range []string{"This job has none", "There is none", "has written nothing"} {
+		if strings.Contains(page, wrong) {
+			t.Errorf("the page says %q, which is not known", wrong)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -16,6 +17,7 @@ import (
 type jobData struct {
 	Explained api.JobExplanation
 	Job       *api.Job // with params and result; nil: the ledger has no such job
+	Unread    error    // why it is without params and result; nil: it has those that there are
 	Steps     []step   // its history
 	Logs      []job.LogLine
 	MoreLogs  bool
@@ -45,16 +47,33 @@ func Job(ctx context.Context, e *Env, v *View) (any, error) {
 	if !d.Explained.ID.IsZero() {
 		id = d.Explained.ID.String()
 	}
+	ctx, cancel := context.WithTimeout(ctx, streamsTimeout)
+	defer cancel()
+	var reads sync.WaitGroup
+	reads.Go(func() { d.readJob(ctx, e, v, id) })
+	reads.Go(func() { d.readLogs(ctx, e, v, id) })
+	reads.Wait()
+	return d, nil
+}
+
+// streamsTimeout bounds reading what streams have of a job, which may not answer without a quorum.
+const streamsTimeout = 5 * time.Second
+
+// readJob reads the job with its params and result.
+func (d *jobData) readJob(ctx context.Context, e *Env, v *View, id string) {
 	shown, err := ask[api.Job](ctx, e, v, "job-show", &api.JobRequest{ID: id})
-	switch {
-	case err == nil:
-		d.Job = &shown
-		if shown.PayloadBytes > 0 {
-			d.Start = contentStart(ctx, e, v, id)
-		}
-	case d.Explained.Job != nil:
-		d.Job = d.Explained.Job
+	if err != nil {
+		d.Job, d.Unread = d.Explained.Job, err
+		return
 	}
+	d.Job = &shown
+	if shown.PayloadBytes > 0 {
+		d.Start = contentStart(ctx, e, v, id)
+	}
+}
+
+// readLogs reads the last lines of the job's log.
+func (d *jobData) readLogs(ctx context.Context, e *Env, v *View, id string) {
 	logs, err := ask[api.LogReply](ctx, e, v, "job-logs", &api.LogRequest{ID: id, Lines: 200})
 	d.LogsError, d.MoreLogs = err, logs.More
 	for _, text := range logs.Lines {
@@ -63,7 +82,6 @@ func Job(ctx context.Context, e *Env, v *View) (any, error) {
 			d.Logs = append(d.Logs, line)
 		}
 	}
-	return d, nil
 }
 
 // contentStart returns the beginning of a job's params.
