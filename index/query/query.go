@@ -230,9 +230,22 @@ func special(r rune) bool {
 	return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune(`"(),*`, r)
 }
 
-// needsQuotes reports whether a value must be in quotes. < and > begin a comparison.
+// needsQuotes reports whether a value must be in quotes.
 func needsQuotes(text string) bool {
-	return strings.IndexFunc(text, special) >= 0 || text != "" && (text[0] == '<' || text[0] == '>')
+	return strings.IndexFunc(text, special) >= 0 || isComparison(text) || isNumberRange(text)
+}
+
+func isComparison(text string) bool { return text != "" && (text[0] == '<' || text[0] == '>') }
+
+// isNumberRange reports whether a text is what a range of numbers would be written as.
+func isNumberRange(text string) bool {
+	low, high, ok := strings.Cut(text, "..")
+	if !ok {
+		return false
+	}
+	_, lowErr := strconv.ParseFloat(low, 64)
+	_, highErr := strconv.ParseFloat(strings.TrimPrefix(high, "<"), 64)
+	return lowErr == nil && highErr == nil
 }
 
 // quoteName returns the name of a label as a query has it.

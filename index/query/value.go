@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -114,8 +115,10 @@ var assigned = regexp.MustCompile(`(?i)^(` + strings.Join(fieldNames(), "|") + `
 func (r *valueReader) textValue() (Value, error) {
 	v := Value{Text: r.text, Prefix: r.prefix}
 	switch f := r.term.Field; {
-	case !r.quoted && (r.text != "" && (r.text[0] == '<' || r.text[0] == '>')):
+	case !r.quoted && isComparison(r.text):
 		return v, r.fail("only numbers, times and durations can be compared", "quote the text if it begins with %q", r.text[0])
+	case !r.quoted && !r.prefix && isNumberRange(r.text):
+		return v, r.fail("only fields of numbers, times and durations have ranges; this one is a text", "write each value, or quote the text")
 	case f == FieldID && !r.prefix:
 		id, err := job.ParseID(r.text)
 		if err != nil {
@@ -150,21 +153,30 @@ func (r *valueReader) state() (Value, error) {
 }
 
 // bounds splits a value into its comparison, or the two ends of a range: ">", ">=", "<", "<=",
-// "..", "..<", or "" for a value alone.
-func (r *valueReader) bounds() (operator, low, high string) {
+// "..", "..<", or "" for a value alone. A range has both ends.
+func (r *valueReader) bounds() (operator, low, high string, err error) {
 	for _, operator := range []string{">=", "<=", ">", "<"} {
 		if rest, ok := strings.CutPrefix(r.text, operator); ok {
-			return operator, rest, ""
+			return operator, rest, "", nil
 		}
 	}
 	low, high, ok := strings.Cut(r.text, "..")
 	if !ok {
-		return "", low, ""
+		return "", low, "", nil
 	}
+	operator = ".."
 	if rest, ok := strings.CutPrefix(high, "<"); ok {
-		return "..<", low, rest
+		operator, high = "..<", rest
 	}
-	return "..", low, high
+	switch {
+	case low == "" && high == "":
+		err = r.fail("the range has no ends", "write them before and after the points")
+	case low == "":
+		err = r.fail("the range has no beginning", "write %s:%s%s", r.term.Field, cmp.Or(strings.TrimPrefix(operator, ".."), "<="), high)
+	case high == "":
+		err = r.fail("the range has no end", "write %s:>=%s", r.term.Field, low)
+	}
+	return operator, low, high, err
 }
 
 // ranged reads a value of numbers, given how to read one.
@@ -172,14 +184,17 @@ func (r *valueReader) ranged(read func(text string) (int64, error)) (Value, erro
 	if r.prefix {
 		return Value{}, r.fail("the value is not a text, so it has no prefixes", "write %s:>=… or a range", r.term.Field)
 	}
-	operator, low, high := r.bounds()
 	v := Value{From: noFrom, To: noTo}
-	if operator == "" && fields[r.term.Field].kind == durationKind {
-		return v, r.fail("hardly a job took exactly so long", "write %s:>%s, %s:<%s or a range", r.term.Field, r.text, r.term.Field, r.text)
+	operator, low, high, err := r.bounds()
+	if err != nil {
+		return v, err
 	}
 	n, err := read(low)
 	if err != nil {
 		return v, err
+	}
+	if operator == "" && fields[r.term.Field].kind == durationKind {
+		return v, r.fail("hardly a job took exactly so long", "write %s:>%s, %s:<%s or a range", r.term.Field, r.text, r.term.Field, r.text)
 	}
 	switch operator {
 	case "":
@@ -241,9 +256,12 @@ func (r *valueReader) time() (Value, error) {
 	if r.prefix {
 		return v, r.fail("a time has no prefixes", "write %s:2026-11-01 for all of a day", r.term.Field)
 	}
-	operator, low, high := r.bounds()
+	operator, low, high, err := r.bounds()
 	if r.term.Field == FieldSince && operator != "" {
 		return v, r.fail("since has the time at which it begins", "write since:1h or since:2026-11-01; ended:%s compares", r.text)
+	}
+	if err != nil {
+		return v, err
 	}
 	s, err := r.span(low)
 	if err != nil {
