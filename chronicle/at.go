@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -77,14 +78,17 @@ func (c *Chronicle) At(ctx context.Context, text string) (*timeline.State, error
 	if err != nil {
 		return nil, err
 	}
-	var lineage uint64
-	c.cfg.View(func(l *ledger.Ledger) { lineage = l.FenceBase() })
+	var lineage, last uint64
+	c.cfg.View(func(l *ledger.Ledger) { lineage, last = l.FenceBase(), l.LastEvent() })
 	s, err := c.base(ctx, lineage, func(b *streams.Batch) bool { return p.within(b.First, b.Stored) })
 	if errors.Is(err, streams.ErrNotStored) {
 		return nil, c.notKept(ctx, lineage)
 	}
+	if p.event > 0 {
+		last = min(last, p.event)
+	}
 	if err == nil {
-		err = c.fold(ctx, s, p.within)
+		err = c.foldAll(ctx, s, p.within, last)
 	}
 	switch {
 	case errors.Is(err, ErrNotKept):
@@ -95,6 +99,20 @@ func (c *Chronicle) At(ctx context.Context, text string) (*timeline.State, error
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("event %d has not been published; the last one is %d", p.event, s.Event)}
 	}
 	return s, nil
+}
+
+// foldAll is [Chronicle.fold] that waits for the events up to the last one, or one that within does not permit. A
+// replica may lack them, or they may not be published yet. After a while it returns without them.
+func (c *Chronicle) foldAll(ctx context.Context, s *timeline.State, within func(number uint64, at time.Time) bool, last uint64) error {
+	for deadline := time.Now().Add(readTimeout); ; {
+		stopped, err := c.fold(ctx, s, within)
+		if err != nil || stopped || s.Event >= last || !time.Now().Before(deadline) {
+			return err
+		}
+		if err := backoff.Sleep(ctx, readRetry); err != nil {
+			return err
+		}
+	}
 }
 
 // notKept returns the error for a point that history does not reach back to, with the first base

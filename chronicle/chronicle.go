@@ -24,6 +24,8 @@ const (
 	batchesPerRead = 64
 	publishTimeout = 20 * time.Second // for events to be published
 	publishRetry   = 100 * time.Millisecond
+	readTimeout    = 2 * time.Second // for the events that the ledger has, which a replica of the stream may lack
+	readRetry      = 10 * time.Millisecond
 )
 
 // headerLineage is the header of a base with the ledger's fence base, which a restore changes:
@@ -122,7 +124,7 @@ func (c *Chronicle) foldUpTo(ctx context.Context, number uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	for c.state.Event < number {
-		if err := c.fold(ctx, c.state, func(n uint64, _ time.Time) bool { return n <= number }); err != nil {
+		if _, err := c.fold(ctx, c.state, func(n uint64, _ time.Time) bool { return n <= number }); err != nil {
 			return err
 		}
 		if c.state.Event < number && backoff.Sleep(ctx, publishRetry) != nil {
@@ -132,24 +134,24 @@ func (c *Chronicle) foldUpTo(ctx context.Context, number uint64) error {
 	return nil
 }
 
-// fold adds to a state the published events after it that within permits.
-func (c *Chronicle) fold(ctx context.Context, s *timeline.State, within func(number uint64, at time.Time) bool) error {
+// fold adds to a state the published events after it that within permits, and reports whether there is one that
+// it does not permit.
+func (c *Chronicle) fold(ctx context.Context, s *timeline.State, within func(number uint64, at time.Time) bool) (stopped bool, err error) {
 	first, err := c.cfg.Reader.FindLast(ctx, subjects.StreamEvents, func(b *streams.Batch) bool { return b.First <= s.Event+1 })
 	if errors.Is(err, streams.ErrNotStored) {
-		return fmt.Errorf("%w: history no longer has event %d", ErrNotKept, s.Event+1)
+		return false, fmt.Errorf("%w: history no longer has event %d", ErrNotKept, s.Event+1)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	for seq := first.Seq; ; {
 		batches, err := c.cfg.Reader.ReadHistory(ctx, seq, batchesPerRead)
 		if err != nil || len(batches) == 0 {
-			return err
+			return false, err
 		}
 		for i := range batches {
-			stopped, err := s.Add(batches[i].Body, within)
-			if err != nil || stopped {
-				return err
+			if stopped, err = s.Add(batches[i].Body, within); err != nil || stopped {
+				return stopped, err
 			}
 			seq = batches[i].Seq + 1
 		}
