@@ -19,14 +19,21 @@ import (
 type manifest struct {
 	Format   int
 	Yard     string
-	Next     uint64   // number of the next segment
-	Segments []string // names of the files
-	Deleted  []string `json:",omitempty"` // those that have a file of deleted documents
-	Spool    uint64   // generation of the first spool to read
-	Fence    uint64   // see [ledger.Ledger.FenceBase]
-	Mark     mark     // how far changes are in the segments
-	Rebuild  *rebuild `json:",omitempty"` // history that is to be read
-	Shed     int64    `json:",omitempty"` // see gap
+	Next     uint64    // number of the next segment
+	Segments []string  // names of the files
+	Deleted  []string  `json:",omitempty"` // those that have a file of deleted documents
+	Spool    uint64    // generation of the first spool to read
+	Synced   spoolSize // of the last spool
+	Fence    uint64    // see [ledger.Ledger.FenceBase]
+	Mark     mark      // how far changes are in the segments
+	Rebuild  *rebuild  `json:",omitempty"` // history that is to be read
+	Shed     int64     `json:",omitempty"` // see gap
+}
+
+// spoolSize is how much of a spool is on the disk for certain.
+type spoolSize struct {
+	Generation uint64
+	Bytes      int64
 }
 
 // mark is how far changes were read.
@@ -106,6 +113,7 @@ func (x *Index) save() error {
 	if len(deleted)+len(trash) > 0 || m.Spool != x.saved || m.Rebuild != nil || x.gap.saved { // what replaces documents must not be lost
 		err = x.spool.sync()
 	}
+	m.Synced = spoolSize{x.generation, x.spool.durable}
 	x.saved, x.gap.saved = m.Spool, m.Rebuild != nil
 	x.mu.Unlock()
 	defer x.release(files)

@@ -100,14 +100,19 @@ func (x *Index) load() error {
 		return err
 	}
 	x.generation = m.Spool
+	sizes := make(map[uint64]int64)
 	for i, generation := range spools {
 		if generation != m.Spool+uint64(i) {
 			x.incomplete = true // a spool, or the manifest, is missing
 		}
-		if err := x.readSpool(generation, i == len(spools)-1); err != nil {
+		if sizes[generation], err = x.readSpool(generation, i == len(spools)-1); err != nil {
 			return err
 		}
 		x.generation = generation + 1
+	}
+	if sizes[m.Synced.Generation] < m.Synced.Bytes {
+		x.log.Warn("index spool is damaged or missing, jobs are read again from the ledger", "file", spoolName(x.cfg.Dir, m.Synced.Generation))
+		x.incomplete = true // also of history, from which they may have come
 	}
 	return nil
 }
@@ -146,8 +151,9 @@ func (x *Index) removeStrangers(m *manifest) (spools []uint64, err error) {
 }
 
 // readSpool reads a spool again, up to the first block that is damaged. The ledger has what follows in the
-// last spool, from which the block is removed. If there are later ones, jobs are missing.
-func (x *Index) readSpool(generation uint64, isLast bool) error {
+// last spool, from which the block is removed. If there are later ones, jobs are missing. It returns how many
+// bytes it has read.
+func (x *Index) readSpool(generation uint64, isLast bool) (size int64, err error) {
 	var places []segment.Cursor // of deleted documents
 	r := spoolReader{
 		document: x.memory.put,
@@ -159,7 +165,7 @@ func (x *Index) readSpool(generation uint64, isLast bool) error {
 		seen: func(index uint64) { x.careful = max(x.careful, index) },
 	}
 	path := spoolName(x.cfg.Dir, generation)
-	size, err := r.read(path)
+	size, err = r.read(path)
 	if errors.Is(err, errTorn) {
 		x.log.Warn("index spool is incomplete", "file", path, "bytes", size, "err", err)
 		if err = nil; isLast {
@@ -169,10 +175,10 @@ func (x *Index) readSpool(generation uint64, isLast bool) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return size, fmt.Errorf("%s: %w", path, err)
 	}
 	x.deleteFrom(places, x.ended, x.live)
-	return nil
+	return size, nil
 }
 
 // clearDir deletes all files of a directory.
