@@ -222,9 +222,7 @@ func TestIndex_Rebuild(t *testing.T) {
 			y.check(3)
 			y.stop()
 			damaged := y.damage()
-			for range y.r.IntN(20) {
-				y.history.faults = append(y.history.faults, []fault{noFault, noFault, callFails, repliesNone}[y.r.IntN(4)])
-			}
+			y.history.set(y.someFaults())
 			y.restart(y.newest(y.at.Index))
 			for range y.r.IntN(3) { // it starts again while it reads history
 				published := y.ledger.PublishedEvents() == y.ledger.LastEvent()
@@ -250,8 +248,8 @@ func TestIndex_Rebuild(t *testing.T) {
 	}
 }
 
-// TestIndex_RebuildStops stops an index while it is rebuilt and jobs go on, and compares what is found at last with
-// a scan.
+// TestIndex_RebuildStops disturbs an index while it is rebuilt and jobs go on: it stops, history cannot be read, files
+// are damaged, the disk has little free space. What is found at last is compared with a scan.
 func TestIndex_RebuildStops(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -266,27 +264,59 @@ func TestIndex_RebuildStops(t *testing.T) {
 			if err := os.RemoveAll(y.dir); err != nil {
 				t.Fatal(err)
 			}
-			faults := []fault{callFails}
-			if y.r.IntN(2) == 0 { // until the last start
-				faults = slices.Repeat(faults, 1<<16)
-			}
 			for range 4 {
-				y.history.set(faults)
+				y.history.set(y.randomFaults())
 				y.restart(y.newest(y.at.Index))
 				for range 10 + y.r.IntN(20) {
 					y.step()
 				}
-				y.await("index is up to date", func(s Status) bool { return s.Index == y.ledger.Index() })
+				if y.r.IntN(3) == 0 {
+					y.giveWay()
+				}
+				y.await("the index is up to date", func(s Status) bool { return s.Index == y.ledger.Index() })
 				if y.r.IntN(2) == 0 {
 					y.snapshot()
 				}
 				y.stop()
+				if files, err := os.ReadDir(y.dir); err == nil && len(files) > 0 && y.r.IntN(2) == 0 {
+					t.Logf("damaged: %s", y.damage())
+				}
 			}
 			y.history.set(nil)
 			y.restart(y.newest(y.at.Index))
 			y.checkComplete()
 		})
 	}
+}
+
+// randomFaults returns how the next calls of history fail: all, some or none.
+func (y *replica) randomFaults() []fault {
+	switch y.r.IntN(3) {
+	case 0:
+		return slices.Repeat([]fault{callFails}, 1<<16)
+	case 1:
+		return y.someFaults()
+	}
+	return nil
+}
+
+// someFaults returns how the next calls of history fail, if they do.
+func (y *replica) someFaults() (faults []fault) {
+	for range y.r.IntN(20) {
+		faults = append(faults, []fault{noFault, noFault, callFails, repliesNone}[y.r.IntN(4)])
+	}
+	return faults
+}
+
+// giveWay lets the index stop for lack of disk space, and go on after some steps.
+func (y *replica) giveWay() {
+	y.low.Store(true)
+	y.await("the index has given way", func(s Status) bool { return strings.Contains(s.Failure, "little free space") })
+	for range y.r.IntN(20) {
+		y.step()
+	}
+	y.low.Store(false)
+	y.await("the index continues", func(s Status) bool { return s.Failure == "" })
 }
 
 // TestIndex_Lacking checks that an index says until it is rebuilt that it may lack jobs which the ledger has

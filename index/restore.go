@@ -224,8 +224,9 @@ func letterDocument(id job.ID, number uint64, m *api.DeadLetterMessage) *job.Doc
 func (r *historyReading) addLetters(letters map[ledger.JobPlace]*job.Document) error {
 	places := make([]segment.Cursor, 0, len(letters))
 	r.ledger.View(func(l *ledger.Ledger) {
-		for at := range letters {
-			if _, ok := l.Document(at.ID); !ok && !l.Removed(at.ID) && !r.gap.removed[at] {
+		last := l.LastDeadLetter() // the changes of the ledger bring those after it
+		for at, d := range letters {
+			if _, ok := l.Document(at.ID); !ok && d.DeadLetter <= last && !l.Removed(at.ID) && !r.gap.removed[at] {
 				places = append(places, cursorOf(at))
 			}
 		}
