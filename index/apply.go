@@ -132,6 +132,7 @@ func (x *Index) apply(changes []ledger.Change) error {
 		}
 	}
 	x.deleteFrom(deleted, x.ended, x.live, x.before)
+	x.seen = x.batch.Seen
 	if x.scanning {
 		x.scanned += len(changes)
 		x.scanning = x.batch.Scanning
@@ -143,9 +144,9 @@ func (x *Index) apply(changes []ledger.Change) error {
 		x.mark, x.fence = x.batch.Mark, x.batch.Mark.FenceBase
 	}
 	if !x.scanning && !x.gap.unsaved {
-		x.spool.mark(x.mark, x.batch.Seen)
+		x.spool.mark(x.mark, x.seen)
 	} else { // after a restart, the mark would be that of an index which has read all jobs and history
-		x.spool.seen(x.batch.Seen)
+		x.spool.seen(x.seen)
 	}
 	if err := x.spool.flush(); err != nil {
 		return err
@@ -300,7 +301,7 @@ func (x *Index) rotate() error {
 	}
 	x.generation++
 	x.frozen, x.memory, x.spool = x.memory, newMemory(x.generation, len(x.memory.ended.byPlace)), next
-	x.rotating = mark{x.mark, max(x.batch.Seen, x.careful)}
+	x.rotating = mark{x.mark, max(x.seen, x.careful)}
 	if !manyLive {
 		x.memory.live, x.frozen.live = x.frozen.live, x.memory.live
 		for _, d := range x.memory.live.byPlace {

@@ -71,7 +71,8 @@ type Index struct {
 	next uint64 // numbers of spool, and of the next segment
 	fence    uint64
 	mark     ledger.ChangeMark
-	careful  uint64 // the documents may have effects of entries up to it
+	seen     uint64 // the documents may have effects of entries up to it
+	careful  uint64 // likewise those of before the start, or from history: until mark has reached it, each change replaces a document
 	saved    uint64 // generation of the spool in the last manifest
 	rotated  mark   // how far changes are in the segments
 	rotating mark   // and how far in these and frozen

@@ -63,7 +63,7 @@ func (x *Index) reset() {
 	x.hidden = make(map[ledger.JobPlace]bool)
 	x.ended, x.live, x.before, x.trash = nil, nil, nil, nil
 	x.generation, x.next, x.fence, x.saved = 0, 0, 0, 0
-	x.mark, x.rotated, x.careful = ledger.ChangeMark{}, mark{}, 0
+	x.mark, x.rotated, x.seen, x.careful = ledger.ChangeMark{}, mark{}, 0, 0
 	x.incomplete, x.gap = false, gap{removed: make(map[ledger.JobPlace]bool)}
 }
 
