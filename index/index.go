@@ -187,26 +187,27 @@ func (x *Index) Sync(index uint64) {
 
 // Status is the state of an index.
 type Status struct {
-	Index     uint64    // of the last entry that it has
-	Time      time.Time // of the ledger at that entry
-	Ahead     uint64    // log entries that it has and that the ledger has not applied again since the node has started
-	Scanning  bool      // it is reading all jobs again, or is about to
-	Scanned   int       // how many it has read
-	Rebuilt   float64   // how much of the history was read that it needs for jobs that the ledger has forgotten; 1: all
-	Documents int       // of jobs that have ended
-	Live      int       // of others; some of these have ended, too
-	Bytes     int64     // of its segments
-	Files     int
-	Failure   string // why it takes no changes; "": it does
-	Failures  int    // since the start
-	Shed      int64  // bytes of segments that gave way to jobs for lack of disk space, and were not made again
+	Index      uint64    // of the last entry that it has
+	Time       time.Time // of the ledger at that entry
+	Ahead      uint64    // log entries that it has and that the ledger has not applied again since the node has started
+	Scanning   bool      // it is reading all jobs again, or is about to
+	Scanned    int       // how many it has read
+	Rebuilding bool      // it is to read history, or does: until then, jobs that the ledger has forgotten and labels of others may be missing
+	Rebuilt    float64   // how much of the history was read that it needs for jobs that the ledger has forgotten; 1: all
+	Documents  int       // of jobs that have ended
+	Live       int       // of others; some of these have ended, too
+	Bytes      int64     // of its segments
+	Files      int
+	Failure    string // why it takes no changes; "": it does
+	Failures   int    // since the start
+	Shed       int64  // bytes of segments that gave way to jobs for lack of disk space, and were not made again
 }
 
 // Status returns the present state.
 func (x *Index) Status() Status {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := Status{Index: x.mark.Index, Time: x.mark.Time, Ahead: x.ahead(), Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilt: x.gap.rebuilt(), Failures: x.failures, Shed: x.gap.shed}
+	s := Status{Index: x.mark.Index, Time: x.mark.Time, Ahead: x.ahead(), Scanning: x.scanning || x.incomplete, Scanned: x.scanned, Rebuilding: x.gap.rebuild != nil, Rebuilt: x.gap.rebuilt(), Failures: x.failures, Shed: x.gap.shed}
 	if x.failure != nil {
 		s.Failure = x.failure.Error()
 	}

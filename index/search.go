@@ -89,10 +89,10 @@ func (x *Index) unavailable(s *Status) error {
 	return nil
 }
 
-// lacking returns why an index in this state may not have jobs that the ledger has forgotten, nil if it has
-// them, or may never have them again, as after retention.
+// lacking returns why an index in this state may not have jobs that the ledger has forgotten, or labels of others;
+// nil if it has them, or may never have them again, as after retention.
 func (x *Index) lacking(s *Status) *job.UnavailableError {
-	if s.Scanning || s.Rebuilt < 1 && s.Shed == 0 {
+	if s.Scanning || s.Rebuilding {
 		return &job.UnavailableError{Reason: x.unready(s), RetryAfter: rebuildRetryAfter}
 	}
 	return nil
@@ -116,7 +116,7 @@ func (x *Index) defect(s *Status) string {
 	case s.Shed > 0:
 		return fmt.Sprintf("has deleted its oldest files, because the disk had little free space: jobs that ended earlier are found again when %d MiB more are free", max(2*s.Shed>>20, 1))
 	case s.Rebuilt < 1:
-		return fmt.Sprintf("is being rebuilt: %.0f %% of the history is read, and jobs that the ledger has forgotten may be missing", 100*s.Rebuilt)
+		return fmt.Sprintf("is being rebuilt: %.0f %% of the history is read; jobs that the ledger has forgotten may be missing, and keys, tags, metadata and params of others", 100*s.Rebuilt)
 	}
 	return ""
 }

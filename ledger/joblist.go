@@ -29,7 +29,8 @@ type FoundJobs struct {
 	More      bool     // more jobs may match
 	Next      JobPlace // with More: the place after which these are
 	Index     uint64   // of the ledger whose changes are all in the index
-	// Lacking is why jobs that the ledger has forgotten may be missing. It is nil if none are.
+	// Lacking is why jobs that the ledger has forgotten may be missing, and keys, tags, metadata and params of
+	// others. It is nil if none are.
 	Lacking *job.UnavailableError
 }
 

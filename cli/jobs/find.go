@@ -110,6 +110,6 @@ func noteIndex(env *command.Env, index *api.IndexStatus) {
 		env.Note("jobs that have not ended may be missing: the node has started again, and awaits a majority of the members to know them")
 	}
 	if index.Rebuilt < 1 {
-		env.Note("the index is being rebuilt: %.0f %% of the history is read, older jobs may be missing", 100*index.Rebuilt)
+		env.Note("the index is being rebuilt: %.0f %% of the history is read; older jobs may be missing, and keys, tags, metadata and params of others", 100*index.Rebuilt)
 	}
 }

@@ -7,6 +7,18 @@ func Relax(x Expr, unknown func(Field) bool) Expr {
 	return relaxed
 }
 
+// UsesLabels reports whether the condition depends on keys, tags, metadata or params.
+func (q *Query) UsesLabels() (uses bool) {
+	Relax(q.Where, func(f Field) bool {
+		switch f {
+		case FieldAny, FieldKey, FieldTag, FieldMeta, FieldParams, FieldLabel:
+			uses = true
+		}
+		return false
+	})
+	return uses
+}
+
 // relax returns the strongest condition that x implies, or with implied unset the weakest one that
 // implies x, without unknown fields. If it is constant, the condition is nil and matches all documents,
 // or with implied unset none.

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,7 +213,7 @@ func ended(op *ledger.Operation) bool { return op.State.Ended() }
 // start starts an operation on failed jobs.
 func (y *yard) start(t *testing.T, s ledger.OperationSettings) {
 	t.Helper()
-	s.Query, s.Until = "state:failed", time.Now().Add(time.Hour)
+	s.Query, s.Until = cmp.Or(s.Query, "state:failed"), time.Now().Add(time.Hour)
 	y.apply(t, &ledger.StartOperation{Settings: s})
 }
 
@@ -235,8 +236,8 @@ func TestRunner_StepRefused(t *testing.T) {
 	}
 }
 
-// TestRunner_IndexLacksJobs checks that an operation on jobs that the ledger may have forgotten waits for an index that
-// is being rebuilt, which it and the dry run say, and that another operation does not.
+// TestRunner_IndexLacksJobs checks that an operation on jobs that the ledger may have forgotten, or by labels, waits for
+// an index that is being rebuilt, which it and the dry run say, and that another operation does not.
 func TestRunner_IndexLacksJobs(t *testing.T) {
 	y := newYard(t, 2)
 	y.lacking = &job.UnavailableError{Reason: "an index that is being rebuilt"}
@@ -250,16 +251,23 @@ func TestRunner_IndexLacksJobs(t *testing.T) {
 	if err != nil || !preview.AtLeast || len(preview.Advice) != 1 {
 		t.Errorf("%+v, %v; want an advice that jobs may be missing", preview, err)
 	}
-	y.start(t, ledger.OperationSettings{Action: ledger.OperationRetry})
-	op := y.run(t, func(op *ledger.Operation) bool { return op.Waiting != "" })
-	if op.Changed != 0 || !strings.Contains(op.Waiting, "is being rebuilt") {
-		t.Errorf("%+v; want no job changed, and what it waits for", op)
+	if _, err := s.preview(t.Context(), &api.OperationStart{Action: "remove", Query: "-tag:eu"}); !errors.Is(err, y.lacking) {
+		t.Errorf("a dry run by tags: %v", err)
 	}
-	y.mu.Lock()
-	y.lacking = nil
-	y.mu.Unlock()
-	if op = y.run(t, ended); op.Changed != 2 {
-		t.Errorf("%+v; want 2 jobs changed", op)
+	for _, settings := range []ledger.OperationSettings{{Action: ledger.OperationRetry}, {Action: ledger.OperationRemove, Query: "-tag:eu"}} {
+		y = newYard(t, 2)
+		y.lacking = &job.UnavailableError{Reason: "an index that is being rebuilt"}
+		y.start(t, settings)
+		op := y.run(t, func(op *ledger.Operation) bool { return op.Waiting != "" })
+		if op.Changed != 0 || !strings.Contains(op.Waiting, "is being rebuilt") {
+			t.Errorf("%+v; want no job changed, and what it waits for", op)
+		}
+		y.mu.Lock()
+		y.lacking = nil
+		y.mu.Unlock()
+		if op = y.run(t, ended); op.Changed != 2 {
+			t.Errorf("%+v; want 2 jobs changed", op)
+		}
 	}
 }
 

@@ -59,6 +59,9 @@ func (s *Server) count(ctx context.Context, settings *ledger.OperationSettings, 
 		if err != nil {
 			return nil, err
 		}
+		if found.Lacking != nil && q.UsesLabels() {
+			return nil, found.Lacking // too many jobs may match, or too few
+		}
 		preview.Index, more = min(preview.Index, found.Index), found.More
 		if found.Lacking != nil && usesForgotten(settings.Action) {
 			preview.AtLeast, preview.lacking = true, found.Lacking

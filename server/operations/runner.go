@@ -243,7 +243,7 @@ func (w *worker) readPage(ctx context.Context, op *ledger.Operation) (p *page, e
 	if err != nil {
 		return nil, err
 	}
-	if found.Lacking != nil && usesForgotten(op.Action) {
+	if found.Lacking != nil && (usesForgotten(op.Action) || w.query.UsesLabels()) {
 		return nil, found.Lacking
 	}
 	if found.Index < op.Index {
