@@ -18,9 +18,9 @@ import (
 // indexTimeout bounds the search in the index, which is on the disk of this node.
 const indexTimeout = time.Second
 
-// Locate returns the id of the job that a text names, see [find]. Before it returns that
-// there is no such job, with an error that wraps [job.ErrJobNotFound], it waits until the
-// local ledger has all jobs that were accepted, and looks into the index. An
+// Locate returns the id of the job that a text names, see [find]. It looks into the ledger and the
+// index. Before it returns that there is no such job, with an error that wraps [job.ErrJobNotFound],
+// it waits until the local ledger has all jobs that were accepted, and looks again. An
 // [*IncompleteError] means that there may be one, which has the id, if text determines one.
 func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
 	id, err := v.find(text, queue)
@@ -29,6 +29,11 @@ func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error)
 	}
 	if err != nil && !errors.Is(err, job.ErrJobNotFound) {
 		return id, err
+	}
+	if !id.IsZero() || queue != "" { // jobs that are still to come are no others
+		if found, err := v.locateForgotten(ctx, text, queue, id); err == nil {
+			return found, nil
+		}
 	}
 	uncertain := v.CatchUp(ctx)
 	if uncertain == nil {

@@ -39,9 +39,11 @@ func TestViewer_NoMajority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	asked := 0
 	v := &Viewer{
 		Ledger: emptyLedger{}, Index: &oneJob{ID: id, Queue: "mail", Key: "order-7", State: job.Completed},
 		ReadBarrier: func(ctx context.Context) error {
+			asked++
 			<-ctx.Done()
 			return ctx.Err()
 		},
@@ -52,6 +54,9 @@ func TestViewer_NoMajority(t *testing.T) {
 			t.Errorf("%s: %s, %v", text, found, err)
 		}
 		cancel()
+	}
+	if asked != 2 {
+		t.Errorf("the others were asked %d times, want 2: not for an id, which only this job has", asked)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

@@ -57,7 +57,7 @@ func Job(ctx context.Context, e *Env, v *View) (any, error) {
 }
 
 // streamsTimeout bounds reading what streams have of a job, which may not answer without a quorum.
-const streamsTimeout = 5 * time.Second
+const streamsTimeout = 3500 * time.Millisecond
 
 // readJob reads the job with its params and result.
 func (d *jobData) readJob(ctx context.Context, e *Env, v *View, id string) {
