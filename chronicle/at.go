@@ -1,6 +1,7 @@
 package chronicle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,8 +94,10 @@ func (c *Chronicle) At(ctx context.Context, text string) (*timeline.State, error
 	switch {
 	case errors.Is(err, ErrNotKept):
 		return nil, c.notKept(ctx, lineage)
+	case errors.Is(err, streams.ErrNoLeader), errors.Is(err, streams.ErrStreamMissing), errors.Is(err, context.DeadlineExceeded):
+		return nil, &job.UnavailableError{Reason: "history cannot be read: " + err.Error(), RetryAfter: time.Second}
 	case err != nil:
-		return nil, fmt.Errorf("rebuild the state at %s: %w", text, err)
+		return nil, fmt.Errorf("rebuild the state at %s: %w", cmp.Or(text, "present"), err)
 	case s.Event < p.event:
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("event %d has not been published; the last one is %d", p.event, s.Event)}
 	}

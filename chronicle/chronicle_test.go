@@ -2,6 +2,7 @@ package chronicle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -23,6 +24,7 @@ type yard struct {
 	t      *testing.T
 	ledger *ledger.Ledger
 	at     ledger.Stamp
+	silent bool  // no server answers
 	lag    []int // how many batches of history a replica lacks in the next reads
 	stored map[string][]streams.Batch
 }
@@ -77,6 +79,9 @@ func (y *yard) LastPublished(_ context.Context, stream string) (seq, number uint
 }
 
 func (y *yard) FindLast(_ context.Context, stream string, accept func(*streams.Batch) bool) (found streams.Batch, err error) {
+	if y.silent {
+		return found, streams.ErrNoLeader
+	}
 	for _, b := range y.stored[stream] {
 		if b.Body != nil && accept(&b) {
 			found = b
@@ -215,6 +220,12 @@ func TestChronicle_At(t *testing.T) {
 	if err != nil || len(d.Differences) != len(from.Diff(to)) || len(d.Differences) == 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
+	y.silent = true
+	_, err = first.HandleState(t.Context(), &api.StateRequest{})
+	if _, unavailable := errors.AsType[*job.UnavailableError](err); !unavailable {
+		t.Errorf("without a majority: %v", err)
+	}
+	y.silent = false
 	if s, err := first.HandleState(t.Context(), &api.StateRequest{}); err != nil || s.Event != y.ledger.LastEvent() || s.Jobs["waiting"] == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}

@@ -114,7 +114,7 @@ func Past(ctx context.Context, e *Env, v *View) (any, error) {
 // an error of the whole page.
 func askAgain(err error) (*api.Error, error) {
 	problem := calls.Problem(err)
-	if problem.Code == api.CodeForbidden {
+	if problem.Code == api.CodeForbidden || problem.Code == api.CodeUnavailable {
 		return nil, err
 	}
 	return problem, nil
