@@ -252,6 +252,8 @@ func notices(s *api.Status, err error) (texts []string) {
 	switch {
 	case s.Node == "" && err != nil:
 		return []string{"This node's status is not known: " + err.Error()}
+	case s.Mode == "cluster" && s.Raft.Leader == "" && s.Raft.Applied == 0:
+		texts = append(texts, "No quorum: this node has started again, and reaches no majority of the members. Its ledger is empty until it does, so the page does not show what the yard has: only its index of jobs has those that have ended. Nothing can be changed until a majority is connected.")
 	case s.Mode == "cluster" && s.Raft.Leader == "":
 		texts = append(texts, "No quorum: this node reaches no majority of the members. The page shows what its own ledger had then. What other members run, and all that happened since, is not known here, and nothing can be changed until a majority is connected.")
 	case s.Authority.Owner == "" || s.Authority.Expired:
