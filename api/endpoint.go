@@ -21,6 +21,9 @@ const (
 const (
 	HeaderIndex = "Yard-Index" // index of the last ledger entry that the reply shows
 	HeaderEvent = "Yard-Event" // number of the last event up to that entry, a point of history for state-at
+	// HeaderAsOf is the time of the last entry, in RFC 3339, of a node that reaches no majority of the members: more
+	// may have happened since. It is in 1970 if the node has started again and has no entry.
+	HeaderAsOf = "Yard-As-Of"
 )
 
 // Headers of a request, over NATS and HTTP.
@@ -42,7 +45,7 @@ type Endpoint struct {
 
 	LongRunning  bool // a request may take minutes
 	Large        bool // a request over HTTP may have 32 MiB instead of 1 MiB
-	Indexed      bool // the reply has the headers [HeaderIndex] and [HeaderEvent]
+	Indexed      bool // the reply has the headers [HeaderIndex] and [HeaderEvent], and [HeaderAsOf] without a majority
 	AllowNoReply bool // a NATS message without a reply subject is a request, too
 
 	// The rest describes the HTTP route. A wildcard of the path sets the key of its

@@ -41,7 +41,7 @@ type Program = command.Program
 // the exit code. Verbs that run until they are stopped end when ctx is done.
 func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	env := &command.Env{Streams: s, Program: p}
-	env.Getenv = os.Getenv
+	env.Getenv, env.OnOutdated = os.Getenv, env.NoteOutdated
 	defer env.Close()
 	root := newRoot(env)
 	root.SetArgs(append([]string{}, args...)) // not nil, which makes cobra use os.Args

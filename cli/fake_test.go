@@ -31,6 +31,7 @@ type fakeAPI struct {
 	url string
 	c   *cluster.Server
 
+	asOf     time.Time // if it is set, the node reaches no majority, and knows the yard as of then
 	mu       sync.Mutex
 	received []string // "<subject> <body>"
 }
@@ -80,6 +81,9 @@ func (f *fakeAPI) endpoints(canned cannedReplies) []cluster.Endpoint {
 			defer f.mu.Unlock()
 			f.received = append(f.received, r.Token()+" "+string(r.Data))
 			r.SetIndex(17)
+			if !f.asOf.IsZero() {
+				r.SetAsOf(f.asOf)
+			}
 			switch answer := answer.(type) {
 			case error:
 				return nil, answer

@@ -67,16 +67,17 @@ func TestJobList(t *testing.T) {
 	}
 }
 
-// TestJobFind_Outdated checks that jobs of a node that has no contact to the others are shown with their time.
-func TestJobFind_Outdated(t *testing.T) {
-	status := api.IndexStatus{Rebuilt: 1}
-	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.find": func([]byte) ([]byte, error) {
-		return json.Marshal(api.FoundJobs{Jobs: []api.Job{}, Index: status})
-	}})
-	for age, want := range map[time.Duration]bool{time.Second: false, time.Minute: true} {
-		status.AsOfTime = time.Now().Add(-age)
-		if got := f.run(t, "job", "find"); strings.Contains(got.err, "the node has learnt of no change for") != want {
-			t.Errorf("%v old: notes %q", age, got.err)
+// TestOutdated checks that what a node without a majority knows is shown with its time.
+func TestOutdated(t *testing.T) {
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.find": `{"jobs": [], "index": {"rebuilt": 1}}`, "yard.api.v1.queue.list": `{"queues": []}`})
+	for _, line := range [][]string{{"job", "find"}, {"queue", "list"}, {"queue", "list", "--json"}} {
+		for at, want := range map[time.Time]string{
+			{}: "", time.Unix(0, 0): "has started again", time.Date(2026, 3, 19, 1, 0, 0, 0, time.UTC): "as of 2026-03-19T01:00:00.000Z",
+		} {
+			f.asOf = at
+			if got := f.run(t, line...); (want != "") != strings.Contains(got.err, "no majority of the members") || !strings.Contains(got.err, want) {
+				t.Errorf("%q of %v: notes %q", line, at, got.err)
+			}
 		}
 	}
 }

@@ -42,6 +42,11 @@ type DialOptions struct {
 
 // Client is the connection of a program such as the command line to a yard.
 type Client struct {
+	// OnOutdated is called for a reply of a node that reaches no majority of the members, with the
+	// time up to which the node knows the yard, see [api.HeaderAsOf]; nil: it is not. It is set
+	// before the first request.
+	OnOutdated func(asOf time.Time)
+
 	nc          *nats.Conn
 	timeout     time.Duration
 	header      nats.Header // of every request
@@ -96,6 +101,9 @@ func (c *Client) RequestWithIndex(ctx context.Context, subject string, body []by
 	}
 	if apiErr := parseErrorReply(m); apiErr != nil {
 		return nil, 0, apiErr
+	}
+	if asOf, err := time.Parse(time.RFC3339, m.Header.Get(api.HeaderAsOf)); err == nil && c.OnOutdated != nil {
+		c.OnOutdated(asOf)
 	}
 	index, _ = strconv.ParseUint(m.Header.Get(api.HeaderIndex), 10, 64) // 0 if absent
 	return m.Data, index, nil

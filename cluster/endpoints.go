@@ -69,6 +69,7 @@ type Request struct {
 	transport transport
 	index     atomic.Uint64 // of the last entry that the reply reflects; 0 means none
 	event     atomic.Uint64 // likewise, number of the last event
+	asOf      string        // see [Request.SetAsOf]
 }
 
 // transport is how a request came: its headers, and the way of its reply.
@@ -115,6 +116,12 @@ func (r *Request) SetEvent(number uint64) { raise(&r.event, number) }
 
 // Event returns the highest value set by [Request.SetEvent].
 func (r *Request) Event() uint64 { return r.event.Load() }
+
+// SetAsOf sets the header [api.HeaderAsOf] of the reply. It must be called before the request is handled.
+func (r *Request) SetAsOf(t time.Time) { r.asOf = t.UTC().Format(time.RFC3339Nano) }
+
+// AsOf returns the value of the header [api.HeaderAsOf], "" if the reply has none.
+func (r *Request) AsOf() string { return r.asOf }
 
 // raise sets n to value if that is higher.
 func raise(n *atomic.Uint64, value uint64) {
@@ -176,10 +183,16 @@ func (r *natsRequest) respond(data []byte, apiErr *api.Error) error {
 	if apiErr != nil {
 		return nc.PublishMsg(errorReply(r.reply, r.server.local.Config.Node, apiErr))
 	}
-	if r.Index() == 0 {
+	if r.Index() == 0 && r.asOf == "" {
 		return nc.Publish(r.reply, data)
 	}
-	header := nats.Header{api.HeaderIndex: []string{strconv.FormatUint(r.Index(), 10)}}
+	header := nats.Header{}
+	if r.asOf != "" {
+		header.Set(api.HeaderAsOf, r.asOf)
+	}
+	if index := r.Index(); index > 0 {
+		header.Set(api.HeaderIndex, strconv.FormatUint(index, 10))
+	}
 	if event := r.Event(); event > 0 {
 		header.Set(api.HeaderEvent, strconv.FormatUint(event, 10))
 	}

@@ -47,7 +47,10 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 
 // binding returns what the API needs besides its handlers.
 func (n *Node) binding() server.Binding {
-	return server.Binding{Node: n.cfg.Node.Name, View: n.raft.View, Enqueue: n.enqueue.HandleAsync}
+	return server.Binding{
+		Node: n.cfg.Node.Name, View: n.raft.View, Enqueue: n.enqueue.HandleAsync,
+		NoQuorum: func() bool { return health.NoQuorum(n.raft.Status()) != "" },
+	}
 }
 
 // overhopOperations returns the endpoints of the API that are served over Overhop, by name.

@@ -108,13 +108,16 @@ type Binding struct {
 	Node string                     // name of this node, the "*" in the subjects of [api.NodeEndpoints]
 	View func(func(*ledger.Ledger)) // reads the local ledger
 
+	NoQuorum func() bool // reports whether the node reaches no majority of the members; nil: it does not
+
 	Enqueue func(*cluster.Request) // handles the endpoint enqueue, whose replies are sent later
 }
 
 // Bind returns the endpoints of a table with their handlers, which are by endpoint name;
 // an endpoint without one has a nil Handle. The replies of indexed endpoints carry the
 // index of the ledger that they show, and its last event: those at the time of the request, unless the
-// handler sets later ones. A reply may show newer state, never older.
+// handler sets later ones. A reply may show newer state, never older. Without a majority of the members, they
+// carry the time of the ledger.
 func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []cluster.Endpoint {
 	bound := make([]cluster.Endpoint, len(table))
 	for i, described := range table {
@@ -126,7 +129,14 @@ func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []clust
 		e.Subject = strings.Replace(e.Subject, api.SubjectNode+".*", api.SubjectNode+"."+b.Node, 1)
 		if handle := e.Handle; handle != nil && e.Indexed {
 			e.Handle = func(ctx context.Context, r *cluster.Request) ([]byte, error) {
-				b.View(func(l *ledger.Ledger) { r.SetIndex(l.Index()); r.SetEvent(l.LastEvent()) })
+				outdated := b.NoQuorum != nil && b.NoQuorum()
+				b.View(func(l *ledger.Ledger) {
+					r.SetIndex(l.Index())
+					r.SetEvent(l.LastEvent())
+					if outdated {
+						r.SetAsOf(l.Now())
+					}
+				})
 				return handle(ctx, r)
 			}
 		}

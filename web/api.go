@@ -34,6 +34,7 @@ type Request struct {
 	Waited bool       // set by the handler if the reply is a WaitReply, with status 200
 	Index  uint64     // set by the handler: ledger index that the reply shows; 0 if none
 	Event  uint64     // likewise, number of the last event
+	AsOf   string     // likewise, see [api.HeaderAsOf]; "" if the response has none
 
 	release func()
 }
@@ -212,6 +213,9 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	}
 	if q.Event > 0 {
 		w.Header().Set(api.HeaderEvent, strconv.FormatUint(q.Event, 10))
+	}
+	if q.AsOf != "" {
+		w.Header().Set(api.HeaderAsOf, q.AsOf)
 	}
 	a.count(e, status)
 	writeReply(w, status, reply)

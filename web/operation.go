@@ -121,12 +121,13 @@ func (e *endpoint) responses() schema {
 		success["content"] = schema{e.Media: schema{"schema": schema{"type": "string", "format": "binary"}}}
 	}
 	if e.Indexed {
-		header := func(description string) schema {
-			return schema{"description": description, "schema": schema{"type": "integer"}}
+		header := func(description string, value schema) schema {
+			return schema{"description": description, "schema": value}
 		}
 		success["headers"] = schema{
-			api.HeaderIndex: header("index of the last ledger entry that the response shows"),
-			api.HeaderEvent: header("number of the last event that the response shows"),
+			api.HeaderIndex: header("index of the last ledger entry that the response shows", schema{"type": "integer"}),
+			api.HeaderEvent: header("number of the last event that the response shows", schema{"type": "integer"}),
+			api.HeaderAsOf:  header("without a majority of the members, the time of that entry: more may have happened since", schema{"type": "string", "format": "date-time"}),
 		}
 	}
 	responses := schema{

@@ -69,6 +69,15 @@ func (env *Env) Note(format string, args ...any) {
 	Printf(env.Err, "yardmaster: "+format+"\n", args...)
 }
 
+// NoteOutdated notes that a node which reaches no majority of the members knows the yard as of a time.
+func (env *Env) NoteOutdated(asOf time.Time) {
+	if asOf.Year() == 1970 { // it has no log entry yet
+		env.Note("the node has started again and reaches no majority of the members: until it does, it knows the yard only from its index of jobs")
+		return
+	}
+	env.Note("the node reaches no majority of the members: it knows the yard as of %s", TimeText(&asOf))
+}
+
 // OrDash returns s, or "-" if s is empty.
 func OrDash(s string) string { return cmp.Or(s, "-") }
 

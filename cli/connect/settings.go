@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -35,12 +36,16 @@ const maxReason = 256
 type Settings struct {
 	Getenv  func(string) string
 	Timeout time.Duration // --timeout, of one request
+	// OnOutdated is called once for replies of a node that reaches no majority, with the time up to which it knows
+	// the yard; nil: it is not.
+	OnOutdated func(asOf time.Time)
 
-	flags   source
-	context string // --context
-	reason  string // --reason
-	target  *target
-	client  *cluster.Client
+	flags    source
+	context  string // --context
+	reason   string // --reason
+	target   *target
+	client   *cluster.Client
+	outdated sync.Once
 }
 
 // AddFlags adds the flags of the connection to flags. s.Getenv must be set, because
@@ -84,6 +89,9 @@ func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 	t.opts.Program, t.opts.Reason = "cli", s.reason
 	if s.client, err = cluster.Dial(ctx, t.url, t.opts); err != nil {
 		return nil, t.unreachable(err)
+	}
+	if s.OnOutdated != nil {
+		s.client.OnOutdated = func(asOf time.Time) { s.outdated.Do(func() { s.OnOutdated(asOf) }) }
 	}
 	return s.client, nil
 }

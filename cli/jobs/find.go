@@ -6,14 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
-	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -70,10 +68,6 @@ func labelsCell(j *api.Job) string {
 	return cut(command.OrDash(strings.Join(terms, " ")), maxListedParams)
 }
 
-// outdatedAfter is the age of an index from which on its node is likely to be cut off: the authority renews its
-// lease every three seconds, and each renewal is a log entry. Clocks may differ.
-const outdatedAfter = 30 * time.Second
-
 // findJobs shows the jobs that a query finds.
 func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest) error {
 	found, err := connect.Decode[api.FoundJobs](env.Send(ctx, api.Subject("job-find"), request))
@@ -96,15 +90,12 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 
 // noteIndex tells what the index may lack.
 func noteIndex(env *command.Env, index *api.IndexStatus) {
-	asOf := command.TimeText(&index.AsOfTime)
 	if index.Unusable != "" {
-		env.Note("the index has nothing after %s: %s", asOf, index.Unusable)
+		env.Note("the index has nothing after %s: %s", command.TimeText(&index.AsOfTime), index.Unusable)
 		return
 	}
 	if index.Scanning {
 		env.Note("the index is being rebuilt: %d jobs of the ledger are read, others may be missing", index.Scanned)
-	} else if age := time.Since(index.AsOfTime); !index.AsOfTime.IsZero() && age > outdatedAfter {
-		env.Note("these are the jobs as of %s: the node has learnt of no change for %s, as without a majority of the members", asOf, duration.Format(age.Round(time.Second)))
 	}
 	if index.Ahead > 0 {
 		env.Note("jobs that have not ended may be missing: the node has started again, and awaits a majority of the members to know them")

@@ -140,6 +140,8 @@ func (s *state) header(o *api.Overview) []string {
 	switch behind := o.At.Sub(o.AsOf.At).Round(time.Second); {
 	case s.err != nil:
 		lines = append(lines, s.paint(red, "no answer, asking again: "+s.err.Error()))
+	case !o.Certain && o.AsOf.Index == 0:
+		lines = append(lines, s.paint(red, o.Node+" has no contact with a quorum, and knows nothing of the yard since it has started again"))
 	case !o.Certain:
 		lines = append(lines, s.paint(red, fmt.Sprintf("%s has no contact with a quorum: these are the numbers of %v ago", o.Node, behind)))
 	}

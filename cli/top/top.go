@@ -52,6 +52,7 @@ present state once and ends.`,
 	c.Flags().StringVar(&window, "window", window, "`time` that totals and charts are of, up to 24h, such as 15m")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		s := newState(window)
+		env.OnOutdated = nil // the frame says it
 		if len(args) > 0 {
 			s.queue = args[0]
 		}

@@ -66,7 +66,7 @@ func handler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, e
 		r.Actor = cluster.HTTPActor(req.Client, req.Header.Get(api.HeaderReason))
 		if e.Handle != nil {
 			data, err := e.Handle(ctx, r)
-			req.Index, req.Event = r.Index(), r.Event()
+			req.Index, req.Event, req.AsOf = r.Index(), r.Event(), r.AsOf()
 			if err != nil {
 				return nil, cluster.AsAPIError(err)
 			}
