@@ -17,7 +17,7 @@ const (
 	pauseBetween = time.Second      // between two renderings of a page
 	pauseIdle    = 5 * time.Second  // after which a page is rendered although the ledger has not changed
 	pausePing    = 15 * time.Second // after which a stream without changes sends a line
-	slowest      = 10               // pages that take long are rendered at most this part of the time: 1/slowest
+	slowest      = 10               // a page that takes long is rendered 1/slowest of the time, and at least each pauseIdle
 )
 
 // hub renders pages again while browsers show them: one rendering for all streams of the
@@ -81,17 +81,18 @@ func (h *hub) join(p *page, v *pages.View) (t *topic, leave func()) {
 }
 
 // run renders a topic's page until ctx ends, when the ledger has changed or pauseIdle is
-// over.
+// over. The pause bounds how much of the processor renderings take. Most of a long rendering may
+// be a wait for members that do not answer, so no pause is longer than pauseIdle.
 func (h *hub) run(ctx context.Context, t *topic) {
 	for ctx.Err() == nil {
 		_, changed := h.console.cfg.Applied()
 		began := time.Now()
 		t.set(h.render(ctx, t))
-		pause := max(pauseBetween, slowest*time.Since(began))
+		pause := min(max(pauseBetween, slowest*time.Since(began)), pauseIdle)
 		if !sleep(ctx, pause) {
 			return
 		}
-		idle := time.NewTimer(max(0, pauseIdle-pause))
+		idle := time.NewTimer(pauseIdle - pause)
 		select {
 		case <-ctx.Done():
 		case <-changed:

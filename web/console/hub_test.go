@@ -41,6 +41,7 @@ type browsers struct {
 	pipes     pipes
 	waiting   atomic.Int64 // jobs of the queue
 	overviews atomic.Int64 // requests
+	delay     atomic.Int64 // nanoseconds until an overview is answered
 }
 
 // open opens a stream of a page and returns it after its header.
@@ -76,6 +77,7 @@ func inBubble(t *testing.T, test func(t *testing.T, b *browsers)) {
 					return json.Marshal(api.QueueList{Queues: []api.Queue{{Name: "mail", Counts: map[string]int{"waiting": int(b.waiting.Load())}}}})
 				case "overview":
 					b.overviews.Add(1)
+					sleep(ctx, time.Duration(b.delay.Load()))
 					return json.Marshal(api.Overview{Backlog: map[string]int{"waiting": int(b.waiting.Load())}})
 				}
 				return call(ctx, c)
@@ -186,6 +188,25 @@ func TestStream_ManyBrowsers(t *testing.T) {
 			if page := pages[i].Load(); page < 18 {
 				t.Errorf("browser %d has the page with %d jobs", i, page)
 			}
+		}
+	})
+}
+
+// A page whose renderings waited for members that did not answer is current soon after they
+// answer again.
+func TestStream_SlowYard(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *browsers) {
+		const delay = 6 * time.Second
+		b.delay.Store(int64(delay))
+		_, r := b.open(t, Path)
+		if _, err := nextPage(r); err != nil {
+			t.Fatal(err)
+		}
+		b.delay.Store(0)
+		before := time.Now()
+		page, err := nextPage(r)
+		if waited := time.Since(before); err != nil || waited > pauseIdle {
+			t.Errorf("the next page has %d after %s: %v", page, waited, err)
 		}
 	})
 }
