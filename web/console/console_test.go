@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +179,37 @@ func TestSignIn_TooManyFailures(t *testing.T) {
 	}
 	if r, _ := request(t, s, "POST", Path+"sign-in", url.Values{"token": {"ann-token"}}); r.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("after %d failures: %s", session.MaxFailures, r.Status)
+	}
+}
+
+// The button to sign out ends the session that the browser has, also on a page of an earlier
+// one, but no page of another site can end it.
+func TestSignOut(t *testing.T) {
+	s, _ := startConsole(t, nil)
+	ann, bob := signIn(t, s, url.Values{"token": {"ann-token"}}), signIn(t, s, url.Values{"user": {"bob"}, "password": {"letmein"}})
+	_, page := request(t, s, "GET", Path+"queues", nil, ann)
+	for _, c := range []struct {
+		site   string
+		status int
+		ends   bool
+	}{{"same-origin", http.StatusSeeOther, true}, {"cross-site", http.StatusForbidden, false}, {"same-site", http.StatusForbidden, false}} {
+		form := url.Values{"form": {formOf(t, page)}}
+		r, err := http.NewRequest("POST", s.URL+Path+"sign-out", strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", c.site)
+		r.AddCookie(bob)
+		response, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		ends := slices.ContainsFunc(response.Cookies(), func(c *http.Cookie) bool { return c.Name == session.Cookie && c.MaxAge < 0 })
+		if response.StatusCode != c.status || ends != c.ends {
+			t.Errorf("%s: %s, ends the session: %t", c.site, response.Status, ends)
+		}
 	}
 }
 
