@@ -59,7 +59,10 @@ func newField(f *frame, act, part, kind, name, label string, was any, hint strin
 	}
 	new.Value = new.Was
 	if x := f.failure; x != nil && x.act == act && x.form.Get("part") == part {
-		if new.Value = x.form.Get(name); x.field == name {
+		if entered := x.form.Get(name); strings.TrimSpace(entered) != strings.TrimSpace(x.form.Get("was-"+name)) {
+			new.Value = entered // of other fields, the present value: others may have changed it
+		}
+		if x.field == name {
 			sum := fnv.New32()
 			fmt.Fprint(sum, act, part, name)
 			new.Error, new.ID = x.err.Text, fmt.Sprintf("error-%08x", sum.Sum32())

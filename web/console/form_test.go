@@ -17,8 +17,11 @@ import (
 func queuePage(t *testing.T) (post func(act string, form url.Values) (*http.Response, string), yard *testYard, form url.Values) {
 	s, yard := startConsole(t, nil)
 	q := api.Queue{Name: "mail", State: "running", MaxAttempts: 5, Timeout: 30_000, Fair: true, Weights: map[string]uint32{"acme": 3, "a=b": 2, "\u202e": 9}, AllowOverrides: true,
+		Priority: new(uint8(0)), Age: 600_000, KeyOptional: true, Limits: []string{"smtp", "dns"}, Index: []string{"params.a", "params.b"}, Retention: []api.RetentionSetting{
+			{Name: "finished.age", Value: 0, Unit: "ms"}, {Name: "failed.count", Value: 0, Unit: "items"}, {Name: "results.age", Value: 90_061_000, Unit: "ms"}},
 		Retry: []api.RetryRule{{Function: "send", BackoffMS: 1000}}}
-	yard.replies["queue-explain"], yard.replies["queue-show"], yard.replies["queue-set"] = api.QueueExplanation{Queue: q}, q, q
+	yard.setQueue(q)
+	yard.replies["queue-set"], yard.replies["limit-set"], yard.replies["limit-show"] = q, api.Limit{}, api.LimitDetail{Limit: api.Limit{Rate: "5/s"}}
 	cookie := signIn(t, s, url.Values{"token": {"ann-token"}})
 	r, text := request(t, s, "GET", Path+"queues/mail", nil, cookie)
 	if r.StatusCode != http.StatusOK {
@@ -33,6 +36,11 @@ func queuePage(t *testing.T) (post func(act string, form url.Values) (*http.Resp
 	}, yard, form
 }
 
+// setQueue makes q the only queue of the yard.
+func (y *testYard) setQueue(q api.Queue) {
+	y.replies["queue-explain"], y.replies["queue-show"] = api.QueueExplanation{Queue: q}, q
+}
+
 // Only settings that were edited are changed; an empty field resets its setting.
 func TestQueueSettings(t *testing.T) {
 	post, yard, form := queuePage(t)
@@ -41,7 +49,8 @@ func TestQueueSettings(t *testing.T) {
 	}
 	for name, value := range map[string]string{
 		"max_attempts": "", "timeout_ms": "2m", "fair": "", "allow_job_overrides": "", "weights": "acme=4\r\nnew one=7\r\n", "index": "params.customer, params.order.id",
-		"retention.finished.age_ms": "48h", "retention.finished.count": "10", "key": "params.customer",
+		"retention.finished.age_ms": "48h", "retention.finished.count": "10", "retention.failed.count": "", "retention.results.age_ms": "1d", "key": "params.customer",
+		"age_ms": "", "priority": "1", "key_optional": "", "limits": "smtp",
 	} {
 		form[name] = []string{value}
 	}
@@ -49,7 +58,8 @@ func TestQueueSettings(t *testing.T) {
 		t.Fatal(r.Status)
 	}
 	checkRequest(t, yard, `{"name":"mail","max_attempts":null,"timeout_ms":120000,"fair":null,"allow_job_overrides":false,"weights":{"acme":4,"a=b":null,"new one":7},
-		"index":["params.customer","params.order.id"],"retention":{"finished":{"age_ms":172800000,"count":10}},"key":"params.customer"}`)
+		"index":["params.customer","params.order.id"],"retention":{"finished":{"age_ms":172800000,"count":10},"failed":{"count":null},"results":{"age_ms":86400000}},"key":"params.customer",
+		"age_ms":null,"priority":1,"key_optional":null,"limits":["smtp"]}`)
 
 	rule := url.Values{"form": form["form"], "back": form["back"], "name": {"mail"}, "part": {"rule send"}, "function": {"send"},
 		"was-backoff_ms": {"1s"}, "backoff_ms": {""}, "was-jitter": {""}, "jitter": {"10"}, "was-retry_on": {""}, "retry_on": {"http_503,timeout"}}
@@ -103,6 +113,45 @@ func TestQueueSettings_Refused(t *testing.T) {
 	if r, text := post("queue-set", form); r.StatusCode != http.StatusServiceUnavailable || strings.Contains(text, "aria-invalid") || !strings.Contains(text, "Not done: no quorum") {
 		t.Errorf("without a quorum: %s", r.Status)
 	}
+}
+
+// A setting that someone has changed since the page was shown is not replaced before the user
+// has seen its present value. Others that were changed stay.
+func TestQueueSettings_Stale(t *testing.T) {
+	post, yard, form := queuePage(t)
+	check := func(act string, form url.Values, text string, shown ...string) {
+		t.Helper()
+		r, page := post(act, form)
+		if r.StatusCode != http.StatusConflict || !strings.Contains(page, "Not done: since this page was shown, "+text+"; save again to replace that") || len(yard.calls) > 0 {
+			t.Errorf("%s, %d acts; want the page to say: %s", r.Status, len(yard.calls), text)
+		}
+		for _, want := range shown {
+			if !strings.Contains(page, want) {
+				t.Errorf("the page does not have %s", want)
+			}
+		}
+	}
+	q := yard.replies["queue-show"].(api.Queue)
+	q.Limit, q.Timeout, q.Fair, q.Weights, q.Retry = new(uint32(5)), 60_000, false, map[string]uint32{"acme": 3, "a=b": 7}, []api.RetryRule{{Function: "send", BackoffMS: 2000}}
+	yard.setQueue(q)
+	form["concurrency_limit"], form["fair"] = []string{"9"}, []string{""}
+	check("queue-set", form, "concurrency limit was changed to 5", `name="concurrency_limit" value="9"`, `name="was-concurrency_limit" value="5"`,
+		`aria-invalid="true"`, `name="timeout_ms" value="1m"`, `name="was-timeout_ms" value="1m"`)
+	form["was-concurrency_limit"] = []string{"5"}
+	form["weights"] = []string{"acme=3\r\n"}
+	check("queue-set", form, "the weight of a=b was changed to 7")
+	form["weights"] = []string{"acme=4\r\na=b=2"}
+	if r, _ := post("queue-set", form); r.StatusCode != http.StatusSeeOther {
+		t.Fatal(r.Status)
+	}
+	checkRequest(t, yard, `{"name":"mail","concurrency_limit":9,"fair":null,"weights":{"acme":4}}`)
+
+	check("retry-set", url.Values{"form": form["form"], "back": form["back"], "name": {"mail"}, "part": {"rule send"}, "function": {"send"},
+		"was-backoff_ms": {"1s"}, "backoff_ms": {"3s"}}, "backoff was changed to 2s", `name="backoff_ms" value="3s"`, `name="was-backoff_ms" value="2s"`)
+	limit := url.Values{"form": form["form"], "back": {Path + "limits/smtp"}, "name": {"smtp"}, "was-rate": {"1/s"}, "rate": {"2/s"}, "was-total": {"7"}, "total": {""}}
+	check("limit-set", limit, "rate was changed to 5/s", `name="rate" value="2/s"`, `name="was-rate" value="5/s"`)
+	limit["was-rate"], limit["was-total"], limit["total"] = []string{"5/s"}, []string{"7"}, []string{"8"}
+	check("limit-set", limit, "total was reset")
 }
 
 // TestJobActs checks that a job has only buttons for what would not be refused.

@@ -23,6 +23,7 @@ var queueFields = []field{
 	{"retry_on_timeout", checked}, {"limits", list}, {"key", plain}, {"key_optional", checked}, {"fair", checked}, {"index", list},
 	{"retention.finished.age_ms", milliseconds}, {"retention.finished.count", whole}, {"retention.failed.age_ms", milliseconds},
 	{"retention.failed.count", whole}, {"retention.results.age_ms", milliseconds},
+	{"allow_job_overrides", checked},
 }
 
 // setQueue changes those settings of a queue that differ from what the page had shown.
@@ -34,26 +35,33 @@ func setQueue(ctx context.Context, a *Act) (string, error) {
 	if a.edited("allow_job_overrides") { // the only one whose default is true
 		change["allow_job_overrides"] = a.value("allow_job_overrides") != ""
 	}
+	var shown, weights map[string]any
 	if a.edited("weights") {
-		if change["weights"], err = changedWeights(a.Form.Get("was-weights"), a.Form.Get("weights")); err != nil {
+		if shown, weights, err = changedWeights(a.Form.Get("was-weights"), a.Form.Get("weights")); err != nil {
 			return "", &FieldError{"weights", err}
+		}
+		change["weights"] = weights
+	}
+	if len(change) > 0 {
+		present, err := a.present(ctx, "queue-show")
+		if err = cmp.Or(err, a.checkCurrent(present, queueFields), a.checkWeights(present, shown, weights)); err != nil {
+			return "", err
 		}
 	}
 	return a.change(ctx, "queue-set", "Queue", change)
 }
 
-// changedWeights returns the weights of keys that differ between two texts, with nil for one
-// that is missing in the second.
-func changedWeights(was, is string) (map[string]any, error) {
-	before, err := weightsOf(was)
-	if err != nil {
-		return nil, err
+// changedWeights returns the weights of keys in a text, and those that differ in another, with
+// nil for one that is missing there.
+func changedWeights(was, is string) (before, changed map[string]any, err error) {
+	if before, err = weightsOf(was); err != nil {
+		return nil, nil, err
 	}
 	after, err := weightsOf(is)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	changed := map[string]any{}
+	changed = map[string]any{}
 	for key := range before {
 		if _, ok := after[key]; !ok {
 			changed[key] = nil
@@ -61,7 +69,7 @@ func changedWeights(was, is string) (map[string]any, error) {
 	}
 	maps.DeleteFunc(after, func(key string, weight any) bool { return before[key] == weight })
 	maps.Copy(changed, after)
-	return changed, nil
+	return before, changed, nil
 }
 
 // weightsOf parses weights of keys: a key, "=" and a number in each line.
@@ -102,6 +110,12 @@ func setRetry(ctx context.Context, a *Act) (string, error) {
 	if len(rule) == 0 {
 		return "Nothing to change: all settings of the rule are as they were.", nil
 	}
+	if a.Form.Get("part") != "new" && rule["remove"] == nil {
+		present, err := a.present(ctx, "queue-show")
+		if err = cmp.Or(err, a.checkCurrent(present.item("retry", "function", a.value("function")), retryFields)); err != nil {
+			return "", err
+		}
+	}
 	rule["function"] = a.value("function")
 	_, err = do[json.RawMessage](ctx, a, "queue-set", "", map[string]any{"name": a.Form.Get("name"), "retry": []any{rule}})
 	return "Retries of " + format.Shorten(cmp.Or(a.value("function"), "all functions"), format.CutName) + " changed.", a.atField(err)
@@ -134,6 +148,12 @@ func setLimit(ctx context.Context, a *Act) (string, error) {
 	change, err := a.changes(limitFields)
 	if err != nil {
 		return "", err
+	}
+	if len(change) > 0 && a.Form.Get("new") == "" {
+		present, err := a.present(ctx, "limit-show")
+		if err = cmp.Or(err, a.checkCurrent(present, limitFields)); err != nil {
+			return "", err
+		}
 	}
 	return a.change(ctx, "limit-set", "Limit", change)
 }
