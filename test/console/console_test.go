@@ -90,6 +90,32 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// Long names and tags break into lines.
+func TestLongNames(t *testing.T) {
+	type object = map[string]any
+	long := strings.Repeat("x", 60)
+	for _, r := range []struct {
+		method, path string
+		body         object
+	}{
+		{"PATCH", "/v1/limits/" + long, object{"total": 1}},
+		{"PUT", "/v1/queues/" + long, object{"limits": []string{long}}},
+		{"PUT", "/v1/cron/" + long, object{"schedule": "0 0 3 * * *", "queue": long, "job": object{"function": long}}},
+		{"POST", "/v1/queues/" + long + "/jobs", object{"id": long, "function": long, "tags": []string{long, "nightly"}, "meta": object{long: long}, "params": object{long: long}, "limit_key": long}},
+	} {
+		if _, err := send(r.method, r.path, r.body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newTab(t)
+	b.signIn(annToken)
+	b.run(chromedp.EmulateViewport(360, 900))
+	for _, path := range []string{"", "queues", "queues/" + long, "jobs?q=queue:" + long, "jobs/" + long + ":" + long, "cron", "limits", "limits/" + long, "events", "operations/new?action=cancel&query=queue:" + long, "settings"} {
+		b.open(0, path)
+		b.check(strings.ReplaceAll(path, long, "x…"), 360)
+	}
+}
+
 // checkNames reports controls without a name.
 func (b *tab) checkNames(page string) {
 	b.t.Helper()
