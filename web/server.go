@@ -127,7 +127,7 @@ func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 const ConsolePath = "/console/"
 
 // ServeConsole serves the requests below [ConsolePath] by handler, which authenticates them
-// itself, until ctx ends. A request of / is redirected there.
+// itself, until ctx ends. A request of / is redirected there, as is one without the last slash.
 func (s *Server) ServeConsole(ctx context.Context, handler http.Handler) error {
 	s.console.Store(&handler)
 	<-ctx.Done()
@@ -145,7 +145,7 @@ func (s *Server) serveConsole(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = io.WriteString(w, "This node is starting or stopping. The page loads again every two seconds; or use another node.\n")
-	case r.URL.Path == "/":
+	case !strings.HasPrefix(r.URL.Path, ConsolePath):
 		http.Redirect(w, r, ConsolePath, http.StatusSeeOther)
 	default:
 		(*handler).ServeHTTP(w, r)
@@ -170,7 +170,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, ConsolePath) {
+	if r.URL.Path == "/" || strings.HasPrefix(r.URL.Path+"/", ConsolePath) {
 		s.serveConsole(w, r)
 		return
 	}

@@ -94,6 +94,28 @@ func sendRaw(t *testing.T, addr, text string) (status int, body string) {
 
 func echo(_ context.Context, q *Request) ([]byte, error) { return q.Data, nil }
 
+// The addresses of the console are its handler's, and lead there without the last slash.
+func TestServeConsole(t *testing.T) {
+	s, addr := startServer(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.ServeConsole(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	}()
+	for s.console.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	for path, want := range map[string]int{"/": http.StatusSeeOther, "/console": http.StatusSeeOther, "/console/": http.StatusTeapot, "/console/x": http.StatusTeapot, "/consoles": http.StatusServiceUnavailable} {
+		if status, _ := sendRaw(t, addr, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != want {
+			t.Errorf("%s: %d, want %d", path, status, want)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // Values of the path and the query are merged into the request.
 func TestRequest(t *testing.T) {
 	_, addr := startServer(t, nil,
