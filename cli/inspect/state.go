@@ -102,7 +102,7 @@ func stateTable(w io.Writer, reply *api.State) {
 		return
 	}
 	command.Printf(w, "event %d, %s\n", reply.Event, command.TimeText(&reply.At))
-	command.Printf(w, "authority %s, %d limits, %d cron entries, %d running jobs, imbalance %d\n\n", command.OrDash(s.Authority.Owner), len(s.Limits), len(s.Crons), len(s.Running), reply.Imbalance)
+	command.Printf(w, "authority %s, limits: %d, cron entries: %d, running jobs: %d, imbalance: %d\n\n", command.OrDash(s.Authority.Owner), len(s.Limits), len(s.Crons), len(s.Running), reply.Imbalance)
 	states := []string{"waiting", "delayed", "active", "completed", "failed", "cancelled", "expired"}
 	command.Printf(w, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\tSTATE\n")
 	for _, name := range slices.Sorted(maps.Keys(s.Queues)) {
