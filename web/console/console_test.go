@@ -376,3 +376,22 @@ func TestJob_Unread(t *testing.T) {
 		}
 	}
 }
+
+// TestPage_One checks the nouns of the number one.
+func TestPage_One(t *testing.T) {
+	s, yard := startConsole(t, nil)
+	q := api.Queue{Name: "mail", State: "running"}
+	yard.setQueue(q)
+	yard.replies["queue-explain"] = api.QueueExplanation{Queue: q, Nodes: []api.NodeExecutors{
+		{Node: "n1", Workers: &api.Subscribers{Count: 1, Credits: 1}}, {Node: "n2", Workers: &api.Subscribers{Count: 2, Credits: 0}}}}
+	yard.replies["worker-list"] = api.WorkerList{Nodes: []api.NodeWorkers{{Node: "n1", Running: 1}, {Node: "n2", Running: 2}}}
+	ann := signIn(t, s, url.Values{"token": {"ann-token"}})
+	for path, want := range map[string][]string{"queues/mail": {"1 worker, 1 job more would", "2 workers, 0 jobs more would"}, "workers": {"1 job running", "2 jobs running"}} {
+		_, page := request(t, s, "GET", Path+path, nil, ann)
+		for _, text := range want {
+			if !strings.Contains(page, text) {
+				t.Errorf("%s does not have %q", path, text)
+			}
+		}
+	}
+}

@@ -25,7 +25,7 @@ func functions() template.FuncMap {
 		"text":  func(text string) template.HTML { return format.Text(text, format.CutBlock, true) },
 		"at":    func(at any) template.HTML { return format.Time(at, false) },
 		"ago":   func(at any) template.HTML { return format.Time(at, true) },
-		"count": format.Count,
+		"count": format.Count, "plural": format.Plural,
 		"bytes": func(n any) string { return format.Bytes(format.Int(n)) },
 		"ms":    func(n any) string { return format.Duration(time.Duration(format.Int(n)) * time.Millisecond) },
 		"dur":   format.Duration,

@@ -9,6 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/web"
 	"github.com/yardmaster-dev/yardmaster/web/console/calls"
+	"github.com/yardmaster-dev/yardmaster/web/console/format"
 )
 
 // changeJobs returns an act on each job of the form, at most maxSelected.
@@ -45,7 +46,7 @@ func changeJobs(endpoint, done string) func(context.Context, *Act) (string, erro
 		case changed == 0 && failed == 1:
 			return "", first
 		}
-		return "", &api.Error{Code: calls.Problem(first).Code, Text: fmt.Sprintf("%d jobs %s, %d not; the first of those: %s", changed, done, failed, calls.Problem(first).Text)}
+		return "", &api.Error{Code: calls.Problem(first).Code, Text: fmt.Sprintf("%d %s %s, %d not; the first of those: %s", changed, format.Plural(changed, "job", "jobs"), done, failed, calls.Problem(first).Text)}
 	}
 }
 

@@ -57,6 +57,14 @@ func Int(n any) int64 {
 // Count returns a number of any type of whole numbers as a text.
 func Count(n any) string { return countText(Int(n)) }
 
+// Plural returns the noun of a number of any type of whole numbers.
+func Plural(n any, one, many string) string {
+	if Int(n) == 1 {
+		return one
+	}
+	return many
+}
+
 // Time returns a time as HTML: in UTC, which scripts replace by the viewer's zone, or
 // by how long ago it is. It returns a dash for no time.
 func Time(at any, ago bool) template.HTML {
