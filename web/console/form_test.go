@@ -48,7 +48,7 @@ func TestQueueSettings(t *testing.T) {
 		t.Fatalf("%s, and %d calls, though nothing was edited", r.Status, len(yard.calls))
 	}
 	for name, value := range map[string]string{
-		"max_attempts": "", "timeout_ms": "2m", "fair": "", "allow_job_overrides": "", "weights": "acme=4\r\nnew one=7\r\n", "index": "params.customer, params.order.id",
+		"max_attempts": "", "timeout_ms": "2m", "fair": "", "allow_job_overrides": "", "weights": "acme=4\r\nnew one=7\r\n\\u{202e}=8\r\n", "index": "params.customer, params.order.id",
 		"retention.finished.age_ms": "48h", "retention.finished.count": "10", "retention.failed.count": "", "retention.results.age_ms": "1d", "key": "params.customer",
 		"age_ms": "", "priority": "1", "key_optional": "", "limits": "smtp",
 	} {
@@ -57,7 +57,7 @@ func TestQueueSettings(t *testing.T) {
 	if r, _ := post("queue-set", form); r.StatusCode != http.StatusSeeOther {
 		t.Fatal(r.Status)
 	}
-	checkRequest(t, yard, `{"name":"mail","max_attempts":null,"timeout_ms":120000,"fair":null,"allow_job_overrides":false,"weights":{"acme":4,"a=b":null,"new one":7},
+	checkRequest(t, yard, `{"name":"mail","max_attempts":null,"timeout_ms":120000,"fair":null,"allow_job_overrides":false,"weights":{"acme":4,"a=b":null,"new one":7,"\u202e":8},
 		"index":["params.customer","params.order.id"],"retention":{"finished":{"age_ms":172800000,"count":10},"failed":{"count":null},"results":{"age_ms":86400000}},"key":"params.customer",
 		"age_ms":null,"priority":1,"key_optional":null,"limits":["smtp"]}`)
 
@@ -132,15 +132,15 @@ func TestQueueSettings_Stale(t *testing.T) {
 		}
 	}
 	q := yard.replies["queue-show"].(api.Queue)
-	q.Limit, q.Timeout, q.Fair, q.Weights, q.Retry = new(uint32(5)), 60_000, false, map[string]uint32{"acme": 3, "a=b": 7}, []api.RetryRule{{Function: "send", BackoffMS: 2000}}
+	q.Limit, q.Timeout, q.Fair, q.Weights, q.Retry = new(uint32(5)), 60_000, false, map[string]uint32{"acme": 3, "a=b": 7, "\u202e": 9}, []api.RetryRule{{Function: "send", BackoffMS: 2000}}
 	yard.setQueue(q)
 	form["concurrency_limit"], form["fair"] = []string{"9"}, []string{""}
 	check("queue-set", form, "concurrency limit was changed to 5", `name="concurrency_limit" value="9"`, `name="was-concurrency_limit" value="5"`,
 		`aria-invalid="true"`, `name="timeout_ms" value="1m"`, `name="was-timeout_ms" value="1m"`)
 	form["was-concurrency_limit"] = []string{"5"}
-	form["weights"] = []string{"acme=3\r\n"}
+	form["weights"] = []string{"acme=3\r\n\\u{202e}=9"}
 	check("queue-set", form, "the weight of a=b was changed to 7")
-	form["weights"] = []string{"acme=4\r\na=b=2"}
+	form["weights"] = []string{"acme=4\r\na=b=2\r\n\\u{202e}=9"}
 	if r, _ := post("queue-set", form); r.StatusCode != http.StatusSeeOther {
 		t.Fatal(r.Status)
 	}

@@ -72,7 +72,7 @@ func changedWeights(was, is string) (before, changed map[string]any, err error) 
 	return before, changed, nil
 }
 
-// weightsOf parses weights of keys: a key, "=" and a number in each line.
+// weightsOf parses weights of keys: an escaped key, "=" and a number in each line.
 func weightsOf(text string) (map[string]any, error) {
 	weights := map[string]any{}
 	for line := range strings.Lines(text) {
@@ -88,7 +88,7 @@ func weightsOf(text string) (map[string]any, error) {
 		if err != nil {
 			return nil, invalid("the weight in %q must be a whole number", line)
 		}
-		weights[line[:i]] = weight
+		weights[format.Unescape(line[:i])] = weight
 	}
 	return weights, nil
 }

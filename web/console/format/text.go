@@ -7,6 +7,9 @@ package format
 import (
 	"fmt"
 	"html/template"
+	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -42,6 +45,25 @@ func Plain(text string, n int) string {
 		}
 	}
 	return b.String()
+}
+
+// Escape is like [Plain] for a text in a field of a form, from which [Unescape] returns it.
+func Escape(text string) string {
+	return Plain(strings.ReplaceAll(text, `\u{`, `\u{5c}u{`), math.MaxInt)
+}
+
+// escaped matches a character as [Plain] writes those that are hidden.
+var escaped = regexp.MustCompile(`\\u\{[0-9a-f]{1,8}\}`)
+
+// Unescape returns the text that [Escape] has written.
+func Unescape(text string) string {
+	return escaped.ReplaceAllStringFunc(text, func(code string) string {
+		r, err := strconv.ParseInt(code[len(`\u{`):len(code)-1], 16, 32)
+		if err != nil || !utf8.ValidRune(rune(r)) {
+			return code
+		}
+		return string(rune(r))
+	})
 }
 
 // Text returns text as HTML in which nothing is hidden: control characters, marks of

@@ -25,6 +25,26 @@ func TestText(t *testing.T) {
 	}
 }
 
+// A text of a field is visible, and sent back as it was.
+func TestEscape(t *testing.T) {
+	for text, want := range map[string]string{
+		"acme": "acme", "a\u202eb\n\x00": `a\u{202e}b\u{a}\u{0}`, `\u{202e}`: `\u{5c}u{202e}`, `\\u{5c}u{41}`: `\\u{5c}u{5c}u{41}`, strings.Repeat("x", 1<<20): strings.Repeat("x", 1<<20),
+	} {
+		got := Escape(text)
+		if got != want || !IsVisible(got) {
+			t.Errorf("%.40q is %.40q in a field, want %.40q", text, got, want)
+		}
+		if back := Unescape(got); back != text {
+			t.Errorf("%.40q comes back as %.40q", text, back)
+		}
+	}
+	for _, text := range []string{`\u{110000}`, `\u{ffffffff}`, `\u{d800}`, `\u{}`, `\u{x}`, `\u{41`} {
+		if got := Unescape(text); got != text {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
+}
+
 func TestTree(t *testing.T) {
 	got := string(Tree(json.RawMessage(`{"a<b>":[1,"\u202e",null,{}],"n":1.50}`)))
 	for _, want := range []string{"a&lt;b&gt;", `<span class="json-number">1</span>`, `\u{202e}`, "null", "{}", "1.50"} {

@@ -46,16 +46,13 @@ func Queue(ctx context.Context, e *Env, v *View) (any, error) {
 	return q, err
 }
 
-// Weights returns weights of keys for a field, as package acts reads them, one a line: of keys
-// whose characters are all visible. Weights that are not shown stay as they are.
+// Weights returns weights of keys for a field, as package acts reads them, one a line, with
+// escaped keys. Those beyond shownWeights are not shown and stay as they are.
 func (q *queueData) Weights() string {
 	var lines strings.Builder
-	n := 0
-	for _, key := range slices.Sorted(maps.Keys(q.Queue.Weights)) {
-		if n < shownWeights && format.IsVisible(key) {
-			fmt.Fprintf(&lines, "%s=%d\n", key, q.Queue.Weights[key])
-			n++
-		}
+	keys := slices.Sorted(maps.Keys(q.Queue.Weights))
+	for _, key := range keys[:min(len(keys), shownWeights)] {
+		fmt.Fprintf(&lines, "%s=%d\n", format.Escape(key), q.Queue.Weights[key])
 	}
 	return lines.String()
 }
