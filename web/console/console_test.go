@@ -377,6 +377,21 @@ func TestJob_Unread(t *testing.T) {
 	}
 }
 
+// The end of the authority's lease in the past is a time as any other, if it is one.
+func TestPast_Lease(t *testing.T) {
+	s, yard := startConsole(t, nil)
+	ann := signIn(t, s, url.Values{"token": {"ann-token"}})
+	for until, want := range map[string]string{
+		"2026-03-19T02:00:00.5Z": `until <time datetime="2026-03-19T02:00:00.5Z" title="2026-03-19 02:00:00.500 UTC">2026-03-19 02:00:00 UTC</time>`,
+		"tomorrow":               "until tomorrow<",
+	} {
+		yard.replies["state-at"] = api.State{State: json.RawMessage(`{"authority":{"owner":"n1","leased_until":"` + until + `"}}`)}
+		if r, page := request(t, s, "GET", Path+"past", nil, ann); r.StatusCode != http.StatusOK || !strings.Contains(page, want) {
+			t.Errorf("%s: %s, the page does not have %s", until, r.Status, want)
+		}
+	}
+}
+
 // TestPage_One checks the nouns of the number one.
 func TestPage_One(t *testing.T) {
 	s, yard := startConsole(t, nil)

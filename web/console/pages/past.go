@@ -30,7 +30,8 @@ type pastData struct {
 	MoreJobs  int // further running jobs
 	More      int // further queues
 	Authority string
-	Leased    string     // until when the authority has its lease
+	Leased    string     // until when the authority has its lease, as it was given; may be any text
+	LeasedAt  time.Time  // zero if Leased is not a time
 	Now       time.Time  // when the page was loaded
 	Problem   *api.Error // why there is no state
 }
@@ -85,6 +86,7 @@ func Past(ctx context.Context, e *Env, v *View) (any, error) {
 		return nil, err
 	}
 	d.Authority, d.Leased = state.Authority.Owner, state.Authority.Until
+	d.LeasedAt, _ = time.Parse(time.RFC3339, d.Leased)
 	for _, name := range slices.Sorted(maps.Keys(state.Queues)) {
 		q := state.Queues[name]
 		if q.Name = name; d.Queue == "" || d.Queue == name {
