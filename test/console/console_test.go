@@ -301,15 +301,19 @@ func TestLive(t *testing.T) {
 	b.run(chromedp.WaitVisible(`//button[text()="Pause"]`))
 }
 
-// When the node of a page is killed, the page goes on with another one, in the same session.
+// When the node of a page is killed, the page goes on with another one, in the same session,
+// but not before the viewer has dealt with what was entered.
 func TestReconnect(t *testing.T) {
 	b := newTab(t)
 	b.signIn(annToken)
 	node := shared.yard.Nodes[2]
 	b.open(2, "queues")
 	b.await(`document.querySelector("#live").innerText === "live" && document.querySelectorAll("link[data-peer]").length === 2`)
+	b.run(chromedp.SendKeys(`form[action$=queue-add] input[name=name]`, "x"))
 	b.tolerate(true)
 	node.Kill()
+	b.await(`document.querySelector("#lost").innerText.match(/Go on at .*What you have entered here is not sent/) && document.querySelector("form[action$=queue-add] input[name=name]").value === "x"`)
+	b.run(chromedp.SendKeys(`form[action$=queue-add] input[name=name]`, kb.Backspace))
 	b.await(`location.port !== "` + node.HTTP[strings.LastIndexByte(node.HTTP, ':')+1:] + `" && document.querySelector("#live")?.innerText === "live" && document.querySelector("h1").innerText === "Queues"`)
 	b.tolerate(false)
 }

@@ -69,7 +69,8 @@ function disconnect() {
 }
 
 // findPeer asks the other members whether they answer. A member with the same host name has
-// the session, too: the page goes on there. Otherwise it offers a link.
+// the session, too: the page goes on there. Otherwise, or if that would lose what the viewer has
+// entered, it offers a link.
 async function findPeer() {
   const here = await answers(location.origin);
   if (here) {
@@ -80,16 +81,24 @@ async function findPeer() {
   for (const link of document.querySelectorAll("link[data-peer]")) {
     if (!await answers(link.href.replace(/\/$/, ""))) continue;
     const to = new URL(location.pathname + location.search, link.href);
-    if (to.hostname === location.hostname) {
+    const same = to.hostname === location.hostname, kept = entered();
+    if (same && !kept) {
       location.assign(to);
       return;
     }
-    lost.replaceChildren("This node does not answer. ", Object.assign(document.createElement("a"), { href: to, textContent: `Go on at ${link.dataset.peer}` }), ", where you may have to sign in again.");
+    lost.replaceChildren("This node does not answer. ", Object.assign(document.createElement("a"), { href: to, textContent: `Go on at ${link.dataset.peer}` }), same ? "" : ", where you may have to sign in again",
+      kept ? ". What you have entered here is not sent, and not taken along: copy it first." : ".");
     lost.hidden = false;
     return;
   }
   lost.textContent = "This node does not answer, and no other member that this page knows does. The page shows the last that it got, and tries again.";
   lost.hidden = false;
+}
+
+// entered reports whether the viewer has entered something that was not sent.
+function entered() {
+  const fields = document.querySelectorAll("input:not([type=hidden], [type=checkbox]), textarea");
+  return !!content.querySelector("[data-dirty]") || [...fields].some((f) => f.value !== f.defaultValue);
 }
 
 async function answers(origin) {
