@@ -223,6 +223,45 @@ func TestRefusedSetting(t *testing.T) {
 	b.await(`document.querySelector(".flash").innerText === "Schema removed." && !document.querySelector('#content a[href*="schema?"]')`)
 }
 
+// A setting that someone has changed since the page was shown is replaced only if it is saved
+// again.
+func TestStaleSetting(t *testing.T) {
+	type object = map[string]any
+	if _, err := send("PUT", "/v1/queues/stale", object{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := send("PATCH", "/v1/queues/stale", object{
+		"concurrency_limit": 4, "limits": []string{"smtp"}, "priority": 0, "age_ms": 90_061_001, "max_attempts": 3, "timeout_ms": 1500, "retry_on_timeout": true, "allow_job_overrides": false,
+		"key": "params.a", "key_optional": true, "fair": true, "weights": object{"a\u202e": 3, `\u{41}`: 4}, "index": []string{"params.a", "params.b"},
+		"retention": object{"finished": object{"age_ms": 7_200_000, "count": 10}, "failed": object{"age_ms": 86_400_000, "count": 1000}, "results": object{"age_ms": 60_000}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	b := newTab(t)
+	b.signIn(annToken)
+	b.open(0, "queues/stale")
+	b.run(chromedp.Evaluate(`for (const f of document.querySelectorAll("form[action$=queue-set] fieldset :is(input:not([type=hidden]), textarea)")) {
+		if (f.type === "checkbox") f.checked = !f.checked;
+		else if (f.name.endsWith("_ms")) f.value = "3h";
+		else if (f.name === "weights") f.value = f.value.replace("=3", "=5").replace("=4", "=6");
+		else f.value = { concurrency_limit: "9", limits: "", priority: "1", max_attempts: "4", key: "params.b", index: "params.b", reason: "" }[f.name] ?? "20";
+		f.dispatchEvent(new Event("input", { bubbles: true }));
+	}`, nil))
+	if _, err := send("PATCH", "/v1/queues/stale", object{"concurrency_limit": 5}); err != nil {
+		t.Fatal(err)
+	}
+	save := chromedp.Click(`//h2[text()="Settings"]/..//button[text()="Save"]`)
+	b.tolerate(true) // of the response 409
+	b.run(save, chromedp.WaitVisible(`input[name=concurrency_limit][aria-invalid]`))
+	b.tolerate(false)
+	b.await(`document.querySelector(".flash").innerText === "Not done: since this page was shown, concurrency limit was changed to 5; save again to replace that" && document.querySelector("input[name=was-concurrency_limit]").value === "5"`)
+	b.run(save, chromedp.WaitVisible(`.flash:not(.bad)`))
+	q, err := send("GET", "/v1/queues/stale", nil)
+	if got := fmt.Sprint(q["concurrency_limit"], q["priority"], q["timeout_ms"], q["allow_job_overrides"], q["fair"], q["index"], q["weights"]); err != nil || got != "9 1 1.08e+07 true <nil> [params.b] map[\\u{41}:6 a\u202e:5]" {
+		t.Errorf("the queue has %s, %v", got, err)
+	}
+}
+
 // Dead letters are counted by a dry run, then requeued.
 func TestDeadLetters(t *testing.T) {
 	b := newTab(t)
