@@ -104,8 +104,9 @@ func (c *Chronicle) At(ctx context.Context, text string) (*timeline.State, error
 	return s, nil
 }
 
-// foldAll is [Chronicle.fold] that waits for the events up to the last one, or one that within does not permit. A
-// replica may lack them, or they may not be published yet. After a while it returns without them.
+// foldAll folds events like [Chronicle.fold], and again until the state has event last, or an event follows that
+// within does not permit: a replica may lack events, or they may not be published yet. After readTimeout it returns
+// with those that there are.
 func (c *Chronicle) foldAll(ctx context.Context, s *timeline.State, within func(number uint64, at time.Time) bool, last uint64) error {
 	for deadline := time.Now().Add(readTimeout); ; {
 		stopped, err := c.fold(ctx, s, within)

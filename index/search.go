@@ -229,8 +229,8 @@ type liveSource struct {
 	ledger  Ledger
 	looked  *int                  // documents that all of these sources have looked at
 	current map[int]*job.Document // documents that match, as the ledger has them, by number
-	// hasEnded returns those of some jobs that have ended, which a ledger behind the index does not know; nil: it is
-	// not behind.
+	// hasEnded reports which of the documents are of jobs that have ended. It is set if the ledger is behind the
+	// index, and may not know that.
 	hasEnded func([]*job.Document) map[ledger.JobPlace]bool
 }
 
@@ -292,7 +292,7 @@ func (s *liveSource) present(docs []*job.Document) []*job.Document {
 	return present
 }
 
-// haveEnded returns the places of those documents whose jobs also have documents with which they have ended.
+// haveEnded reports, by place, which of the documents are of jobs that have ended, by the documents of the index.
 func (x *Index) haveEnded(docs []*job.Document) map[ledger.JobPlace]bool {
 	places := make([]segment.Cursor, len(docs))
 	for i, d := range docs {

@@ -127,7 +127,7 @@ func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 const ConsolePath = "/console/"
 
 // ServeConsole serves the requests below [ConsolePath] by handler, which authenticates them
-// itself, until ctx ends. A request of / is redirected there, as is one without the last slash.
+// itself, until ctx ends. Requests of / and /console are redirected there.
 func (s *Server) ServeConsole(ctx context.Context, handler http.Handler) error {
 	s.console.Store(&handler)
 	<-ctx.Done()

@@ -88,7 +88,7 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 	return nil
 }
 
-// noteIndex tells what the index may lack.
+// noteIndex writes notes about jobs and labels that the index may not have.
 func noteIndex(env *command.Env, index *api.IndexStatus) {
 	if index.Unusable != "" {
 		env.Note("the index has nothing after %s: %s", command.TimeText(&index.AsOfTime), index.Unusable)

@@ -16,7 +16,7 @@ import (
 // Limits of reading the records of a list.
 const (
 	maxParallelRecords = 16
-	recordsTimeout     = 3 * time.Second // for all of them, also for a single one
+	recordsTimeout     = 3 * time.Second // for the records of a list, or a single one
 )
 
 // JobList returns a page of jobs, without bodies and results, also of those that the ledger has forgotten. If the query names a queue

@@ -30,7 +30,7 @@ func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error)
 	if err != nil && !errors.Is(err, job.ErrJobNotFound) {
 		return id, err
 	}
-	if !id.IsZero() || queue != "" { // jobs that are still to come are no others
+	if !id.IsZero() || queue != "" { // the text determines the id, also of a job that the ledger does not have yet
 		if found, err := v.locateForgotten(ctx, text, queue, id); err == nil {
 			return found, nil
 		}
