@@ -112,8 +112,8 @@ func Past(ctx context.Context, e *Env, v *View) (any, error) {
 	return d, nil
 }
 
-// askAgain returns an error as a part of a page from which another request can be made, or as
-// an error of the whole page.
+// askAgain returns an error as a part of a page from which another request can be made. It
+// returns one that no other request would avoid as an error of the whole page.
 func askAgain(err error) (*api.Error, error) {
 	problem := calls.Problem(err)
 	if problem.Code == api.CodeForbidden || problem.Code == api.CodeUnavailable {
