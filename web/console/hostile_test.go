@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -286,5 +287,6 @@ func last(open []string) string {
 // readable reports whether a text of a page has only characters that are visible, line breaks
 // and the spaces between digits.
 func readable(text string) bool {
-	return format.IsVisible(strings.NewReplacer("\n", "", "\t", "", "\u202f", "").Replace(html.UnescapeString(text)))
+	text = strings.NewReplacer("\n", "", "\t", "", "\u202f", "").Replace(html.UnescapeString(text))
+	return format.Plain(text, math.MaxInt) == text
 }

@@ -100,12 +100,7 @@ func Text(text string, n int, lines bool) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // escaped above
 }
 
-// IsVisible reports whether Text returns nothing but characters of text.
-func IsVisible(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, hidden)
-}
-
-// hidden reports whether a character is not visible, or changes how others are Text.
+// hidden reports whether a character is not visible, or changes how others are shown.
 func hidden(r rune) bool {
 	switch {
 	case r == ' ':
