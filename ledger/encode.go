@@ -11,7 +11,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with every
 // change of the encoding.
-const formatVersion = 17
+const formatVersion = 18
 
 // oldestFormat is the earliest format that can be decoded. It has no schemas and no limits.
 const (
@@ -19,6 +19,7 @@ const (
 	schemasFormat = 15 // the first with schemas
 	limitsFormat  = 16 // the first with limits
 	levelFormat   = 17 // the first with a level and what belongs to it
+	level8Format  = 18 // the first with what entries of level 8 keep
 )
 
 // Encode writes the whole state to w. Two ledgers that applied the same entries

@@ -5,7 +5,11 @@ package ledger
 // they did in earlier builds must depend on it, because members replay entries of an earlier
 // build from different snapshots: they would differ if only some of them applied an entry in
 // the new way.
-const Level = 7
+const Level = 8
+
+// level8 is the first level whose entries keep the ids of merged records and add relative times to
+// the ledger's clock.
+const level8 = 8
 
 // Level returns the level of the ledger, see the constant [Level].
 func (o *outbox) Level() uint8 { return o.level }

@@ -117,7 +117,7 @@ func newGenerator() *generator {
 var (
 	someQueues   = rapid.SampledFrom([]string{"mail", "post", "a-b_c", "_system", "_own", "no good", ""})
 	someRunning  = rapid.SampledFrom([]string{"", "send", "rust#send", "py#send", "#x"})
-	someLevels   = rapid.SampledFrom([]uint8{0, Level, Level, Level})
+	someLevels   = rapid.SampledFrom([]uint8{0, 7, Level, Level, Level})
 	someNodes    = rapid.SampledFrom([]string{"n1", "n2", "n3"})
 	someRequests = rapid.SampledFrom([]string{"r1", "r2", "r3", "", "6f1d0c52-8e0b-5a3e-9c41-7a72646d7374#1"})
 	somePauses   = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 7 * time.Second, -time.Second, time.Hour, 25 * time.Hour})

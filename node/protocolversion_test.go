@@ -53,6 +53,13 @@ var protocolVersions = map[int]map[string]string{
 		"../ledger/encode.go: formatVersion":        "17",
 		"../ledger/level.go: Level":                 "7",
 	},
+	8: { // repeats are recognized by all their ids, and relative times follow the ledger's clock
+		"../consensus/peers/hello.go: helloVersion": "1",
+		"../consensus/entry.go: entryVersion":       "1",
+		"../cluster/wire/wire.go: version":          "5",
+		"../ledger/encode.go: formatVersion":        "18",
+		"../ledger/level.go: Level":                 "8",
+	},
 }
 
 func TestProtocolVersion(t *testing.T) {
