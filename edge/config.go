@@ -152,10 +152,41 @@ type WireConfig struct {
 	// MaxEnvelope is the largest frame payload that is accepted and sent, in
 	// bytes, 65536 to 33554432. Default 8388608.
 	MaxEnvelope int `toml:"max_envelope_size_bytes"`
+	// Session limits connections that have not registered.
+	Session SessionConfig `toml:"session"`
 }
 
-// defaultLifetimes limit connections that are not registered.
-var defaultLifetimes = overhop.Lifetimes{Unhelloed: 10 * time.Second, Unregistered: 10 * time.Second, Ident: 2 * time.Second}
+// SessionConfig limits how long a connection may exist without registering, in
+// whole seconds, 1 to 3600. The limits are checked at the interval of the
+// shortest one, so that a connection may exceed the others by up to that.
+type SessionConfig struct {
+	// Unhelloed is the time from the connection to HELLO. Default 10.
+	Unhelloed int `toml:"unhelloed_max_lifetime_seconds"`
+	// Unregistered is the time from HELLO until the client is asked to register.
+	// Default 10.
+	Unregistered int `toml:"helloed_unregistered_max_lifetime_seconds"`
+	// Ident is the time from there to REGISTER. Default 2.
+	Ident int `toml:"ident_register_timeout_seconds"`
+}
+
+// lifetimes returns the limits as durations.
+func (c SessionConfig) lifetimes() overhop.Lifetimes {
+	return overhop.Lifetimes{
+		Unhelloed:    time.Duration(c.Unhelloed) * time.Second,
+		Unregistered: time.Duration(c.Unregistered) * time.Second,
+		Ident:        time.Duration(c.Ident) * time.Second,
+	}
+}
+
+// validate returns an error if a limit is out of range.
+func (c SessionConfig) validate() error {
+	const longest = 3600
+	return cmp.Or(
+		validateRange("wire.session.unhelloed_max_lifetime_seconds", c.Unhelloed, 1, longest),
+		validateRange("wire.session.helloed_unregistered_max_lifetime_seconds", c.Unregistered, 1, longest),
+		validateRange("wire.session.ident_register_timeout_seconds", c.Ident, 1, longest),
+	)
+}
 
 // PaginationConfig configures the pages of LSJOB.
 type PaginationConfig struct {
@@ -235,6 +266,9 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.Server.Host, "127.0.0.1")
 	setDefault(&c.Server.Port, DefaultPort)
 	setDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
+	setDefault(&c.Wire.Session.Unhelloed, 10)
+	setDefault(&c.Wire.Session.Unregistered, 10)
+	setDefault(&c.Wire.Session.Ident, 2)
 	setDefault(&c.Pagination.PageSize, 15)
 	setDefault(&c.Delivery.RequireHelloExt, new(true))
 	setDefault(&c.Delivery.Ack, 5*time.Second)
@@ -261,6 +295,7 @@ func (c Config) Validate() error {
 	return cmp.Or(
 		validateRange("server.port", c.Server.Port, -1, 65535),
 		validateRange("wire.max_envelope_size_bytes", c.Wire.MaxEnvelope, overhop.MinFrameLimit, overhop.MaxFrameLimit),
+		c.Wire.Session.validate(),
 		validateRange("pagination.page_size", c.Pagination.PageSize, 1, 10_000),
 		validateRange("limits.max_connections", limits.Connections, 1, 1_000_000),
 		validateRange("limits.max_connections_per_address", limits.PerAddress, 1, 1_000_000),

@@ -144,7 +144,7 @@ func TestDoc_ListsMessagesAndCodes(t *testing.T) {
 var reasons = []string{"QUEUE_REMOVED", "LEASE_EXPIRED"}
 
 // limitTables are the tables of the configuration that Config holds.
-var limitTables = []string{"wire", "pagination", "delivery", "limits"}
+var limitTables = []string{"wire", "wire.session", "pagination", "delivery", "limits"}
 
 // TestDoc_ListsLimits compares docs/reference/config.md with Config: the page lists
 // every key of its tables with its default and its range. The ends of each range are

@@ -64,7 +64,7 @@ func New(cfg Config, cluster Cluster, executor Executor, log *slog.Logger) (*Ser
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, cluster: cluster, log: log, started: time.Now(), lifetimes: defaultLifetimes,
+		cfg: cfg, cluster: cluster, log: log, started: time.Now(), lifetimes: cfg.Wire.Session.lifetimes(),
 		frames: semaphore.NewWeighted(int64(cfg.Limits.FrameMemory)), anonymousFrames: semaphore.NewWeighted(int64(cfg.Wire.MaxEnvelope)), deliveries: newDeliveries(&cfg, cluster, executor, log),
 		conns: make(map[*conn]struct{}), connsByHost: make(map[string]int), anonymous: make(map[*conn]struct{}),
 	}

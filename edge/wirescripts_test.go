@@ -67,21 +67,9 @@ func requireRows(t *testing.T, exchanges []wirescript.Exchange) {
 // playScript runs a script against its own server.
 func playScript(t *testing.T, s *wirescript.Script) ([]wirescript.Exchange, error) {
 	var cfg Config
-	lifetimes := defaultLifetimes
-	fixed := map[string]*time.Duration{ // not in Config
-		"wire.session.unhelloed_max_lifetime_seconds":            &lifetimes.Unhelloed,
-		"wire.session.helloed_unregistered_max_lifetime_seconds": &lifetimes.Unregistered,
-		"wire.session.ident_register_timeout_seconds":            &lifetimes.Ident,
-	}
 	for _, line := range s.Config {
 		key, text, _ := strings.Cut(line, " ")
-		var err error
-		if lifetime := fixed[key]; lifetime != nil {
-			*lifetime, err = time.ParseDuration(text + "s")
-		} else {
-			err = setConfigField(reflect.ValueOf(&cfg).Elem(), key, text)
-		}
-		if err != nil {
+		if err := setConfigField(reflect.ValueOf(&cfg).Elem(), key, text); err != nil {
 			return nil, fmt.Errorf("config %s: %w", line, err)
 		}
 	}
@@ -94,7 +82,7 @@ func playScript(t *testing.T, s *wirescript.Script) ([]wirescript.Exchange, erro
 	if r.server, err = New(cfg, c, c, log); err != nil {
 		return nil, err
 	}
-	c.server, r.server.lifetimes = r.server, lifetimes
+	c.server = r.server
 	ctx := t.Context()
 	ctx, r.stop = context.WithCancel(ctx)
 	go func() { r.served <- r.server.Serve(ctx, r.ln) }()

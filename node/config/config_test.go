@@ -107,8 +107,9 @@ max_page_size = 6000
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Server.Address() != "0.0.0.0:0" || *c.Server.TLSEnabled || c.Wire.MaxEnvelope != 1<<20 ||
-		c.Pagination != (edge.PaginationConfig{PageSize: 5000}) || len(c.RRQ.Ignored) != 4 {
+	session := edge.SessionConfig{Unhelloed: 3, Unregistered: 4, Ident: 5}
+	if c.Server.Address() != "0.0.0.0:0" || c.Wire.Session != session || *c.Server.TLSEnabled || c.Wire.MaxEnvelope != 1<<20 ||
+		c.Pagination != (edge.PaginationConfig{PageSize: 5000}) || len(c.RRQ.Ignored) != 1 {
 		t.Errorf("%+v, ignored: %q", c.Config, c.RRQ.Ignored)
 	}
 	t.Setenv("YARD_SERVER_PORT", "0")
@@ -291,7 +292,7 @@ func TestLoad_RetiredKeys(t *testing.T) {
 	if len(c.RRQ.Ignored) != len(want) {
 		t.Errorf("%d keys are reported as ignored, want %d: %s", len(c.RRQ.Ignored), len(want), ignored)
 	}
-	if c, err := load(t, "[scrub]\n[wire.session]\n"); err != nil || len(c.RRQ.Ignored) != 2 {
+	if c, err := load(t, "[scrub]\n"); err != nil || len(c.RRQ.Ignored) != 2 {
 		t.Errorf("empty tables: %v, ignored: %q", err, c.RRQ.Ignored)
 	}
 	for _, key := range []string{"scrub.rate", "wire.session.rate", "delivery.grace"} {

@@ -35,9 +35,6 @@ var retiredKeys = map[string]string{
 	"pagination.max_page_size": "a page has at most 1000 jobs, or pagination.page_size if that is larger",
 	"scrub.bytes_per_second":   "nodes do not read their replicas from the disk any more",
 	"scrub.every":              "nodes do not read their replicas from the disk any more",
-	"wire.session.helloed_unregistered_max_lifetime_seconds": "a connection is asked to register 10 s after HELLO",
-	"wire.session.ident_register_timeout_seconds":            "a connection has 2 s to register once asked",
-	"wire.session.unhelloed_max_lifetime_seconds":            "a connection has 10 s to send HELLO",
 }
 
 // isRetiredTable reports whether name is a table of retired keys.
