@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus/boltcheck"
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
 	"github.com/yardmaster-dev/yardmaster/consensus/wal"
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
 // DamagedError is returned when the data on a node's disk is not what the node
@@ -185,15 +186,15 @@ func openBolt(path string, readOnly bool) (*raftboltdb.BoltStore, error) {
 	return store, nil
 }
 
-// prepareDir creates the directory. It removes files of a first start that was
-// not completed, which Raft has never used.
+// prepareDir creates the directory and that of the snapshots, which Raft would make readable for
+// everyone. It removes files of a first start that was not completed, which Raft has never used.
 func prepareDir(dir string, id *Identity) error {
 	if !id.Bootstrapped() {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("clear unfinished raft directory: %w", err)
 		}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "snapshots"), durable.DirMode); err != nil {
 		return fmt.Errorf("make raft directory: %w", err)
 	}
 	return nil

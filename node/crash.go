@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
 // Files in a data directory with the trace of a crash: of the running process, and of the
@@ -33,7 +35,7 @@ func recordCrashes(dir string, log *slog.Logger) error {
 		}
 		log.Error("node crashed when it last ran", "err", reason, "trace", last)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, durable.FileMode)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
 // Config configures this node's server and connections.
@@ -132,7 +133,7 @@ func (c *Config) validate() error {
 // that files in dir and beside already use, so that the default of MaxStore does not
 // shrink with each restart of a node whose disk fills. beside may be "".
 func availableSpace(dir, beside string) (int64, error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := os.MkdirAll(dir, durable.DirMode); err != nil {
 		return 0, err
 	}
 	var disk unix.Statfs_t

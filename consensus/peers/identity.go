@@ -83,8 +83,11 @@ type identityRecord struct {
 // openIdentity locks dir and reads its identity, or creates one in an empty
 // directory.
 func openIdentity(dir, yard, node string) (*Identity, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, durable.DirMode); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	if err := durable.Protect(dir); err != nil {
+		return nil, fmt.Errorf("exclude other users of the host from the data directory: %w", err)
 	}
 	lock, err := lockDir(dir)
 	if err != nil {
@@ -101,7 +104,7 @@ func openIdentity(dir, yard, node string) (*Identity, error) {
 // lockDir locks a data directory until the returned file is closed. It returns
 // [ErrInUse] if another process has locked it.
 func lockDir(dir string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, durable.FileMode)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}

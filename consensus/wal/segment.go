@@ -42,7 +42,7 @@ func (s *segment) last() uint64 { return s.first + uint64(len(s.entries)) - 1 }
 // the file may nevertheless be there.
 func createSegment(dir string, number, first uint64, size int64) (*segment, error) {
 	path := filepath.Join(dir, fmt.Sprintf("%010d%s", number, segmentSuffix))
-	f, err := os.OpenFile(path+unfinishedSuffix, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(path+unfinishedSuffix, os.O_CREATE|os.O_TRUNC|os.O_RDWR, durable.FileMode)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ type Log struct {
 // written, the error is a [*CorruptError]. New files have segmentSize bytes, 0 means
 // [SegmentSize].
 func Open(dir string, segmentSize int64) (*Log, error) {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, durable.DirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	if err := durable.SyncDir(filepath.Dir(dir)); err != nil {

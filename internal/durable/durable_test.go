@@ -54,3 +54,40 @@ func TestSyncDir(t *testing.T) {
 		t.Errorf("got %v, want the error of the sync, %v", err, syscall.EINVAL)
 	}
 }
+
+// TestProtect checks that only the permissions of others are removed, whatever the files are.
+func TestProtect(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	modes := map[string]os.FileMode{"": 0o755, "raft": 0o755, "raft/log": 0o644, "program": 0o755, "key": 0o400}
+	for _, name := range []string{"", "raft"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, mode := range modes {
+		path := filepath.Join(dir, name)
+		if name != "" && name != "raft" {
+			if err := WriteFile(path, []byte("content")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/nowhere", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Protect(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range modes {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := info.Mode().Perm(), mode&0o700; got != want {
+			t.Errorf("%q has mode %o, want %o", name, got, want)
+		}
+	}
+}
