@@ -203,15 +203,20 @@ func Load(path string) (Config, error) {
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
 	}
-	if err := checkEnvironment(os.Environ()); err != nil {
+	environment, services := splitServiceVariables(os.Environ())
+	if err := checkEnvironment(environment); err != nil {
 		return Config{}, err
 	}
-	c.RRQ.Ignored = append(c.RRQ.Ignored, retiredVariables(os.LookupEnv)...)
-	if err := applyEnvironment(&c, os.LookupEnv); err != nil {
+	lookup := lookupIn(environment)
+	c.RRQ.Ignored = append(c.RRQ.Ignored, retiredVariables(lookup)...)
+	for _, name := range services {
+		c.RRQ.Ignored = append(c.RRQ.Ignored, name+" (Kubernetes sets it for a Service; enableServiceLinks: false in the pod avoids it)")
+	}
+	if err := applyEnvironment(&c, lookup); err != nil {
 		return Config{}, err
 	}
 	err := c.checkZeroes(func(v variable) bool {
-		_, isSet := os.LookupEnv(v.name)
+		_, isSet := lookup(v.name)
 		return isSet || meta.IsDefined(v.table, v.key)
 	})
 	if err != nil {

@@ -264,6 +264,40 @@ func TestFromEnvironment_SecretFiles(t *testing.T) {
 	}
 }
 
+// Variables that Kubernetes sets for Services are ignored with a warning, also one with the name of a key;
+// others with such names are not.
+func TestLoad_ServiceVariables(t *testing.T) {
+	services := map[string]string{
+		"YARD_PORT": "tcp://10.0.0.7:9876", "YARD_SERVICE_HOST": "10.0.0.7", "YARD_SERVICE_PORT": "9876", "YARD_SERVICE_PORT_OVERHOP": "9876",
+		"YARD_PORT_9876_TCP": "tcp://10.0.0.7:9876", "YARD_PORT_9876_TCP_PROTO": "tcp", "YARD_PORT_9876_TCP_PORT": "9876",
+		"YARD_PORT_9876_TCP_ADDR": "10.0.0.7", "YARD_NODE_1_PORT_53_UDP": "udp://[fd00::7]:53", "YARD_NODE_1_SERVICE_HOST": "fd00::7",
+		"YARD_SERVER_PORT": "tcp://10.0.0.8:9876",
+	}
+	for name, value := range services {
+		t.Setenv(name, value)
+	}
+	c, err := load(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.RRQ.Ignored) != len(services) || c.Server.Port != edge.DefaultPort {
+		t.Errorf("ignored %q, port %d; want all %d variables, and the default port", c.RRQ.Ignored, c.Server.Port, len(services))
+	}
+	for name := range services {
+		if !slices.ContainsFunc(c.RRQ.Ignored, func(s string) bool { return strings.HasPrefix(s, name+" (Kubernetes") }) {
+			t.Errorf("%s is not named in %q", name, c.RRQ.Ignored)
+		}
+	}
+	for name, value := range map[string]string{"YARD_PORT": "9876", "YARD_SERVICE_HOST": "yard", "YARD_SERVER_PORT": "tcp", "YARD_PORT_TCP": "1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			if _, err := load(t, ""); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s=%s: %v", name, value, err)
+			}
+		})
+	}
+}
+
 // Keys of earlier builds without effect are accepted, in the file and as variables, and each
 // is reported once with what applies instead.
 func TestLoad_RetiredKeys(t *testing.T) {

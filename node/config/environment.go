@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -171,6 +172,36 @@ func checkEnvironment(environment []string) error {
 		}
 	}
 	return nil
+}
+
+// serviceVariable matches the environment variables, as name=value, that Kubernetes sets in each
+// container for a Service whose name begins with "yard", such as YARD_PORT=tcp://10.0.0.7:9876 or
+// YARD_SERVICE_HOST=10.0.0.7.
+var serviceVariable = regexp.MustCompile(`^` + envPrefix + `(\w+_)?(` +
+	`SERVICE_HOST=[\da-f.:]+|SERVICE_PORT(_\w+)?=\d+|` +
+	`PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://\S+|` +
+	`PORT_\d+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=\d+|ADDR=[\da-f.:]+))$`)
+
+// splitServiceVariables separates the variables of Kubernetes, of which it returns the names.
+func splitServiceVariables(environment []string) (rest, services []string) {
+	for _, entry := range environment {
+		if name, _, _ := strings.Cut(entry, "="); serviceVariable.MatchString(entry) {
+			services = append(services, name)
+		} else {
+			rest = append(rest, entry)
+		}
+	}
+	return rest, services
+}
+
+// lookupIn returns a function that looks up variables in an environment, as [os.LookupEnv] does.
+func lookupIn(environment []string) func(string) (string, bool) {
+	values := make(map[string]string, len(environment))
+	for _, entry := range environment {
+		name, value, _ := strings.Cut(entry, "=")
+		values[name] = value
+	}
+	return func(name string) (string, bool) { value, ok := values[name]; return value, ok }
 }
 
 // editDistance returns how many bytes have to be inserted, deleted or changed to turn a

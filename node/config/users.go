@@ -72,10 +72,10 @@ func (c *HTTP) ServerUsers() ([]TokenUser, error) {
 		users = append(users, user)
 	}
 	if c.Anonymous != "" && !slices.Contains(embedded.Roles, embedded.Role(c.Anonymous)) {
-		return nil, fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such requests", c.Anonymous)
+		return nil, fmt.Errorf("anonymous has the role %q; must be producer, worker, viewer, operator or admin, or empty to refuse such requests", c.Anonymous)
 	}
 	if c.Anonymous != "" && len(users) == 0 && c.Anonymous != string(embedded.Operator) && c.Anonymous != string(embedded.Admin) {
-		return nil, errors.New("anonymous needs users or http.token: without any, every request is an operator's")
+		return nil, errors.New("anonymous needs users or http.token: without any, every request is an admin's")
 	}
 	return users, nil
 }
