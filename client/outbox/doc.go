@@ -22,14 +22,14 @@
 //
 // It becomes one job, however often it is sent: after a crash, or by several forwarders at
 // once. Each row has a key, and the cluster makes one job of all requests with the same key
-// in the same queue, for as long as it keeps the record of the job and for 10 minutes
-// longer. By default, it keeps a record for 24 hours after the end of the job, but at most
-// 200,000 records, so a cluster that finishes 1,000 jobs per second keeps each for about
-// three minutes. A second job is therefore possible if
+// in the same queue, for as long as it keeps the record of the job, and 24 hours longer. If
+// the cluster has removed the records of more than 1,000,000 other jobs since, it recognizes the key for
+// 10 minutes only: a cluster that finishes 1,000 jobs per second, for about 17 minutes. A
+// second job is therefore possible if
 //
 //   - a forwarder stops between sending a job and deleting its row,
-//   - no forwarder runs, or reaches the database and the cluster, until the cluster has
-//     removed the record of the job and 10 minutes have passed, and
+//   - no forwarder runs, or reaches the database and the cluster, until the cluster no longer
+//     recognizes the key, and
 //   - the job has no unique key.
 //
 // Where that matters, keep records for longer (yardmaster queue set --retention
