@@ -93,6 +93,8 @@ func Play(ctx context.Context, o Options, d Drill) (r Report) {
 		r.Ended, r.Unplayed = NotRun, err.Error()
 	case len(r.Broken) > 0:
 		r.Ended = Broken
+	case len(r.Untried) > 0:
+		r.Ended = NotTried
 	default:
 		r.Ended = Kept
 	}
@@ -158,11 +160,12 @@ type Report struct {
 	Promises string   `json:"promises"`
 	Seed     uint64   `json:"seed"`
 	Quick    bool     `json:"quick,omitempty"`
-	Ended    string   `json:"ended"`             // kept, broken, skipped or unplayed
+	Ended    string   `json:"ended"`             // one of the values below
 	Skipped  string   `json:"skipped,omitempty"` // reason
 	Unplayed string   `json:"unplayed,omitempty"`
-	Broken   []string `json:"broken,omitempty"` // broken promises
-	Missed   []string `json:"missed,omitempty"` // missed targets
+	Broken   []string `json:"broken,omitempty"`  // broken promises
+	Untried  []string `json:"untried,omitempty"` // what did not come about, so that nothing was shown
+	Missed   []string `json:"missed,omitempty"`  // missed targets
 	Seconds  float64  `json:"seconds"`
 
 	Verdict  *Verdict       `json:"verdict,omitempty"`
@@ -175,10 +178,11 @@ type Report struct {
 
 // The values of [Report.Ended].
 const (
-	Kept    = "kept"     // all promises were kept
-	Broken  = "broken"   // a promise was broken
-	Skipped = "skipped"  // the machine lacks a requirement
-	NotRun  = "unplayed" // the drill could not be completed
+	Kept     = "kept"      // all promises were kept
+	Broken   = "broken"    // a promise was broken
+	NotTried = "not tried" // no promise was broken, but what the drill is for did not come about
+	Skipped  = "skipped"   // the machine lacks a requirement
+	NotRun   = "unplayed"  // the drill could not be completed
 )
 
 // Figure is a measurement of a drill, with its unit.
@@ -226,7 +230,8 @@ type Summary struct {
 	Drills  []Report `json:"drills"`
 }
 
-// Good reports whether every drill was completed or skipped, and kept its promises.
+// Good reports whether no drill broke a promise or could not be completed. Drills that were
+// skipped or not tried do not count.
 func (s *Summary) Good() bool {
 	return !slices.ContainsFunc(s.Drills, func(r Report) bool { return r.Ended == Broken || r.Ended == NotRun })
 }
@@ -286,6 +291,7 @@ func (r *Report) notes(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "\n**%d %s** (seed %d). Broken: %s. Promised: %s.\n\n", r.Number, r.Drill, r.Seed, r.Breaks, r.Promises)
 	list("PROMISE BROKEN", r.Broken)
+	list("not tried", r.Untried)
 	list("target missed", r.Missed)
 	if r.Skipped != "" {
 		list("skipped", []string{r.Skipped})

@@ -92,6 +92,20 @@ func (h *Harness) Require(kept bool, format string, v ...any) {
 	h.report.Broken = append(h.report.Broken, what)
 }
 
+// RequireTried records that the drill did not try what it is for unless tried is true: that the
+// moment for a fault did not come, for example because the machine is busy. That breaks no
+// promise, but none was kept either.
+func (h *Harness) RequireTried(tried bool, format string, v ...any) {
+	if tried {
+		return
+	}
+	what := fmt.Sprintf(format, v...)
+	h.Logf("not tried: %s", what)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.report.Untried = append(h.report.Untried, what)
+}
+
 // Figure adds a figure to the report.
 func (h *Harness) Figure(name string, value any) {
 	if d, ok := value.(time.Duration); ok {

@@ -65,9 +65,10 @@ func TestPlay_Skips(t *testing.T) {
 	if broken.Ended != NotRun || fmt.Sprint(broken.Broken) != "[1 promises]" || !strings.Contains(broken.Unplayed, "cannot continue") {
 		t.Errorf("%+v", broken)
 	}
-	sum := Summary{Drills: []Report{r}}
+	untried := Report{Number: 2, Drill: "late", Ended: NotTried, Untried: []string{"no moment came"}}
+	sum := Summary{Drills: []Report{r, untried}}
 	if !sum.Good() {
-		t.Error("a skipped drill counts as broken")
+		t.Error("a drill that was skipped or not tried counts as broken")
 	}
 	sum.Drills = append(sum.Drills, broken)
 	if sum.Good() {
@@ -77,7 +78,7 @@ func TestPlay_Skips(t *testing.T) {
 	if err := sum.WriteMarkdown(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| 1 | rare |", "skipped: network namespaces: ", "PROMISE BROKEN: 1 promises", "could not be completed: cannot continue"} {
+	for _, want := range []string{"| 1 | rare |", "skipped: network namespaces: ", "| not tried |", "not tried: no moment came", "PROMISE BROKEN: 1 promises", "could not be completed: cannot continue"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing from\n%s", want, text.String())
 		}

@@ -218,11 +218,15 @@ func (sim *simulation) find(key string) *jobRun {
 	return nil
 }
 
-// mustFind is find, and fails the run if the job does not run.
+// mustFind is find. If the job does not run, the run ends without having tried the plan: the job
+// may, for example, wait for its retry with this seed.
 func (sim *simulation) mustFind(key string) *jobRun {
 	if r := sim.find(key); r != nil {
 		return r
 	}
-	sim.fail("the plan needs the worker of %s, which does not run", key)
+	sim.mu.Lock()
+	sim.report.Untried = fmt.Sprintf("the plan needs the worker of %s, which does not run", key)
+	sim.mu.Unlock()
+	sim.cancel()
 	return nil
 }

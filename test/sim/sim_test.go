@@ -122,6 +122,7 @@ func TestPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			untried := 0
 			for range *dicesFlag {
 				p.Verbose = *dicesFlag == 1
 				r := play(t, p)
@@ -131,7 +132,14 @@ func TestPlans(t *testing.T) {
 				if len(r.Failures) > 0 {
 					t.Fatalf("seed %d: %s", p.Seed, strings.Join(r.Failures, "\n"))
 				}
+				if r.Untried != "" {
+					t.Logf("seed %d: %s", p.Seed, r.Untried)
+					untried++
+				}
 				p.Seed++
+			}
+			if untried > *dicesFlag/10 { // such a plan no longer shows what it was written for
+				t.Errorf("the plan could not be tried with %d of %d seeds", untried, *dicesFlag)
 			}
 		})
 	}

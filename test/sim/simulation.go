@@ -24,6 +24,7 @@ type Report struct {
 	TraceHash      uint64   // hash of the trace; 0 unless Plan.Trace or Plan.Verbose is set
 	Log            []string // the trace, if Plan.Verbose is set
 	Failures       []string // violated invariants; empty if the run succeeded
+	Untried        string   // why the steps of the plan could not be taken; "" if they were
 	Accepted       int      // jobs
 	Entries        int      // Raft entries
 	Tenures        int
