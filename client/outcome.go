@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -81,12 +82,12 @@ func (f *failure) Unwrap() error { return f.err }
 // returns any other error unchanged. Details that cannot be encoded are replaced by the
 // reason.
 func protocolError(err error) error {
-	f, ok := errors.AsType[*failure](err)
+	f, ok := usercode.As[*failure](err)
 	if !ok {
 		return err
 	}
-	sent := &overhop.FailError{Message: err.Error()}
-	for ; ok; f, ok = errors.AsType[*failure](f.err) {
+	sent := &overhop.FailError{Message: usercode.Text(err)}
+	for ; ok; f, ok = usercode.As[*failure](f.err) {
 		if sent.RetryAfter == nil && sent.Snooze == nil && !sent.Final {
 			sent.RetryAfter, sent.Snooze, sent.Final = f.retryAfter, f.snooze, f.final
 		}

@@ -1,16 +1,15 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 // JobInfo describes one attempt at a job, as its handler sees it.
@@ -240,7 +239,7 @@ func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overh
 	if w.UnknownFunction != nil {
 		unknown = w.wrap(w.UnknownFunction)
 	}
-	log := cmp.Or(w.client.opts.Log, slog.Default())
+	log := usercode.Logger(w.client.opts.Log)
 	return func(ctx context.Context, quest *overhop.Quest) (overhop.Raw, error) {
 		handler := wrapped[quest.Function]
 		if handler == nil {
@@ -248,7 +247,7 @@ func (w *Worker) handlerOf(queue string, functions map[string]HandlerFunc) overh
 		}
 		result, err := handler(ctx, infoOf(quest))
 		if err != nil {
-			if !errors.Is(err, errAtLimit) {
+			if !usercode.Is(err, errAtLimit) {
 				log.Warn("attempt failed", "job", quest.JID, "function", quest.Function, "attempt", quest.Attempt, "err", err)
 			}
 			return nil, protocolError(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 // activeJob is a job that a worker has received, from its QUEST until a node
@@ -155,38 +156,56 @@ func (w *Worker) loseLease(job *activeJob, code Code) {
 	}
 }
 
-// run calls the handler and sends the job's outcome. The attempt fails if the
-// handler panics or calls runtime.Goexit. If the handler ended only because the
-// worker stops, run sends nothing and the worker releases the job.
+// run calls the handler and sends the job's outcome, whatever the handler and the methods of its
+// error do: the attempt fails if one of them panics or calls runtime.Goexit. If the handler ended
+// only because the worker stops, run sends nothing and the worker releases the job.
 func (j *activeJob) run() {
-	ctx := &j.ctx
-	defer ctx.end()
-
-	var result Raw
-	var err error
-	returned := false
-	defer func() {
-		if !returned {
-			err = &FailError{Message: "handler ended its goroutine", Type: "panic"}
-		}
-		if reason := recover(); reason != nil {
-			stack := string(debug.Stack())
-			j.worker.Log.Error("handler panicked", "job", j.quest.JID, "panic", reason, "stack", stack)
-			err = &FailError{Message: fmt.Sprint("handler panicked: ", reason), Type: "panic", Details: stackDetails(stack)}
-		}
-		if interruptedByStop(ctx, err) {
+	defer j.ctx.end()
+	end := handlerEnd{failure: &Fail{Message: "handler ended its goroutine", Type: "panic", Retry: true}}
+	defer func() { // also if runtime.Goexit is called
+		if end.interrupted {
 			j.worker.keepForRelease(j)
 			return
 		}
-		j.finish(result, withStopCause(ctx, err))
+		j.finish(outcome{isSet: true, result: end.result, failure: end.failure})
+	}()
+	result, err := j.call()
+	end = j.read(result, err)
+}
+
+// handlerEnd is how a handler has ended.
+type handlerEnd struct {
+	result      Raw
+	failure     *Fail // nil: it has succeeded
+	interrupted bool  // it ended only because the worker stops
+}
+
+// call calls the handler. A panic is an error.
+func (j *activeJob) call() (result Raw, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			text, stack := usercode.PanicText(reason), string(debug.Stack())
+			j.worker.Log.Error("handler panicked", "job", j.quest.JID, "panic", text, "stack", stack)
+			err = &FailError{Message: "handler panicked: " + text, Type: "panic", Details: stackDetails(stack)}
+		}
 	}()
 	if j.handled.Omitted {
-		j.handled.Payload, err = j.readPayload(ctx)
+		if j.handled.Payload, err = j.readPayload(&j.ctx); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		result, err = j.handler(ctx, &j.handled)
+	return j.handler(&j.ctx, &j.handled)
+}
+
+// read returns how a handler has ended that has returned this result and this error.
+func (j *activeJob) read(result Raw, err error) handlerEnd {
+	switch {
+	case err == nil:
+		return handlerEnd{result: result}
+	case interruptedByStop(&j.ctx, err):
+		return handlerEnd{interrupted: true}
 	}
-	returned = true
+	return handlerEnd{failure: newFail(withStopCause(&j.ctx, err))}
 }
 
 // maxStack is how many bytes of the stack of a panic are reported: its error has at most 4 KiB.
@@ -257,12 +276,12 @@ func withStopCause(ctx context.Context, err error) error {
 		return err
 	}
 	if cause.Reason == StopDeadline {
-		return &FailError{Message: err.Error(), Type: "timeout", Final: true}
+		return &FailError{Message: usercode.Text(err), Type: "timeout", Final: true}
 	}
-	if _, detailed := errors.AsType[*FailError](err); detailed || cause.Reason == StopWorker {
+	if _, detailed := usercode.As[*FailError](err); detailed || cause.Reason == StopWorker {
 		return err
 	}
-	return &FailError{Message: err.Error(), Type: "cancelled"}
+	return &FailError{Message: usercode.Text(err), Type: "cancelled"}
 }
 
 // interruptedByStop reports whether a handler ended only because the worker
@@ -272,7 +291,7 @@ func interruptedByStop(ctx context.Context, err error) bool {
 		return false
 	}
 	cause, stopped := errors.AsType[*StopError](context.Cause(ctx))
-	return stopped && cause.Reason == StopWorker && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
+	return stopped && cause.Reason == StopWorker && (usercode.Is(err, context.Canceled) || usercode.Is(err, cause))
 }
 
 // keepForRelease keeps a job whose handler was interrupted, so that its lease
@@ -284,20 +303,16 @@ func (w *Worker) keepForRelease(job *activeJob) {
 	w.checkIdleLocked()
 }
 
-// finish records a job's outcome, a failure unless err is nil, and sends it.
-// The outcome is sent again over later connections until a node answers. finish
-// does nothing if the worker has already released its jobs.
-func (j *activeJob) finish(result Raw, err error) {
+// finish records a job's outcome and sends it. The outcome is sent again over later connections
+// until a node answers. finish does nothing if the worker has already released its jobs.
+func (j *activeJob) finish(end outcome) {
 	w := j.worker
 	w.mu.Lock()
 	if w.released {
 		w.mu.Unlock()
 		return
 	}
-	j.outcome = outcome{isSet: true, result: result}
-	if err != nil {
-		j.outcome.failure = newFail(err)
-	}
+	j.outcome = end
 	conn := w.conn
 	w.mu.Unlock()
 	if conn != nil {
@@ -307,13 +322,16 @@ func (j *activeJob) finish(result Raw, err error) {
 
 // newFail converts a handler's error to a FAIL.
 func newFail(err error) *Fail {
-	fail := Fail{Message: strings.ToValidUTF8(err.Error(), "\uFFFD"), Retry: true}
-	if detailed, ok := errors.AsType[*FailError](err); ok {
-		fail.Type, fail.Code, fail.Details = detailed.Type, detailed.Code, detailed.Details
+	fail := Fail{Message: usercode.Text(err), Retry: true}
+	if detailed, ok := usercode.As[*FailError](err); ok {
+		fail.Type, fail.Code, fail.Details = usercode.Cut(detailed.Type, maxFaultName), usercode.Cut(detailed.Code, maxFaultName), detailed.Details
 		fail.Retry, fail.RetryAfter, fail.Snooze = !detailed.Final || detailed.Snooze != nil, detailed.RetryAfter, detailed.Snooze
 	}
 	return &fail
 }
+
+// maxFaultName is how many bytes of the type and of the code of a failure are sent.
+const maxFaultName = 200
 
 // sendOutcome sends a job's outcome over wc, and the job's credit with it,
 // unless wc's node already has that credit back. A result that does not fit
@@ -346,14 +364,20 @@ func (wc *workerConn) sendOutcome(job *activeJob) {
 			wc.surplus[job.quest.Queue] += 1 - int(credits)
 			w.mu.Unlock()
 		}
-		job.finish(nil, invalidResult(err.Error()))
+		job.finish(outcome.reduced(err.Error()))
 	})
 }
 
-// invalidResult returns the error of a job whose result cannot be sent or
-// stored.
-func invalidResult(reason string) error {
-	return &FailError{Message: "result: " + reason, Type: "invalid_result", Final: true}
+// reduced returns the outcome to send in place of one that cannot be sent or stored, for this
+// reason: a failure without its details, or instead of a result a final failure.
+func (o *outcome) reduced(reason string) outcome {
+	if o.failure != nil && len(o.failure.Details) > 0 {
+		without := *o.failure
+		without.Details = nil
+		without.Message += " (its details are omitted: " + reason + ")"
+		return outcome{isSet: true, failure: &without}
+	}
+	return outcome{isSet: true, failure: &Fail{Message: "result: " + reason, Type: "invalid_result"}}
 }
 
 // owesCreditLocked reports whether the worker must return the credit that a job
@@ -384,7 +408,10 @@ func (wc *workerConn) handleSettled(job *activeJob, err error) {
 	case err != nil && !refused:
 		return
 	case refused && refusal.Code == CodeResultTooLarge:
-		job.finish(nil, invalidResult(refusal.Message))
+		w.mu.Lock()
+		sent := job.outcome
+		w.mu.Unlock()
+		job.finish(sent.reduced(refusal.Message))
 		return
 	case refused && refusal.Code == CodeUnavailable:
 		w.loops.Go(func() {
@@ -409,72 +436,4 @@ func (wc *workerConn) handleSettled(job *activeJob, err error) {
 	if credits > 0 {
 		wc.credit(sid, credits)
 	}
-}
-
-// Progress reports how far the job has come: percent, 0 to 100, and data, which
-// must be acceptable to [Marshal] and at most 4 KiB, or nil. The yard keeps the
-// last report only. ctx must be the handler's context.
-//
-// Progress returns an error if data cannot be sent, or a [*StopError] if the
-// job's lease is lost. A report that is lost with the connection is not an
-// error.
-func (q *Quest) Progress(ctx context.Context, percent int, data any) error {
-	value, err := Marshal(data)
-	if err != nil {
-		return fmt.Errorf("progress data: %w", err)
-	}
-	return q.send(ctx, TProgress, func(c *Client) Fields {
-		p := Fields{"percent": min(max(percent, 0), 100)}
-		c.setUserValue(p, "data", value)
-		return p
-	})
-}
-
-// Log adds lines to the job's log. ctx must be the handler's context. Log
-// returns the same errors as [Quest.Progress].
-func (q *Quest) Log(ctx context.Context, lines ...string) error { return q.LogAt(ctx, "", lines...) }
-
-// LogAt is like [Quest.Log] for lines of a level, such as "warn"; "" means none.
-func (q *Quest) LogAt(ctx context.Context, level string, lines ...string) error {
-	entries := make([]any, len(lines))
-	now := time.Now().UTC().Format(time.RFC3339Nano)
-	for i, line := range lines {
-		entry := Fields{"at": now, "msg": strings.ToValidUTF8(line, "\uFFFD")}
-		setUnlessZero(entry, "level", level)
-		entries[i] = entry
-	}
-	return q.send(ctx, TLog, func(*Client) Fields { return Fields{"lines": entries} })
-}
-
-// send sends a message about the job whose handler has the context ctx, and
-// waits for the answer. The message is not repeated if the connection is lost.
-// If the answer means that the lease is lost, send stops the handler and
-// returns a [*StopError].
-func (q *Quest) send(ctx context.Context, t int64, fields func(*Client) Fields) error {
-	job, ok := ctx.Value(activeJobKey{}).(*activeJob)
-	if !ok {
-		return errors.New("the context is not that of a Worker's handler")
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	job.worker.mu.Lock()
-	conn := job.worker.conn
-	job.worker.mu.Unlock()
-	if conn == nil {
-		return nil
-	}
-	payload := fields(conn.client)
-	payload["jid"], payload["tok"] = job.quest.JID, job.quest.Token[:]
-	_, err := conn.client.Call(ctx, t, payload.Raw())
-	switch code := ErrorCode(err); {
-	case endsLease(code):
-		job.worker.loseLease(job, code)
-		return &StopError{StopLeaseLost}
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.Is(err, ErrClosed) || code == CodeUnavailable:
-		return nil
-	}
-	return err
 }

@@ -3,7 +3,9 @@ package overhop
 import (
 	"context"
 	"errors"
+	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +87,11 @@ func TestWorker_Deadline(t *testing.T) {
 	}
 }
 
+// exitError is an error whose text ends the goroutine.
+type exitError struct{}
+
+func (exitError) Error() string { runtime.Goexit(); return "" }
+
 // Whatever a handler does, its job ends, the worker continues, and its credits
 // are restored.
 func TestWorker_BadHandlers(t *testing.T) {
@@ -98,6 +105,14 @@ func TestWorker_BadHandlers(t *testing.T) {
 		"returns floats":   {func(context.Context, *Quest) (Raw, error) { return Raw{0xca, 0, 0, 0, 0}, nil }, "invalid_result", true},
 		"returns too much": {func(context.Context, *Quest) (Raw, error) { return AppendBin(nil, make([]byte, 9<<20)), nil }, "invalid_result", true},
 		"fails in Latin-1": {func(context.Context, *Quest) (Raw, error) { return nil, errors.New("\xfcbel") }, "", false},
+		"exits in Error":   {func(context.Context, *Quest) (Raw, error) { return nil, exitError{} }, "panic", false},
+		"panics in Error":  {func(context.Context, *Quest) (Raw, error) { return nil, (*net.OpError)(nil) }, "", false},
+		"panics in panic":  {func(context.Context, *Quest) (Raw, error) { panic(exitError{}) }, "panic", false},
+		"fails binary":     {func(context.Context, *Quest) (Raw, error) { return nil, &FailError{Type: "\xff", Code: "\xff"} }, "\uFFFD", false},
+		"fails at length":  {func(context.Context, *Quest) (Raw, error) { return nil, errors.New(strings.Repeat("x", 9<<20)) }, "", false},
+		"details too much": {func(context.Context, *Quest) (Raw, error) {
+			return nil, &FailError{Message: "m", Type: "t", Details: AppendBin(nil, make([]byte, 9<<20))}
+		}, "t", false},
 		"fails finally": {func(context.Context, *Quest) (Raw, error) {
 			return nil, &FailError{Message: "m", Type: "t", Details: Fields{"a": 1}.Raw(), Final: true}
 		}, "t", true},

@@ -3,12 +3,14 @@ package overhop
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 const (
@@ -39,8 +41,21 @@ func newNodeDialer(nodes []string, dial func(context.Context, string) (net.Conn,
 		dial = dialTCP
 	}
 	return &nodeDialer{
-		nodes: nodes, index: rand.IntN(len(nodes)), dial: dial, tls: tlsConfig,
+		nodes: nodes, index: rand.IntN(len(nodes)), dial: withoutPanic(dial), tls: tlsConfig,
 		backoff: backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second},
+	}
+}
+
+// withoutPanic returns dial with its panics as errors.
+func withoutPanic(dial func(ctx context.Context, addr string) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, addr string) (nc net.Conn, err error) {
+		if panicked := usercode.Do("Dial", func() { nc, err = dial(ctx, addr) }); panicked != nil {
+			return nil, panicked
+		}
+		if nc == nil && err == nil {
+			err = errors.New("Dial returned no connection")
+		}
+		return nc, err
 	}
 }
 
@@ -148,7 +163,11 @@ func wrapTLS(ctx context.Context, nc net.Conn, addr string, config *tls.Config) 
 		config.ServerName = host
 	}
 	conn := tls.Client(nc, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
+	var err error
+	if panicked := usercode.Do("the TLS configuration", func() { err = conn.HandshakeContext(ctx) }); panicked != nil {
+		err = panicked
+	}
+	if err != nil {
 		nc.Close()
 		return nil, err
 	}

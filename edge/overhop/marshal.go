@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 // ValueError describes why a Go value cannot be converted to or from a value of
@@ -130,11 +132,11 @@ func (m *marshaler) typed(v reflect.Value, has *methods, levels int) error {
 	case has.pointerMarshalJSON && v.CanAddr():
 		return m.asJSON(v.Addr().Interface().(json.Marshaler), levels)
 	case has.marshalText:
-		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
+		text, err := marshalText(v)
 		if err != nil {
-			return m.fail("%v", err)
+			return m.fail("%s", usercode.Text(err))
 		}
-		return m.text(string(text))
+		return m.text(text)
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -170,15 +172,39 @@ func (m *marshaler) raw(encoded Raw, levels int) error {
 
 // asJSON appends the value that v encodes itself as.
 func (m *marshaler) asJSON(v json.Marshaler, levels int) error {
-	text, err := v.MarshalJSON()
+	var text []byte
+	err := calling("MarshalJSON", reflect.TypeOf(v), func() (err error) {
+		text, err = v.MarshalJSON()
+		return err
+	})
 	if err != nil {
-		return m.fail("%v", err)
+		return m.fail("%s", usercode.Text(err))
 	}
 	encoded, err := FromJSON(text)
 	if err != nil {
 		return m.fail("MarshalJSON: %v", err)
 	}
 	return m.raw(encoded, levels)
+}
+
+// marshalText returns what MarshalText returns of v, whose type has the method.
+func marshalText(v reflect.Value) (string, error) {
+	var text []byte
+	err := calling("MarshalText", v.Type(), func() (err error) {
+		text, err = v.Interface().(encoding.TextMarshaler).MarshalText()
+		return err
+	})
+	return string(text), err
+}
+
+// calling returns the error of call, which calls a method of a type. A panic is an error.
+func calling(method string, t reflect.Type, call func() error) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("%s of a %s panicked: %s", method, t, usercode.PanicText(reason))
+		}
+	}()
+	return call()
 }
 
 func (m *marshaler) text(s string) error {
@@ -287,7 +313,7 @@ func (m *marshaler) mapValue(v reflect.Value, levels int) error {
 	for entries := v.MapRange(); entries.Next(); {
 		key, err := keyText(entries.Key())
 		if err != nil {
-			return m.fail("%v", err)
+			return m.fail("%s", usercode.Text(err))
 		}
 		pairs = append(pairs, pair{key, entries.Value()})
 	}
@@ -311,8 +337,7 @@ func keyText(key reflect.Value) (string, error) {
 	case key.Kind() == reflect.String:
 		return key.String(), nil
 	case key.Type().Implements(textType):
-		text, err := key.Interface().(encoding.TextMarshaler).MarshalText()
-		return string(text), err
+		return marshalText(key)
 	case key.CanInt():
 		return fmt.Sprint(key.Int()), nil
 	case key.CanUint():

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 // Producer submits jobs to a yard and waits for them to end. It connects when
@@ -213,9 +214,7 @@ func (p *Producer) initLocked() {
 	p.dialer = newNodeDialer(p.Nodes, p.Dial, p.TLS)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.waiters = make(map[string][]chan JobEnd)
-	if p.Log == nil {
-		p.Log = slog.Default()
-	}
+	p.Log = usercode.Logger(p.Log)
 }
 
 // connect makes one attempt to connect to a node, after a pause if it is not
@@ -241,11 +240,11 @@ func (p *Producer) connect(attempt *dialAttempt) {
 	} else {
 		attempt.err = fmt.Errorf("node %s: %w", addr, err)
 		attempt.final = isPermanent(err) || p.countRefusedLocked(err)
-		if p.ctx.Err() == nil {
-			p.Log.Warn("producer cannot connect", "addr", addr, "err", err)
-		}
 	}
 	p.mu.Unlock()
+	if err != nil && p.ctx.Err() == nil {
+		p.Log.Warn("producer cannot connect", "addr", addr, "err", err)
+	}
 	close(attempt.done)
 }
 

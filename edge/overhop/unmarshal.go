@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 // Unmarshal decodes r into the value that v, a non-nil pointer, points to. It
@@ -62,10 +64,10 @@ func (u *unmarshaler) typed(r Raw, v reflect.Value, has *methods) error {
 	if has.unmarshalJSON {
 		text, err := AppendJSON(nil, r)
 		if err == nil {
-			err = v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text)
+			err = calling("UnmarshalJSON", v.Type(), func() error { return v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text) })
 		}
 		if err != nil {
-			return u.fail("%v", err)
+			return u.fail("%s", usercode.Text(err))
 		}
 		return nil
 	}
@@ -74,8 +76,9 @@ func (u *unmarshaler) typed(r Raw, v reflect.Value, has *methods) error {
 		if !isText {
 			return u.mismatch(r, v)
 		}
-		if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(text); err != nil {
-			return u.fail("%v", err)
+		err := calling("UnmarshalText", v.Type(), func() error { return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(text) })
+		if err != nil {
+			return u.fail("%s", usercode.Text(err))
 		}
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 )
 
 // Handler runs one job and returns its result, encoded by [Marshal] or empty
@@ -222,9 +223,7 @@ func (w *Worker) prepare() error {
 	if w.ShutdownGrace == 0 {
 		w.ShutdownGrace = 10 * time.Second
 	}
-	if w.Log == nil {
-		w.Log = slog.Default()
-	}
+	w.Log = usercode.Logger(w.Log)
 	w.dialer = newNodeDialer(w.Nodes, w.Dial, w.TLS)
 	w.running = make(map[[TokenLen]byte]*activeJob)
 	w.idle, w.setIdle = context.WithCancel(context.Background())

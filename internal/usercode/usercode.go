@@ -1,0 +1,177 @@
+// Package usercode reads the errors and panics of code that a library calls, such as a job's
+// handler. A method of such a value may panic itself, as Error does on a nil pointer in an error,
+// and an error may wrap itself; neither ends or blocks the caller.
+//
+// A method that calls [runtime.Goexit] does end the goroutine. Callers that have to do something
+// afterwards do it in a deferred call.
+package usercode
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxText is how many bytes Text and PanicText return at most.
+const MaxText = 16 << 10
+
+// Text returns the text of an error, cut to [MaxText] bytes of valid UTF-8. If its method Error
+// panics, the text names the type of the error and the panic:
+//
+//	the error, a nil *mail.AddressError, cannot be read: its method Error panicked: runtime error: invalid memory address or nil pointer dereference
+func Text(err error) (text string) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			text = fmt.Sprintf("the error, a %s, cannot be read: its method Error panicked: %s", typeOf(err), PanicText(reason))
+		}
+	}()
+	return Cut(err.Error(), MaxText)
+}
+
+// PanicText returns the text of the value that code has panicked with, cut like that of
+// [Text].
+func PanicText(reason any) (text string) {
+	defer func() {
+		if recover() != nil {
+			text = fmt.Sprintf("a %s, whose text cannot be read", typeOf(reason))
+		}
+	}()
+	return Cut(fmt.Sprint(reason), MaxText)
+}
+
+// typeOf returns the type of v, with "nil" before that of a nil pointer.
+func typeOf(v any) string {
+	if value := reflect.ValueOf(v); value.Kind() == reflect.Pointer && value.IsNil() {
+		return fmt.Sprintf("nil %T", v)
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+// Cut returns text without invalid UTF-8, and at most limit bytes of it, of which the last are
+// "…" if it is longer.
+func Cut(text string, limit int) string {
+	const mark = "…"
+	if len(text) > limit {
+		end := limit - len(mark)
+		for end > 0 && !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text = text[:end] + mark
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// maxErrors is how many errors of a tree are looked at.
+const maxErrors = 1000
+
+// As returns the first error in the tree of err that is a T, as [errors.AsType] does. It finds
+// none if a method of an error panics before, or after the first 1000 errors.
+func As[T error](err error) (found T, ok bool) {
+	ok = walk(err, func(err error) bool {
+		if match, ok := err.(T); ok {
+			found = match
+			return true
+		}
+		with, ok := err.(interface{ As(any) bool })
+		return ok && with.As(&found)
+	})
+	return found, ok
+}
+
+// Is reports whether an error in the tree of err is target, as [errors.Is] does. The dynamic type of
+// target must be comparable. Is reports false if a method of an error panics before, or after the
+// first 1000 errors.
+func Is(err, target error) bool {
+	return walk(err, func(err error) bool {
+		if err == target {
+			return true
+		}
+		with, ok := err.(interface{ Is(error) bool })
+		return ok && with.Is(target)
+	})
+}
+
+// walk reports whether match returns true for an error in the tree of err. A panic ends the walk.
+func walk(err error, match func(error) bool) (found bool) {
+	defer func() {
+		if recover() != nil {
+			found = false
+		}
+	}()
+	left := maxErrors
+	var search func(error) bool
+	search = func(err error) bool {
+		for ; err != nil && left > 0; left-- {
+			if match(err) {
+				return true
+			}
+			switch wrapping := err.(type) {
+			case interface{ Unwrap() error }:
+				err = wrapping.Unwrap()
+			case interface{ Unwrap() []error }:
+				left--
+				for _, wrapped := range wrapping.Unwrap() {
+					if search(wrapped) {
+						return true
+					}
+				}
+				return false
+			default:
+				return false
+			}
+		}
+		return false
+	}
+	return search(err)
+}
+
+// Do calls f and returns the panic that ends it as an error that names what was called, or nil.
+func Do(what string, f func()) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("%s panicked: %s", what, PanicText(reason))
+		}
+	}()
+	f()
+	return nil
+}
+
+// Logger returns a logger that writes to log, nil for [slog.Default]. A record whose handler
+// panics is an error of the handler.
+func Logger(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		log = slog.Default()
+	}
+	if _, ok := log.Handler().(handler); ok {
+		return log
+	}
+	return slog.New(handler{log.Handler()})
+}
+
+// handler is a handler of log records whose panics are errors.
+type handler struct{ slog.Handler }
+
+// Enabled implements [slog.Handler].
+func (h handler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
+	_ = Do("Enabled", func() { enabled = h.Handler.Enabled(ctx, level) })
+	return enabled
+}
+
+// Handle implements [slog.Handler].
+func (h handler) Handle(ctx context.Context, r slog.Record) (err error) {
+	if panicked := Do("the handler of log records", func() { err = h.Handler.Handle(ctx, r) }); panicked != nil {
+		return panicked
+	}
+	return err
+}
+
+// WithAttrs implements [slog.Handler].
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements [slog.Handler].
+func (h handler) WithGroup(name string) slog.Handler { return handler{h.Handler.WithGroup(name)} }
