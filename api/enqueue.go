@@ -19,8 +19,8 @@ type EnqueueRequest struct {
 type EnqueueReply struct {
 	ID        job.ID `json:"id"`
 	Queue     string `json:"queue"`
-	Duplicate bool   `json:"duplicate"`           // the job existed before
-	Debounced bool   `json:"debounced,omitempty"` // the job existed before and now has the new specification
+	Duplicate bool   `json:"duplicate"`           // the same enqueue was accepted before, or the job holds its unique key: nothing has changed
+	Debounced bool   `json:"debounced,omitempty"` // the job existed before and has the new specification; with Duplicate, since an earlier call with the same key
 }
 
 // CallRequest is a job to enqueue, and how long to wait for its end.

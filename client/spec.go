@@ -48,8 +48,8 @@ type Spec struct {
 	ResultTTL time.Duration
 
 	// UniqueKey makes no job while another one holds this key: [ErrConflict], and
-	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL, 0 for six
-	// hours, or until UniqueUntil, its "start" or "end".
+	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL since its enqueue, 0
+	// for six hours, whether or not it has ended by then, or until UniqueUntil, its "start" or "end".
 	UniqueKey   string
 	UniqueTTL   time.Duration
 	UniqueUntil string
@@ -195,7 +195,8 @@ func RetryEvery(d time.Duration) Option { return func(s *Spec) { s.RetryInterval
 // ResultTTL sets how long the result is shown after the end of the job.
 func ResultTTL(d time.Duration) Option { return func(s *Spec) { s.ResultTTL = d } }
 
-// Unique makes no job while another one holds this key, for ttl: see [Spec.UniqueKey].
+// Unique makes no job while another one holds this key, for ttl since its enqueue, whether or not
+// the other one has ended by then: see [Spec.UniqueKey].
 func Unique(key string, ttl time.Duration) Option {
 	return func(s *Spec) { s.UniqueKey, s.UniqueTTL = key, ttl }
 }

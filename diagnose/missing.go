@@ -19,7 +19,13 @@ func (g *Diagnoser) explainDecision(e *api.JobExplanation, q *api.JobRequest) (f
 	g.cfg.View(func(l *ledger.Ledger) {
 		for _, id := range candidateIDs(l, q) {
 			d, at, ok := l.LastDecision(id)
-			if ok && d.Ingested > ledger.IngestedKnown { // otherwise it became a job
+			if !ok || d.Ingested <= ledger.IngestedKnown { // it became a job, or has been repeated
+				var alias ledger.Alias
+				if alias, ok = l.Alias(id); ok {
+					d, at = alias.Decision(), time.Time{}
+				}
+			}
+			if ok && d.Ingested > ledger.IngestedKnown {
 				e.ID, found = id, true
 				e.Reasons = []api.Reason{decisionReason(d, at)}
 				return
@@ -33,23 +39,27 @@ func (g *Diagnoser) explainDecision(e *api.JobExplanation, q *api.JobRequest) (f
 	return found
 }
 
-// decisionReason returns why a record, ingested at the given time, became no job.
+// decisionReason returns why a record, ingested at the given time, became no job. The time is zero
+// if it is no longer known.
 func decisionReason(d ledger.Decision, at time.Time) api.Reason {
-	data := &api.ReasonData{Since: &at, Error: d.Reason}
+	data, when := &api.ReasonData{Error: d.Reason}, ""
+	if !at.IsZero() {
+		data.Since, when = &at, " at "+ledger.FormatTime(at)
+	}
 	if !d.Job.IsZero() {
 		data.Job, data.Queue = &d.Job, d.Queue
 	}
 	switch d.Ingested {
 	case ledger.IngestedDuplicate:
-		return api.Reason{Code: api.ReasonDuplicate, Data: data, Text: fmt.Sprintf("it became no job at %s: job %s of queue %s holds its unique key", ledger.FormatTime(at), d.Job, d.Queue)}
+		return api.Reason{Code: api.ReasonDuplicate, Data: data, Text: fmt.Sprintf("it became no job%s: job %s of queue %s held its unique key", when, d.Job, d.Queue)}
 	case ledger.IngestedRateLimited:
 		freeAt := at.Add(d.RetryAfter)
 		data.At = &freeAt
-		return api.Reason{Code: api.ReasonRateLimited, Data: data, Text: fmt.Sprintf("it became no job at %s: its rate limit key was held until %s", ledger.FormatTime(at), ledger.FormatTime(freeAt))}
+		return api.Reason{Code: api.ReasonRateLimited, Data: data, Text: fmt.Sprintf("it became no job%s: its rate limit key was held until %s", when, ledger.FormatTime(freeAt))}
 	case ledger.IngestedDebounced:
-		return api.Reason{Code: api.ReasonMerged, Data: data, Text: fmt.Sprintf("at %s it replaced the content of job %s of queue %s, which holds its debounce key", ledger.FormatTime(at), d.Job, d.Queue)}
+		return api.Reason{Code: api.ReasonMerged, Data: data, Text: fmt.Sprintf("it became no job%s: it replaced the content of job %s of queue %s, which had the same debounce key", when, d.Job, d.Queue)}
 	}
-	return api.Reason{Code: api.ReasonRejected, Data: data, Text: fmt.Sprintf("it became no job at %s: %s", ledger.FormatTime(at), d.Reason)}
+	return api.Reason{Code: api.ReasonRejected, Data: data, Text: fmt.Sprintf("it became no job%s: %s", when, d.Reason)}
 }
 
 // candidateIDs returns the job ids that a request may mean, by the rules of

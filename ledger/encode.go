@@ -83,7 +83,7 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 		c.fields(&l.jobs.accepted, &l.jobs.removed)
 	}
 	c.external(l)
-	c.forgottenIDs(&l.jobs)
+	c.forgottenIDs(&l.jobs, format)
 	c.outbox(&l.outbox, format)
 	c.stalls(&l.stalls)
 	c.guards(&l.dispatches)

@@ -167,7 +167,14 @@ func (in *ingestion) ingestGuarded(j *job.Job, identity string, createQueues boo
 		delayed.RunAt = in.Now().Add(window)
 		j = &delayed
 	}
-	decision := in.decide(j, identity, createQueues)
+	alias, known := in.Alias(j.ID)
+	var decision Decision
+	if known {
+		decision = in.decideAlias(j, identity, alias)
+	} else {
+		decision = in.decide(j, identity, createQueues)
+		in.keepAlias(j.ID, &decision)
+	}
 	in.decisions.add(decisionEntry{at: in.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: decision})
 	return decision.Ingested
 }
@@ -250,7 +257,7 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 	}
 	in.releaseUntil(old, 0)
 	in.holdFor(&next, j.Guards, in.now)
-	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: j.Queue}
+	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: old.queue.name}
 }
 
 // Reasons of dispatches that never started, as written to history.

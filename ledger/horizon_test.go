@@ -17,9 +17,12 @@ type horizonTest struct {
 	stamp Stamp
 }
 
-func newHorizonTest(t *testing.T) *horizonTest {
+func newHorizonTest(t *testing.T) *horizonTest { return newLeveledTest(t, 0) }
+
+// newLeveledTest is newHorizonTest with a ledger of the given level.
+func newLeveledTest(t *testing.T, level uint8) *horizonTest {
 	h := &horizonTest{t, New(), stampAt(1, 0, 0)}
-	h.Apply(h.stamp, []Command{&Lead{Owner: "n1", Until: scriptStart.Add(1000 * time.Hour)}})
+	h.Apply(h.stamp, []Command{&Lead{Owner: "n1", Until: scriptStart.Add(1000 * time.Hour), Level: level}})
 	h.stamp.Epoch = h.Authority().Epoch
 	h.apply(0, &Bootstrap{Secret: []byte("s"), Lanes: []string{"L0", "L1"}})
 	return h

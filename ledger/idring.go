@@ -8,7 +8,8 @@ import (
 )
 
 // idRing holds the ids of forgotten jobs in the order in which the jobs were
-// forgotten, so that a late copy of a record does not create a second job.
+// forgotten, so that a late copy of a record does not create a second job. For the same
+// reason it holds aliases, the ids of records that became no jobs.
 type idRing struct {
 	slabs []idSlab
 	size  int    // number of ids
@@ -21,6 +22,7 @@ type idSlab struct {
 	from, at int64 // when its first and its last id were added, in Unix nanoseconds
 	ids      []job.ID
 	removed  []uint16 // offsets of the ids of jobs that a caller removed, ascending
+	aliases  []placedAlias
 }
 
 // Bounds of an idRing.
@@ -67,6 +69,14 @@ func (g *idRing) add(id job.ID, now int64, removed bool) (place uint32) {
 	return g.lastPlace()
 }
 
+// addAlias is add for the id of a record that became no job.
+func (g *idRing) addAlias(id job.ID, now int64, alias Alias) (place uint32) {
+	place = g.add(id, now, false)
+	slab, offset := g.split(place)
+	g.slabs[slab].aliases = append(g.slabs[slab].aliases, placedAlias{uint16(offset), alias})
+	return place
+}
+
 // trim removes the slabs whose ids were all added before the given time, in Unix
 // nanoseconds.
 func (g *idRing) trim(before int64) {
@@ -110,9 +120,9 @@ func (g *idRing) lastPlace() uint32 {
 	return forgottenPlace | number<<offsetBits | uint32(len(g.slabs[last].ids)-1)
 }
 
-// forgottenIDs encodes or decodes the ids of forgotten jobs. Slabs that no ring can
+// forgottenIDs encodes or decodes the ids of forgotten jobs, and aliases. Slabs that no ring can
 // have fail with errCorrupt.
-func (c *codec) forgottenIDs(j *jobs) {
+func (c *codec) forgottenIDs(j *jobs, format uint64) {
 	ring := j.forgotten
 	list(c, &ring.slabs, func(slab *idSlab) {
 		length := uint64(len(slab.ids))
@@ -132,6 +142,9 @@ func (c *codec) forgottenIDs(j *jobs) {
 				c.fail(errCorrupt)
 			}
 		})
+		if format >= level8Format {
+			c.aliases(slab, length)
+		}
 		if !c.decoding() {
 			for i := range slab.ids {
 				c.raw(slab.ids[i][:])

@@ -348,11 +348,11 @@ func (b *bulk) show(c *chunk) error {
 			word = "refused: " + item.Error.Message
 			b.failed++
 			b.firstFailed = cmp.Or(b.firstFailed, item)
-		case item.Debounced:
-			word = "debounced"
-			b.duplicates++
 		case item.Duplicate:
 			word = "duplicate"
+			b.duplicates++
+		case item.Debounced:
+			word = "debounced"
 			b.duplicates++
 		default:
 			b.accepted++

@@ -310,7 +310,7 @@ type guard struct {
 func (f *guardFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.unique.key, "unique-key", "", "make no second job with this `key`; show the id of the first")
-	durationflag.Var(flags, &f.unique.held, "unique-ttl", 0, "`time` the job holds the unique key, at least until it is due (default 6h)")
+	durationflag.Var(flags, &f.unique.held, "unique-ttl", 0, "`time` the job holds the unique key, ended or not, at least until it is due (default 6h)")
 	flags.StringVar(&f.uniqueUntil, "unique-until", "", "hold the unique key until the `event` start or end of the job, not for a time")
 	flags.StringVar(&f.rateLimit.key, "rate-limit-key", "", "make no job while another job holds this `key`")
 	durationflag.Var(flags, &f.rateLimit.held, "rate-limit", 0, "`time` the job holds the rate limit key")
@@ -367,6 +367,8 @@ func (f *guardFlags) setOn(spec *job.Spec, c *cobra.Command) error {
 // an existing job. unique is whether the job has a unique key.
 func noteExisting(env *command.Env, accepted *api.EnqueueReply, unique bool) {
 	switch {
+	case accepted.Debounced && accepted.Duplicate:
+		env.Note("a job was enqueued under this --id before, and replaced this one before it started")
 	case accepted.Debounced:
 		env.Note("the job replaces one that has not started, under its id")
 	case accepted.Duplicate && unique:

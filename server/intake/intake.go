@@ -36,8 +36,8 @@ type Job struct {
 type Ack struct {
 	ID        job.ID
 	Position  job.Position // zero if the ledger had the job already
-	Duplicate bool
-	Debounced bool // ID is an earlier job that now has the new specification
+	Duplicate bool         // the same enqueue was accepted before
+	Debounced bool         // ID is an earlier job, which has the new specification or, with Duplicate, had it since the first call
 }
 
 // Config is what an [Intake] uses. All fields but Schemas and Keys are required.
@@ -209,22 +209,34 @@ func (in *Intake) CheckPayload(queue string, spec *job.Spec) error {
 	return err
 }
 
-// isKnown reports whether the local ledger has the job, so that a producer's late retry
+// findKnown is the function findKnown with the local ledger, so that a producer's late retry
 // costs no publish.
-func (in *Intake) isKnown(id job.ID, queue string) (known bool, err error) {
-	in.cfg.Waiters.View(func(l *ledger.Ledger) { known, err = checkOwner(l, id, queue) })
-	return known, err
+func (in *Intake) findKnown(id job.ID, queue string) (a Ack, ok bool, err error) {
+	in.cfg.Waiters.View(func(l *ledger.Ledger) { a, ok, err = findKnown(l, id, queue) })
+	return a, ok, err
 }
 
-// checkOwner reports whether the ledger has, or had, a job with this id. It returns an
-// error if the job belongs to another queue, or was removed.
-func checkOwner(l *ledger.Ledger, id job.ID, queue string) (known bool, err error) {
-	owner, known := l.Known(id)
-	if known && owner != "" && owner != queue {
-		err = &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner)}
+// findKnown returns the answer to a repeated enqueue under the given id. It names
+// the job with this id, or the one into which a record with this id was merged. ok is false if the ledger
+// knows neither. The error is a [*job.DuplicateError] if the first enqueue got one, and a
+// [*job.RemovedError] if the job was removed. It is a conflict if the job belongs to another queue.
+func findKnown(l *ledger.Ledger, id job.ID, queue string) (a Ack, ok bool, err error) {
+	owner, ok := l.Known(id)
+	alias, isAlias := l.Alias(id)
+	if isAlias && !alias.Holder {
+		owner = alias.Queue
 	}
-	if known && owner == "" && l.Removed(id) {
+	if ok && owner != "" && owner != queue {
+		return a, true, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner)}
+	}
+	if isAlias {
+		id, queue = alias.Job, alias.Queue
+	}
+	switch {
+	case ok && l.Removed(id):
 		err = &job.RemovedError{Queue: queue, ID: id, Kept: ledger.DedupeAge}
+	case alias.Holder:
+		err = &job.DuplicateError{Queue: alias.Queue, ID: id}
 	}
-	return known, err
+	return Ack{ID: id, Duplicate: true, Debounced: isAlias}, ok, err
 }

@@ -77,8 +77,8 @@ func (p *pending) retryValidate() error {
 func (p *pending) accept() {
 	in := p.in
 	if p.named { // a generated id cannot be known
-		if known, err := in.isKnown(p.id, p.Queue); known || err != nil {
-			p.finish(Ack{ID: p.id, Duplicate: true}, err)
+		if known, ok, err := in.findKnown(p.id, p.Queue); ok {
+			p.finish(known, err)
 			return
 		}
 		_, err := job.ParseID(p.Key)
@@ -182,7 +182,7 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 	d, decided := l.Decision(a.Position)
 	switch {
 	case decided:
-		removed := d.Ingested == ledger.IngestedKnown && l.Removed(p.id)
+		removed := (d.Ingested == ledger.IngestedKnown || d.Ingested == ledger.IngestedDuplicate) && l.Removed(d.Job)
 		// A backup that holds the bodies may have copied the ledger before the decision; a
 		// restore decides again.
 		holder, _ := l.Holder()
@@ -194,7 +194,7 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 			final, err := ackOf(d, p.id, a.Position, p.named)
 			switch {
 			case removed:
-				err = &job.RemovedError{Queue: p.Queue, ID: p.id, Kept: ledger.DedupeAge}
+				err = &job.RemovedError{Queue: d.Queue, ID: d.Job, Kept: ledger.DedupeAge}
 			case err != nil && a.Duplicate:
 				err = staleDecisionError()
 			}
@@ -212,7 +212,8 @@ func (p *pending) checkOwner(l *ledger.Ledger, a Ack) func() {
 	if !l.Ingested(a.Position) {
 		return nil
 	}
-	_, err := checkOwner(l, p.id, p.Queue)
+	known, _, err := findKnown(l, p.id, p.Queue)
+	a.ID, a.Debounced = known.ID, known.Debounced
 	return func() { p.finish(a, err) }
 }
 
@@ -307,7 +308,7 @@ func ackOf(d ledger.Decision, id job.ID, pos job.Position, named bool) (Ack, err
 	case ledger.IngestedDebounced:
 		return Ack{ID: d.Job, Position: pos, Debounced: true}, nil
 	case ledger.IngestedKnown:
-		return Ack{ID: id, Position: pos, Duplicate: named}, nil
+		return Ack{ID: d.Job, Position: pos, Duplicate: named, Debounced: d.Job != id}, nil
 	}
 	return Ack{ID: id, Position: pos}, nil
 }

@@ -230,7 +230,12 @@ func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
 // [job.ErrJobNotFound].
 func (v *Viewer) notFoundError(id job.ID) (err error) {
 	v.Ledger.View(func(l *ledger.Ledger) {
-		switch _, known := l.Known(id); {
+		_, known := l.Known(id)
+		switch alias, isAlias := l.Alias(id); {
+		case isAlias && alias.Holder:
+			err = fmt.Errorf("%s: %w: job %s of queue %s held its unique key", id, job.ErrJobNotFound, alias.Job, alias.Queue)
+		case isAlias:
+			err = fmt.Errorf("%s: %w: it was merged into job %s of queue %s, which had the same debounce key", id, job.ErrJobNotFound, alias.Job, alias.Queue)
 		case l.Removed(id):
 			err = fmt.Errorf("%s: %w any more: it was removed at a caller's request, alone or with others; 'yardmaster events --since 0 --type operator-acted' shows when and by whom", id, job.ErrJobNotFound)
 		case known:

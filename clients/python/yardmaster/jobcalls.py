@@ -52,12 +52,16 @@ class JobCalls(Session):
         are None the yard's defaults apply.
 
         Jobs with the same ``key`` in the same queue are the same job. By default
-        a key is generated, so that a lost answer never makes two jobs. The key of
+        a key is generated, so that a lost answer never makes two jobs. A repeated
+        call with the key gets the answer of the first, except after RateLimited,
+        and changes nothing, also if another job was named then. The key of
         a job that was removed is refused for some minutes (DUPLICATE_OF_REMOVED).
 
         The next three keys hold across all queues. Another job with the same
-        ``unique_key`` is refused for ``unique_ttl`` seconds, or until the first has
-        reached its ``unique_until``, "start" or "end" (DuplicateJob), and
+        ``unique_key`` is refused for ``unique_ttl`` seconds, by default six hours, also
+        beyond the end of the first but no longer if it has not ended by then; or
+        until the first has reached its ``unique_until``, "start" or "end"
+        (DuplicateJob), and
         one with the same ``rate_limit_key`` for ``rate_limit`` seconds after the
         last (RateLimited). A job replaces one with the same ``debounce_key``
         that has not started, and starts ``debounce`` seconds from now.

@@ -31,7 +31,10 @@ export interface JobOptions {
   retryInterval?: number;
   /** Whether an attempt that exceeds its `timeout` is retried; default: what the queue has, or not at all. */
   retryOnTimeout?: boolean;
-  /** Another job with this key is refused (DuplicateJob) for `uniqueTtl`, or until this one has reached `uniqueUntil`. */
+  /**
+   * Another job with this key is refused (DuplicateJob) for `uniqueTtl`, whether or not this one has ended by then, or
+   * until this one has reached `uniqueUntil`.
+   */
   uniqueKey?: string;
   uniqueTtl?: number;
   uniqueUntil?: "start" | "end";
