@@ -91,7 +91,8 @@ func (c keyClaims) ingestOne(l *Ledger, j *job.Job, ingested Ingested) error {
 			return fmt.Errorf("%s was created, its decision names %s", j.ID, r.Job)
 		}
 	case IngestedDuplicate:
-		if c[j.Guards.Unique.Key] == nil || r.Job == j.ID {
+		_, again := l.Alias(j.ID) // the first record with the id may have had another key
+		if c[j.Guards.Unique.Key] == nil && !again || r.Job == j.ID {
 			return fmt.Errorf("%s is a duplicate of %s, which was not created with its key", j.ID, r.Job)
 		}
 		return nil
