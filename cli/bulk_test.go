@@ -186,7 +186,7 @@ func TestBulk_Timeout(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{})
 	in := strings.Repeat("{\"function\":\"f\"}\n", (4+3)*1000)
 	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
-	if got.code != 1 || !strings.Contains(got.err, "0 accepted, 0 already known") || !strings.Contains(got.err, "was sent; send the rest once the yard replies") {
+	if got.code != 4 || !strings.Contains(got.err, "0 accepted, 0 already known") || !strings.Contains(got.err, "was sent; send the rest once the yard replies") {
 		t.Errorf("code %d, %s", got.code, got.err)
 	}
 	if !strings.HasPrefix(got.out, "1\t-\trefused: no node replied, so the job may or may not exist") {

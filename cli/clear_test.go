@@ -3,6 +3,8 @@ package cli
 import (
 	"strings"
 	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 )
 
 const clearedJob = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a1`
@@ -33,7 +35,7 @@ func TestQueueClear(t *testing.T) {
 		t.Errorf("dry run: code %d, %q, %q", got.code, got.out, got.err)
 	}
 	for _, args := range [][]string{{"queue", "clear", "mail"}, {"queue", "clear", "mail", "--all", "--function", "send"}} {
-		if got := f.run(t, args...); got.code != exitUsage || len(f.requests()) != 0 {
+		if got := f.run(t, args...); got.code != usererror.CodeUsage || len(f.requests()) != 0 {
 			t.Errorf("%q: code %d, %q", args, got.code, got.err)
 		}
 	}

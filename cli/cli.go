@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,13 +25,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes. A node may end with others.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 // Streams are the standard input, output and error of the program.
 type Streams = command.Streams
 
@@ -52,21 +46,17 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 		err = root.ExecuteContext(ctx)
 	}
 	if err == nil {
-		return exitOK
+		return 0
 	}
 	if exit, ok := err.(*usererror.Exit); ok {
 		return exit.Code
 	}
 	err = usererror.Explain(err, env.Target(), env.Timeout)
 	env.Note("%s", usererror.Line(err))
-	explained, ok := err.(*usererror.Error)
-	switch {
-	case ok && explained.Usage:
-		return exitUsage
-	case ok && explained.Code != 0:
-		return explained.Code
+	if explained, ok := err.(*usererror.Error); ok {
+		return cmp.Or(explained.Code, usererror.CodeFailed)
 	}
-	return exitFailed
+	return usererror.CodeFailed
 }
 
 // flagError returns the text of an error of a flag, without what package strconv says

@@ -217,7 +217,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// A refusal is shown as one line with a remedy, and the exit code is 1.
+// A refusal is shown as one line with a remedy, and the exit code says of which kind it is.
 func TestAPIErrors(t *testing.T) {
 	f := fakeAllEndpoints(t)
 	for _, tt := range []struct {
@@ -226,13 +226,13 @@ func TestAPIErrors(t *testing.T) {
 		want string
 	}{
 		{"job retry x", 1, "job x: job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
-		{"job rm x", 1, "job x: job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
-		{"queue set nosuch --concurrency 1", 1, "queue \"nosuch\": queue does not exist; 'yardmaster queue add' creates one, and 'yardmaster queue list' shows what exists"},
-		{"job result mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", 1, "job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 is failed and has no result; 'yardmaster job show' shows how it ended"},
-		{"cluster transfer --to n9", 1, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
-		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},
-		{"health", 1, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},
-		{"events", 1, "the NATS server at " + f.url + " is not a yardmaster node, or the node is still starting; try again, or name a node with --server"},
+		{"job rm x", 3, "job x: job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
+		{"queue set nosuch --concurrency 1", 3, "queue \"nosuch\": queue does not exist; 'yardmaster queue add' creates one, and 'yardmaster queue list' shows what exists"},
+		{"job result mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", 3, "job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 is failed and has no result; 'yardmaster job show' shows how it ended"},
+		{"cluster transfer --to n9", 3, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
+		{"queue resume mail", 4, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},
+		{"health", 4, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},
+		{"events", 4, "the NATS server at " + f.url + " is not a yardmaster node, or the node is still starting; try again, or name a node with --server"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
 		if got.code != tt.code || got.err != "yardmaster: "+tt.want+"\n" || got.out != "" {
@@ -242,7 +242,7 @@ func TestAPIErrors(t *testing.T) {
 	if got := f.run(t, "health", "--for", "accepting"); got.code != 0 || got.out != "accepting\n" {
 		t.Errorf("health --for accepting: %+v", got)
 	}
-	if got := f.run(t, "health", "--json"); got.code != 1 || got.err != "" || !strings.Contains(got.out, "silent") {
+	if got := f.run(t, "health", "--json"); got.code != 4 || got.err != "" || !strings.Contains(got.out, "silent") {
 		t.Errorf("health --json: %+v", got)
 	}
 }
@@ -381,15 +381,19 @@ func TestFailures(t *testing.T) {
 	if err := os.WriteFile(config, []byte("[node]\nnom = \"x\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ line, want string }{
-		{"status -s nats://" + closed, "no yard can be reached at nats://" + closed},
-		{"enqueue mail x --params @/nowhere.json", "open /nowhere.json: no such file or directory; name a file"},
-		{"node --config " + config, "node.nom"},
-		{"node --config /nowhere.toml", "/nowhere.toml"},
-		{"worker --queue mail --witness /nowhere/w", "open witness file"},
+	for _, tt := range []struct {
+		line string
+		code int
+		want string
+	}{
+		{"status -s nats://" + closed, 4, "no yard can be reached at nats://" + closed},
+		{"enqueue mail x --params @/nowhere.json", 1, "open /nowhere.json: no such file or directory; name a file"},
+		{"node --config " + config, 1, "node.nom"},
+		{"node --config /nowhere.toml", 1, "/nowhere.toml"},
+		{"worker --queue mail --witness /nowhere/w", 1, "open witness file"},
 	} {
 		got := runLine(t, "", strings.Fields(tt.line)...)
-		if got.code != 1 || !strings.HasPrefix(got.err, "yardmaster: ") || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "; ") {
+		if got.code != tt.code || !strings.HasPrefix(got.err, "yardmaster: ") || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "; ") {
 			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
 		}
 	}

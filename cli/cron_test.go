@@ -74,7 +74,7 @@ func TestCron(t *testing.T) {
 		want string
 	}{
 		{"cron pause nightly", 0, "nightly"},
-		{"cron resume nightly", 1, "does not exist"},
+		{"cron resume nightly", 3, "does not exist"},
 		{"cron rm nightly", 0, "removed"},
 		{"cron run nightly", 0, "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"},
 		{"cron rm", 2, "entry"},

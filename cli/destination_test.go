@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 )
 
 // TestMain removes the contexts and NATS_* variables of the user from the
@@ -121,7 +123,11 @@ func TestLogin(t *testing.T) {
 			url := startServer(t, tt.opts, tt.own...)
 			t.Run("nothing", func(t *testing.T) {
 				got := runLine(t, "", "health", "--server", url)
-				if got.code != 1 || tt.name != "certificate" && !strings.Contains(got.err, "requires credentials, and none are given") {
+				code := usererror.CodeFailed
+				if tt.name == "certificate" {
+					code = usererror.CodeNotReady // there is no connection
+				}
+				if got.code != code || tt.name != "certificate" && !strings.Contains(got.err, "requires credentials, and none are given") {
 					t.Errorf("without credentials: %+v", got)
 				}
 			})
@@ -241,7 +247,7 @@ func TestLogin_Unusable(t *testing.T) {
 // A timeout below a millisecond is a usage error.
 func TestTimeout_Invalid(t *testing.T) {
 	for _, d := range []string{"0", "-1s", "1ns"} {
-		if got := runLine(t, "", "health", "--timeout", d, "--server", "nats://127.0.0.1:1"); got.code != exitUsage || !strings.Contains(got.err, "--timeout is ") {
+		if got := runLine(t, "", "health", "--timeout", d, "--server", "nats://127.0.0.1:1"); got.code != usererror.CodeUsage || !strings.Contains(got.err, "--timeout is ") {
 			t.Errorf("%s: %+v", d, got)
 		}
 	}

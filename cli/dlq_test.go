@@ -63,7 +63,7 @@ func TestDLQ_Tables(t *testing.T) {
 		{"dlq-show.txt", "dlq show 17", ""},
 		{"dlq-stats.txt", "dlq stats", ""},
 		{"dlq-requeue.txt", "dlq requeue --all --limit 2", "yardmaster: 2 retried\n"},
-		{"dlq-requeue.txt", "dlq requeue --all --limit 2 --dry-run", "yardmaster: dry run, nothing was changed: 2 retried\n"},
+		{"dlq-requeue-dry-run.txt", "dlq requeue --all --limit 2 --dry-run", "yardmaster: dry run, nothing was changed: 2 would be retried\n"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
 		if got.code != 0 || got.err != tt.err {
@@ -104,7 +104,7 @@ func TestDLQ_Pages(t *testing.T) {
 	}
 	f.requests()
 	got = f.run(t, "dlq", "rm", "--all", "--json")
-	if got.code != 1 || !strings.Contains(got.err, "no authority; repeat the command for the rest") || !json.Valid([]byte(got.out)) {
+	if got.code != 4 || !strings.Contains(got.err, "no authority; repeat the command for the rest") || !json.Valid([]byte(got.out)) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -122,14 +122,14 @@ func TestDLQ_Missing(t *testing.T) {
 		want string
 	}{
 		{"dlq rm 1", 0, ""},
-		{"dlq rm 99 1 99 --dry-run", 1, "no such dead letter: 99; 'yardmaster dlq list' shows what there is\n"},
-		{"dlq rm 1 98 99 --json", 1, "no such dead letter: 98, 99; "},
+		{"dlq rm 99 1 99 --dry-run", 3, "no such dead letter: 99; 'yardmaster dlq list' shows what there is\n"},
+		{"dlq rm 1 98 99 --json", 3, "no such dead letter: 98, 99; "},
 		{"dlq rm " + id, 0, ""},
-		{"dlq rm mail:" + other, 1, "no such dead letter: of job " + other},
+		{"dlq rm mail:" + other, 3, "no such dead letter: of job " + other},
 		{"dlq requeue 1 2 --limit 1", 0, ""},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
-		if got.code != tt.code || !strings.Contains(got.err, tt.want) || strings.Contains(got.err, "no such") != (tt.code == 1) {
+		if got.code != tt.code || !strings.Contains(got.err, tt.want) || strings.Contains(got.err, "no such") != (tt.code == 3) {
 			t.Errorf("%s: %+v", tt.line, got)
 		}
 	}
@@ -197,7 +197,7 @@ func TestList_Refused(t *testing.T) {
 		"dlq list", "dlq list --json", "dlq rm --all", "dlq requeue --queue mail", "job cancel --queue mail --all", "job cancel --queue mail --all --dry-run",
 	} {
 		got := f.run(t, strings.Fields(line)...)
-		if got.code != 1 || got.out != "" || strings.Count(got.err, "cannot be read") != 1 || strings.Count(got.err, "\n") != 1 {
+		if got.code != 4 || got.out != "" || strings.Count(got.err, "cannot be read") != 1 || strings.Count(got.err, "\n") != 1 {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}

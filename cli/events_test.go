@@ -57,7 +57,7 @@ func TestEvents(t *testing.T) {
 	}
 	for _, named := range [][]string{{"order-1001", "--queue", "mail"}, {"mail:order-1001"}} {
 		got := f.run(t, append([]string{"events", "--job"}, named...)...)
-		if got.code != 1 || !strings.Contains(got.err, "by its id, 56116342-aac2-5599-9a58-8fc4074e78c2") { // as in docs/glossary.md
+		if got.code != 3 || !strings.Contains(got.err, "by its id, 56116342-aac2-5599-9a58-8fc4074e78c2") { // as in docs/glossary.md
 			t.Errorf("events of %q, which is unknown: %+v", named, got)
 		}
 	}
@@ -66,13 +66,13 @@ func TestEvents(t *testing.T) {
 			t.Errorf("history of %q: %+v", named, got)
 		}
 	}
-	if got := f.run(t, "job", "history", "mail:order-1001"); got.code != 1 || !strings.Contains(got.err, "no event of job 56116342-aac2-5599-9a58-8fc4074e78c2") {
+	if got := f.run(t, "job", "history", "mail:order-1001"); got.code != 3 || !strings.Contains(got.err, "no event of job 56116342-aac2-5599-9a58-8fc4074e78c2") {
 		t.Errorf("history of a job without events: %+v", got)
 	}
-	if got := f.run(t, "job", "history", "order-7"); got.code != 1 || !strings.Contains(got.err, "<queue>:<key>") {
+	if got := f.run(t, "job", "history", "order-7"); got.code != 3 || !strings.Contains(got.err, "<queue>:<key>") {
 		t.Errorf("history of an unknown key: %+v", got)
 	}
-	if got := f.run(t, "events", "--job", "order-7"); got.code != 1 || !strings.Contains(got.err, "<queue>:<key>") {
+	if got := f.run(t, "events", "--job", "order-7"); got.code != 3 || !strings.Contains(got.err, "<queue>:<key>") {
 		t.Errorf("events of an unknown key: %+v", got)
 	}
 }

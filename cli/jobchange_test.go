@@ -72,7 +72,7 @@ func TestCancel(t *testing.T) {
 	}
 	sameJSON(t, f.run(t, "job", "cancel", "--queue", "mail", "--function", "other", "--json").out,
 		`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a22","state":"active","result":"cancelled"}]}`)
-	if got := f.run(t, "job", "cancel", "away"); got.code != 1 {
+	if got := f.run(t, "job", "cancel", "away"); got.code != 4 {
 		t.Errorf("%+v", got)
 	}
 	for _, line := range []string{

@@ -90,7 +90,7 @@ func TestAgainstNode(t *testing.T) {
 	must(0, []string{"cancelled"}, "job", "cancel", later)
 	must(0, []string{"waiting"}, "job", "retry", later)
 	for _, verb := range []string{"show", "wait", "retry", "cancel"} {
-		must(1, []string{"job does not exist", "retention index.age"}, "job", verb, "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10")
+		must(3, []string{"job does not exist", "retention index.age"}, "job", verb, "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10")
 	}
 	must(0, []string{"paused"}, "queue", "pause", "mail")
 	must(1, []string{"queue mail: queue is paused already"}, "queue", "pause", "mail")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -76,7 +77,7 @@ func TestOperations(t *testing.T) {
 		"operation show x":                   "is not the number of an operation",
 		"operation set 7":                    "--rate is missing",
 	} {
-		if got := f.run(t, strings.Fields(line)...); got.code != exitUsage || !strings.Contains(got.err, want) {
+		if got := f.run(t, strings.Fields(line)...); got.code != usererror.CodeUsage || !strings.Contains(got.err, want) {
 			t.Errorf("%s: exit code %d, %q, want %q", line, got.code, got.err, want)
 		}
 	}

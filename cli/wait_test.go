@@ -50,7 +50,7 @@ func TestWait_Timeout(t *testing.T) {
 	} {
 		began := time.Now()
 		got := tt.f.run(t, strings.Fields(tt.line)...)
-		if got.code != 1 || got.out != "" || got.err != "yardmaster: "+tt.err+"\n" {
+		if got.code != 5 || got.out != "" || got.err != "yardmaster: "+tt.err+"\n" {
 			t.Errorf("%s: %+v", tt.line, got)
 		}
 		if took := time.Since(began); took < 300*time.Millisecond || took > 10*time.Second {

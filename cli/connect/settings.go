@@ -316,7 +316,7 @@ func (t *target) unreachable(err error) error {
 	loginRefused := strings.Contains(strings.ToLower(text), "authorization") || strings.Contains(text, "nkeys not supported")
 	switch {
 	case strings.Contains(text, "tls"):
-		return usererror.New(fmt.Sprintf("no TLS connection to %s: %s", t, strings.TrimPrefix(text, "tls error: ")),
+		return usererror.NotReady(fmt.Sprintf("no TLS connection to %s: %s", t, strings.TrimPrefix(text, "tls error: ")),
 			"give the CA with --tlsca and, if the node requires it, a client certificate with --tlscert and --tlskey; 'yardmaster cert show' shows certificates")
 	case loginRefused && t.loginFrom == "":
 		return usererror.New(fmt.Sprintf("the server at %s requires credentials, and none are given", t),
@@ -325,5 +325,5 @@ func (t *target) unreachable(err error) error {
 		return usererror.New(fmt.Sprintf("the server at %s refuses the credentials of %s: %s", t, t.loginFrom, text),
 			"correct them, or name another server with --server")
 	}
-	return usererror.New(fmt.Sprintf("no yard can be reached at %s: %s", t, text), "start one with 'yardmaster node', or name another with --server")
+	return usererror.NotReady(fmt.Sprintf("no yard can be reached at %s: %s", t, text), "start one with 'yardmaster node', or name another with --server")
 }

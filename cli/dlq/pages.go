@@ -53,7 +53,7 @@ func (p *pages) each(ctx context.Context, fn func(*page) error) (moreLeft bool, 
 			return false, err
 		}
 		if part.Stopped != "" {
-			return false, usererror.New(part.Stopped, "repeat the command for the rest: nothing is done twice")
+			return false, usererror.NotReady(part.Stopped, "repeat the command for the rest: nothing is done twice")
 		}
 		received += part.Count + len(part.Letters) + len(part.Items)
 		if part.Next == 0 || p.limit > 0 && received >= p.limit {
@@ -179,12 +179,16 @@ func changeDeadLetters(ctx context.Context, p pages, dryRun bool) error {
 	found := map[string]bool{} // by number and by job
 	moreLeft, err := p.each(ctx, func(part *page) error {
 		return command.WriteItems(list, part.Items, func(w io.Writer, r *api.DeadLetterResult) {
-			results[r.Result]++
+			result := r.Result
+			if dryRun && r.Error == "" && result != api.ResultStale {
+				result = "would be " + result
+			}
+			results[result]++
 			found[fmt.Sprint(r.Number)], found[r.ID] = true, true
 			if r.Error != "" {
 				failed++
 			}
-			command.Row(w, r.Number, r.Result, command.OrDash(cmp.Or(r.Job, r.ID)), command.OrDash(r.Queue),
+			command.Row(w, r.Number, result, command.OrDash(cmp.Or(r.Job, r.ID)), command.OrDash(r.Queue),
 				command.OrDash(cmp.Or(r.Error, r.Note)))
 		})
 	})
@@ -230,5 +234,5 @@ func (p *pages) missing(found map[string]bool) error {
 		return nil
 	}
 	slices.Sort(missing)
-	return usererror.New("no such dead letter: "+strings.Join(slices.Compact(missing), ", "), "'yardmaster dlq list' shows what there is")
+	return usererror.NotFound("no such dead letter: "+strings.Join(slices.Compact(missing), ", "), "'yardmaster dlq list' shows what there is")
 }

@@ -152,7 +152,7 @@ func jobNotFoundError(name, queue string) error {
 	if id, ok := idOf(name, queue); ok {
 		remedy = fmt.Sprintf("if it is no longer in the ledger, name it by its id, %s", id)
 	}
-	return usererror.New(fmt.Sprintf("there is no job %q", name), remedy)
+	return usererror.NotFound(fmt.Sprintf("there is no job %q", name), remedy)
 }
 
 // eachEvent calls fn for each event that f selects. body is one message of the history:

@@ -30,8 +30,8 @@ func Health(env *command.Env) *cobra.Command {
 	c := env.WithJSON(&cobra.Command{
 		Use:   "health",
 		Short: "Exit with 0 if a node is ready, for scripts and health checks",
-		Long: `Exits with 0 if the node that replies is ready, and with 1 if it is not ready or no
-node replies. A yard that cannot dispatch may still accept jobs; --for selects
+		Long: `Exits with 0 if the node that replies is ready, with 4 if it is not ready or cannot be
+reached, and with 5 if it does not reply in time. A yard that cannot dispatch may still accept jobs; --for selects
 what to check. With --url the check goes to the node's HTTP listener, which needs
 no token for it and replies before the node has joined the cluster; there, --for
 serving checks only that the process is running.`,
@@ -80,11 +80,11 @@ func health(ctx context.Context, env *command.Env, aspect, url, path string) err
 		if err := env.PrintJSON(text); err != nil || hasAspect {
 			return err
 		}
-		return usererror.Failed
+		return &usererror.Exit{Code: usererror.CodeNotReady}
 	case hasAspect:
 		return command.Printf(env.Out, "%s\n", aspect)
 	}
-	return usererror.New(fmt.Sprintf("node %s is not %s: %s", node, aspect, command.OrDash(strings.Join(reply.Reasons, "; and "))), "'yardmaster status' shows more")
+	return usererror.NotReady(fmt.Sprintf("node %s is not %s: %s", node, aspect, command.OrDash(strings.Join(reply.Reasons, "; and "))), "'yardmaster status' shows more")
 }
 
 // requestHealth requests a node's health at url+path over HTTP, or over NATS if url is
@@ -122,10 +122,10 @@ func fetchHealth(ctx context.Context, env *command.Env, url, path string) ([]byt
 	untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
 	case ok:
-		return nil, usererror.New("the certificate of "+url+" is not trusted: "+untrusted.Err.Error(),
+		return nil, usererror.NotReady("the certificate of "+url+" is not trusted: "+untrusted.Err.Error(),
 			"name its CA with --tlsca, and the node by a name in its certificate; 'yardmaster cert show' shows both")
 	case err != nil:
-		return nil, usererror.New("no node replied over HTTP: "+err.Error(), "start one with 'yardmaster node', or give the URL of its http.listen with --url")
+		return nil, usererror.NotReady("no node replied over HTTP: "+err.Error(), "start one with 'yardmaster node', or give the URL of its http.listen with --url")
 	}
 	defer response.Body.Close()
 
@@ -140,5 +140,5 @@ func fetchHealth(ctx context.Context, env *command.Env, url, path string) ([]byt
 	if response.StatusCode == http.StatusBadRequest && strings.HasPrefix(url, "http://") {
 		remedy += "; with https:// if the node has [http.tls]"
 	}
-	return nil, usererror.New(fmt.Sprintf("the reply of %s%s is not that of a node: %v", url, path, err), remedy)
+	return nil, usererror.NotReady(fmt.Sprintf("the reply of %s%s is not that of a node: %v", url, path, err), remedy)
 }

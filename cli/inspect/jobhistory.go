@@ -47,7 +47,7 @@ history.`,
 			}
 			events, err := events(c.Context(), env, &f, follow)
 			if err == nil && events == 0 && !follow {
-				return usererror.New(fmt.Sprintf("history has no event of job %s", f.Job),
+				return usererror.NotFound(fmt.Sprintf("history has no event of job %s", f.Job),
 					"try again if it was enqueued just now; 'yardmaster retention show' shows how long events are kept")
 			}
 			return err

@@ -141,7 +141,7 @@ func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	case showErr != nil:
 		return showErr
 	case sending.Err() != nil:
-		return usererror.New(fmt.Sprintf("no line after line %d was sent", lastLine), "send the rest once the yard replies; lines with an id may be sent again")
+		return usererror.NotReady(fmt.Sprintf("no line after line %d was sent", lastLine), "send the rest once the yard replies; lines with an id may be sent again")
 	}
 	if err := <-readErr; err != nil {
 		return usererror.New(fmt.Sprintf("the lines after line %d cannot be read: %v", lastLine, err), "send the rest again")

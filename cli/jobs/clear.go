@@ -74,7 +74,7 @@ func clearQueue(ctx context.Context, env *command.Env, request api.QueueJobsRequ
 		case err != nil:
 			return err
 		case reply.Stopped != "":
-			return errors.Join(list.End("no such jobs"), usererror.New(reply.Stopped, "repeat the command for the rest"))
+			return errors.Join(list.End("no such jobs"), usererror.NotReady(reply.Stopped, "repeat the command for the rest"))
 		case reply.More && !request.DryRun && reply.Changed > 0:
 			continue
 		}

@@ -138,7 +138,7 @@ func jobWait(env *command.Env) *cobra.Command {
 		Short: "Wait until a job has ended; exit with 1 if it failed",
 		Long: `Waits until a job has ended and shows it; exits with 1 if it failed. --for, or
 --timeout if --for is not given, limits the wait: after that time the command
-exits with 1, and the job continues.`,
+exits with 5, and the job continues.`,
 		Example: `  yardmaster job wait order-7 --queue mail
   yardmaster job wait order-7 --queue mail --for 30s`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -154,7 +154,7 @@ exits with 1, and the job continues.`,
 			return await(c.Context(), env, waitRequest{id: args[0], queue: queue, limit: limit})
 		},
 	}), &queue)
-	durationflag.Var(c.Flags(), &limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")
+	durationflag.Var(c.Flags(), &limit, "for", 0, "longest `time` to wait; then exit with 5 (default --timeout if given, else no limit)")
 	return c
 }
 

@@ -262,7 +262,7 @@ func explainNumbers(request map[string]any, err error) error {
 	limits, _ := request["limits"].([]string)
 	for _, name := range limits {
 		if _, notNumber := strconv.ParseUint(name, 10, 64); notNumber == nil && connect.Refused(err, api.CodeInvalid) != nil {
-			return usererror.New(fmt.Sprintf("--limit names a limit, and there is none named %s", name),
+			return usererror.NotFound(fmt.Sprintf("--limit names a limit, and there is none named %s", name),
 				fmt.Sprintf("give the number of jobs that run at the same time as --concurrency %s", name))
 		}
 	}

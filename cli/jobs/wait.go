@@ -26,7 +26,7 @@ type waitFlags struct {
 // add adds the flags to c. jobName names the job in their help.
 func (f *waitFlags) add(c *cobra.Command, jobName string) {
 	c.Flags().BoolVar(&f.given, "wait", false, "wait until "+jobName+" has ended; exit with 1 if it failed")
-	durationflag.Var(c.Flags(), &f.limit, "for", 0, "longest `time` to wait with --wait; then exit with 1 (default no limit)")
+	durationflag.Var(c.Flags(), &f.limit, "for", 0, "longest `time` to wait with --wait; then exit with 5 (default no limit)")
 }
 
 // check returns a usage error if --for is given without --wait or is not positive.
@@ -161,7 +161,7 @@ func (w waitRequest) interrupted() error {
 
 // tooLong returns the error of a wait that exceeded its timeout.
 func (w waitRequest) tooLong() error {
-	return usererror.New(fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.limit), fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()))
+	return usererror.Timeout(fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.limit), fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()))
 }
 
 // waitCommand returns the command that waits for the same job.

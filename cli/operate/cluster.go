@@ -133,7 +133,7 @@ func (ch *memberChange) addAddressFlags(c *cobra.Command, note string) {
 func (ch *memberChange) run(ctx context.Context, env *command.Env, request map[string]string) error {
 	reply, err := env.Send(ctx, api.Subject("cluster-"+ch.endpoint), request)
 	if refused := connect.Refused(err, api.CodeConflict); refused != nil { // the text states the precondition
-		return usererror.New(refused.Text, "'yardmaster cluster members' shows their state")
+		return usererror.Refused(refused, "'yardmaster cluster members' shows their state")
 	}
 	if err != nil {
 		return err

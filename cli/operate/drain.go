@@ -113,7 +113,7 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 			command.Printf(env.Err, "%s\n", report)
 		}
 		if time.Since(began) > limit {
-			return usererror.New(fmt.Sprintf("the drain of %s did not finish within %s: %s", member, limit, d.remaining()),
+			return usererror.Timeout(fmt.Sprintf("the drain of %s did not finish within %s: %s", member, limit, d.remaining()),
 				"wait longer, or stop the node: its running jobs are released and run on other members; 'yardmaster job cancel <job>' cancels one")
 		}
 		if backoff.Sleep(ctx, min(drainInterval, limit)) != nil {
@@ -146,9 +146,9 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 func nodeRequestError(err error, member string) error {
 	switch refused := connect.Refused(err, api.CodeConflict); {
 	case refused != nil:
-		return usererror.New(refused.Text, "")
+		return usererror.Refused(refused, "")
 	case errors.Is(err, cluster.ErrNoNodes):
-		return usererror.New("node "+member+" did not reply", "'yardmaster status' lists the members and their state")
+		return usererror.Timeout("node "+member+" did not reply", "'yardmaster status' lists the members and their state")
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,11 +19,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Exit codes of all verbs except node, whose codes are in docs/guides/operate.md.
+const (
+	CodeFailed   = 1 // refused, or a job failed
+	CodeUsage    = 2 // the command line is invalid
+	CodeNotFound = 3 // what is named does not exist, or not any more
+	CodeNotReady = 4 // no node can be reached, or the yard cannot do it at present
+	CodeTimeout  = 5 // a time limit has passed; a change that was requested may take effect
+)
+
 // Error is an error for people. Remedy is empty if Msg already states it.
 type Error struct {
 	Msg, Remedy string
-	Usage       bool // the command line is invalid
-	Code        int  // exit code; 0 means 1, or 2 if Usage is set
+	Code        int // exit code; 0 means CodeFailed
 }
 
 func (e *Error) Error() string {
@@ -32,8 +41,17 @@ func (e *Error) Error() string {
 	return e.Msg + "; " + e.Remedy
 }
 
-// New returns an error with a remedy, which may be "".
+// New returns an error with a remedy, which may be "", and the exit code of a failure.
 func New(msg, remedy string) error { return &Error{Msg: msg, Remedy: remedy} }
+
+// NotFound is New with the exit code for what does not exist.
+func NotFound(msg, remedy string) error { return &Error{msg, remedy, CodeNotFound} }
+
+// NotReady is New with the exit code for a yard that cannot be reached or is not ready.
+func NotReady(msg, remedy string) error { return &Error{msg, remedy, CodeNotReady} }
+
+// Timeout is New with the exit code for a time limit that has passed.
+func Timeout(msg, remedy string) error { return &Error{msg, remedy, CodeTimeout} }
 
 // Exit ends the program with an exit code and without a message.
 type Exit struct{ Code int }
@@ -41,10 +59,10 @@ type Exit struct{ Code int }
 func (e *Exit) Error() string { return fmt.Sprint("exit code ", e.Code) }
 
 // Failed ends the program with the exit code of a failure.
-var Failed error = &Exit{1}
+var Failed error = &Exit{CodeFailed}
 
 // Invalid returns the error for an invalid command line, with a remedy.
-func Invalid(msg, remedy string) error { return &Error{Msg: msg, Remedy: remedy, Usage: true} }
+func Invalid(msg, remedy string) error { return &Error{msg, remedy, CodeUsage} }
 
 // Usage returns the error for an invalid command line of c. Its remedy is the help
 // of c.
@@ -84,11 +102,11 @@ func Explain(err error, target string, timeout time.Duration) error {
 	case errors.As(err, &invalid):
 		return New(invalid.Reason, remedies[api.CodeInvalid])
 	case errors.As(err, &unavailable):
-		return New(err.Error(), "'yardmaster status' shows why")
+		return NotReady(err.Error(), "'yardmaster status' shows why")
 	case errors.Is(err, cluster.ErrNoNodes):
-		return New(fmt.Sprintf("the NATS server at %s is not a yardmaster node, or the node is still starting", target), "try again, or name a node with --server")
+		return NotReady(fmt.Sprintf("the NATS server at %s is not a yardmaster node, or the node is still starting", target), "try again, or name a node with --server")
 	case errors.Is(err, context.DeadlineExceeded):
-		return New(fmt.Sprintf("no reply from %s within %s", target, timeout), "name another node with --server, or wait longer with --timeout")
+		return Timeout(fmt.Sprintf("no reply from %s within %s", target, timeout), "name another node with --server, or wait longer with --timeout")
 	case errors.Is(err, context.Canceled):
 		return New("interrupted", "the last request may or may not have been executed: check, or repeat it with the same --id")
 	case strings.Contains(err.Error(), "; "):
@@ -133,19 +151,31 @@ var remediesByText = []struct{ part, remedy string }{
 	{"no other member to hand the authority to", "'yardmaster cluster members' lists the members"},
 }
 
+// refusalCodes are the exit codes of refusals, by error code.
+var refusalCodes = map[string]int{
+	api.CodeNotFound: CodeNotFound, api.CodeGone: CodeNotFound, api.CodeUnavailable: CodeNotReady,
+	api.CodeTimeout: CodeTimeout, api.CodeUnknown: CodeTimeout,
+}
+
+// Refused returns the error for a request that a node refused, with a remedy.
+func Refused(refused *api.Error, remedy string) error {
+	return &Error{refused.Text, remedy, refusalCodes[refused.Code]}
+}
+
 // Refusal returns the error for a request that a node refused. The remedy comes from
 // the refusal's text if it contains "; ", otherwise from remediesByText or remedies.
 func Refusal(refused *api.Error) error {
-	if i := strings.LastIndex(refused.Text, "; "); i >= 0 {
-		return New(refused.Text[:i], refused.Text[i+2:])
+	msg, remedy := refused.Text, cmp.Or(remedies[refused.Code], "the refusal's code is "+refused.Code)
+	if refused.Code == api.CodeUnavailable && refused.RetryAfter > 0 {
+		remedy = fmt.Sprintf("'yardmaster status' shows why; try again in %s", refused.RetryAfter.Round(time.Millisecond))
 	}
-	for _, special := range remediesByText {
-		if strings.Contains(refused.Text, special.part) {
-			return New(refused.Text, special.remedy)
+	for _, special := range slices.Backward(remediesByText) {
+		if strings.Contains(msg, special.part) {
+			remedy = special.remedy
 		}
 	}
-	if refused.Code == api.CodeUnavailable && refused.RetryAfter > 0 {
-		return New(refused.Text, fmt.Sprintf("'yardmaster status' shows why; try again in %s", refused.RetryAfter.Round(time.Millisecond)))
+	if i := strings.LastIndex(msg, "; "); i >= 0 {
+		msg, remedy = msg[:i], msg[i+2:]
 	}
-	return New(refused.Text, cmp.Or(remedies[refused.Code], "the refusal's code is "+refused.Code))
+	return &Error{msg, remedy, refusalCodes[refused.Code]}
 }

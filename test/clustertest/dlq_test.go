@@ -174,7 +174,7 @@ func deadLetters(t *testing.T, cl *clustertest.Cluster) {
 	if err := a.CheckCount("sick", "completed", 4); err != nil { // two requeued, and two new jobs
 		t.Error(err)
 	}
-	if _, code := command(t, a, "dlq", "requeue", "--queue", "sick", "--to", "nowhere"); code != 1 {
+	if _, code := command(t, a, "dlq", "requeue", "--queue", "sick", "--to", "nowhere"); code != 3 {
 		t.Errorf("to a queue that does not exist: exit code %d", code)
 	}
 	items, code = runDLQ(t, b, "rm", "--queue", "sick")
