@@ -99,7 +99,7 @@ holds the authority fails.`,
 	root.SetErr(env.Err)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usererror.Usage(c, "%s", flagError(err)) })
 	root.SetUsageTemplate(usageTemplate)
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentPreRun = env.NoteRenamed
 	root.PersistentFlags().BoolP("help", "h", false, "show this help")
 	root.Flags().Bool("version", false, "show the version of this program")
 	env.AddFlags(root.PersistentFlags())

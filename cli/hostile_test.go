@@ -31,7 +31,7 @@ var hostileVerbs = []struct{ args, endpoint string }{
 	{"job show x", "job-show"},
 	{"job wait x", "job-wait"},
 	{"job explain x", "job-explain"},
-	{"job list q --state failed", "job-list"},
+	{"job list -q q --state failed", "job-list"},
 	{"job cancel x", "job-cancel"},
 	{"job retry x", "job-retry"},
 	{"job replay x", "job-replay"},

@@ -68,7 +68,7 @@ func TestWorker_TLS(t *testing.T) {
 		"--raft-listen", "127.0.0.1:1", "--http-listen", "127.0.0.1:0", "--log-level", "error")
 	await(t, f, "ready", "health")
 
-	flags := []string{"worker", "--addr", edge, "--queue", "mail", "--tls-ca", cert, "--tls-cert", cert, "--tls-key", key, "--token"}
+	flags := []string{"worker", "--addr", edge, "--queue", "mail", "--tlsca", cert, "--tlscert", cert, "--tlskey", key, "--token"}
 	wrong := runLine(t, "", append(flags, "open")...)
 	if wrong.code != 1 || !strings.Contains(wrong.err, "UNAUTHORIZED") || !strings.Contains(wrong.err, "--token") {
 		t.Errorf("with a wrong token: %+v", wrong)

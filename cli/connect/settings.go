@@ -103,6 +103,11 @@ func (s *Settings) NamesServer() (bool, error) {
 	return err == nil && !t.isDefault, err
 }
 
+// TLSFlags returns the files that --tlsca, --tlscert and --tlskey name, "" for each that is not given.
+func (s *Settings) TLSFlags() (ca, cert, key string) {
+	return s.flags.tls.CA, s.flags.tls.Cert, s.flags.tls.Key
+}
+
 // Close closes the connection, if there is one.
 func (s *Settings) Close() {
 	if s.client != nil {

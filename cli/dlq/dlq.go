@@ -22,7 +22,7 @@ import (
 func Verbs(env *command.Env) *cobra.Command {
 	return command.Group(&cobra.Command{
 		Use:   "dlq <verb>",
-		Short: "List, show, count, requeue and remove dead letters",
+		Short: "List, show, requeue and remove dead letters; stats counts them",
 		Long: `Shows and changes dead letters, the records of jobs that failed. A dead letter is
 named by its number or by its job's id; without names, the filters select the
 dead letters.`,

@@ -35,7 +35,7 @@ func jobFind(env *command.Env) *cobra.Command {
 
 The other fields are id, key, limit_key, function, node, worker, priority, attempts, dispatches,
 started and ended. docs/reference/queries.md describes them all.
-Write -- before a query that begins with "-". A last line has --cursor for the next page.`,
+Write -- before a query that begins with "-". A last line has --after for the next page.`,
 		Example: `  yardmaster job find queue:mail state:failed error:timeout since:1h customer:acme
   yardmaster job find mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job find '(tag:eu or meta.region:eu*) -worker:overhop/*' --limit 100
@@ -50,7 +50,8 @@ Write -- before a query that begins with "-". A last line has --cursor for the n
 	})
 	c.Flags().StringVar(&request.Sort, "sort", "", "`order`: created, ended, -created or -ended")
 	c.Flags().IntVar(&request.Limit, "limit", 20, "largest `number` of jobs to list, up to 1000")
-	c.Flags().StringVar(&request.Cursor, "cursor", "", "continue after the page that showed this `cursor`")
+	c.Flags().StringVar(&request.Cursor, "after", "", "continue after the page that showed this `cursor`")
+	command.Renamed(c, "cursor", "after")
 	return c
 }
 
@@ -83,7 +84,7 @@ func findJobs(ctx context.Context, env *command.Env, request *api.JobFindRequest
 		env.Note("%s", advice)
 	}
 	if found.Next != "" {
-		env.Note("there are more: --cursor %s continues", found.Next)
+		env.Note("there are more: --after %s continues", found.Next)
 	}
 	return nil
 }

@@ -23,10 +23,11 @@ import (
 func jobList(env *command.Env) *cobra.Command {
 	var f listFlags
 	c := env.WithJSON(&cobra.Command{
-		Use:     "list [queue]...",
+		Use:     "list",
+		Args:    cobra.ArbitraryArgs, // queues, as in earlier releases
 		Aliases: []string{"ls"},
 		Short:   "List jobs, newest first",
-		Long: `Lists jobs of all queues, or of those that are named, in the order in which they were
+		Long: `Lists jobs of all queues, or of those named by --queue, in the order in which they were
 accepted, newest first. A job is shown with the key it was enqueued with and the
 beginning of its params, as long as its record is stored; a UUID as a key is the
 job's id. 'job show' and 'job params' show all of the params.
@@ -35,7 +36,7 @@ A line at the end has the number of jobs of these queues in each state, whatever
 other filters, and --after for the next page. Jobs that change their state, or are
 accepted, in the meantime do not move others to another page.`,
 		Example: `  yardmaster job list
-  yardmaster job list mail post --state failed,cancelled
+  yardmaster job list --queue mail,post --state failed,cancelled
   yardmaster job list --function send --oldest --limit 100`,
 		RunE: func(c *cobra.Command, args []string) error {
 			for _, state := range f.states {
@@ -46,10 +47,14 @@ accepted, in the meantime do not move others to another page.`,
 			if f.limit < 1 {
 				return usererror.Usage(c, "--limit must be at least 1")
 			}
-			f.queues = args
+			if len(args) > 0 {
+				env.NoteDeprecated("the queue as an argument", "--queue")
+				f.queues = append(f.queues, args...)
+			}
 			return listJobs(c.Context(), env, &f)
 		},
 	})
+	c.Flags().StringSliceVarP(&f.queues, "queue", "q", []string{}, "only jobs of these `queues`")
 	c.Flags().StringSliceVar(&f.states, "state", nil, "only jobs in these `states`: "+strings.Join(jobStates, ", "))
 	c.Flags().StringVar(&f.function, "function", "", "only jobs of this `function`")
 	c.Flags().BoolVar(&f.oldest, "oldest", false, "oldest first")

@@ -81,18 +81,22 @@ since they have started. With --json the schema can be used by programs.`,
 
 // schemaList returns the verb 'schema list'.
 func schemaList(env *command.Env) *cobra.Command {
-	return command.Query(env, &cobra.Command{
-		Use:     "list [queue]",
+	request := api.SchemaListRequest{}
+	c := command.Query(env, &cobra.Command{
+		Use:     "list",
+		Args:    cobra.MaximumNArgs(1), // a queue, as in earlier releases
 		Aliases: []string{"ls"},
 		Short:   "List the JSON Schemas of payloads, and how many did not match",
-		Example: "  yardmaster schema list\n  yardmaster schema list mail",
+		Example: "  yardmaster schema list\n  yardmaster schema list --queue mail",
 	}, schemasTable, func(args []string) (subject string, body any) {
-		request := api.SchemaListRequest{}
 		if len(args) > 0 {
+			env.NoteDeprecated("the queue as an argument", "--queue")
 			request.Queue = args[0]
 		}
 		return api.Subject("schema-list"), request
 	})
+	c.Flags().StringVarP(&request.Queue, "queue", "q", "", "only schemas of this `queue`")
+	return c
 }
 
 // schemaRemove returns the verb 'schema rm'.

@@ -32,7 +32,7 @@ func ClusterVerbs(env *command.Env) *cobra.Command {
 		Short: "Show, add, remove and replace members; transfer the authority",
 		Long: `Changes the members of the yard, one at a time. A change starts only while all
 other members are healthy. It continues on its own, even if the authority fails
-or this command is interrupted. --no-wait only starts it; 'cluster members'
+or this command is interrupted. --wait=false only starts it; 'cluster members'
 shows its progress.`,
 		Example: `  yardmaster cluster members
   yardmaster cluster add n4 --route 10.0.0.4:6222 --raft 10.0.0.4:7222
@@ -97,15 +97,17 @@ type memberChange struct {
 	endpoint      string // last part of the endpoint's name
 	newMember     string // name of the replacement; "": the same name
 	route, raft   string // "" if not given
-	noWait        bool
+	wait, noWait  bool
 	needAddresses bool // --route and --raft are required
 }
 
 // addTo makes c the command that requests the change ch, and returns c: it sets RunE
-// and adds the flags --no-wait and --json. The command's only argument, if it has one,
+// and adds the flags --wait and --json. The command's only argument, if it has one,
 // is the name of the member to change.
 func (ch *memberChange) addTo(env *command.Env, c *cobra.Command) *cobra.Command {
-	c.Flags().BoolVar(&ch.noWait, "no-wait", false, "start the change and do not wait for its end")
+	c.Flags().BoolVar(&ch.wait, "wait", true, "wait until the change has ended; --wait=false only starts it")
+	c.Flags().BoolVar(&ch.noWait, "no-wait", false, "")
+	command.Deprecate(c, c.Flags().Lookup("no-wait"), "--wait=false")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		if ch.needAddresses && (ch.route == "" || ch.raft == "") {
 			return usererror.Usage(c, "give both addresses of the node, as the members reach them: --route HOST:PORT --raft HOST:PORT")
@@ -126,7 +128,7 @@ func (ch *memberChange) addAddressFlags(c *cobra.Command, note string) {
 	c.Flags().StringVar(&ch.raft, "raft", "", "Raft `address` of the node, as the members reach it"+note)
 }
 
-// run sends request, which starts the change. Unless --no-wait is given, it writes each
+// run sends request, which starts the change. With --wait it writes each
 // step of the change to standard error until the change has ended. Then it shows the
 // members. It returns an error if the change is refused or fails; cancelling a change
 // does not fail because the cancelled change has.
@@ -138,7 +140,7 @@ func (ch *memberChange) run(ctx context.Context, env *command.Env, request map[s
 	if err != nil {
 		return err
 	}
-	if ch.noWait {
+	if ch.noWait || !ch.wait {
 		return command.Print(env, reply, membersTable)
 	}
 

@@ -23,7 +23,7 @@ import (
 // Drain returns the verb 'node drain'.
 func Drain(env *command.Env) *cobra.Command {
 	var limit time.Duration
-	var noWait bool
+	var wait, noWait bool
 	c := env.WithJSON(&cobra.Command{
 		Use:   "drain <member>",
 		Short: "Drain a member before maintenance",
@@ -33,11 +33,14 @@ stream leaderships that it holds. Running jobs continue; the command shows them
 and waits until none is left. The member still serves clients. 'yardmaster node
 resume' or a restart of the node ends the drain.`,
 		Example: `  yardmaster node drain n2
-  yardmaster node drain n2 --limit 30m && ssh n2 systemctl stop yardmaster`,
-		RunE: func(c *cobra.Command, names []string) error { return drain(c.Context(), env, names[0], limit, noWait) },
+  yardmaster node drain n2 --for 30m && ssh n2 systemctl stop yardmaster`,
+		RunE: func(c *cobra.Command, names []string) error { return drain(c.Context(), env, names[0], limit, wait && !noWait) },
 	})
-	durationflag.Var(c.Flags(), &limit, "limit", 10*time.Minute, "longest `time` to wait until nothing is left")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "start the drain, show what is left, and do not wait")
+	durationflag.Var(c.Flags(), &limit, "for", 10*time.Minute, "longest `time` to wait until nothing is left; then exit with 5")
+	command.Renamed(c, "limit", "for")
+	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing is left; with --wait=false show what is left")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "")
+	command.Deprecate(c, c.Flags().Lookup("no-wait"), "--wait=false")
 	return c
 }
 
@@ -98,16 +101,16 @@ const (
 	drainTimeout  = 30 * time.Second // without a reply
 )
 
-// drain starts the drain of a member and shows its state. Unless noWait is set it first
+// drain starts the drain of a member and shows its state. With wait it first
 // waits until the drain is done, and reports on standard error what remains; it returns
 // an error after limit, or if the member does not reply for drainTimeout.
-func drain(ctx context.Context, env *command.Env, member string, limit time.Duration, noWait bool) error {
+func drain(ctx context.Context, env *command.Env, member string, limit time.Duration, wait bool) error {
 	d, err := connect.Decode[drainReply](env.Send(ctx, api.NodeSubject(member, "drain"), struct{}{}))
 	if err != nil {
 		return nodeRequestError(err, member)
 	}
 	began, replied, lastReport := time.Now(), time.Now(), ""
-	for !d.Done && !noWait {
+	for !d.Done && wait {
 		if report := d.remaining(); report != lastReport {
 			lastReport = report
 			command.Printf(env.Err, "%s\n", report)

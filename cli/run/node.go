@@ -2,6 +2,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -226,11 +227,13 @@ completes a job that names no function, and fails any other. Its source,
 examples/worker, is a starting point for your own worker.`,
 		Example: `  yardmaster worker --queue mail --credits 8
   yardmaster worker --queue mail --addr 10.0.0.1:9876 --addr 10.0.0.2:9876
-  yardmaster worker --queue mail --addr yard.example.org:9876 --tls-ca ca.pem --token "$TOKEN"`,
+  yardmaster worker --queue mail --addr yard.example.org:9876 --tlsca ca.pem --token "$TOKEN"`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("server") || c.Flags().Changed("context") {
 				return usererror.Usage(c, "--server and --context are for NATS: name the edges with --addr")
 			}
+			ca, cert, key := env.TLSFlags()
+			o.TLSCA, o.TLSCert, o.TLSKey = cmp.Or(ca, o.TLSCA), cmp.Or(cert, o.TLSCert), cmp.Or(key, o.TLSKey)
 			for _, queue := range o.Queues { // every node would refuse it
 				if err := job.ValidQueue(queue); err != nil {
 					return usererror.Usage(c, "--queue: %v", err)
@@ -252,6 +255,9 @@ examples/worker, is a starting point for your own worker.`,
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	o.Flags(flags)
 	c.Flags().AddGoFlagSet(flags)
+	for former, name := range map[string]string{"tls-ca": "tlsca", "tls-cert": "tlscert", "tls-key": "tlskey"} {
+		command.Deprecate(c, c.Flags().Lookup(former), "--"+name)
+	}
 	return c
 }
 

@@ -190,7 +190,7 @@ func memberCommand(s *drill.Harness, at *drill.Node, words ...string) {
 		return err
 	})
 	s.Logf("%s\n%s", strings.Join(words, " "), output)
-	if words[len(words)-1] != "--no-wait" {
+	if words[len(words)-1] != "--wait=false" {
 		s.Figure("cluster "+words[0]+" "+words[1], time.Since(began))
 	}
 }
@@ -199,7 +199,7 @@ func memberCommand(s *drill.Harness, at *drill.Node, words ...string) {
 // until it is complete.
 func startMemberCommand(s *drill.Harness, at *drill.Node, words []string, meanwhile func()) {
 	began := time.Now()
-	memberCommand(s, at, append(words, "--no-wait")...)
+	memberCommand(s, at, append(words, "--wait=false")...)
 	s.Pause(0, 2*time.Second)
 	meanwhile()
 	lastStep := ""
