@@ -100,6 +100,7 @@ holds the authority fails.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usererror.Usage(c, "%s", flagError(err)) })
 	root.SetUsageTemplate(usageTemplate)
 	root.PersistentPreRun = env.NoteRenamed
+	root.CompletionOptions.DisableDefaultCmd = true
 	root.PersistentFlags().BoolP("help", "h", false, "show this help")
 	root.Flags().Bool("version", false, "show the version of this program")
 	env.AddFlags(root.PersistentFlags())
@@ -111,8 +112,9 @@ holds the authority fails.`,
 	addGroup(root, "Run", run.Demo(env), node, worker, run.Runner(env))
 	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), jobs.LimitVerbs(env), operations.Verbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
 		contract.Exec(env), contract.Init(env), operate.CertVerbs(env), operate.Backup(env), operate.Restore(env))
-	addGroup(root, "Inspect", inspect.Status(env), top.Top(env), inspect.Workers(env), inspect.Health(env), inspect.Events(env), inspect.State(env), inspect.Diff(env), contract.Snapshot(env), contract.Schema(env, jobs.SchemaVerbs(env)...), versionVerb(env))
+	addGroup(root, "Inspect", inspect.Status(env), top.Top(env), inspect.Workers(env), inspect.Health(env), inspect.Events(env), inspect.State(env), inspect.Diff(env), contract.Snapshot(env), contract.Schema(env, jobs.SchemaVerbs(env)...), versionVerb(env), completionVerb(env, root), manVerb(root))
 	checkArgs(root)
+	addCompletion(env, root)
 	return root
 }
 

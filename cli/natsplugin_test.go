@@ -45,7 +45,7 @@ func TestIntrospection(t *testing.T) {
 			t.Errorf("%q: present %t, with %d arguments, want %d", path, ok, len(v.Args), args)
 		}
 	}
-	for _, hidden := range []string{" warden", " help", " completion"} {
+	for _, hidden := range []string{" warden", " help"} {
 		if _, ok := verbs[hidden]; ok {
 			t.Errorf("hidden verb %q is listed", hidden)
 		}

@@ -34,7 +34,9 @@ and waits until none is left. The member still serves clients. 'yardmaster node
 resume' or a restart of the node ends the drain.`,
 		Example: `  yardmaster node drain n2
   yardmaster node drain n2 --for 30m && ssh n2 systemctl stop yardmaster`,
-		RunE: func(c *cobra.Command, names []string) error { return drain(c.Context(), env, names[0], limit, wait && !noWait) },
+		RunE: func(c *cobra.Command, names []string) error {
+			return drain(c.Context(), env, names[0], limit, wait && !noWait)
+		},
 	})
 	durationflag.Var(c.Flags(), &limit, "for", 10*time.Minute, "longest `time` to wait until nothing is left; then exit with 5")
 	command.Renamed(c, "limit", "for")
