@@ -27,6 +27,6 @@ class ActiveJob:
         self.outcome: Optional[Outcome] = None  # that no node has answered yet
         self.outcome_losses = 0       # connections lost while its answer was pending
         self.grace_over = False       # cancelled because the worker's grace is over
-        self.give_back = False        # grace_over is set and the handler raised CancelledError
+        self.give_back = False        # to another worker: the handler has ended, or will, only because the worker stops
         self.progress: Optional[Encoded] = None  # the newest, not sent yet
         self.progress_pending = False            # an earlier one has not been answered

@@ -170,6 +170,10 @@ class Connection:
         self._closing = True
         self._wake()
 
+    def join(self, timeout: float) -> None:
+        """Wait until a closed connection has written all queued requests, or for some seconds."""
+        self._thread.join(timeout)
+
     def after_fork(self) -> None:
         """Close the child's duplicate of the socket, which would keep the connection open."""
         if self._socket is not None:

@@ -47,6 +47,7 @@ class Dispatcher:
         self.executor = Executor(lambda *ended: loop.post(self._on_handler_returned, *ended),
                                  lambda job: read_large(job, lambda: self._connection))
         self.stopped = False         # the worker is to return
+        self.error: Optional[Exception] = None  # which it raises then
         self._stopping = False       # begin_stop() was called: take no more jobs
         self._goodbye_sent = False   # the last GOODBYE was sent
         self._jobs: Dict[bytes, ActiveJob] = {}  # by token, until a node has answered their outcome
@@ -70,6 +71,16 @@ class Dispatcher:
         """Connect, and begin to extend leases."""
         self._connect()
         self._loop.call_later(0.5, self._beat_periodically)
+        self.executor.watch_loop(self._loop, self._lose_event_loop)
+
+    def _lose_event_loop(self) -> None:
+        """Give back the jobs whose handlers are coroutines, and stop with an error."""
+        self.error = RuntimeError("the event loop in which the handlers run has ended: the worker takes no more jobs")
+        log.error("%s", self.error)
+        for job in self._jobs.values():
+            job.give_back = job.give_back or job.outcome is None and job.job._on_cancel is not None  # it is a task
+        self.begin_stop("the event loop of its handlers has ended")
+        self._finish_stop_if_done()
 
     # -- connections
 
@@ -340,7 +351,7 @@ class Dispatcher:
         job = self._jobs.get(returned._token)
         if job is None or job.job is not returned:
             return  # already given back
-        if job.grace_over and isinstance(returned._error, CancelledError):
+        if returned._interrupted or job.grace_over and isinstance(returned._error, CancelledError):
             job.give_back = True
             self._finish_stop_if_done()
             return
@@ -441,6 +452,7 @@ class Dispatcher:
         if self._connection is not None:
             self._connection.send(GOODBYE, {"reason": reason, "drain": True})
         self._loop.call_later(self._grace, self._on_grace_over)
+        self._finish_stop_if_done()  # those that remain may have ended already
 
     def _on_grace_over(self) -> None:
         """Cancel the running jobs; their handlers have _CANCEL_TIMEOUT to return a result or raise an exception."""
@@ -473,9 +485,15 @@ class Dispatcher:
         self.stopped = True
 
     def shut_down(self) -> None:
-        """Close all connections, and end the threads for handlers."""
+        """Close all connections, and end the threads for handlers. Jobs that remain because of an error are given back."""
         self.stopped = True
+        give_back = bool(self._jobs) and not self._goodbye_sent
         for connection in (self._connection, self._connecting, *self._draining):
-            if connection is not None:
-                connection.close()
+            if connection is None:
+                continue
+            if give_back and connection is not self._connecting:
+                connection.send(GOODBYE, {"reason": "worker ends by an error", "drain": False})
+            connection.close()
+            if give_back:
+                connection.join(_GOODBYE_TIMEOUT)
         self.executor.shut_down()

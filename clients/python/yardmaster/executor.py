@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import queue
+import sys
 import threading
-from typing import Any, Callable, List, Optional, Set, Tuple
+import traceback
+from typing import Any, Callable, List, NoReturn, Optional, Set, Tuple
 
+from .calls import CallLoop
 from .errors import PayloadError
-from .handlers import (Middleware, Outcome, Registered, outcome_of, outcome_of_exception, outcome_of_payload, outcome_of_result,
-                       read_payload)
+from .handlers import (INTERRUPTED, Middleware, Outcome, Registered, outcome_of, outcome_of_exception, outcome_of_loop, outcome_of_payload,
+                       outcome_of_result, read_payload)
 from .job import Job, current_job
 
+log = logging.getLogger("yardmaster")
+
+_LOOP_CHECK = 0.5   # seconds between two looks at the event loop
 _END_TIMEOUT = 0.5  # seconds that the executor's own loop has to end after the worker
 
 # Replaces the payload of a job that does not fit into a frame. Blocks.
@@ -31,6 +39,9 @@ class Executor:
         self.middleware: List[Middleware] = []
         self.loop: Optional[asyncio.AbstractEventLoop] = None  # the caller's, or one that start_loop() has made
         self._own_loop: Optional[threading.Thread] = None
+        self._loop_is_ending = False  # the executor's own loop is to stop
+        self._is_cancelled = False    # the task that runs the worker in the caller's loop is
+        self._loop_error: Optional[BaseException] = None  # by which the caller's loop ends
         self._tasks: Set[_Task] = set()  # used in the loop only
         self._work: queue.SimpleQueue[Optional[Tuple[Job[Any], Registered]]] = queue.SimpleQueue()  # None ends a thread
         self._thread_count = 0
@@ -44,12 +55,41 @@ class Executor:
             self._own_loop.start()
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the executor's own loop until _end_loop().
+
+        SystemExit and KeyboardInterrupt of a task leave run_forever(), and so does a
+        handler that stops the loop: it runs again, so that the others go on and the
+        one that awaits the task gets its exception.
+        """
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
-        finally:
+            while not self._loop_is_ending:
+                try:
+                    loop.run_forever()
+                except (SystemExit, KeyboardInterrupt):
+                    log.warning("a task of a handler wanted to end the process; the worker goes on", exc_info=True)
             loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
             loop.close()
+
+    def watch_loop(self, calls: CallLoop, lost: Callable[[], None], had_ended: bool = False) -> None:
+        """Make a call if the event loop has ended: found twice, as the caller's may be between two calls that run it."""
+        has_ended = self.loop_has_ended
+        if has_ended and had_ended:
+            lost()
+        else:
+            calls.call_later(_LOOP_CHECK, self.watch_loop, calls, lost, has_ended)
+
+    def cancel(self, error: Optional[BaseException]) -> None:
+        """Take note, in the caller's loop, that the task that runs the worker is cancelled, and of the exception that ends the loop."""
+        self._is_cancelled, self._loop_error = True, self._loop_error or error
+
+    @property
+    def loop_has_ended(self) -> bool:
+        """Whether coroutines can no longer run. A loop of the caller's may also be between two calls that run it."""
+        if self.loop is None:
+            return False
+        return self.loop.is_closed() or not (self.loop.is_running() if self._own_loop is None else self._own_loop.is_alive())
 
     def start(self, job: Job[Any], handler: Registered) -> None:
         """Begin to run a handler."""
@@ -58,7 +98,9 @@ class Executor:
             task = _Task(self, job, handler)
             loop = self.loop
             job._on_cancel = lambda: _post(loop, task.cancel)
-            _post(loop, task.begin)
+            if not _post(loop, task.begin):
+                job._interrupted = True
+                self._returned(job, handler, INTERRUPTED)
             return
         self._running += 1
         if self._thread_count < self._running:
@@ -90,20 +132,33 @@ class Executor:
         async def wait() -> None:
             if tasks:
                 await asyncio.wait(tasks)
+            self._loop_is_ending = True
             loop.stop()
         self._last = loop.create_task(wait())
 
     def _run_thread(self) -> None:
         """Run one handler after another in a thread, until None comes."""
-        while True:
-            work = self._work.get()
-            if work is None:
-                return
-            job, handler = work
-            token = current_job.set(job)
+        has_work = True
+        while has_work:
+            try:
+                has_work = self._run_next()
+            except BaseException:  # raised in this thread by another one, after the handler had returned
+                log.warning("the thread of a handler was interrupted; it goes on", exc_info=True)
+
+    def _run_next(self) -> bool:
+        """Run the next handler; report whether there was one."""
+        work = self._work.get()
+        if work is None:
+            return False
+        job, handler = work
+        token = current_job.set(job)
+        outcome = INTERRUPTED
+        try:
             outcome = outcome_of(job, lambda: self.run(job, handler))
+        finally:
             current_job.reset(token)
             self._returned(job, handler, outcome)
+        return True
 
     def run(self, job: Job[Any], handler: Registered) -> Outcome:
         """Run a plain handler in this thread and return its outcome."""
@@ -116,10 +171,15 @@ class Executor:
             return outcome_of_payload(job, handler, e)
         except BaseException as e:
             return outcome_of_exception(job, e)
+        pid = os.getpid()
         try:
             result = handler.with_middleware(self.middleware)(job)
         except BaseException as e:  # including SystemExit: a job must not end its worker
+            if os.getpid() != pid:
+                _end_fork(e)
             return outcome_of_exception(job, e)
+        if os.getpid() != pid:
+            _end_fork(None)
         return outcome_of_result(result)
 
     async def run_async(self, job: Job[Any], handler: Registered) -> Outcome:
@@ -135,11 +195,28 @@ class Executor:
             return outcome_of(job, lambda: outcome_of_payload(job, handler, payload_error))
         except BaseException as error:
             return self._async_exception(job, error)
+        pid = os.getpid()
         try:
             result = await handler.with_middleware(self.middleware)(job)
         except BaseException as error:
+            if os.getpid() != pid:
+                _end_fork(error)
+            if isinstance(error, asyncio.CancelledError) and not job.cancelled.is_set():
+                await self._await_cancellation()
+                if self._loop_error is not None:
+                    return outcome_of_loop(job, error, self._loop_error)
+                job._interrupted = self._is_cancelled
             return self._async_exception(job, error)
+        if os.getpid() != pid:
+            _end_fork(None)
         return outcome_of(job, lambda: outcome_of_result(result))
+
+    async def _await_cancellation(self) -> None:
+        """Let the worker's own task find that it is cancelled, if someone has cancelled all tasks of the loop, as asyncio.run() does."""
+        for _ in range(5):
+            if self._is_cancelled:
+                return
+            await asyncio.sleep(0)
 
     def _async_exception(self, job: Job[Any], error: BaseException) -> Outcome:
         """Return the outcome of an exception; a task that was cancelled because the job must stop has raised CancelledError."""
@@ -173,9 +250,26 @@ class _Task:
         self._executor._returned(self._job, self._handler, outcome)
 
 
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Have an event loop make a call; do nothing if the loop is closed."""
+def _end_fork(error: Optional[BaseException]) -> NoReturn:
+    """End a process that a handler has forked and whose copy of the handler has returned, or raised this exception."""
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = error.code
+    elif error is not None:
+        traceback.print_exception(type(error), error, error.__traceback__)
+        code = 1
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code or 0)
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> bool:
+    """Have an event loop make a call; do nothing and return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
-        pass
+        return False
+    return True

@@ -32,6 +32,8 @@ class Registered:
     """A handler, with the type of its jobs' payloads."""
 
     def __init__(self, handler: Handler, names: Mapping[str, Any]) -> None:
+        if not callable(handler):
+            raise TypeError(f"the handler is {handler!r}, must be a function that takes a Job")
         self.handler = handler
         self.name = getattr(handler, "__name__", repr(handler))
         self.is_async = is_coroutine_function(handler)
@@ -93,29 +95,72 @@ def outcome_of_result(result: object) -> Outcome:
     try:
         return DONE, user_value("result", to_plain(result), MAX_DEPTH - 2)
     except (CodecError, PayloadError, RecursionError) as e:
-        return fail_message(f"result: {e}", "bad_result", final=True)
+        reason = str(e)
+        if inspect.iscoroutine(result):
+            result.close()
+            reason = "the handler has returned a coroutine: make it a coroutine function, by async def"
+    except BaseException as e:  # of the result's own methods
+        reason = f"a {type(result).__name__} raised {_text_of(e, True)}"
+    return fail_message(f"result: {reason}", "bad_result", final=True)
 
 
 def outcome_of_exception(job: Job[Any], error: BaseException) -> Outcome:
     """Return the FAIL for what a handler has raised."""
     job._error = error
+    message = _text_of(error)
     if isinstance(error, CancelledError):
-        return fail_message(str(error), "cancelled")
+        return fail_message(message, "cancelled")
     if isinstance(error, Retry):
-        return fail_message(str(error), "retry", error.code, error.details, after=error.after)
+        return fail_message(message, "retry", error.code, error.details, after=error.after)
     if isinstance(error, Snooze):
-        return snooze_message(str(error), error.seconds)
+        return snooze_message(message, error.seconds)
     if isinstance(error, Fail):
-        return fail_message(str(error), "fail", error.code, error.details, final=True)
-    log.warning("attempt %d of job %s failed", job.attempt, job.id, exc_info=error)
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return fail_message(str(error), type(error).__name__, details={"traceback": trace[-1500:]})
+        return fail_message(message, "fail", error.code, error.details, final=True)
+    _warn("attempt %d of job %s failed", job.attempt, job.id, exc_info=error)
+    return fail_message(message, type(error).__name__, details={"traceback": _trace_of(error)[-1500:]})
+
+
+def outcome_of_loop(job: Job[Any], cancelled: BaseException, error: BaseException) -> Outcome:
+    """Return the FAIL for a coroutine that was cancelled because an exception ends the application's event loop.
+
+    asyncio does not tell which task has raised it, and a job that ends its worker must not
+    do so for ever: the attempt counts.
+    """
+    job._error = cancelled
+    return fail_message(f"the event loop of the worker was ended by {_text_of(error, True)}: by this job, another one, or the application",
+                        type(error).__name__)
+
+
+def _text_of(error: BaseException, named: bool = False) -> str:
+    """Return the text of an exception, after its class if it is ``named``. Its own methods may raise anything."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException as e:
+        return f"{name}, whose text cannot be read: its __str__ raised {type(e).__name__}"
+    return f"{name}: {text}" if named else text
+
+
+def _trace_of(error: BaseException) -> str:
+    """Return the traceback of an exception, or why there is none."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException as e:
+        return f"the traceback cannot be read: {_text_of(e, True)}"
+
+
+def _warn(message: str, *args: object, exc_info: Optional[BaseException] = None) -> None:
+    """Log a warning, whatever filters and handlers of the application raise."""
+    try:
+        log.warning(message, *args, exc_info=exc_info)
+    except BaseException:
+        pass
 
 
 def outcome_of_payload(job: Job[Any], handler: Registered, error: PayloadError) -> Outcome:
     """Return the final FAIL for a payload that is not of the type that its handler takes."""
     job._error = error
-    log.warning("job %s fails without another attempt: its payload is no %s: %s", job.id, name_of(handler.payload_type), error)
+    _warn("job %s fails without another attempt: its payload is no %s: %s", job.id, name_of(handler.payload_type), error)
     return fail_message(f"payload is no {name_of(handler.payload_type)}: {error}", "invalid", "INVALID_JOB_PAYLOAD",
                         {"path": error.path}, final=True)
 
@@ -155,9 +200,9 @@ def outcome_of(job: Job[Any], end: Callable[[], Outcome]) -> Outcome:
     """
     try:
         return end()
-    except BaseException:
-        log.warning("cannot encode the outcome of attempt %d of job %s", job.attempt, job.id, exc_info=True)
-        return fail_message("the handler's result or exception cannot be read", "bad_end")
+    except BaseException as e:
+        _warn("cannot encode the outcome of attempt %d of job %s", job.attempt, job.id, exc_info=e)
+        return fail_message(f"the handler's result or exception cannot be read: {_text_of(e, True)}", "bad_end")
 
 
 def snooze_message(message: str, seconds: float, code: Optional[str] = None) -> Outcome:
@@ -178,13 +223,13 @@ def fail_message(message: str, error_type: str, code: Optional[str] = None, deta
     """
     error: Fields = {"message": valid_utf8(message or error_type)[:1000], "type": valid_utf8(error_type)[:200]}
     if code is not None:
-        error["code"] = valid_utf8(str(code))[:200]
+        error["code"] = valid_utf8(_call(str, code))[:200]
     if details is not None:
         field: Dict[str, Union[str, bytes]]
         try:
             field = {**user_value("details", to_plain(details), MAX_DEPTH - 3)}
-        except (CodecError, PayloadError, RecursionError):
-            field = {"details": valid_utf8(repr(details))[:1500]}
+        except BaseException:  # of the codec, or of their own methods
+            field = {"details": valid_utf8(_call(repr, details))[:1500]}
         size = len(next(iter(field.values())))
         error.update(field if size <= _MAX_DETAILS_SIZE else {
             "details": f"omitted: {size} bytes, more than the limit of {_MAX_DETAILS_SIZE}"})
@@ -192,3 +237,15 @@ def fail_message(message: str, error_type: str, code: Optional[str] = None, deta
     if after is not None:
         payload["retry_after_ms"] = milliseconds(after)
     return FAIL, payload
+
+
+def _call(convert: Callable[[object], str], value: object) -> str:
+    """Return the text of a value, or which exception its own method has raised instead."""
+    try:
+        return convert(value)
+    except BaseException as e:
+        return f"a {type(value).__name__} that cannot be read: {_text_of(e, True)}"
+
+
+#: Of a handler in whose thread another one has raised an exception, where no other outcome can be made.
+INTERRUPTED = fail_message("the thread of the handler was interrupted", "interrupted")

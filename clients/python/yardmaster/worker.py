@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import signal
 import ssl
+import sys
 import threading
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
@@ -136,7 +138,11 @@ class Worker:
         thread. Handlers that are coroutines run in an event loop of the worker's,
         in another thread. Raises OverhopError if the nodes refuse the worker or a
         queue, ValueError without a handler, and RuntimeError if the worker was run
-        before.
+        before or the event loop has ended.
+
+        What a handler raises fails its job and does not end the worker, also
+        SystemExit and KeyboardInterrupt. An exception in this thread, such as one of a
+        signal handler of the application, ends it, and its jobs are given back.
         """
         self._begin()
         if self._has_async():
@@ -153,7 +159,9 @@ class Worker:
         They may use what belongs to the loop, such as a pool of connections. When
         the task is cancelled, the worker stops as it does at SIGTERM, and then
         asyncio.CancelledError is raised. Signals are handled only in the main
-        thread's loop.
+        thread's loop. If the loop ends first, the worker stops, and gives the jobs of
+        coroutines back; if an exception ends it, such as SystemExit in a task of a
+        handler, these jobs fail.
         """
         self._begin()
         loop = asyncio.get_running_loop()
@@ -166,7 +174,8 @@ class Worker:
                 self._run_loop()
             except BaseException as e:
                 error = e
-            loop.call_soon_threadsafe(end, error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(end, error)
 
         def end(error: Optional[BaseException]) -> None:
             if error is None:
@@ -182,6 +191,8 @@ class Worker:
                     await asyncio.shield(ended)
                 except asyncio.CancelledError as e:
                     cancelled = e
+                if cancelled is not None:
+                    self._dispatcher.executor.cancel(sys.exc_info()[1])  # asyncio.run() cancels all tasks while it handles an exception
                     self.stop()
         finally:
             restore_signals()
@@ -208,6 +219,8 @@ class Worker:
             self._loop.run_while(lambda: not self._dispatcher.stopped)
         finally:
             self._dispatcher.shut_down()
+        if self._dispatcher.error is not None:
+            raise self._dispatcher.error
 
     def _install_signal_handlers(self) -> Callable[[], None]:
         """Handle SIGTERM and SIGINT, and return a function that restores the earlier handlers."""
