@@ -174,8 +174,9 @@ class Writer {
       throw new CodecError("value is nested too deep");
     }
     if (isArray) {
-      this.#head(value.length, 0x90, 16, 0, 0xdc, 0xdd);
-      for (let i = 0; i < value.length; i++) { // unlike forEach, this visits holes, too
+      const { length } = value; // a getter of an item may change it
+      this.#head(length, 0x90, 16, 0, 0xdc, 0xdd);
+      for (let i = 0; i < length; i++) { // unlike forEach, this visits holes, too
         this.value(value[i], levels - 1);
       }
       return;

@@ -1,10 +1,11 @@
 /** Handlers by queue and function, and how one is run. */
 
 import { Assignment } from "./assignment.js";
+import { describe } from "./codec.js";
 import { JobDefinition } from "./enqueue.js";
 import { Job, Quest } from "./job.js";
 import { Logger } from "./log.js";
-import { failure, Outcome, success, thrown } from "./outcome.js";
+import { failure, Outcome, success, textOf, thrown } from "./outcome.js";
 
 /** Runs a job and returns its result. What it throws fails the attempt. */
 export type Handler<Payload = unknown, Result = unknown> = (job: Job<Payload>) => Promise<Result> | Result;
@@ -36,6 +37,9 @@ export class Handlers {
   /** Adds the handler of a kind of job, or of a queue's jobs: those of a function, or all without a handler of their own. */
   add(target: string | JobDefinition<unknown, unknown>, fn: string | undefined, handler: Handler): void {
     const [queue, name, parse] = typeof target === "string" ? [target, fn, undefined] : [target.queue, target.fn, target.parse];
+    if (typeof handler !== "function") {
+      throw new TypeError(`the handler of queue ${JSON.stringify(queue)} is ${describe(handler)}, must be a function`);
+    }
     const functions = this.#byQueue.get(queue) ?? new Map<string | undefined, Registered>();
     if (functions.has(name)) {
       throw new TypeError(`queue ${JSON.stringify(queue)} has a handler for ${name ?? "any function"} already`);
@@ -108,6 +112,6 @@ function parsePayload({ parse }: Registered, payload: unknown): { payload: unkno
   try {
     return { payload: parse(payload) };
   } catch (err) {
-    return { outcome: failure(`payload: ${err instanceof Error ? err.message : String(err)}`, "invalid", { retry: false }) };
+    return { outcome: failure(`payload: ${textOf(err)}`, "invalid", { retry: false }) };
   }
 }

@@ -6,12 +6,29 @@ export interface Logger {
 
 const nothing = () => undefined;
 
-/** Returns a logger with both levels; the default passes warnings to the console, one line each. */
+type Write = (message: string, facts?: Record<string, unknown>) => unknown;
+
+/**
+ * Returns a logger with both levels; the default passes warnings to the console, one line each.
+ * What the given one throws is ignored, and so is what its promises are rejected with.
+ */
 export function toLogger(logger: Logger | undefined): Required<Logger> {
   if (logger === undefined) {
-    return { info: nothing, warn: (message, facts) => console.warn(line(message, facts)) };
+    return { info: nothing, warn: quiet((message, facts) => console.warn(line(message, facts))) };
   }
-  return { info: logger.info?.bind(logger) ?? nothing, warn: logger.warn?.bind(logger) ?? nothing };
+  return { info: quiet(logger.info?.bind(logger)), warn: quiet(logger.warn?.bind(logger)) };
+}
+
+function quiet(write: Write | undefined): (message: string, facts?: Record<string, unknown>) => void {
+  return (message, facts) => {
+    try {
+      const written = write?.(message, facts);
+      if (written instanceof Promise) {
+        written.catch(nothing);
+      }
+    } catch { // a job's outcome does not depend on its log
+    }
+  };
 }
 
 function line(message: string, facts: Record<string, unknown> = {}): string {

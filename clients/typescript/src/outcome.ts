@@ -1,6 +1,6 @@
 /** How a job has ended at its worker, and the messages that report it. */
 
-import { encode, Encoded, MAX_DEPTH } from "./codec.js";
+import { describe, encode, Encoded, MAX_DEPTH } from "./codec.js";
 import { Connection } from "./connection.js";
 import { HandlerError, JobStopped, PermanentError, RetryAfter, Snooze } from "./errors.js";
 import { cutText, WORKER_STOPS } from "./job.js";
@@ -26,7 +26,7 @@ export function success(result: unknown): Outcome {
   try {
     return { kind: "done", result: userField("result", result ?? null, MAX_DEPTH - 2) };
   } catch (err) {
-    return invalidResult((err as Error).message);
+    return invalidResult(textOf(err));
   }
 }
 
@@ -60,7 +60,7 @@ function detailsField(details: unknown): Fields {
   try {
     field = userField("details", details, MAX_DEPTH - 3);
   } catch (err) {
-    return { details: cutText(`omitted: ${(err as Error).message}`, MAX_MESSAGE) };
+    return { details: cutText(`omitted: ${textOf(err)}`, MAX_MESSAGE) };
   }
   const size = encode(field).length;
   return size <= MAX_DETAILS ? field : { details: `omitted: ${size} bytes, more than the limit of ${MAX_DETAILS}` };
@@ -73,13 +73,34 @@ function detailsField(details: unknown): Fields {
 export function thrown(err: unknown, stopped: JobStopped | undefined): Outcome {
   try {
     return outcomeOf(err, stopped);
-  } catch { // a getter or a conversion of the handler's own object throws, too
-    return failure("the error that the handler has thrown cannot be read", "unreadable_error");
+  } catch (reason) { // a getter or a conversion of the handler's own object throws, too
+    return failure(`the handler has thrown ${textOf(err)}, which cannot be read: ${textOf(reason)}`, "unreadable_error");
+  }
+}
+
+/** Returns the text of anything that was thrown: the message of an Error, or what stands for another value. It never throws. */
+export function textOf(err: unknown): string {
+  try {
+    return err instanceof Error && typeof err.message === "string" ? err.message : typeof err === "string" ? err : nameOf(err);
+  } catch {
+    return "an object that cannot be read";
+  }
+}
+
+/** Returns the JSON of an object, or what stands for it or another value. */
+function nameOf(value: unknown): string {
+  if (typeof value !== "object" || value === null) {
+    return String(value);
+  }
+  try {
+    return `${describe(value)} ${JSON.stringify(value)}`;
+  } catch {
+    return describe(value);
   }
 }
 
 function outcomeOf(err: unknown, stopped: JobStopped | undefined): Outcome {
-  const message = err instanceof Error ? err.message : typeof err === "string" ? err : `the handler has thrown ${String(err)}`;
+  const message = err instanceof Error || typeof err === "string" ? textOf(err) : `the handler has thrown ${textOf(err)}`;
   if (stopped !== undefined) {
     switch (stopped.reason) {
       case "lease_lost":
@@ -98,7 +119,7 @@ function outcomeOf(err: unknown, stopped: JobStopped | undefined): Outcome {
     }
   }
   if (err instanceof Snooze) {
-    return { kind: "snooze", delay: Math.round(err.delay), reason: err.message };
+    return { kind: "snooze", delay: Math.round(err.delay), reason: message };
   }
   if (err instanceof HandlerError) {
     const { code, details } = err;

@@ -1,5 +1,6 @@
 import { Assignment } from "./assignment.js";
 import { duration, integer, queueName } from "./checks.js";
+import { describe } from "./codec.js";
 import { Connection, ConnectionSettings, Timing, WORKER_TIMING } from "./connection.js";
 import { JobDefinition } from "./enqueue.js";
 import { ConnectionLost, Unavailable } from "./errors.js";
@@ -133,6 +134,9 @@ export class Worker {
 
   /** Adds middleware, which runs around all handlers: what was added first is the outermost. */
   use(middleware: Middleware): this {
+    if (typeof middleware !== "function") {
+      throw new TypeError(`the middleware is ${describe(middleware)}, must be a function`);
+    }
     this.#handlers.middleware.push(middleware);
     return this;
   }
