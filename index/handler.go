@@ -39,16 +39,17 @@ func (x *Index) HandleFind(ctx context.Context, r *api.JobFindRequest) (*api.Fou
 	}
 	var after *segment.Cursor
 	if r.Cursor != "" {
-		c, ok := parseCursor(r.Cursor, q.Sort)
+		c, sort, ok := parseCursor(r.Cursor, q.Sort)
 		if !ok {
 			return nil, &job.InvalidError{Reason: fmt.Sprintf("cursor is %q, which is no cursor of such a query; give next of the previous page, which was requested in the same order, or leave it out for the first page", job.CutText(r.Cursor, 64))}
 		}
-		after = &c
+		after, q.Sort = &c, sort
 	}
 	page, err := x.Find(ctx, q, after, limit)
 	if err != nil {
 		return nil, err
 	}
+	q.Sort = page.Sort
 	found := &api.FoundJobs{Jobs: make([]api.Job, 0, len(page.Documents)), Query: q.String(), Index: x.report(&page.Status)}
 	size := 0
 	for i, d := range page.Documents {
@@ -165,17 +166,26 @@ func (x *Index) report(s *Status) api.IndexStatus {
 // cursorText returns the text of a cursor in an order. It does not depend on the query's condition.
 func cursorText(c segment.Cursor, sort query.Sort) string {
 	b := binary.BigEndian.AppendUint64([]byte(sort.String()+"\x00"), uint64(c.Value))
-	return base64.RawURLEncoding.EncodeToString(append(b, c.ID[:]...))
+	b = append(b, c.ID[:]...)
+	if sort.Since != 0 {
+		b = binary.BigEndian.AppendUint64(b, uint64(sort.Since))
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor returns the cursor of a text that cursorText returned for this order.
-func parseCursor(text string, sort query.Sort) (c segment.Cursor, ok bool) {
+// parseCursor returns the cursor of a text that cursorText returned for this order, and the order with what it
+// refers to.
+func parseCursor(text string, order query.Sort) (c segment.Cursor, sort query.Sort, ok bool) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
-	start := len(sort.String()) + 1
-	if err != nil || len(b) != start+8+len(c.ID) {
-		return c, false
+	start := len(order.String()) + 1
+	size := start + 8 + len(c.ID)
+	if err != nil || len(b) != size && (len(b) != size+8 || !order.ByEnd) {
+		return c, order, false
 	}
 	c.Value = int64(binary.BigEndian.Uint64(b[start:]))
 	copy(c.ID[:], b[start+8:])
-	return c, cursorText(c, sort) == text
+	if len(b) > size {
+		order.Since = int64(binary.BigEndian.Uint64(b[size:]))
+	}
+	return c, order, cursorText(c, order) == text
 }

@@ -46,6 +46,8 @@ type replica struct {
 	ids       []job.ID
 	labels    map[job.ID]job.Labels
 	want      map[ledger.JobPlace]*job.Document
+	versions  map[ledger.JobPlace][]version // of each job, in the order of entries; nil: they are not noted
+	stalled   atomic.Pointer[chan struct{}] // if set, the index takes no changes until it is closed
 	lane      uint64
 
 	low       atomic.Bool  // the disk has little free space
@@ -101,6 +103,9 @@ func (y *replica) View(fn func(*ledger.Ledger)) {
 }
 
 func (y *replica) Applied() (uint64, <-chan struct{}) {
+	if stalled := y.stalled.Load(); stalled != nil {
+		<-*stalled
+	}
 	y.mu.RLock()
 	defer y.mu.RUnlock()
 	return y.ledger.Index(), y.next
@@ -141,6 +146,9 @@ func (y *replica) applyAt(now time.Time, commands ...ledger.Command) {
 		l := y.labels[id]
 		d.Key, d.Tags, d.Meta, d.Params = l.Key, l.Tags, l.Meta, l.Params
 		y.want[placeOf(&d)] = &d
+	}
+	if y.versions != nil {
+		y.noteVersions()
 	}
 }
 
@@ -307,6 +315,7 @@ func (y *replica) find(text string, _ *segment.Cursor, limit int) (*query.Query,
 			y.t.Fatalf("%q: %v", text, err)
 		}
 		found = append(found, page.Documents...)
+		q.Sort = page.Sort
 		if after = page.Next; after == nil {
 			return q, found
 		}

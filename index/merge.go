@@ -107,7 +107,7 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 		if x.behind() {
 			return false, nil
 		}
-		docs = x.latest(docs)
+		docs = latest(docs)
 	}
 	files, err := x.write(prefix, docs)
 	if err != nil {
@@ -129,26 +129,6 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	}
 	*list = append(*list, files...)
 	return true, nil
-}
-
-// latest returns one document of each job, because a segment finds only one: the one that is up to date, if
-// any is.
-func (x *Index) latest(docs []*job.Document) []*job.Document {
-	segment.Sort(docs)
-	var unique []*job.Document
-	for _, d := range docs {
-		last := len(unique) - 1
-		if last < 0 || placeOf(unique[last]) != placeOf(d) {
-			unique = append(unique, d)
-			continue
-		}
-		x.ledger.View(func(l *ledger.Ledger) {
-			if now, ok := l.Document(d.ID); ok && isOf(d, &now) {
-				unique[last] = d
-			}
-		})
-	}
-	return unique
 }
 
 // behind reports whether the ledger is behind the documents.

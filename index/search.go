@@ -14,34 +14,40 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// maxLooked is how many documents of jobs that have not ended a page may look at. The rest of the
-// jobs are those of the next page.
-const maxLooked = 50_000
-
 // rebuildRetryAfter is the time after which a request for a job that the index may lack is to be repeated.
 const rebuildRetryAfter = 5 * time.Second
 
 // Page is a page of the jobs that a query finds.
 type Page struct {
 	segment.Page
-	Status Status // of the index, before the page was read
+	Status Status     // of the index, before the page was read
+	Sort   query.Sort // the order of the page, in which the next one is to be requested
+	Lacks  bool       // jobs may be missing that ended while the index did not take changes
 }
 
 // Find returns the first jobs that match a query in its order: at most limit of those that
 // follow the cursor after, unless it is nil. It waits for a moment until the index has what the
 // ledger has now.
+//
+// A job that matches in the index at Status.Index, and in the ledger from there until the page has been read,
+// is found, whatever else happens to it meanwhile. The same is true of all pages of a list, unless the jobs are
+// sorted by their end and one that has ended is retried, which moves it to another place.
 func (x *Index) Find(ctx context.Context, q *query.Query, after *segment.Cursor, limit int) (*Page, error) {
 	if err := x.closed(); err != nil {
 		return nil, err
 	}
 	x.refresh(ctx)
 	for {
-		page := &Page{Status: x.Status()}
-		sources, files := x.sources(q)
-		found, err := segment.Search(ctx, q, after, limit, sources...)
+		page := &Page{Status: x.Status(), Sort: q.Sort}
+		if q.Sort.ByEnd && after == nil {
+			page.Sort.Since = page.Status.Time.UnixNano()
+		}
+		sorted := &query.Query{Where: q.Where, Sort: page.Sort}
+		sources, search, files := x.sources(ctx, sorted, page.Status.Time)
+		found, err := segment.Search(ctx, sorted, after, limit, sources...)
 		x.release(files)
 		if err == nil {
-			page.Page = *found
+			page.Page, page.Lacks = *found, search.lacks
 			return page, nil
 		}
 		if !errors.Is(err, segment.ErrDamaged) || !x.dropDamaged(err) {
@@ -67,6 +73,9 @@ func (x *Index) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPl
 		found.Next = ledger.JobPlace{Accepted: page.Next.Value, ID: page.Next.ID}
 	}
 	found.Lacking = x.lacking(&page.Status)
+	if page.Lacks {
+		return found, &job.UnavailableError{Reason: fmt.Sprintf("the index of jobs on node %s, which is behind the ledger", x.cfg.Node), RetryAfter: time.Second}
+	}
 	return found, x.unavailable(&page.Status)
 }
 
@@ -142,14 +151,16 @@ func (x *Index) dropDamaged(err error) bool {
 	return true
 }
 
-// sources returns what a query searches, and the files of it, which are to be released.
-func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file) {
+// sources returns what a query searches: all documents that the index has at one moment, whichever are deleted
+// while they are searched. The files among them are to be released. The index must have the changes of all
+// entries before the time since.
+func (x *Index) sources(ctx context.Context, q *query.Query, since time.Time) (sources []segment.Source, search *liveSearch, files []*file) {
 	withLive, oldest := mayNotHaveEnded(q.Where), x.oldestEnd()
 	kept := &query.Term{Field: query.FieldEnded, Values: []query.Value{{From: oldest, To: math.MaxInt64}}}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	files = slices.Clone(x.ended)
-	looked, ahead := 0, x.ahead() > 0
+	search = &liveSearch{index: x, ctx: ctx, since: since, ahead: x.ahead() > 0}
 	addEnded := func(s segment.Source) {
 		if first, _ := s.Span(query.Sort{ByEnd: true}); first < oldest {
 			s = agedSource{s, kept}
@@ -157,14 +168,10 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 		sources = append(sources, s)
 	}
 	addLive := func(s segment.Source) {
-		live := &liveSource{Source: s, ledger: x.ledger, looked: &looked, current: make(map[int]*job.Document)}
-		if ahead {
-			live.hasEnded = x.haveEnded
-		}
-		sources = append(sources, live)
+		sources = append(sources, &liveSource{Source: s, liveSearch: search, current: make(map[int]*job.Document)})
 	}
 	for _, f := range files {
-		addEnded(fileSource{f})
+		addEnded(fileSource{f, f.Snapshot()})
 	}
 	ended, live := x.memory.ended.all(), x.memory.live.all()
 	if x.frozen != nil {
@@ -178,19 +185,22 @@ func (x *Index) sources(q *query.Query) (sources []segment.Source, files []*file
 			addLive(part)
 		}
 		for _, f := range slices.Concat(x.live, x.before) {
-			addLive(fileSource{f})
+			addLive(fileSource{f, f.Snapshot()})
 			files = append(files, f)
 		}
 	}
 	x.use(files)
-	return sources, files
+	return sources, search, files
 }
 
-// fileSource adds to errors which file is damaged.
-type fileSource struct{ *file }
+// fileSource is the documents that a file had at one moment. It adds to errors which file is damaged.
+type fileSource struct {
+	*file
+	then segment.Snapshot
+}
 
 func (s fileSource) Find(q *query.Query, from, to *segment.Cursor, limit int) ([]segment.Hit, *segment.Cursor, error) {
-	hits, last, err := s.file.Find(q, from, to, limit)
+	hits, last, err := s.then.Find(q, from, to, limit)
 	return hits, last, s.damage(err)
 }
 
@@ -220,103 +230,6 @@ func (s agedSource) Find(q *query.Query, from, to *segment.Cursor, limit int) ([
 		where = query.And{q.Where, s.kept}
 	}
 	return s.Source.Find(&query.Query{Where: where, Sort: q.Sort}, from, to, limit)
-}
-
-// liveSource has documents of jobs that had not ended. It asks the ledger for the rest of each job that
-// may match.
-type liveSource struct {
-	segment.Source
-	ledger  Ledger
-	looked  *int                  // documents that all of these sources have looked at
-	current map[int]*job.Document // documents that match, as the ledger has them, by number
-	// hasEnded reports which of the documents are of jobs that have ended. It is set if the ledger is behind the
-	// index, and may not know that.
-	hasEnded func([]*job.Document) map[ledger.JobPlace]bool
-}
-
-// Document implements [segment.Source].
-func (s *liveSource) Document(number int) (*job.Document, error) { return s.current[number], nil }
-
-// Find implements [segment.Source].
-func (s *liveSource) Find(q *query.Query, from, to *segment.Cursor, limit int) (hits []segment.Hit, last *segment.Cursor, err error) {
-	stored := &query.Query{Where: query.Relax(q.Where, changing), Sort: q.Sort}
-	for step := limit; ; step = min(2*step, 4096) {
-		found, _, err := s.Source.Find(stored, from, to, step)
-		if err != nil {
-			return nil, nil, err
-		}
-		docs := make([]*job.Document, len(found))
-		for i := range found {
-			if docs[i], err = s.Source.Document(found[i].Number); err != nil {
-				return nil, nil, err
-			}
-		}
-		present := s.present(docs)
-		for i := range found {
-			if d := present[i]; d != nil && q.Match(d) {
-				s.current[found[i].Number] = d
-				if hits = append(hits, found[i]); len(hits) == limit {
-					return hits, nil, nil
-				}
-			}
-		}
-		if len(found) < step {
-			return hits, nil, nil
-		}
-		from = &found[len(found)-1].Cursor
-		if *s.looked += len(found); *s.looked >= maxLooked {
-			return hits, from, nil
-		}
-	}
-}
-
-// present returns the documents as the ledger has them; nil for a job that has ended since, and
-// for an outdated document.
-func (s *liveSource) present(docs []*job.Document) []*job.Document {
-	present := make([]*job.Document, len(docs))
-	var ended map[ledger.JobPlace]bool
-	if s.hasEnded != nil {
-		ended = s.hasEnded(docs)
-	}
-	for start := 0; start < len(docs); start += readStep {
-		part := docs[start:min(start+readStep, len(docs))]
-		s.ledger.View(func(l *ledger.Ledger) {
-			for i, d := range part {
-				if now, ok := l.Document(d.ID); ok && isOf(d, &now) && !ended[placeOf(d)] {
-					now.Key, now.Tags, now.Meta, now.Params = d.Key, d.Tags, d.Meta, d.Params
-					present[start+i] = &now
-				}
-			}
-		})
-	}
-	return present
-}
-
-// haveEnded reports, by place, which of the documents are of jobs that have ended, by the documents of the index.
-func (x *Index) haveEnded(docs []*job.Document) map[ledger.JobPlace]bool {
-	places := make([]segment.Cursor, len(docs))
-	for i, d := range docs {
-		places[i] = cursorOf(placeOf(d))
-	}
-	ended := make(map[ledger.JobPlace]bool)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for at, d := range x.documents(sortPlaces(places)) {
-		ended[at] = d.State.Ended()
-	}
-	return ended
-}
-
-// isOf reports whether d is the document of a job that has not ended and that the ledger has.
-func isOf(d, now *job.Document) bool {
-	return !now.State.Ended() && now.Created.Equal(d.Created) && now.Function == d.Function && now.LimitKey == d.LimitKey && sameFault(d.Fault, now.Fault)
-}
-
-func sameFault(a, b *job.Fault) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Message == b.Message && a.Type == b.Type && a.Code == b.Code
 }
 
 // changing reports whether the documents of jobs that have not ended do not have the present value of

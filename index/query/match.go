@@ -45,7 +45,19 @@ func (s Sort) Floor(nanos int64) int64 {
 	if !s.ByEnd || nanos == Unended || nanos == -Unended {
 		return nanos
 	}
-	return nanos - nanos%endPrecision
+	floor := nanos - nanos%endPrecision
+	if s.Since > 0 && floor >= s.Since-s.Since%endPrecision {
+		return Unended
+	}
+	return floor
+}
+
+// Lowest returns the earliest time, in Unix nanoseconds, that has a [Sort.Value].
+func (s Sort) Lowest(value int64) int64 {
+	if s.ByEnd && s.Since > 0 && value == Unended {
+		return s.Since - s.Since%endPrecision
+	}
+	return value
 }
 
 // Ceil returns the latest time, in Unix nanoseconds, that has a [Sort.Value].

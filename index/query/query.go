@@ -22,6 +22,10 @@ type Query struct {
 type Sort struct {
 	ByEnd  bool // by the time at which they ended, else by the time at which they were created
 	Oldest bool // oldest first, else newest first
+	// Since is a time in Unix nanoseconds, or 0. By the end, jobs that ended at or after it are sorted as if
+	// they had not ended. With the time of its first page, a job that ends keeps its place in a list that is
+	// read in pages: it is neither missed nor listed twice.
+	Since int64
 }
 
 // Expr is a condition: an [And], [Or], [Not] or [*Term].
@@ -88,6 +92,7 @@ var sorts = map[string]Sort{
 
 // String returns the text of the order as a query has it: "-ended" is by end, newest first.
 func (s Sort) String() string {
+	s.Since = 0
 	for text, sort := range sorts {
 		if s == sort {
 			return text

@@ -469,7 +469,7 @@ func terms() *rapid.Generator[Expr] {
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := &Query{Where: exprs(3).Draw(t, "where")}
-		q.Sort = Sort{rapid.Bool().Draw(t, "by end"), rapid.Bool().Draw(t, "oldest")}
+		q.Sort = Sort{ByEnd: rapid.Bool().Draw(t, "by end"), Oldest: rapid.Bool().Draw(t, "oldest")}
 		again, err := Parse(q.String(), options)
 		if err != nil || !reflect.DeepEqual(again, q) {
 			t.Fatalf("%s\n is %#v, %v\n of %#v", q, again, err, q)

@@ -241,13 +241,27 @@ func (r *reader) inOrder(i int) uint16 {
 	return uint16(r.order[at]) | uint16(r.order[at+1])<<8
 }
 
+// Snapshot is a segment with the documents that it had at one moment, whichever are deleted later.
+type Snapshot struct {
+	*Segment
+	deleted *bitmap
+}
+
+// Snapshot returns the segment as it is now.
+func (s *Segment) Snapshot() Snapshot { return Snapshot{s, s.deleted.Load()} }
+
 // Find implements [Source].
 func (s *Segment) Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit, last *Cursor, err error) {
-	r := newReader(s)
+	return s.Snapshot().Find(q, from, to, limit)
+}
+
+// Find implements [Source].
+func (s Snapshot) Find(q *query.Query, from, to *Cursor, limit int) (hits []Hit, last *Cursor, err error) {
+	r := newReader(s.Segment)
 	defer r.release()
 	within := r.everything()
 	defer r.put(within)
-	within.andNot(s.deleted.Load())
+	within.andNot(s.deleted)
 	column := sortColumn(q.Sort)
 	if low, high := sortRange(q.Sort, from, to); low > -absent || high < absent {
 		inRange := r.take()

@@ -36,7 +36,7 @@ func (m Memory) Span(by query.Sort) (low, high int64) {
 	case len(m.documents) == 0:
 		return absent, -absent
 	case by.ByEnd:
-		return m.ended.low, m.ended.high
+		return by.Floor(m.ended.low), by.Floor(m.ended.high)
 	}
 	return m.created.low, m.created.high
 }

@@ -153,7 +153,7 @@ func sortRange(by query.Sort, from, to *Cursor) (low, high int64) {
 		from, to = to, from
 	}
 	if from != nil {
-		low = from.Value
+		low = by.Lowest(from.Value)
 	}
 	if to != nil {
 		high = by.Ceil(to.Value)
