@@ -21,7 +21,7 @@ const (
 
 // skipTexts are the reasons as users see them.
 var skipTexts = [skipReasons]string{
-	SkipChanged: "it has changed since it was found", SkipRemoved: "it was removed", SkipForgotten: "the ledger has forgotten it", SkipActive: "it is active",
+	SkipChanged: "it has changed since the operation began", SkipRemoved: "it was removed", SkipForgotten: "the ledger has forgotten it", SkipActive: "it is active",
 	SkipEnded: "it has ended", SkipNotEnded: "it has not ended", SkipCompleted: "it is completed", SkipNotFailed: "it has not failed", SkipNoLetter: "it has no dead letter",
 	SkipLetterGone: "its dead letter is gone", SkipRequeued: "its dead letter was requeued before",
 }

@@ -315,7 +315,8 @@ func TestRunner_Waits(t *testing.T) {
 	}
 }
 
-// TestNewPage_Rechecks checks that jobs of an index that is behind are compared with the ledger.
+// TestNewPage_Rechecks checks that jobs of an index that is behind are compared with the ledger, and that those are
+// skipped that do not match any more, or did not when the operation began.
 func TestNewPage_Rechecks(t *testing.T) {
 	y := newYard(t, 4)
 	y.apply(t, &ledger.RetryJob{Job: job.ID{15: 1}})
@@ -332,10 +333,21 @@ func TestNewPage_Rechecks(t *testing.T) {
 		}
 		found.Documents = append(found.Documents, d)
 	}
-	op := &ledger.Operation{Number: 1, OperationSettings: ledger.OperationSettings{Action: ledger.OperationRetry, Until: time.Now()}}
+	op := &ledger.Operation{Number: 1, Started: y.ledger.Now(), OperationSettings: ledger.OperationSettings{Action: ledger.OperationRetry, Until: time.Now()}}
 	p := newPage(y.ledger, op, q, &found)
-	if len(p.step.Jobs) != 1 || p.step.Jobs[0].Job != (job.ID{15: 4}) || p.matched() != 1 || p.step.Done || p.step.To != placeOf(found.Documents[3]) {
+	skipped := ledger.Skips{Changed: 1, Removed: 1, Forgotten: 1}
+	if len(p.step.Jobs) != 1 || p.step.Jobs[0].Job != (job.ID{15: 4}) || p.step.Counts.Skipped != skipped || p.step.Done || p.step.To != placeOf(found.Documents[3]) {
 		t.Errorf("%+v", p.step)
+	}
+	op.Started = op.Started.Add(-time.Hour)
+	if p = newPage(y.ledger, op, q, &found); len(p.step.Jobs) != 0 || p.step.Counts.Skipped.Changed != 2 {
+		t.Errorf("of a job that has failed since: %+v", p.step)
+	}
+	if q, err = parse("queue:mail", query.Options{Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if p = newPage(y.ledger, op, q, &found); len(p.step.Jobs) != 1 || p.step.Counts.Skipped.Changed != 0 {
+		t.Errorf("of a job that has failed since and matched before: %+v", p.step)
 	}
 	op.Until = time.Unix(2, 0)
 	if p = newPage(y.ledger, op, q, &found); !p.step.Done || p.step.To != placeOf(found.Documents[1]) {

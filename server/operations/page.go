@@ -1,6 +1,8 @@
 package operations
 
 import (
+	"time"
+
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -71,25 +73,18 @@ func planRequeue(s *ledger.OperationSettings, d *job.Document, kept bool) plan {
 	return plan{way: asNewJob}
 }
 
-// present returns a job as it is now, by the ledger if that has the job, which kept reports. The
-// ledger has less than the document: neither labels nor the whole error. ok is false if the
-// job was removed, or the document is that of an earlier job with its id.
+// present returns a job as it is now, by the ledger if that has the job, which kept reports, with the labels of
+// the document. ok is false if the job was removed, or the document is that of an earlier job with its id.
 func present(l *ledger.Ledger, d *job.Document) (now *job.Document, kept, ok bool) {
-	view, _, kept := l.Find(d.ID)
+	stored, kept := l.Document(d.ID)
 	switch {
 	case !kept:
 		return d, false, !l.Removed(d.ID)
-	case !view.Created.Equal(d.Created):
+	case !stored.Created.Equal(d.Created):
 		return d, false, false
 	}
-	changed := *d
-	changed.Priority, changed.DeadLetter = view.Priority, view.DeadLetter
-	if d.State != view.State || d.Dispatches != view.Dispatches {
-		changed.State, changed.Attempts, changed.Dispatches = view.State, view.Attempts, view.Dispatches
-		changed.Started, changed.Ended, changed.Node, changed.Worker = view.Started, view.Ended, view.Node, view.Worker
-		changed.Fault, changed.Cancellation = view.Fault, view.Cancellation
-	}
-	return &changed, true, true
+	stored.Key, stored.Tags, stored.Meta, stored.Params = d.Key, d.Tags, d.Meta, d.Params
+	return &stored, true, true
 }
 
 // page is what is to be done with some jobs.
@@ -124,10 +119,19 @@ func newPage(l *ledger.Ledger, op *ledger.Operation, q *query.Query, found *ledg
 	return p
 }
 
-// add adds a job if it still matches.
+// add adds a job that matched when it was found. One that does not match any more, or only matches since it has
+// ended after the operation began, is skipped.
 func (p *page) add(l *ledger.Ledger, op *ledger.Operation, q *query.Query, d *job.Document) {
 	now, kept, ok := present(l, d)
-	if !ok || !q.Match(now) {
+	switch {
+	case !ok && l.Removed(d.ID):
+		p.step.Counts.Skipped.Removed++
+		return
+	case !ok:
+		p.step.Counts.Skipped.Forgotten++
+		return
+	case !q.Match(now) || now.Ended.After(op.Started) && matchingStates(q, now) == 0:
+		p.step.Counts.Skipped.Changed++
 		return
 	}
 	todo := planFor(&op.OperationSettings, now, kept)
@@ -155,9 +159,14 @@ func alsoMatches(q *query.Query, d *job.Document) (states ledger.States) {
 	if d.State.Ended() {
 		return states
 	}
+	return matchingStates(q, d)
+}
+
+// matchingStates returns the states in which a job would match that had not ended.
+func matchingStates(q *query.Query, d *job.Document) (states ledger.States) {
 	for _, state := range []job.State{job.Waiting, job.Delayed, job.Active} {
 		other := *d
-		other.State = state
+		other.State, other.Ended = state, time.Time{}
 		if q.Match(&other) {
 			states.Add(state)
 		}
