@@ -20,7 +20,8 @@ type checkedOperation struct {
 	kind    *operationKind
 	state   ledger.OperationState
 	changed map[job.ID]bool
-	due     map[job.ID]bool // jobs that have matched since the start and are not changed
+	first   map[job.ID]bool // jobs that matched at the start
+	due     map[job.ID]bool // those of them that have matched since and are not changed
 	ended   bool            // after the last entry
 	epoch   uint64          // of the last step
 	cursor  ledger.JobPlace
@@ -36,7 +37,8 @@ func (c *operationChecker) open() *checkedOperation {
 }
 
 // onAct records an act on an operation. Of an act of an operation on a job it checks that the
-// operation runs, and has not changed the job before, and returns the operation.
+// operation runs, that the job matched at its start, as far as that can be known of a job that has not ended, and
+// that it has not changed the job before, and returns the operation.
 func (c *operationChecker) onAct(e *ledger.Event) *checkedOperation {
 	var number uint64
 	if e.Job.IsZero() {
@@ -52,6 +54,8 @@ func (c *operationChecker) onAct(e *ledger.Event) *checkedOperation {
 		c.sim.fail("operation %d is %s, and changes job %s", number, op.state, e.Job)
 	case op.changed[e.Job]:
 		c.sim.fail("operation %d changes job %s twice", number, e.Job)
+	case op.kind.ended && !op.first[e.Job]:
+		c.sim.fail("operation %d changes job %s, which did not match at its start", number, e.Job)
 	default:
 		op.changed[e.Job] = true
 		c.sim.report.Operated++
@@ -87,7 +91,7 @@ func (c *operationChecker) onOperation(e *ledger.Event) {
 func (c *operationChecker) check(l *ledger.Ledger) {
 	for _, op := range l.Operations() {
 		checked := c.all[op.Number-1]
-		if checked.kind == nil {
+		if checked.kind == nil || l.Now().Equal(op.Started) {
 			checked.begin(l, op)
 		}
 		ends := op.State == ledger.OperationDone && checked.state == ledger.OperationRunning
@@ -130,16 +134,23 @@ func (c *operationChecker) checkComplete(o *checkedOperation, op *ledger.Operati
 	}
 }
 
-// begin collects the jobs that match at the start of an operation.
+// begin collects the jobs that match at the start of an operation: also those that come to match in later entries
+// of the same time, which the operation cannot tell from others.
 func (o *checkedOperation) begin(l *ledger.Ledger, op *ledger.Operation) {
-	o.due = map[job.ID]bool{}
-	o.kind = &operationKinds[slices.IndexFunc(operationKinds, func(k operationKind) bool { return k.action == op.Action })]
+	isFirst := o.kind == nil
+	if isFirst {
+		o.first, o.due = map[job.ID]bool{}, map[job.ID]bool{}
+		o.kind = &operationKinds[slices.IndexFunc(operationKinds, func(k operationKind) bool { return k.action == op.Action && k.query == op.Query })]
+	}
 	list := ledger.NewJobList(&ledger.JobQuery{Limit: 100 * jobsPerYard})
 	for !list.Step(l) {
 	}
 	for _, found := range list.Page().Jobs {
 		if o.kind.match(&found.View) && !found.View.Created.After(op.Until) {
-			o.due[found.View.ID] = true
+			o.first[found.View.ID] = true
+			if isFirst {
+				o.due[found.View.ID] = true
+			}
 		}
 	}
 }

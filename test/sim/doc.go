@@ -1,10 +1,11 @@
 // Package sim is a deterministic simulation of whole clusters under faults.
 //
 // The code that makes decisions is the product's: each node has its own
-// [ledger.Ledger], [scheduler.Scheduler], [operations.Runner] and [agent.Agent], with all
-// their goroutines. The simulation replaces what they depend on: Raft, the lanes and
-// history streams, the messages between nodes, and the workers. It runs in a bubble
-// of testing/synctest, so that waiting takes no real time.
+// [ledger.Ledger], [scheduler.Scheduler], [operations.Runner], [index.Index] and
+// [agent.Agent], with all their goroutines. The simulation replaces what they depend on:
+// Raft, the lanes and history streams, the messages between nodes, and the workers. An
+// index may stall for seconds, and lose its files when its process starts again. The
+// simulation runs in a bubble of testing/synctest, so that waiting takes no real time.
 //
 // A seed determines a run completely. Every simulated part asks [simulation.random]
 // how long an operation takes and whether it fails. The answer depends on the seed,
@@ -17,8 +18,9 @@
 // no outcome counts twice, no job runs twice at a time under a lease, no limit is
 // exceeded, no command of an older epoch takes effect, history has no gaps, and keys
 // and ticks behave as documented. Operations change each job at most once, none while
-// they are paused, and count what they change; one that is done has changed every job that
-// matched all the time. After that it must also be live: within a bounded
+// they are paused, and count what they change. The jobs that one may change, and those that
+// it must have changed when it is done because they have matched all the time, are those of a
+// scan of the ledger at its start. After that it must also be live: within a bounded
 // time every accepted job and operation has ended and the authority reports no condition. In some
 // runs one node stays broken to the end, and the other two have to manage; in some
 // a lane is truncated, which the authority has to report before the simulation

@@ -121,7 +121,7 @@ func (e *executor) Start(a job.Assignment, _ job.Spec) bool {
 	switch n := sim.intn("how "+key, 100); {
 	case sim.plan.Steps != nil, !sim.minorFaultsActive() && n > 90, n < 70:
 	case n < 80:
-		o.Status, o.Result, o.Fault = job.Error, job.Value{}, &job.Fault{Message: "it failed"}
+		o.Status, o.Result, o.Fault = job.Error, job.Value{}, &job.Fault{Message: fmt.Sprintf("attempt %d failed", a.N)}
 	case n < 85:
 		o.Status, o.Result, o.Fault = job.Retry, job.Value{}, &job.Fault{Message: "again"}
 	case n < 90:

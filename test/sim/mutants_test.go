@@ -125,6 +125,21 @@ var mutants = []mutant{
 		{"server/operations/page.go", "Done: !found.More}", "Done: !found.More || len(found.Documents) > 1}"}}, ""},
 	{"an operation passes over a job whose delay ends", []edit{
 		{"server/operations/page.go", "states.Add(state)", "_ = states"}}, ""},
+	{"an operation changes jobs that have come to match since it began", []edit{
+		{"server/operations/page.go", "now.Ended.After(op.Started) && ", "false && "}}, ""},
+	{"an operation goes by an index that has not reached its start", []edit{
+		{"server/operations/runner.go", "found.Index < op.Index", "found.Index == 0"}}, ""},
+	{"a search drops the document of a job that has failed since", []edit{
+		{"index/live.go", "case !now.Created.Equal(d.Created):", "case !now.Created.Equal(d.Created) || (d.Fault == nil) != (now.Fault == nil) || d.Fault != nil && d.Fault.Message != now.Fault.Message:"}}, ""},
+	{"a search passes over a job that ends meanwhile", []edit{
+		{"index/live.go", "case now.State.Ended() && now.Ended.Before(s.since), ended[", "case now.State.Ended(), ended["}},
+		"./index TestIndex_ChangesAfterSnapshot"},
+	{"a search passes over a job that ends and is forgotten meanwhile", []edit{
+		{"index/live.go", "forgotten = append(forgotten, start+i)", "_ = i"}},
+		"./index TestIndex_ChangesAfterSnapshot"},
+	{"a search passes over a job that is retried meanwhile", []edit{
+		{"index/segment/find.go", "within.andNot(s.deleted)\n", "within.andNot(s.Segment.deleted.Load())\n"}},
+		"./index TestIndex_ChangesAfterSnapshot"},
 	{"several batches of history are in flight", []edit{
 		{"scheduler/outbox/publisher.go", "batchWindow     = 1\n", "batchWindow     = 4\n"}}, ""},
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/index"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -42,6 +43,7 @@ type process struct {
 	sched        *scheduler.Scheduler
 	agent        *agent.Agent
 	executors    *executors
+	index        *index.Index
 
 	view      sync.RWMutex // guards ledger
 	ledger    *ledger.Ledger
@@ -75,6 +77,7 @@ func (n *node) start() {
 	}
 	proc.ctx, proc.cancel = context.WithCancel(sim.ctx)
 	n.process = proc
+	proc.startIndex()
 	cfg := scheduler.Config{
 		Node: n.name, Policy: retryPolicy, DefaultTimeout: sim.shape.jobTimeout, CreateQueues: true,
 	}

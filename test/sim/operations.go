@@ -5,33 +5,35 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 	"github.com/yardmaster-dev/yardmaster/server/operations"
-	"github.com/yardmaster-dev/yardmaster/test/fakeledger"
 )
 
 // operationKind is an action on jobs that match a query.
 type operationKind struct {
 	action ledger.OperationAction
 	query  string
+	ended  bool                 // only jobs that have ended match
 	match  func(*job.View) bool // reports whether the action changes a job
 }
 
-// operationKinds are the operations that callers start. Each has an action of its own.
+// operationKinds are the operations that callers start. Each has a query of its own.
 var operationKinds = []operationKind{
-	{ledger.OperationRetry, "state:failed,cancelled", func(v *job.View) bool {
+	{ledger.OperationRetry, "state:failed,cancelled", true, func(v *job.View) bool {
 		return v.State == job.Cancelled || v.State == job.Failed && !isRejected(v)
 	}},
-	{ledger.OperationCancel, "queue:mail state:waiting,delayed", func(v *job.View) bool {
+	{ledger.OperationCancel, "queue:mail state:waiting,delayed", false, func(v *job.View) bool {
 		return v.Queue == "mail" && (v.State == job.Waiting || v.State == job.Delayed)
 	}},
-	{ledger.OperationRemove, "queue:narrow state:completed", func(v *job.View) bool {
+	{ledger.OperationCancel, "queue:narrow", false, func(v *job.View) bool {
+		return v.Queue == "narrow" && !v.State.Ended() // whatever it runs, fails and waits meanwhile
+	}},
+	{ledger.OperationRemove, "queue:narrow state:completed", true, func(v *job.View) bool {
 		return v.Queue == "narrow" && v.State == job.Completed
 	}},
-	{ledger.OperationRequeue, "queue:mail state:failed", func(v *job.View) bool {
+	{ledger.OperationRequeue, "queue:mail state:failed", true, func(v *job.View) bool {
 		return v.Queue == "mail" && v.State == job.Failed && v.DeadLetter != 0 && !isRejected(v)
 	}},
 }
@@ -60,25 +62,6 @@ func (proc *process) runOperations(ctx context.Context) {
 		Rand: func(below int64) int64 { return int64(proc.sim.random("operation "+proc.id) % uint64(below)) },
 	}
 	runner.Run(ctx)
-}
-
-// finder finds jobs in the ledger of a process. It may fail, and its answers are late: the ledger
-// may have changed since.
-type finder struct{ *process }
-
-// FindJobs implements operations.Finder.
-func (f finder) FindJobs(ctx context.Context, q *query.Query, after ledger.JobPlace, limit int) (ledger.FoundJobs, error) {
-	sim, key := f.sim, fmt.Sprintf("find %s %d", f.id, after.Accepted)
-	found, err := callAfter(ctx, f.process, key, sim.requestTime(key), func() (ledger.FoundJobs, error) {
-		if sim.minorFaultsActive() && sim.chance("fails "+key, 100) {
-			return ledger.FoundJobs{}, &job.UnavailableError{Reason: "the index of jobs"}
-		}
-		return fakeledger.Finder{View: f.View}.FindJobs(ctx, q, after, limit)
-	})
-	if err != nil {
-		return found, err
-	}
-	return callAfter(ctx, f.process, "answer "+key, sim.requestTime("answer "+key), func() (ledger.FoundJobs, error) { return found, nil })
 }
 
 // noLetters is a stream of dead letters that has none.

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,6 +110,7 @@ type simulation struct {
 	cancel     context.CancelFunc
 	group      sync.WaitGroup
 	wake       chan struct{} // buffer of one: the first event of queue has changed
+	disks      string        // a directory for the indexes of nodes
 	nodes      []*node
 	raft       *raft
 	lanes      *lanes
@@ -135,6 +137,8 @@ func Run(p Plan) Report {
 		sim.shape = longShape
 		sim.report.LongRuns++
 	}
+	sim.disks = makeDisks()
+	defer func() { _ = os.RemoveAll(sim.disks) }() // it is a temporary directory
 	sim.ctx, sim.cancel = context.WithCancel(context.Background())
 	sim.checker = newChecker(sim)
 	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, late: map[string]lateness{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
@@ -165,6 +169,18 @@ func Run(p Plan) Report {
 	sim.group.Wait()
 	sim.report.TraceHash, sim.report.Duration = sim.hash.Sum64(), time.Since(sim.started)
 	return sim.report
+}
+
+// makeDisks returns a new directory, in memory if the system has such a place: the simulation loses no files of
+// the indexes that were not synced.
+func makeDisks() string {
+	dir, err := os.MkdirTemp("/dev/shm", "sim")
+	if err != nil {
+		if dir, err = os.MkdirTemp("", "sim"); err != nil {
+			panic(err)
+		}
+	}
+	return dir
 }
 
 // members is the number of nodes.
