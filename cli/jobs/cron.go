@@ -124,12 +124,15 @@ func cronAdd(env *command.Env) *cobra.Command {
 		Short: "Add a cron entry",
 		Long: `Adds a cron entry, which makes a job for the queue at each time of the schedule.
 A schedule has six fields: second, minute, hour, day of month, month and day of
-week (SUN or 0 to SAT or 6); or five, without the second. It may also be @hourly,
-@daily, @weekly, @monthly, @yearly, or like "@every 90s" (whole seconds).
+week (SUN or 0 to SAT or 6; 7 is Sunday, too); or five, without the second. It may
+also be @hourly, @daily, @weekly, @monthly, @yearly, or like "@every 90s" (whole
+seconds).
 
-When a time zone's clock is set forward, the times that do not exist are skipped;
-when it is set back, the times that occur twice count twice. Adding an identical
-entry again changes nothing.`,
+A schedule that names hours, such as "0 30 2 * * *", "0 0 */2 * * *" or @daily, has
+each of its times once on each day: if the zone's clock is set forward over it,
+right after that; if it comes twice, the first time. A schedule of all hours,
+such as "0 30 * * * *" or @hourly, goes by elapsed time. Adding an identical entry
+again changes nothing.`,
 		Example: `  yardmaster cron add nightly "0 0 3 * * *" reports build --zone Europe/Berlin
   yardmaster cron add poll "@every 30s" feeds fetch --params '{"feed":7}' --overlap skip`,
 	})

@@ -71,7 +71,7 @@ var layers = map[string]struct {
 	"node":                {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "chronicle", "index", "internal"}, "node connects all subsystems, imports nothing above them and contains no feature"},
 	"internal":            {nil, "internal packages are shared by all layers and depend on none"},
 
-	"scheduler/cronspec":  {[]string{"job", "ledger", "internal/duration"}, "cron entries are checked without a scheduler"},
+	"scheduler/cronspec":  {[]string{"job", "ledger", "internal/duration", "internal/zoneinfo"}, "cron entries are checked without a scheduler"},
 	"scheduler/waitlist":  {[]string{"job", "ledger"}, "merging lists is an algorithm without state"},
 	"scheduler/outbox":    {[]string{"job", "ledger", "api", "internal"}, "publishing is a part of the scheduler that does not know the others"},
 	"node/config":         {[]string{"job", "ledger", "api", "cluster", "scheduler", "edge", "runnerpool", "health", "internal"}, "the configuration has the types of the parts that it configures, and starts none of them"},
@@ -132,7 +132,6 @@ var dependencies = map[string]struct {
 	"github.com/KimMachineGun/":      {[]string{"cli/run"}, "only the command line sets the memory limit of a node"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
 	"github.com/santhosh-tekuri/":    {[]string{"internal/payloadschema"}, "only payloadschema evaluates JSON Schemas, within bounds"},
-	"github.com/robfig/cron":         {[]string{"scheduler/cronspec"}, "only cronspec evaluates cron expressions"},
 	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
 	"github.com/BurntSushi/toml":     {[]string{"node/config", "cli", "cmd"}, "the other packages get structs, not files"},
