@@ -139,7 +139,7 @@ func TestKeyInBody(t *testing.T) {
 			t.Errorf("%q %s: parsed again as %+v, %v", c.key, c.body, again, err)
 		}
 	}
-	if body, err := MergeHeaders([]byte(`{"function":"f","key":"a"}`), Headers{Delay: "1s"}); err != nil || string(body) != `{"function":"f","delay_ms":1000,"limit_key":"a"}` {
+	if body, _, err := ReadDirect("mail", "", []byte(`{"function":"f","key":"a"}`), Headers{Delay: "1s"}); err != nil || string(body) != `{"function":"f","delay_ms":1000,"limit_key":"a"}` {
 		t.Errorf("with a header: %s, %v", body, err)
 	}
 }

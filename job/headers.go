@@ -15,29 +15,6 @@ type Headers struct {
 	Tracestate  string // likewise
 }
 
-// MergeHeaders returns the JSON of the job in body with the headers h applied.
-// It returns a body that is not a valid job unchanged, so that the job is later
-// rejected for what is wrong with its body. The error is an [*InvalidError]
-// about the headers; the returned body is then unchanged.
-func MergeHeaders(body []byte, h Headers) ([]byte, error) {
-	if h == (Headers{}) {
-		return body, nil
-	}
-	spec, err := ParseJob(body)
-	if err != nil {
-		return body, nil
-	}
-	added, err := spec.ApplyHeaders(h)
-	if err != nil || !added {
-		return body, err
-	}
-	full, err := spec.Encode()
-	if err != nil {
-		return body, invalid("job cannot be written as JSON: %v", err)
-	}
-	return full, nil
-}
-
 // ApplyHeaders sets those fields of s that h gives and s does not, and reports
 // whether it set any. The error is an [*InvalidError].
 func (s *Spec) ApplyHeaders(h Headers) (added bool, err error) {

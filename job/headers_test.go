@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestMergeHeaders(t *testing.T) {
+// TestReadDirect_Headers checks what headers add to a job.
+func TestReadDirect_Headers(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	long := strings.Repeat("x", 513)
 	for _, c := range []struct {
@@ -27,8 +28,8 @@ func TestMergeHeaders(t *testing.T) {
 		{"negative delay", `{"function":"f"}`, Headers{Delay: "-1s"}, `{"function":"f"}`, "header Yard-Delay"},
 		{"delay too long", `{"function":"f"}`, Headers{Delay: "100000h"}, `{"function":"f"}`, "delay_ms is 360000000000"},
 		{"delay and debounce", `{"function":"f","debounce_key":"k","debounce_ms":5}`, Headers{Delay: "1s"}, `{"function":"f","debounce_key":"k","debounce_ms":5}`, "exclude each other"},
-		{"invalid body", `{"function":7}`, Headers{Delay: "30s"}, `{"function":7}`, ""},
-		{"invalid JSON", `{`, Headers{Delay: "30s"}, `{`, ""},
+		{"invalid body", `{"function":7}`, Headers{Delay: "30s"}, `{"function":7}`, "function must be a string"},
+		{"invalid JSON", `{`, Headers{Delay: "30s"}, `{`, "unexpected end"},
 		{"trace", `{"function":"f"}`, Headers{Traceparent: parent, Tracestate: "a=1,b=2"}, `{"function":"f","trace_context":{"traceparent":"` + parent + `","tracestate":"a=1,b=2"}}`, ""},
 		{"long state", `{"function":"f"}`, Headers{Traceparent: parent, Tracestate: long}, `{"function":"f","trace_context":{"traceparent":"` + parent + `"}}`, ""},
 		{"state alone", `{"function":"f"}`, Headers{Tracestate: "a=1"}, `{"function":"f"}`, ""},
@@ -41,7 +42,7 @@ func TestMergeHeaders(t *testing.T) {
 		{"no version", `{"function":"f"}`, Headers{Traceparent: "ff" + parent[2:]}, `{"function":"f"}`, ""},
 		{"short", `{"function":"f"}`, Headers{Traceparent: parent[:54]}, `{"function":"f"}`, ""},
 	} {
-		got, err := MergeHeaders([]byte(c.body), c.h)
+		got, _, err := ReadDirect("mail", "", []byte(c.body), c.h)
 		var invalid *InvalidError
 		switch {
 		case c.bad == "" && err != nil:
@@ -68,7 +69,7 @@ func TestRecord_BadHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := Record{Queue: "mail", Key: "k", Stored: time.Unix(1, 0), Body: []byte(`{"function":"f"}`), HeaderErr: &InvalidError{Reason: "no"}}
+	r := Record{Queue: "mail", Key: "k", Stored: time.Unix(1, 0), Body: []byte(`{"function":"f"}`), Invalid: &InvalidError{Reason: "no"}}
 	j, err := r.Job("L", Defaults{})
 	if j.ID != id || err == nil || err.Error() != "no" {
 		t.Errorf("%+v, %v", j, err)

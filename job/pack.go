@@ -73,7 +73,7 @@ func Unpack(message []byte, lane uint8, seq uint64, stored time.Time) []Record {
 		}
 		r := Record{Position: Position{lane, seq, uint8(len(records))}, Stored: stored, Body: line}
 		if !r.unpack(line) {
-			r.HeaderErr = &InvalidError{Reason: errPacked.Error()}
+			r.Invalid = &InvalidError{Reason: errPacked.Error()}
 		}
 		records = append(records, r)
 	}

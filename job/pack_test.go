@@ -84,7 +84,7 @@ func TestUnpack_Damaged(t *testing.T) {
 			t.Errorf("%q: %d ids of 3 records", bad, len(ids))
 		}
 	}
-	if got := Unpack([]byte(good+strings.TrimSuffix(good, "\n")), 0, 3, stored); len(got) != 2 || got[1].HeaderErr == nil {
+	if got := Unpack([]byte(good+strings.TrimSuffix(good, "\n")), 0, 3, stored); len(got) != 2 || got[1].Invalid == nil {
 		t.Errorf("a line that was cut off: %+v", got)
 	}
 	if got := Unpack([]byte(strings.Repeat(good, MaxPacked)), 0, 3, stored); len(got) != MaxPacked || !got[MaxPacked-1].Last {
@@ -93,7 +93,7 @@ func TestUnpack_Damaged(t *testing.T) {
 	if got := Unpack([]byte(strings.Repeat(good, MaxPacked+1)), 0, 3, stored); len(got) != MaxPacked || got[MaxPacked-1].Last {
 		t.Errorf("%d records of a message that is too long, as if it were complete", len(got))
 	}
-	if got := Unpack(nil, 0, 3, stored); len(got) != 1 || got[0].HeaderErr == nil || !got[0].Last {
+	if got := Unpack(nil, 0, 3, stored); len(got) != 1 || got[0].Invalid == nil || !got[0].Last {
 		t.Errorf("an empty message: %+v", got)
 	}
 }

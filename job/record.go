@@ -1,18 +1,21 @@
 package job
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Record is an accepted job as its producer wrote it: a message of a lane, or one of those
 // that a message holds.
 type Record struct {
 	Position
-	Queue     string
-	Key       string    // the producer's idempotency key (Nats-Msg-Id); "": none
-	Stored    time.Time // the publishing node's time, or the stream's if a client published directly
-	Body      []byte    // the Spec's JSON, merged with what the producer gave in headers
-	HeaderErr error     `msgpack:"-"` // why the headers are invalid; nil: they are valid
-	Owner     ID        `msgpack:"-"` // the job of a relocated record; zero: of a record in a lane
-	Last      bool      // it is the last record of its message
+	Queue   string
+	Key     string    // the producer's idempotency key (Nats-Msg-Id); "": none
+	Stored  time.Time // the publishing node's time, or the stream's if a client published directly
+	Body    []byte    // the Spec's JSON, merged with what the producer gave in headers
+	Invalid error     `msgpack:"-"` // why the record is not a job although its body may be; nil: it may be one
+	Owner   ID        `msgpack:"-"` // the job of a relocated record; zero: of a record in a lane
+	Last    bool      // it is the last record of its message
 }
 
 // Defaults are applied to jobs that do not set a value themselves. They are the
@@ -59,15 +62,15 @@ func (r *Record) Job(lane string, defaults Defaults) (Job, error) {
 // memory with the record.
 func (r *Record) Parse(lane string, defaults Defaults) (Job, Spec, error) {
 	id, err := KeyID(r.Queue, r.Key)
-	if r.Key == "" || err != nil {
+	if r.Key == "" || err != nil || errors.Is(r.Invalid, ErrKeysDiffer) {
 		id = RecordID(lane, r.Position, r.Stored)
 	}
 	rejected := Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}
 	if err != nil {
 		return rejected, Spec{}, &InvalidError{Reason: err.Error()}
 	}
-	if r.HeaderErr != nil {
-		return rejected, Spec{}, r.HeaderErr
+	if r.Invalid != nil {
+		return rejected, Spec{}, r.Invalid
 	}
 	spec, err := parseRecord(r.Body, r.Queue, r.Key, id)
 	if err == nil {

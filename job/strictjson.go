@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 )
 
 // keyAliases maps the keys of other job systems to ours, so that a producer
@@ -80,6 +82,9 @@ func suggestKey(name string, keys []string) string {
 	}
 	if len(keys) == 0 {
 		return "it takes none"
+	}
+	if meant := similar.Name(name, keys); meant != "" {
+		return "the nearest is " + meant
 	}
 	return "there are " + strings.Join(keys, ", ")
 }

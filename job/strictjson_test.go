@@ -35,7 +35,8 @@ func TestUnmarshalStrict(t *testing.T) {
 		{`{"flag":1}`, "job is not valid JSON: flag must be true or false, not number"},
 		{`{"run_at":"soon"}`, `job is not valid JSON: "soon" is not a time like "2026-11-21T09:30:00Z"`},
 
-		{`{"function":"f","max_attempt":1}`, `job has no key "max_attempt"; there are debounce_key, `},
+		{`{"function":"f","max_attempt":1}`, `job has no key "max_attempt"; the nearest is max_attempts`},
+		{`{"function":"f","colour":1}`, `job has no key "colour"; there are debounce_key, `},
 		{`{"function":"f","max_retries":1}`, `job has no key "max_retries"; here it is max_attempts`},
 		{`{"function_name":"f"}`, `job has no key "function_name"; here it is function`},
 		{`{"function":"f","job_timeout_seconds":1}`, `job has no key "job_timeout_seconds"; here it is timeout_ms`},

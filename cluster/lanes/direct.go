@@ -82,30 +82,24 @@ func (d *directPublishes) receive(m *nats.Msg) {
 
 // recordOf returns the record of the job that m asks for, with what m gives in headers, and the
 // job's id as its key. ok is false if the record cannot share a message with others: m asks the
-// stream for more than to store it, or only the job's record can say why it is rejected.
+// stream for more than to store it, or it is invalid, and its own message says why.
 func recordOf(m *nats.Msg, queue string) (record job.Record, ok bool) {
-	record.Body = m.Data
-	if len(m.Header) > 0 {
-		for name := range m.Header {
-			if name != subjects.HeaderMsgID && !slices.Contains(streams.ProducerHeaderNames, name) {
-				return record, false
-			}
-		}
-		var err error
-		if record.Body, err = job.MergeHeaders(m.Data, streams.ProducerHeaders(m.Header.Get)); err != nil {
+	for name := range m.Header {
+		if name != subjects.HeaderMsgID && !slices.Contains(streams.ProducerHeaderNames, name) {
 			return record, false
 		}
 	}
-	if !job.Packable("", record.Body) || job.ValidQueue(queue) != nil {
+	body, key, err := job.ReadDirect(queue, m.Header.Get(subjects.HeaderMsgID), m.Data, streams.ProducerHeaders(m.Header.Get))
+	if err != nil || !job.Packable("", body) || job.ValidQueue(queue) != nil {
 		return record, false
 	}
-	key := m.Header.Get(subjects.HeaderMsgID)
+	record.Body = body
 	if key == "" {
 		record.Key = uuid.Must(uuid.NewV7()).String()
 		return record, true
 	}
 	id, err := job.KeyID(queue, key)
-	if err != nil || !json.Valid(record.Body) {
+	if err != nil {
 		return record, false
 	}
 	record.Key, record.Body = id.String(), job.WithKey(record.Body, key)

@@ -107,8 +107,7 @@ func toRecords(lane uint8, s *storedMsg) []job.Record {
 }
 
 // toRecord converts a stored message of a lane that holds one record. A job that a client has
-// published straight to the lane may have settings in headers, which are merged into its
-// body. A job that a node has published has the time at which that node accepted it in a
+// published straight to the lane is checked as no node has done, see [job.ReadDirect]. A job that a node has published has the time at which that node accepted it in a
 // header, which replaces the time at which the stream stored it; clients, which may not
 // publish to such a subject, cannot set it.
 func toRecord(lane uint8, s *storedMsg) job.Record {
@@ -124,7 +123,7 @@ func toRecord(lane uint8, s *storedMsg) job.Record {
 		Queue:    queue, Key: s.header.Get(subjects.HeaderMsgID), Stored: s.time, Body: s.data, Last: true,
 	}
 	if kind == subjects.DirectPublish {
-		r.Body, r.HeaderErr = job.MergeHeaders(r.Body, ProducerHeaders(s.header.Get))
+		r.Body, r.Key, r.Invalid = job.ReadDirect(r.Queue, r.Key, r.Body, ProducerHeaders(s.header.Get))
 	}
 	if kind == subjects.NodePublish {
 		if at, err := strconv.ParseInt(s.header.Get(subjects.HeaderAt), 10, 64); err == nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -54,7 +55,7 @@ func keyOf(t *Term) And {
 
 func unknownLabel(t *Term, known []string) string {
 	text := fmt.Sprintf("%s: no job has this label", &Query{Where: t})
-	if like := similar(t.Name, known); like != "" {
+	if like := similar.Name(t.Name, known); like != "" {
 		return text + fmt.Sprintf("; did you mean %s?", quoteName(like))
 	}
 	if len(known) > 0 {

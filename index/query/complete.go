@@ -2,6 +2,7 @@ package query
 
 import (
 	"cmp"
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"slices"
 	"strings"
 	"unicode"
@@ -131,7 +132,7 @@ func proposeTerms(prefix string, labels []string) []Proposal {
 	}
 	for _, l := range labels {
 		name := l
-		if similar(l, fieldNames()) != "" || quoteName(l) != l || strings.HasPrefix(l, "-") {
+		if similar.Name(l, fieldNames()) != "" || quoteName(l) != l || strings.HasPrefix(l, "-") {
 			name = FieldMeta.String() + "." + quoteName(l) // which is not taken for a field
 		}
 		if strings.HasPrefix(l, prefix) {

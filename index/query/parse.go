@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -336,7 +337,7 @@ func (p *parser) notIndexed(start, length int, name string) error {
 		names[i] = strings.TrimPrefix(p.options.Params[i], "params.")
 	}
 	problem := fmt.Sprintf("no queue indexes params.%s", quoteName(name))
-	if like := similar(name, names); like != "" {
+	if like := similar.Name(name, names); like != "" {
 		return p.fail(start, length, problem, "did you mean params.%s?", quoteName(like))
 	}
 	advice := fmt.Sprintf("'yardmaster queue set <queue> --index %s' indexes it in jobs that are accepted from then on", shellWord("params."+name))
@@ -392,7 +393,7 @@ func (p *parser) label(start, length int, name string) (Field, string, error) {
 	if name == "" {
 		return 0, "", p.fail(start, 1, "no field is before the colon", "write field:text, or quote a text that has a colon: \"a:b\"")
 	}
-	if like := cmp.Or(similar(name, fieldNames()), otherNames[strings.ToLower(name)]); like != "" {
+	if like := cmp.Or(similar.Name(name, fieldNames()), otherNames[strings.ToLower(name)]); like != "" {
 		return 0, "", p.fail(start, length, fmt.Sprintf("no field is called %q", name), "did you mean %s? A label of this name is meta.%s or params.%s", like, quoteName(name), quoteName(name))
 	}
 	return FieldLabel, name, nil

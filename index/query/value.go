@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -146,7 +147,7 @@ func (r *valueReader) state() (Value, error) {
 		return Value{Text: name}, nil
 	}
 	advice := "the states are " + strings.Join(names, ", ")
-	if like := similar(r.text, names); like != "" {
+	if like := similar.Name(r.text, names); like != "" {
 		advice = "did you mean " + like + "? T" + strings.TrimPrefix(advice, "t")
 	}
 	return Value{}, r.fail(fmt.Sprintf("there is no state %q", r.text), "%s", advice)

@@ -25,12 +25,12 @@ var layers = map[string]struct {
 	imports []string
 	reason  string
 }{
-	"job":                 {[]string{"internal/duration"}, "the domain types depend on nothing, except on how durations are written"},
+	"job":                 {[]string{"internal/duration", "internal/similar"}, "the domain types depend on nothing, except on how durations are written and misspelt names found"},
 	"ledger":              {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
 	"api":                 {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
 	"timeline":            {nil, "it checks the ledger, so it shares no code with it"},
 	"chronicle":           {[]string{"job", "ledger", "api", "cluster", "timeline", "internal"}, "rebuilds states from the streams, and compares them with the ledger; node passes both"},
-	"index/query":         {[]string{"job", "internal/duration"}, "a query is evaluated on documents, wherever they are"},
+	"index/query":         {[]string{"job", "internal/duration", "internal/similar"}, "a query is evaluated on documents, wherever they are"},
 	"index/series":        {[]string{"job", "ledger"}, "counts the transitions of the ledger; its user keeps and shows them"},
 	"index":               {[]string{"job", "ledger", "api", "index/query", "index/segment", "internal/durable"}, "the index follows the ledger, and answers by itself"},
 	"index/segment":       {[]string{"job", "index/query"}, "a segment stores documents and finds them, wherever they come from"},
@@ -163,7 +163,7 @@ var plain = map[string]string{
 // connections or jobs are exempt, and those that keep what they have computed or allocated; they
 // are listed.
 var pure = map[string][]string{
-	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "index/query": nil, "index/series": nil, "timeline": nil,
+	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "internal/similar": nil, "index/query": nil, "index/series": nil, "timeline": nil,
 	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "reports.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "jobcontext.go", "runners.go", "structfields.go", "reuse.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }

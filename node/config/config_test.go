@@ -380,17 +380,6 @@ func TestCheckEnvironment(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"abc", "abc", 0}, {"", "ab", 2}, {"abc", "", 3}, {"abc", "axc", 1}, {"abc", "bc", 1}, {"kitten", "sitting", 3}} {
-		if got := editDistance(tt.a, tt.b); got != tt.want {
-			t.Errorf("%q to %q: %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}
-
 // EdgeAddress returns an address that other hosts can reach.
 func TestConfig_EdgeAddress(t *testing.T) {
 	alone := func(host, advertise string) Config {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 )
 
 // envPrefix is the prefix of environment variables that override the file:
@@ -167,7 +169,7 @@ func checkEnvironment(environment []string) error {
 			plural := strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
 			return fmt.Errorf("environment variable %s has no effect; list the %s in the configuration file", name, plural)
 		case !slices.Contains(keys, name):
-			near := slices.MinFunc(keys, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+			near := slices.MinFunc(keys, func(a, b string) int { return similar.Distance(name, a) - similar.Distance(name, b) })
 			return fmt.Errorf("environment variable %s is not a key of the configuration; did you mean %s? docs/reference/config.md lists the keys", name, near)
 		}
 	}
@@ -202,26 +204,4 @@ func lookupIn(environment []string) func(string) (string, bool) {
 		values[name] = value
 	}
 	return func(name string) (string, bool) { value, ok := values[name]; return value, ok }
-}
-
-// editDistance returns how many bytes have to be inserted, deleted or changed to turn a
-// into b.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 )
 
@@ -113,8 +114,8 @@ func nearestKey(key toml.Key) string {
 		return "rrq." + key.String()
 	}
 	slices.Sort(keys)
-	near := slices.MinFunc(keys, func(a, b string) int { return editDistance(written, a) - editDistance(written, b) })
-	if editDistance(written, near) > 1+len(key[len(key)-1])/3 {
+	near := slices.MinFunc(keys, func(a, b string) int { return similar.Distance(written, a) - similar.Distance(written, b) })
+	if similar.Distance(written, near) > 1+len(key[len(key)-1])/3 {
 		return ""
 	}
 	return strings.Replace(near, "<name>", runner, 1)

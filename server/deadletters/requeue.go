@@ -241,9 +241,12 @@ func respec(spec job.Spec) job.Spec {
 func parseRecord(l *letter) (job.Spec, error) {
 	spec, err := job.ParseRecord(l.record, l.Queue, "", l.job)
 	if err != nil {
-		return job.ParseSpec(l.record)
+		spec, err = job.ParseSpec(l.record)
 	}
-	return spec, nil
+	if err == nil && spec.Blob == nil && l.rejected() { // perhaps for a field that no job has
+		_, _, err = job.ReadDirect(l.Queue, "", l.record, job.Headers{})
+	}
+	return spec, err
 }
 
 // spec returns the specification of the new job. The caller must call release when it

@@ -169,8 +169,8 @@ func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist b
 	if err := job.ValidQueue(queue); err != nil {
 		return job.ID{}, err
 	}
-	if spec.Blob != nil {
-		return job.ID{}, &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
+	if err := spec.CheckProducer(); err != nil {
+		return job.ID{}, err
 	}
 	if err := spec.UseKey(); err != nil {
 		return job.ID{}, err

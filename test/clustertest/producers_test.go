@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
@@ -62,6 +63,53 @@ func producers(t *testing.T, cl *clustertest.Cluster) {
 	}
 	if j := b.WaitState(t, "never", "failed"); !strings.Contains(j.Reason, `Yard-Delay is "soon"`) || j.Attempts != 0 {
 		t.Errorf("%+v", j)
+	}
+
+	// The key of a plain publish may be in its body, at every node; a field that no job has is
+	// refused, and so are two keys.
+	for _, m := range cl.Members {
+		_, js := connect(t, m)
+		for range 2 {
+			if _, err := js.Publish(shortContext(t), "yard.jobs.producers", []byte(`{"id":"plain-body","params":{},"delay_ms":3600000}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for key, want := range map[string]string{"misspelt": `no key "max_attemps"; the nearest is max_attempts`, "first-key": "name different jobs"} {
+		invalid := nats.NewMsg("yard.jobs.producers")
+		invalid.Header.Set("Nats-Msg-Id", key)
+		invalid.Data = []byte(`{"params":{},"max_attemps":1}`)
+		if key == "first-key" {
+			invalid.Data = []byte(`{"params":{},"id":"second-key"}`)
+		}
+		if _, err := js.PublishMsg(shortContext(t), invalid); err != nil {
+			t.Fatal(err)
+		}
+		cl.Eventually("the dead letter of "+key, func() error {
+			var letters api.DeadLetterPage
+			if err := b.API("dlq.list", api.DeadLetterRequest{Queue: "producers"}, &letters); err != nil {
+				return err
+			}
+			for _, l := range letters.Letters {
+				if strings.Contains(l.Reason, want) {
+					return nil
+				}
+			}
+			return fmt.Errorf("none of %d letters has the reason %q", len(letters.Letters), want)
+		})
+	}
+	var page api.JobList
+	if err := b.API("job.list", api.JobListRequest{Queues: []string{"producers"}, States: []string{"delayed"}}, &page); err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, j := range page.Jobs {
+		if j.Key == "plain-body" {
+			named++
+		}
+	}
+	if named != 1 {
+		t.Errorf("six publishes under one key in the body became %d jobs of %d", named, len(page.Jobs))
 	}
 
 	// A trace context in the body or in headers reaches the worker.
