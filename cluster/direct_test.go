@@ -1,8 +1,12 @@
 package cluster
 
 import (
+	"bufio"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -110,4 +114,42 @@ func params(t *testing.T, i int) string {
 		t.Fatal(err)
 	}
 	return string(spec.Params)
+}
+
+// TestDirect_SentWithConnect checks that a client that sends everything in one write, without
+// waiting for the server, has its jobs stored and its request answered.
+func TestDirect_SentWithConnect(t *testing.T) {
+	c := startSingle(t)
+	const n = 100
+	text := "CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true,\"protocol\":1}\r\n" +
+		"SUB replies 1\r\n"
+	for i := range n {
+		body := fmt.Sprintf(`{"params":{"n":%d}}`, i)
+		text += fmt.Sprintf("PUB yard.jobs.mail replies %d\r\n%s\r\n", len(body), body)
+	}
+	url := strings.TrimPrefix(c.ClientURL(), "nats://")
+	conn, err := net.Dial("tcp", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte(text + "PING\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	stored, r := 0, bufio.NewReader(conn)
+	for stored < n {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%d of %d jobs are acknowledged: %v", stored, n, err)
+		}
+		if strings.HasPrefix(line, `{"stream":"YARD_JOBS_`) {
+			stored++
+		}
+	}
+	if records := readAll(t, c.Server, 0, n); len(records) != n {
+		t.Errorf("%d records are stored, want %d", len(records), n)
+	}
 }

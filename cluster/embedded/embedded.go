@@ -73,6 +73,9 @@ func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Lo
 	}
 	serverLog := newServerLog(log)
 	srv.SetLoggerV2(serverLog, log.Enabled(context.Background(), slog.LevelDebug-4), false, false)
+	if err := mapFromFirstRead(srv); err != nil {
+		return nil, nil, err
+	}
 	// Start does not block; Shutdown and WaitForShutdown end the server's goroutines.
 	srv.Start()
 	if err := awaitServer(srv, serverLog); err != nil {
@@ -81,6 +84,22 @@ func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Lo
 		return nil, nil, err
 	}
 	return srv, serverLog, nil
+}
+
+// mapFromFirstRead makes the server apply the mappings of the yard's account, such as
+// that of yard.jobs.*, to everything that a client sends.
+//
+// A server looks at an account's mappings only if the account had any when it read from the
+// connection, and until CONNECT every connection is in the global account. So of a client that
+// sends CONNECT and publishes at once, without waiting for the server, those publishes that are
+// read together with CONNECT would reach the subjects that nobody subscribes to. The server
+// takes the mappings themselves from the client's own account, so any mapping of the global
+// account, in which there are no users, is enough.
+func mapFromFirstRead(srv *server.Server) error {
+	if err := srv.GlobalAccount().AddMapping("yard.unused", "yard.unused.mapped"); err != nil {
+		return fmt.Errorf("map a subject of the global account: %w", err)
+	}
+	return nil
 }
 
 // awaitServer blocks until the server accepts connections, fails, or startTimeout
