@@ -29,12 +29,19 @@ func Print[T any](env *Env, reply []byte, table func(io.Writer, *T)) error {
 	if err != nil {
 		return err
 	}
+	var cells bytes.Buffer
+	table(&cells, &value)
+	_, err = env.Out.Write(env.align(cells.String()))
+	return err
+}
+
+// align returns lines whose cells tabs separate as a table that fits the terminal.
+func (env *Env) align(cells string) []byte {
 	var out bytes.Buffer
 	w := Table(&out)
-	table(w, &value)
+	fmt.Fprint(w, fitColumns(cells, env.width()))
 	w.Flush() // a bytes.Buffer does not fail
-	_, err = env.Out.Write(out.Bytes())
-	return err
+	return out.Bytes()
 }
 
 // PrintValue is like [Print], for a value that is not a reply.
@@ -121,22 +128,20 @@ type List struct {
 // WriteItems writes a part of the list, whose items are JSON. It calls row for every
 // item, even if the output is JSON, so that row can count the items.
 func WriteItems[T any](l *List, items []json.RawMessage, row func(io.Writer, *T)) error {
-	var out bytes.Buffer
-	w := Table(&out)
+	var cells, out bytes.Buffer
 	if l.written == 0 && len(items) > 0 {
-		fmt.Fprint(w, l.Head)
+		fmt.Fprint(&cells, l.Head)
 	}
 	for _, text := range items {
 		var item T
 		if err := json.Unmarshal(text, &item); err != nil {
 			return connect.BadReply(err)
 		}
-		row(w, &item)
+		row(&cells, &item)
 	}
-	w.Flush() // a bytes.Buffer does not fail
-
-	if l.Env.JSON {
-		out.Reset()
+	if !l.Env.JSON {
+		out.Write(l.Env.align(cells.String()))
+	} else {
 		for i, text := range items {
 			if l.written+i == 0 {
 				fmt.Fprintf(&out, "{\n  %q: [", l.Name)

@@ -127,7 +127,7 @@ var dependencies = map[string]struct {
 	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop"}, "MessagePack is used for the Overhop protocol, and by structpack, without the library, for the Raft log and messages between nodes; everything else is JSON, which people can read"},
 	"github.com/spf13/":              {[]string{"cli", "cmd", "test/cmd", "test/benchpeers"}, "only command lines parse flags"},
 	"charm.land/":                    {[]string{"cli/top"}, "only top draws on terminals"},
-	"github.com/charmbracelet/":      {[]string{"cli/top"}, "only top draws on terminals"},
+	"github.com/charmbracelet/":      {[]string{"cli/top", "cli/command"}, "only top draws on terminals; tables fit their width"},
 	"github.com/creack/pty":          {nil, "tests only"},
 	"github.com/KimMachineGun/":      {[]string{"cli/run"}, "only the command line sets the memory limit of a node"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
