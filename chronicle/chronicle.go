@@ -70,15 +70,18 @@ func New(cfg Config, log *slog.Logger) *Chronicle {
 	return &Chronicle{cfg: cfg, log: log}
 }
 
-// Run stores a base and checks the ledger at each interval in which this node is the authority,
-// until ctx ends.
+// Run stores a base and checks the ledger soon after this node has become the authority, so that the
+// past of a new yard can be shown from its beginning, and then at each interval in which it still
+// is, until ctx ends.
 func (c *Chronicle) Run(ctx context.Context) error {
-	for backoff.Sleep(ctx, c.cfg.Interval) == nil {
+	soon := min(c.cfg.Interval, time.Second)
+	for wait := soon; backoff.Sleep(ctx, wait) == nil; {
 		if !c.cfg.IsAuthority() {
-			c.state = nil
+			c.state, wait = nil, soon
 			c.setFinding(nil, 0)
 			continue
 		}
+		wait = c.cfg.Interval
 		if err := c.step(ctx); err != nil && ctx.Err() == nil {
 			c.log.Warn("base of history not stored", "err", err)
 			c.state = nil
