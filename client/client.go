@@ -91,7 +91,7 @@ func Open(ctx context.Context, opts Options) (*Client, error) {
 	}
 	for _, node := range opts.Nodes {
 		if host, port, err := net.SplitHostPort(node); err != nil || host == "" || port == "" || strings.Contains(host, "/") {
-			return nil, fmt.Errorf("node %q: it is host:port, the worker port of a node, such as %s; for NATS set Options.NATS", node, DefaultNode)
+			return nil, fmt.Errorf("node %q: it is host:port, the worker port of a node, such as %s, with an IPv6 address in brackets, such as [::1]:9876; for NATS set Options.NATS", node, DefaultNode)
 		}
 	}
 	t := &edgeTransport{overhop.Producer{

@@ -44,11 +44,15 @@ func checkDelay(function string, d time.Duration) error {
 }
 
 // Snooze returns an error that gives the attempt back, which does not count, and starts
-// another one after d, at most ten years. Wrap it to say why. Nodes of older releases count
-// the attempt as failed; so does any node if d is out of range.
+// another one after d, at most ten years; 0 is one second, so that a job that is not ready does
+// not start again at once. Wrap it to say why. Nodes of older releases count the attempt as
+// failed; so does any node if d is out of range.
 func Snooze(d time.Duration) error {
 	if err := checkDelay("Snooze", d); err != nil {
 		return err
+	}
+	if d < time.Millisecond {
+		d = time.Second
 	}
 	return &failure{err: fmt.Errorf("snooze for %s", d), snooze: &d}
 }

@@ -80,6 +80,9 @@ func TestRunHandler_Errors(t *testing.T) {
 	if r := failed(client.RetryAfter(time.Minute)); r.Final || r.RetryAfter == nil || *r.RetryAfter != time.Minute {
 		t.Errorf("a retry: %+v", r)
 	}
+	if r := failed(client.Snooze(0)); r.Snooze == nil || *r.Snooze != time.Second {
+		t.Errorf("a snooze of 0 is %+v", r)
+	}
 	if r := failed(client.Snooze(time.Hour)); r.Final || r.Snooze == nil || *r.Snooze != time.Hour {
 		t.Errorf("a snooze: %+v", r)
 	}

@@ -125,6 +125,8 @@ class TimesAndAddresses(unittest.TestCase):
             protocol.parse_time("tomorrow")
         with self.assertRaisesRegex(ValueError, "zone"):
             protocol.format_time(datetime(2026, 1, 1))
+        with self.assertRaisesRegex(TypeError, r"a time is a datetime with its zone, or RFC 3339 text, not the float 1e\+18"):
+            protocol.format_time(1e18)  # type: ignore[arg-type]
         east = at.astimezone(timezone(timedelta(hours=9)))
         self.assertEqual(protocol.parse_time(protocol.format_time(east)), at)
 
@@ -137,6 +139,9 @@ class TimesAndAddresses(unittest.TestCase):
         self.assertEqual(nodes.parse_nodes("a:1, b:2,"), ["a:1", "b:2"])
         for bad in ("n1:0", "n1:99999", "n1:x", ","):
             with self.assertRaises(ValueError):
+                nodes.parse_nodes(bad)
+        for bad in ("::1:21282", "::1:9876", "a:1:2"):
+            with self.assertRaisesRegex(ValueError, r"an IPv6 address is in brackets, such as \[[a:1]*\]:[0-9]*$"):
                 nodes.parse_nodes(bad)
 
 

@@ -287,6 +287,7 @@ class Snoozes(WorkerCase):
         p = connection.answer(FAIL)
         self.assertEqual((p["snooze_ms"], p["error"], "retry" in p, "retry_after_ms" in p),
                          (1500, {"message": "not yet", "type": "snooze"}, False, False))
+        self.assertEqual((Snooze(0).seconds, Snooze(timedelta()).seconds, Snooze(0.01).seconds), (1, 1, 0.01))
         for seconds in (-1, float("nan"), 1e9):
             with self.assertRaises(ValueError):
                 Snooze(seconds)

@@ -6,7 +6,7 @@ import json
 import uuid
 from typing import Any, AsyncIterator, List, Mapping, Optional, Sequence, cast
 
-from .codec import parse_int
+from .codec import parse_json
 from .newjob import NewJob
 from .protocol import API, Duration, Fields, optional_milliseconds, without_none
 from .records import CronEntry, DeadLetter, DeadLetterResult, ListedJob, LogLine, RetentionSetting
@@ -38,7 +38,7 @@ class ApiCalls(Session):
         text = json.dumps(to_plain(dict(request)), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         answer = await self._call(API, {"op": operation, "request_json": text.encode()}, timeout,
                                   [f"API_ERROR {status}" for status in done_statuses])
-        return json.loads(answer["reply_json"], parse_int=parse_int) if answer else None
+        return parse_json(answer["reply_json"]) if answer else None
 
     # -- jobs
 

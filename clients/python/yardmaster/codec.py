@@ -9,7 +9,9 @@ it must be a dict.
 from __future__ import annotations
 
 import json
+import math
 import struct
+from decimal import Decimal
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .errors import CodecError
@@ -274,11 +276,21 @@ def read_json(message: Dict[str, Any], *names: str) -> None:
     for name in names:
         text = message.pop(name + "_json", None)
         if text is not None:
-            message[name] = json.loads(text, parse_int=parse_int)
+            message[name] = parse_json(text)
 
 
-def parse_int(digits: str) -> Union[int, float]:
+def parse_json(text: Union[str, bytes]) -> Any:
+    """Parse JSON. A number that neither an int nor a float can hold, such as 1e400, is a Decimal."""
+    return json.loads(text, parse_int=_parse_int, parse_float=_parse_float)
+
+
+def _parse_int(digits: str) -> Union[int, Decimal]:
     try:
         return int(digits)
     except ValueError:  # Python limits the number of digits
-        return float(digits)
+        return Decimal(digits)
+
+
+def _parse_float(digits: str) -> Union[float, Decimal]:
+    number = float(digits)
+    return Decimal(digits) if math.isinf(number) else number

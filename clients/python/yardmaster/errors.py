@@ -252,7 +252,8 @@ class Retry(Exception):
 class Snooze(Exception):
     """Raised by a handler to run the job later, as the same attempt.
 
-    The job goes back and is due after ``seconds``, at most 366 days. ``message``
+    The job goes back and is due after ``seconds``, at most 366 days; 0 is one second,
+    so that a job that is not ready does not start again at once. ``message``
     is kept in the job's log only. Needs a node with the capability "snooze"; at
     another the attempt fails. Raises ValueError if ``seconds`` is out of range.
     """
@@ -260,6 +261,8 @@ class Snooze(Exception):
     def __init__(self, seconds: Union[float, timedelta], message: str = "snoozed by its handler") -> None:
         super().__init__(message)
         self.seconds = _delay("seconds", seconds)
+        if self.seconds < 0.001:
+            self.seconds = 1.0
 
 
 class Fail(Exception):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import random
+import re
 from typing import List, Optional, Sequence, Set, Tuple, Union
 
 from .errors import OverhopError
@@ -33,13 +35,28 @@ def parse_nodes(nodes: Nodes) -> List[str]:
 
 
 def parse_address(node: str) -> Tuple[str, int]:
-    """Return the host and port of "host:port"; the defaults are 127.0.0.1 and DEFAULT_PORT."""
+    """Return the host and port of "host:port"; the defaults are 127.0.0.1 and DEFAULT_PORT.
+
+    An IPv6 address with a port is in brackets, such as "[::1]:9876".
+    """
     host, colon, port = node.rpartition(":")
-    if not colon or node.endswith("]") or (":" in host and not host.startswith("[")):
+    if ":" in host and not node.startswith("["):
+        if not _is_ipv6(node) or re.fullmatch("[0-9]{4,}", port):  # such as ::1:9876, which may be meant either way
+            raise ValueError(f"invalid node address {node!r}: an IPv6 address is in brackets, such as [{host}]:{port}")
+        host, port = node, str(DEFAULT_PORT)
+    elif not colon or node.endswith("]"):
         host, port = node, str(DEFAULT_PORT)
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"invalid node address {node!r}: must be host:port, with a port from 1 to 65535")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class NodeRotation:

@@ -11,7 +11,7 @@ import struct
 from datetime import datetime, timedelta, timezone
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Tuple, Union
 
-from .codec import Encoded, decode, encode, parse_int, read_json
+from .codec import Encoded, decode, encode, parse_json, read_json
 from .errors import CodecError, ConnectionLost, OverhopError, refusal
 
 # Message types: requests of a client, answers of a node, pushes of a node.
@@ -102,7 +102,7 @@ async def read_content(call: Callable[[Fields], Awaitable[Fields]], jid: str, va
             break
     if len(whole) != part["size"]:
         raise ConnectionLost(f"the {value} of job {jid} has {part['size']} bytes, the node sent {len(whole)}")
-    return json.loads(whole, parse_int=parse_int) if part["encoding"] == "json" else decode(whole)
+    return parse_json(whole) if part["encoding"] == "json" else decode(whole)
 
 
 def only_strings(values: object) -> List[str]:
@@ -141,6 +141,9 @@ def format_time(moment: Moment) -> str:
     if isinstance(moment, str):
         parse_time(moment)
         return moment
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a time is a datetime with its zone, or RFC 3339 text, not the {type(moment).__name__} {moment!r}: "
+                        "datetime.now(timezone.utc) + timedelta(minutes=5), for example")
     if moment.tzinfo is None:
         raise ValueError("a time needs its zone: datetime.now(timezone.utc), for example")
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")

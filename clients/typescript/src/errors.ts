@@ -218,12 +218,16 @@ export class RetryAfter extends HandlerError {
 
 /**
  * Thrown by a handler to put its job off by a delay in milliseconds. It is not a failure, and
- * the attempt is not counted. A node of an older release fails the attempt instead.
+ * the attempt is not counted. A delay of 0 is one second, so that a job that is not ready does
+ * not start again at once. A node of an older release fails the attempt instead.
  */
 export class Snooze extends HandlerError {
-  constructor(readonly delay: number, reason = "handler puts the job off") {
+  readonly delay: number;
+
+  constructor(delay: number, reason = "handler puts the job off") {
     super(reason);
     checkDelay(delay);
+    this.delay = delay < 1 ? 1000 : delay;
   }
 }
 

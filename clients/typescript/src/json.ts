@@ -46,11 +46,12 @@ export function writeJSON(value: unknown, levels: number): string {
 
 /**
  * Parses JSON. A number without fraction and exponent that a number cannot hold exactly
- * becomes a bigint. Throws a CodecError if the text is not JSON.
+ * becomes a bigint, and one beyond the range of numbers, such as 1e400, its text. Throws a
+ * CodecError if the text is not JSON.
  */
 export function parseJSON(text: string): unknown {
   try {
-    return /\d{16}/.test(text) ? new Parser(text).whole() : JSON.parse(text);
+    return /\d{16}|\d[eE]\+?0*\d{3}/.test(text) ? new Parser(text).whole() : JSON.parse(text);
   } catch (err) {
     throw err instanceof CodecError ? err : new CodecError(`invalid JSON: ${(err as Error).message}`);
   }
@@ -107,7 +108,8 @@ class Parser {
       const n = JSON.parse(this.#token) as number; // refuses leading zeros
       return Number.isSafeInteger(n) ? n : BigInt(this.#token);
     }
-    return JSON.parse(this.#token);
+    const value: unknown = JSON.parse(this.#token);
+    return value === Infinity || value === -Infinity ? this.#token : value;
   }
 
   #object(levels: number): unknown {

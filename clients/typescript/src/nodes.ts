@@ -29,6 +29,10 @@ export function parseNodes(nodes: Nodes | undefined): string[] {
 
 /** Parses "host:port"; the defaults are 127.0.0.1 and 9876. An IPv6 address with a port is in brackets. */
 export function parseAddress(node: string): Address {
+  const [, start, end] = /^([^[]*:[^[]*):([^:[]*)$/.exec(node) ?? [];
+  if (end !== undefined && (isIP(node) !== 6 || /^\d{4,}$/.test(end))) { // such as ::1:9876, which may be meant either way
+    throw new TypeError(`invalid node address ${JSON.stringify(node)}: an IPv6 address is in brackets, such as [${start}]:${end}`);
+  }
   const [, host, port] = /^(\[[^\]]*\]|[^:]*):(\d+)$/.exec(node) ?? ["", node, String(DEFAULT_PORT)];
   const number = Number(port);
   const name = (host as string).replace(/^\[|\]$/g, "");

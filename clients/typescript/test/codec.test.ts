@@ -199,3 +199,7 @@ test("a value with fractions or huge integers becomes JSON, others MessagePack",
   assert.throws(() => userField("result", { n: 0.5, b: new Uint8Array(1) }, 10), /no binary/);
   assert.throws(() => userField("result", { n: NaN }, 10), /NaN/);
 });
+
+test("numbers beyond the range of numbers stay what they are", () => {
+  assert.deepEqual(parseJSON('{"a":[1e400,-1.5E+0400,1e308,1e-400,0.5e3,"1e400"]}'), { a: ["1e400", "-1.5E+0400", 1e308, 0, 500, "1e400"] });
+});

@@ -18,6 +18,9 @@ test("addresses", () => {
   for (const bad of ["n1:0", "n1:99999", "n1:x", ",", "a:1:2"]) {
     assert.throws(() => parseNodes(bad), TypeError, bad);
   }
+  for (const bad of ["::1:21282", "::1:9876"]) {
+    assert.throws(() => parseNodes(bad), /an IPv6 address is in brackets, such as \[::1\]:\d+$/, bad);
+  }
 });
 
 test("nodes are tried in turn, those that a draining node names first", () => {
