@@ -188,6 +188,9 @@ func (c *Client) createQueue(ctx context.Context, name string) error {
 // jid returns the id of a job in the form of the protocol, "<queue>:<UUID>". It asks the cluster
 // if the job is named in another way.
 func (c *Client) jid(ctx context.Context, id string) (string, error) {
+	if strings.TrimSpace(id) == "" {
+		return "", errors.New("the id is blank: give what Enqueue has returned, or <queue>:<key>")
+	}
 	if _, rest, ok := strings.Cut(id, ":"); ok {
 		if _, err := job.ParseID(rest); err == nil {
 			return id, nil
@@ -236,23 +239,23 @@ func decode(raw overhop.Raw, v any) error {
 // ended jobs for a limited time. If ctx ends first, the job keeps running. The job is named as
 // for [Jobs].
 func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
-	id, err := c.jid(ctx, id)
+	jid, err := c.jid(ctx, id)
 	var end overhop.JobEnd
 	if err == nil {
-		end, err = c.wait(ctx, id)
+		end, err = c.wait(ctx, jid)
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("wait for %s: %w", id, refusalOf(err))
+		return Result{}, fmt.Errorf("wait for job %q: %w", id, refusalOf(err))
 	}
 	result := Result{Attempts: int(end.Attempts), Gone: end.Gone, raw: end.Result}
 	if fault := end.Fault; fault != nil {
 		return result, &JobError{
-			ID: id, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts, Reason: fault.Reason, details: fault.Details,
+			ID: jid, Type: fault.Type, Code: fault.Code, Message: fault.Message, Attempts: result.Attempts, Reason: fault.Reason, details: fault.Details,
 		}
 	}
 	if end.Omitted {
-		if result.raw, err = c.content(ctx, id, overhop.ContentResult); err != nil {
-			return result, fmt.Errorf("read the result of %s: %w", id, refusalOf(err))
+		if result.raw, err = c.content(ctx, jid, overhop.ContentResult); err != nil {
+			return result, fmt.Errorf("read the result of job %q: %w", id, refusalOf(err))
 		}
 	}
 	return result, nil
@@ -262,13 +265,13 @@ func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
 // name the fields. The error is [ErrNotFound] if the job has none, and [ErrGone] if they
 // are no longer stored: large ones are kept until the job has completed.
 func (c *Client) Params(ctx context.Context, id string, v any) error {
-	id, err := c.jid(ctx, id)
+	jid, err := c.jid(ctx, id)
 	var raw overhop.Raw
 	if err == nil {
-		raw, err = c.content(ctx, id, overhop.ContentPayload)
+		raw, err = c.content(ctx, jid, overhop.ContentPayload)
 	}
 	if err != nil {
-		return fmt.Errorf("read the params of %s: %w", id, refusalOf(err))
+		return fmt.Errorf("read the params of job %q: %w", id, refusalOf(err))
 	}
 	return decode(raw, v)
 }

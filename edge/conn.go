@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -107,6 +108,10 @@ func (c *conn) readLoop() error {
 		c.busy.start()
 		if err != nil {
 			c.logReadError(err)
+			if tooLarge, ok := errors.AsType[*frame.TooLargeError](err); ok && isHTTP(tooLarge) && c.worker.id == "" {
+				c.out.reply(func(b []byte) []byte { return append(b, httpAnswer...) })
+				err = fmt.Errorf("%w: %w", errRefused, err)
+			}
 			return err
 		}
 		request, err := overhop.ParseEnvelope(payload)

@@ -84,6 +84,9 @@ func (l *link) logReadError(err error) {
 	if ok && tooLarge.Size>>16 == tlsHandshake<<8|tlsMajorVersion {
 		l.logProtocolMismatch("it speaks TLS, and this port does not; see [server.tls]")
 	}
+	if ok && isHTTP(tooLarge) {
+		l.logProtocolMismatch("it speaks HTTP, and this port is that of workers; see [http]")
+	}
 	if !l.frameBegun || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
@@ -91,6 +94,19 @@ func (l *link) logReadError(err error) {
 		l.server.log.Info("client cut off, frame not completed in time", "peer", l.host, "count", n)
 	}
 }
+
+// isHTTP reports whether the first bytes of a client are those of a request of HTTP.
+func isHTTP(err *frame.TooLargeError) bool {
+	switch err.Prefix() {
+	case "GET ", "HEAD", "POST", "PUT ", "DELE", "OPTI", "PATC":
+		return true
+	}
+	return false
+}
+
+// httpAnswer is what a client gets that speaks HTTP.
+const httpAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
+	"this is the port of workers, server.port; HTTP is at http.listen, 4280 by default\n"
 
 func (l *link) logProtocolMismatch(reason string) {
 	if n, ok := l.server.protocolMismatchLog.Allow(time.Now()); ok {

@@ -1,12 +1,14 @@
 package edge
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -180,6 +182,28 @@ func TestTLS_ProtocolMismatch(t *testing.T) {
 			t.Errorf("logged %q", lines)
 		}
 		r.register(true)
+	})
+}
+
+// A client that speaks HTTP is told so, and logged once for many.
+func TestHTTPClient(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
+		for range 5 {
+			nc := r.ln.dial()
+			go nc.Write([]byte("GET /v1/status HTTP/1.1\r\nHost: node\r\n\r\n"))
+			answer, err := http.ReadResponse(bufio.NewReader(nc), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(answer.Body)
+			if answer.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "HTTP is at http.listen") {
+				t.Errorf("answered %s %q", answer.Status, text)
+			}
+			nc.Close()
+		}
+		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 1 {
+			t.Errorf("logged %q", lines)
+		}
 	})
 }
 

@@ -91,7 +91,7 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 // handshake sends HELLO and REGISTER, and waits for both answers. It stores the
 // node's name, the worker's id and the frame limit.
 func (c *Client) handshake() error {
-	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON, CapContent, CapAPI, CapSnooze}}
+	hello := Fields{"client": "yardmaster", "ext": []string{Delivery}, "caps": []string{CapJSON, CapContent, CapAPI, CapSnooze, capHTTP}}
 	if c.opts.Plain {
 		delete(hello, "caps")
 	}

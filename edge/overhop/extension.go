@@ -17,6 +17,11 @@ const (
 	JSONSuffix = "_json"
 )
 
+// capHTTP is no capability: it ends the request that an HTTP server takes a HELLO for. So the
+// server answers at once, and not when the time for a request has passed, and a client can tell
+// what it has connected to.
+const capHTTP = "\r\n\r\n"
+
 // Requests of the delivery extension.
 const (
 	TAck        = 40

@@ -54,13 +54,34 @@ func (nd *nodeDialer) explainRefusal(ctx context.Context, addr string, err error
 	if nd.tls != nil {
 		return explainAlert(err)
 	}
-	if _, tooLarge := errors.AsType[*frame.TooLargeError](err); !tooLarge && !isClosed(err) {
+	tooLarge, isTooLarge := errors.AsType[*frame.TooLargeError](err)
+	if !isTooLarge && !isClosed(err) {
 		return err
+	}
+	if isTooLarge {
+		if other := otherPort(tooLarge.Prefix()); other != "" {
+			return &configError{errors.New(other)}
+		}
 	}
 	if nd.speaksTLS(ctx, addr) {
 		return &configError{fmt.Errorf("its port requires TLS: configure TLS and the CA of its certificate here, too: %w", err)}
 	}
 	return fmt.Errorf("it does not answer HELLO; if its port requires TLS, configure TLS and the CA of its certificate here, too: %w", err)
+}
+
+// otherPort returns what to say of a port whose answer to HELLO begins with these four bytes, or
+// "" if they do not tell what it is.
+func otherPort(begin string) string {
+	const want = "; give the address of the worker port, server.port, 9876 by default"
+	switch begin {
+	case "HTTP":
+		return "its port speaks HTTP, as http.listen of a node does, 4280 by default" + want
+	case "INFO":
+		return "its port speaks NATS, as nats.listen of a node does, 4222 by default" + want
+	case "SSH-":
+		return "its port speaks SSH" + want
+	}
+	return ""
 }
 
 // isClosed reports whether err means that the node has closed the connection.

@@ -1,10 +1,12 @@
 package overhop
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -235,6 +237,8 @@ func TestProducer_Misconfigured(t *testing.T) {
 		tls   *tls.Config
 		want  string
 	}{
+		"HTTP":                  {[]string{answers(t, "HTTP/1.1 400 Bad Request\r\n\r\n", "\r\n\r\n")}, nil, "its port speaks HTTP, as http.listen of a node does"},
+		"NATS":                  {[]string{answers(t, "INFO {}\r\n", "")}, nil, "its port speaks NATS, as nats.listen of a node does"},
 		"no TLS":                {[]string{secured, secured}, nil, "its port requires TLS: configure TLS"},
 		"another CA":            {[]string{secured, secured}, &tls.Config{}, "RootCAs"},
 		"another host":          {[]string{secured}, &tls.Config{RootCAs: roots, ServerName: "else.test"}, "valid now and for this address"},
@@ -258,6 +262,37 @@ func TestProducer_Misconfigured(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// answers returns the address of a server that says something once it has received a text.
+func answers(t *testing.T, says, after string) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer nc.Close()
+				var received []byte
+				for chunk := make([]byte, 4096); !bytes.Contains(received, []byte(after)); {
+					n, err := nc.Read(chunk)
+					if err != nil {
+						return
+					}
+					received = append(received, chunk[:n]...)
+				}
+				nc.Write([]byte(says))
+				nc.Read(make([]byte, 1)) // until the client closes
+			}()
+		}
+	}()
+	return ln.Addr().String()
 }
 
 // A result that was omitted is not reported as an empty one.

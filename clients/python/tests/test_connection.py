@@ -1,5 +1,6 @@
 """Tests of TLS, with a certificate generated for the test, and of nodes that stop answering."""
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -91,6 +92,12 @@ class TLS(unittest.TestCase):
         self.addCleanup(plain.close)
         self.assert_refused("its port does not speak TLS: leave out `tls`", plain.address, ssl.create_default_context())
 
+    def test_other_ports(self) -> None:
+        for says, protocol, asks in ((b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP", True), (b"INFO {}\r\n", "NATS", False), (b"SSH-2.0-x\r\n", "SSH", False)):
+            with self.subTest(protocol):
+                address = other_service(self, says, asks)
+                self.assert_refused(f"its port speaks {protocol}.*: give the address of the worker port", address, None)
+
     def test_one_good_node_is_enough(self) -> None:
         plain = FakeNode()
         self.addCleanup(plain.close)
@@ -103,6 +110,30 @@ class TLS(unittest.TestCase):
                 connection.answer(STATUS, {"here": True})
                 self.assertEqual(status.result(PATIENCE), {"here": True})
                 connection.close()
+
+
+def other_service(case: unittest.TestCase, says: bytes, asks: bool) -> str:
+    """Return the address of a server that says something, after a blank line if ``asks`` is true."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    case.addCleanup(listener.close)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                with sock:
+                    sock.settimeout(PATIENCE)
+                    received = b""
+                    while asks and b"\r\n\r\n" not in received:
+                        data = sock.recv(1 << 16)
+                        if not data:
+                            break
+                        received += data
+                    with contextlib.suppress(OSError):
+                        sock.sendall(says)
+                        sock.recv(1 << 16)
+    threading.Thread(target=serve, daemon=True).start()
+    return "127.0.0.1:%d" % listener.getsockname()[1]
 
 
 class SilentNode(unittest.TestCase):

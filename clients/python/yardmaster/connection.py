@@ -15,10 +15,11 @@ import weakref
 from typing import Callable, Dict, FrozenSet, Iterable, Optional, Protocol, Tuple, Union
 
 from .codec import Encoded
-from .errors import CodecError, ConnectionLost, MessageTooLarge, NotSupported, OverhopError, Unauthorized
+from .errors import CodecError, ConnectionLost, MessageTooLarge, NotSupported, OverhopError, TLSError, Unauthorized
 from .nodes import parse_address
 from .protocol import (API, CAPABILITIES, CAPABILITY_API, CAPABILITY_CONTENT, CAPABILITY_JSON, CONTENT, DELIVERY, ERR, HELLO, HI, IDENT,
-                       MAX_FRAME, OK, PING, PUSH_RID, REGISTER, Fields, error_of, frame, only_strings, parse_envelope)
+                       MAX_FRAME, OK, PING, PUSH_RID, REGISTER, Fields, OtherPort, check_size, error_of, frame, only_strings,
+                       parse_envelope)
 from .tlscheck import tls_error
 from .waits import resolve
 
@@ -269,9 +270,12 @@ class Connection:
     def _whole_frames(self) -> Iterable[Tuple[int, str, Fields]]:
         """Remove the whole frames from the received bytes and yield type, request id and payload of each."""
         while len(self._received) >= 4:
-            size = int.from_bytes(self._received[:4], "big")
-            if not 0 < size <= _MAX_INCOMING_FRAME:
-                raise ConnectionLost(f"{self.node} announced a frame of {size} bytes")
+            try:
+                size = check_size(bytes(self._received[:4]), _MAX_INCOMING_FRAME)
+            except OtherPort as e:
+                raise TLSError(self.node, str(e)) from None
+            except ValueError as e:
+                raise ConnectionLost(f"{self.node} {e}") from None
             if len(self._received) < 4 + size:
                 return
             body = bytes(memoryview(self._received)[4:4 + size])

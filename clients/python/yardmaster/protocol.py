@@ -27,7 +27,8 @@ CAPABILITY_JSON = "json"        # values of users as JSON, in HELLO and HI
 CAPABILITY_CONTENT = "content"  # values of any size by CONTENT
 CAPABILITY_API = "api"          # operations of the yard's API by API
 CAPABILITY_SNOOZE = "snooze"    # FAIL with snooze_ms
-CAPABILITIES = [CAPABILITY_JSON, CAPABILITY_CONTENT, CAPABILITY_API, CAPABILITY_SNOOZE]
+# The last is no capability: it ends the request that an HTTP server takes a HELLO for, so that the server answers at once.
+CAPABILITIES = [CAPABILITY_JSON, CAPABILITY_CONTENT, CAPABILITY_API, CAPABILITY_SNOOZE, "\r\n\r\n"]
 
 PUSH_RID = "0"           # request id of a push: a message that answers no request
 MAX_FRAME = 8 << 20      # bytes; limit of a node that announces none
@@ -43,6 +44,30 @@ def frame(t: int, rid: str, p: Union[Fields, Encoded]) -> bytes:
     """
     body = encode({"p": p, "rid": rid, "t": t, "v": 2})
     return struct.pack(">I", len(body)) + body
+
+
+_OTHER_PORTS = {
+    b"HTTP": "HTTP, as http.listen of a node does, 4280 by default", b"INFO": "NATS, as nats.listen of a node does, 4222 by default",
+    b"SSH-": "SSH",
+}
+
+
+class OtherPort(ValueError):
+    """The peer does not speak Overhop: its address is that of another port."""
+
+
+def check_size(begin: bytes, most: int) -> int:
+    """Return the size of a frame by its first four bytes.
+
+    Raises ValueError if it is 0 or above ``most``, and its subclass OtherPort if the bytes tell what the port is.
+    """
+    size = int.from_bytes(begin, "big")
+    if not 0 < size <= most:
+        other = _OTHER_PORTS.get(begin)
+        if other is not None:
+            raise OtherPort(f"its port speaks {other}: give the address of the worker port, server.port, 9876 by default")
+        raise ValueError(f"announced a frame of {size} bytes")
+    return size
 
 
 def parse_envelope(body: Union[bytes, bytearray]) -> Tuple[int, str, Fields]:

@@ -20,6 +20,8 @@ def tls_error(node: str, context: Optional[ssl.SSLContext], error: Exception) ->
     that does the opposite, as it also does when it stops. So it is tried the
     other way round.
     """
+    if isinstance(error, TLSError):  # the port is another one
+        return error
     if context is None:
         if not isinstance(error, socket.timeout) and _speaks_tls(node):
             return _tls_error(node, "its port requires TLS: give tls=ssl.create_default_context(), for example", error)

@@ -4,7 +4,7 @@ import * as net from "node:net";
 import { Encoded } from "./codec.js";
 import { CodecError, ConnectionLost, NotSupported, overhopError, OverhopError } from "./errors.js";
 import {
-  CAPABILITIES, Capability, DEFAULT_MAX_FRAME, DELIVERY, Fields, frame, FrameReader, hasJSON, intOf, Message,
+  CAPABILITIES, Capability, DEFAULT_MAX_FRAME, DELIVERY, END_OF_HTTP, Fields, frame, FrameReader, hasJSON, intOf, Message,
   parseEnvelope, PUSH_RID, T, textsOf,
 } from "./protocol.js";
 import { openSocket, tlsError, TLSOptions } from "./tls.js";
@@ -219,7 +219,7 @@ export class Connection {
 
   async #register(): Promise<void> {
     const { name, token } = this.settings;
-    const hello: Fields = { client: "yardmaster-typescript", ext: [DELIVERY], caps: [...CAPABILITIES], name, token };
+    const hello: Fields = { client: "yardmaster-typescript", ext: [DELIVERY], caps: [...CAPABILITIES, END_OF_HTTP], name, token };
     const hi = await this.request(T.HELLO, hello);
     if (!textsOf(hi["ext"]).includes(DELIVERY)) {
       throw new OverhopError("NOT_IMPLEMENTED", `node ${this.node} does not support ${DELIVERY}`);

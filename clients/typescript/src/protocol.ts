@@ -22,6 +22,21 @@ export type Capability = "json" | "content" | "api" | "snooze";
 
 export const CAPABILITIES: readonly Capability[] = ["json", "content", "api", "snooze"];
 
+/**
+ * What HELLO has beside the capabilities: it ends the request that an HTTP server takes it for,
+ * so that the server answers at once.
+ */
+export const END_OF_HTTP = "\r\n\r\n";
+
+/** How the error begins of a node whose address is that of another port. */
+export const OTHER_PORT = "its port speaks ";
+
+const OTHER_PORTS: Readonly<Record<number, string>> = {
+  0x48545450: "HTTP, as http.listen of a node does, 4280 by default",
+  0x494e464f: "NATS, as nats.listen of a node does, 4222 by default",
+  0x5353482d: "SSH",
+};
+
 /** The request id of a push, which answers no request. */
 export const PUSH_RID = "0";
 
@@ -85,7 +100,9 @@ export class FrameReader {
     }
     const size = first[0]! * 2 ** 24 + ((first[1]! << 16) | (first[2]! << 8) | first[3]!);
     if (size === 0 || size > MAX_INCOMING_FRAME) {
-      throw new CodecError(`announced a frame of ${size} bytes`);
+      const other = OTHER_PORTS[size];
+      const problem = other && `${OTHER_PORT}${other}: give the address of the worker port, server.port, 9876 by default`;
+      throw new CodecError(problem ?? `announced a frame of ${size} bytes`);
     }
     if (this.#length < 4 + size) {
       return undefined;

@@ -4,7 +4,7 @@ import * as net from "node:net";
 import * as tls from "node:tls";
 import { OverhopError, TLSError } from "./errors.js";
 import { parseAddress } from "./nodes.js";
-import { frame, T } from "./protocol.js";
+import { frame, OTHER_PORT, T } from "./protocol.js";
 
 /** How to verify the nodes, and how to authenticate to them, with TLS: as for `tls.connect` of Node. */
 export interface TLSOptions {
@@ -49,6 +49,9 @@ const CERTIFICATE_CODES = /CERT|SIGNATURE|ISSUER|CRL|HOSTNAME|ALTNAME|PATH_LENGT
  */
 export async function tlsError(node: string, settings: { readonly tls?: boolean | TLSOptions | undefined }, error: Error): Promise<TLSError | undefined> {
   const { code, message } = rootOf(error);
+  if (message.startsWith(OTHER_PORT)) {
+    return new TLSError(node, message, { cause: error });
+  }
   if (error instanceof OverhopError || /^E(CONNREFUSED|HOSTUNREACH|NETUNREACH|NOTFOUND|AI_AGAIN|TIMEDOUT)$/.test(code)) {
     return undefined;
   }

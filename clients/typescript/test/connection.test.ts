@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
+import * as net from "node:net";
 import { after, test } from "node:test";
 import { Client } from "../src/client.js";
 import { Connection, DEFAULT_TIMING, Timing } from "../src/connection.js";
@@ -63,6 +64,25 @@ test("an error says which side lacks TLS", { skip }, async (t) => {
   await rejectsAtOnce(secured.address, false, /its port requires TLS: set `tls`/);
   const plain = await FakeNode.start(t);
   await rejectsAtOnce(plain.address, true, /its port does not speak TLS: leave out `tls`/);
+});
+
+test("an error says what the port is, if it is not that of workers", async (t) => {
+  for (const [says, message, asks] of [
+    ["HTTP/1.1 400 Bad Request\r\n\r\n", /its port speaks HTTP.*: give the address of the worker port/, true],
+    ["INFO {}\r\n", /its port speaks NATS/, false],
+  ] as const) {
+    const server = net.createServer((socket) => {
+      socket.on("error", () => undefined);
+      if (!asks) {
+        socket.write(Buffer.from(says));
+        return;
+      }
+      socket.on("data", (data) => Buffer.from(data).toString().includes("\r\n\r\n") && socket.write(Buffer.from(says)));
+    });
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    t.after(() => server.close(() => undefined));
+    await rejectsAtOnce(`127.0.0.1:${server.address().port}`, false, message);
+  }
 });
 
 test("an error says that the client's certificate is refused", { skip }, async (t) => {
