@@ -194,20 +194,29 @@ func (ds *deliveries) leaseLocked(d *dispatch, now time.Time, length time.Durati
 }
 
 // handleAck makes a dispatch run, now that the worker has acknowledged it, and
-// answers with the end of its lease.
+// answers with its lease. The worker starts the job on this answer, so a dispatch is
+// refused that was recalled before the worker knew that it may start.
 func (w *worker) handleAck(ctx context.Context, lease overhop.LeaseRef) (overhop.Raw, error) {
 	d, err := w.lockDispatch(ctx, lease) // returns with deliveries.mu held
 	if err != nil {
 		return nil, err
 	}
-	if d.state == reserved {
+	defer w.deliveries.mu.Unlock()
+	switch d.state {
+	case recalling:
+		return nil, job.ErrNotActive
+	case reserved:
 		d.state = running
 	}
 	until := w.deliveries.extendLocked(d, 0)
-	w.deliveries.mu.Unlock()
-	b := make([]byte, 0, 64)
-	return overhop.AppendTime(overhop.AppendStr(overhop.AppendMap(b, 1), "lease_until"), until), nil
+	b := overhop.AppendMap(make([]byte, 0, 64), 2)
+	b = overhop.AppendInt(overhop.AppendStr(b, "lease_ms"), leaseLeft(until))
+	return overhop.AppendTime(overhop.AppendStr(b, "lease_until"), until), nil
 }
+
+// leaseLeft returns how long a lease is that ends at until, in milliseconds. Workers count
+// it from their request, because their clocks differ from the node's.
+func leaseLeft(until time.Time) int64 { return max(time.Until(until).Milliseconds(), 0) }
 
 // handleBeat extends the lease of one job, or of several, and answers with the
 // end of each lease.
@@ -219,7 +228,7 @@ func (w *worker) handleBeat(ctx context.Context, beat overhop.Beat) (overhop.Raw
 	if err != nil {
 		return nil, err
 	}
-	return overhop.Fields{"deadline": orNil(deadline), "lease_until": until}.Raw(), nil
+	return overhop.Fields{"deadline": orNil(deadline), "lease_ms": leaseLeft(until), "lease_until": until}.Raw(), nil
 }
 
 // beat extends the lease of one job. requested is the length that the worker
@@ -255,7 +264,7 @@ func (w *worker) beatAll(ctx context.Context, beat overhop.Beat) (overhop.Raw, e
 		result := overhop.Fields{"jid": string(lease.JID), "ok": true}
 		until, _, err := w.beat(ctx, lease, beat.Extend)
 		if err == nil {
-			result["lease_until"] = until
+			result["lease_ms"], result["lease_until"] = leaseLeft(until), until
 		} else {
 			code := wireError(err).code
 			result["ok"], result["code"] = false, string(code)

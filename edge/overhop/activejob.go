@@ -23,6 +23,8 @@ type activeJob struct {
 	ctx     jobContext // of the handler
 
 	// Guarded by Worker.mu.
+	ackConn     *workerConn // the connection over which the ACK was sent last
+	started     bool        // a node has answered the ACK, and the handler runs or has run
 	outcome     outcome     // not set while the handler runs
 	creditedOn  *workerConn // the connection whose node has the job's credit back; nil: none
 	leaseEnd    time.Time   // when the lease ends unless it is renewed, by this machine's clock
@@ -67,7 +69,7 @@ func endsLease(code Code) bool {
 	return false
 }
 
-// handleQuest acknowledges a job that the node has sent and starts its handler.
+// handleQuest acknowledges a job that the node has sent, which starts its handler.
 // It declines the job if the worker is stopping or does not serve the queue.
 func (wc *workerConn) handleQuest(quest Quest) {
 	w := wc.worker
@@ -98,12 +100,7 @@ func (wc *workerConn) handleQuest(quest Quest) {
 	w.watchLeaseLocked()
 	w.mu.Unlock()
 
-	wc.client.Ack(&job.quest, func(_ Raw, err error) {
-		if code := ErrorCode(err); endsLease(code) {
-			w.loseLease(job, code)
-		}
-	})
-	w.handlers.start(job)
+	wc.acknowledge(job)
 }
 
 // handleDuplicate handles a QUEST for a dispatch that the worker already has.
@@ -113,7 +110,7 @@ func (wc *workerConn) handleDuplicate(job *activeJob) {
 	wc.worker.mu.Lock()
 	hasOutcome, sid := job.hasOutcome(), wc.sids[job.quest.Queue]
 	wc.worker.mu.Unlock()
-	wc.client.Ack(&job.quest, nil)
+	wc.acknowledge(job)
 	if hasOutcome {
 		wc.sendOutcome(job)
 	}
@@ -133,22 +130,26 @@ func (w *Worker) stopPreviousLocked(jid string) {
 	}
 }
 
-// renewed records that a node has renewed the job's lease, as a request asked that was sent
-// at this time.
-func (j *activeJob) renewed(sent time.Time) {
+// renewed records that a node has renewed the job's lease until end.
+func (j *activeJob) renewed(end time.Time) {
 	j.worker.mu.Lock()
 	defer j.worker.mu.Unlock()
-	if end := sent.Add(j.quest.Lease); end.After(j.leaseEnd) {
+	if end.After(j.leaseEnd) {
 		j.leaseEnd = end
 	}
 }
 
 // loseLease stops the handler of a job whose lease is lost, as a node reported
-// with code. The outcome is still sent, and the node will refuse it.
+// with code. The outcome is still sent, and the node will refuse it. A job whose handler
+// has not started is forgotten.
 func (w *Worker) loseLease(job *activeJob, code Code) {
 	w.mu.Lock()
 	mustStop := job.renewable()
 	job.leaseLost = true
+	if !job.started {
+		delete(w.running, job.quest.Token)
+		w.checkIdleLocked()
+	}
 	w.mu.Unlock()
 	if mustStop {
 		w.Log.Warn("worker lost a lease", "job", job.quest.JID, "code", string(code))
@@ -156,10 +157,14 @@ func (w *Worker) loseLease(job *activeJob, code Code) {
 	}
 }
 
-// run calls the handler and sends the job's outcome, whatever the handler and the methods of its
-// error do: the attempt fails if one of them panics or calls runtime.Goexit. If the handler ended
-// only because the worker stops, run sends nothing and the worker releases the job.
+// run calls the handler, unless the job must stop already, and sends the job's outcome, whatever
+// the handler and the methods of its error do: the attempt fails if one of them panics or calls
+// runtime.Goexit. If the handler ended only because the worker stops, run sends nothing and the
+// worker releases the job. If the job's lease has ended, run does nothing.
 func (j *activeJob) run() {
+	if !j.holdsLease() {
+		return
+	}
 	defer j.ctx.end()
 	end := handlerEnd{failure: &Fail{Message: "handler ended its goroutine", Type: "panic", Retry: true}}
 	defer func() { // also if runtime.Goexit is called
@@ -189,6 +194,9 @@ func (j *activeJob) call() (result Raw, err error) {
 			err = &FailError{Message: "handler panicked: " + text, Type: "panic", Details: stackDetails(stack)}
 		}
 	}()
+	if j.ctx.Err() != nil {
+		return nil, context.Cause(&j.ctx)
+	}
 	if j.handled.Omitted {
 		if j.handled.Payload, err = j.readPayload(&j.ctx); err != nil {
 			return nil, err
@@ -424,16 +432,5 @@ func (wc *workerConn) handleSettled(job *activeJob, err error) {
 		w.Log.Warn("job outcome refused", "job", job.quest.JID, "err", err)
 	}
 
-	w.mu.Lock()
-	firstAnswer := w.running[job.quest.Token] == job
-	delete(w.running, job.quest.Token)
-	sid, credits := wc.sids[job.quest.Queue], uint32(0)
-	if firstAnswer && !w.stopping && wc.owesCreditLocked(job) {
-		credits = wc.returnCreditLocked(job) // the queue was subscribed after the outcome was sent
-	}
-	w.checkIdleLocked()
-	w.mu.Unlock()
-	if credits > 0 {
-		wc.credit(sid, credits)
-	}
+	wc.forget(job) // its queue may have been subscribed after the outcome was sent
 }

@@ -196,8 +196,9 @@ func (c *Client) Nack(q *Quest, n Nack, done func(Raw, error)) {
 }
 
 // Beat extends the leases of quests. When the node has answered, Beat calls done for every
-// job, with the node's reason if the lease could not be extended, and otherwise "".
-func (c *Client) Beat(quests []*Quest, done func(jid string, code Code)) {
+// job with its entry in the answer, and with the node's reason if the lease could not be
+// extended, otherwise "".
+func (c *Client) Beat(quests []*Quest, done func(jid string, entry Raw, code Code)) {
 	appendPayload := func(b []byte) []byte {
 		b = AppendStr(AppendMap(b, 1), "jobs")
 		b = AppendArray(b, len(quests))
@@ -212,7 +213,7 @@ func (c *Client) Beat(quests []*Quest, done func(jid string, code Code)) {
 			if extended, _ := answer.Get("ok").Bool(); extended {
 				code = ""
 			}
-			done(answer.getText("jid"), code)
+			done(answer.getText("jid"), answer, code)
 		}
 	})
 }

@@ -272,7 +272,7 @@ func (c *Client) writeLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		runtime.Gosched() // other goroutines may add requests, such as the outcome of a job that was just acknowledged
+		runtime.Gosched() // other goroutines may add requests, such as the outcomes of jobs that were acknowledged together
 		batch = c.requests.take(batch)
 		for part := range slices.Chunk(batch, maxWrite) {
 			c.nc.SetWriteDeadline(time.Now().Add(writeTimeout))

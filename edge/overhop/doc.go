@@ -27,9 +27,9 @@
 //	        ◀─────────────────────────── OK 101 {sid}
 //	        ◀─────────────────────────── QUEST 140 {jid, tok, job_payload, …}   one credit
 //	ACK 40 {jid, tok} ──────────────────▶          within 5 s
-//	        ◀─────────────────────────── OK 101 {lease_until}
+//	        ◀─────────────────────────── OK 101 {lease_ms, …}   now the job may start
 //	BEAT 42 {jid, tok} ─────────────────▶          every 2 s of a lease of 6 s
-//	        ◀─────────────────────────── OK 101 {lease_until, deadline}
+//	        ◀─────────────────────────── OK 101 {lease_ms, lease_until, deadline}
 //	DONE 45 {jid, tok, result, credits} ▶
 //	        ◀─────────────────────────── OK 101 {status}     once it is committed
 //

@@ -319,8 +319,8 @@ func (w *Worker) activate(wc *workerConn) error {
 }
 
 // switchTo makes wc the connection in use and closes the previous one. Leases
-// are now renewed over wc, and outcomes that no node has answered are sent over
-// it again. switchTo does nothing if wc has ended or is already in use.
+// are now renewed over wc, and ACKs and outcomes that no node has answered are
+// sent over it again. switchTo does nothing if wc has ended or is already in use.
 func (w *Worker) switchTo(wc *workerConn) {
 	w.mu.Lock()
 	previous := w.conn
@@ -329,10 +329,14 @@ func (w *Worker) switchTo(wc *workerConn) {
 		return
 	}
 	w.conn = wc
+	unacknowledged := w.selectLocked(func(job *activeJob) bool { return !job.started })
 	unanswered := w.selectLocked((*activeJob).hasOutcome)
 	w.mu.Unlock()
 
 	wc.beat()
+	for _, job := range unacknowledged {
+		wc.acknowledge(job)
+	}
 	for _, job := range unanswered {
 		wc.sendOutcome(job)
 	}

@@ -186,13 +186,13 @@ func (wc *workerConn) hurryBeatLocked(interval time.Duration) {
 // smallest frame limit.
 const maxBeatJobs = 256
 
-// beat renews the leases of all jobs if wc is the connection in use. If there
+// beat renews the leases of all started jobs if wc is the connection in use. If there
 // are no jobs, or wc is not in use, it sends a PING.
 func (wc *workerConn) beat() {
 	w := wc.worker
 	w.mu.Lock()
 	isIdle := w.conn != wc || len(w.running) == 0
-	jobs := w.selectLocked((*activeJob).renewable)
+	jobs := w.selectLocked(func(job *activeJob) bool { return job.started && job.renewable() })
 	w.mu.Unlock()
 	if isIdle {
 		wc.client.Go(TPing, EmptyMap.append, nil)
@@ -211,14 +211,14 @@ func (wc *workerConn) beatBatch(jobs []*activeJob) {
 		quests[i] = &job.quest
 	}
 	sent := time.Now()
-	wc.client.Beat(quests, func(jid string, code Code) {
+	wc.client.Beat(quests, func(jid string, answer Raw, code Code) {
 		for _, job := range jobs {
 			switch {
 			case job.quest.JID != jid:
 			case code == "":
-				job.renewed(sent)
+				job.renewed(sent.Add(grantedLease(answer, &job.quest)))
 			case endsLease(code):
-				wc.worker.loseLease(job, code)
+				wc.handleLeaseRefused(job, code)
 			}
 		}
 	})

@@ -164,7 +164,7 @@ var plain = map[string]string{
 // are listed.
 var pure = map[string][]string{
 	"job": nil, "ledger": nil, "ledger/history": nil, "api": nil, "cluster/wire": nil, "internal/duration": nil, "internal/similar": nil, "index/query": nil, "index/series": nil, "timeline": nil,
-	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "reports.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "jobcontext.go", "runners.go", "structfields.go", "reuse.go"},
+	"edge/overhop":   {"client.go", "pipeline.go", "calls.go", "dialer.go", "misconfigured.go", "activejob.go", "ack.go", "reports.go", "workerconn.go", "producer.go", "worker.go", "leasewatch.go", "jobcontext.go", "runners.go", "structfields.go", "reuse.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
 
