@@ -60,8 +60,10 @@ class Coroutines(WorkerCase):
 
     def test_task_is_cancelled(self) -> None:
         seen: List[Tuple[Any, ...]] = []
+        begun = threading.Semaphore(0)
 
         async def handler(job: Job[Any]) -> Any:
+            begun.release()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -73,6 +75,7 @@ class Coroutines(WorkerCase):
                                 (3, "LEASE_EXPIRED", StopReason.LEASE_LOST), (4, "SHUTDOWN", StopReason.SHUTDOWN)):
             token = connection.push_quest(SID, n, beat_ms=60_000)
             jid = connection.answer(ACK)["jid"]
+            self.assertTrue(begun.acquire(timeout=PATIENCE))
             message = {"msg": "customer left"} if code == "CANCELLED" else {}
             connection.push(RECALL, {"jid": jid, "tok": token, "reason": code, "grace_ms": 2000, **message})
             why = message.get("msg")

@@ -393,13 +393,17 @@ class Leases(WorkerCase):
         self.assertGreaterEqual(ended[0][1] - began, 1.9)  # not before the lease has ended
 
     def test_recall(self) -> None:
+        started = threading.Event()
+
         def handler(job: Job[Any]) -> Any:
+            started.set()
             job.cancelled.wait(PATIENCE)
             raise CancelledError(str(job.cancel_reason))
         self.start(handler)
         connection = self.accept_subscriber()
         token = connection.push_quest(SID, beat_ms=60_000)
         jid = connection.answer(ACK)["jid"]
+        self.assertTrue(started.wait(PATIENCE))
         connection.push(RECALL, {"jid": jid, "tok": token, "reason": "CANCELLED", "grace_ms": 2000})
         self.assertEqual(connection.answer(FAIL)["error"], {"message": "CANCELLED", "type": "cancelled"})
 

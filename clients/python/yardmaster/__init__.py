@@ -24,7 +24,8 @@ Modules: ``codec`` and ``protocol`` are pure; ``connection`` has the thread that
 reads and writes; ``session`` repeats requests, and ``jobcalls``, ``queuecalls``,
 ``apicalls``, ``limitcalls`` and ``operationcalls`` are the calls of ``aio.AsyncClient``, which
 ``client.Client`` makes to block (see ``waits``); ``worker`` has the public side of a worker, ``dispatcher`` and
-``subscriptions`` its state, ``executor`` the threads and the event loop of its handlers; ``typed`` and
+``subscriptions`` its state, ``reports`` sends what handlers report, ``executor`` has the threads and the
+event loop of its handlers; ``typed`` and
 ``schemas`` are about dataclasses, ``testing`` is for your tests.
 """
 

@@ -20,8 +20,9 @@ class ActiveJob:
         self.beat_interval: float = quest.get("beat_ms", 2000) / 1000  # seconds
         self.lease: float = quest.get("lease_ms", 6000) / 1000         # seconds from each extension
         self.lease_end = time.monotonic() + self.lease                 # unless a node extends it
+        job._holds_lease = lambda: time.monotonic() < self.lease_end
         self.connection: Optional[Connection] = None  # the last one used for its QUEST, lease or outcome
-        self.acked = False            # a node has answered the ACK
+        self.acked = False            # a node has answered the ACK, and the handler has started
         self.lease_confirmed = False  # the node of connection has confirmed the lease
         self.transfer: Optional[Connection] = None  # on which the BEAT that moves the lease is not answered yet
         self.outcome: Optional[Outcome] = None  # that no node has answered yet
@@ -30,3 +31,12 @@ class ActiveJob:
         self.give_back = False        # to another worker: the handler has ended, or will, only because the worker stops
         self.progress: Optional[Encoded] = None  # the newest, not sent yet
         self.progress_pending = False            # an earlier one has not been answered
+
+    def extend(self, sent: float, answer: Fields, is_first: bool) -> None:
+        """Take note of a node's answer about the lease to a request that was sent at this monotonic time.
+
+        The first answer, to the ACK, may make the lease shorter than it is in the QUEST. A
+        node of an older release does not say how long it is.
+        """
+        end = sent + (answer["lease_ms"] / 1000 if "lease_ms" in answer else self.lease)
+        self.lease_end = end if is_first else max(self.lease_end, end)

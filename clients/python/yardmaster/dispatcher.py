@@ -18,8 +18,8 @@ from .handlers import Outcome, Registered, UnknownFunctions, fail_message
 from .job import Job
 from .largepayload import read_large
 from .nodes import NodeRotation, backoff, retry_delay
-from .protocol import (ACK, BEAT, BYE, CAPABILITY_SNOOZE, CREDITS, DRAIN, GOODBYE, LOG, NACK, PROGRESS, QUEST, RECALL, Fields,
-                       only_strings)
+from .protocol import ACK, BEAT, BYE, CAPABILITY_SNOOZE, CREDITS, DRAIN, GOODBYE, NACK, QUEST, RECALL, Fields, only_strings
+from .reports import Reports
 from .subscriptions import PERMANENT, Subscriptions
 
 log = logging.getLogger("yardmaster")
@@ -36,7 +36,7 @@ class Dispatcher:
     """Connects a worker's handlers to one of several nodes.
 
     The thread of ``loop`` owns the state and makes all calls; other threads post
-    them to the loop. Handlers call only ``node``, ``report_progress`` and ``report_log``.
+    them to the loop. Handlers call only ``node``.
     """
 
     def __init__(self, loop: CallLoop, nodes: NodeRotation, settings: Settings, *, create_queues: bool, grace: float,
@@ -52,6 +52,7 @@ class Dispatcher:
         self._goodbye_sent = False   # the last GOODBYE was sent
         self._jobs: Dict[bytes, ActiveJob] = {}  # by token, until a node has answered their outcome
         self._connection: Optional[Connection] = None  # jobs and outcomes use this one; None while reconnecting
+        self._reports = Reports(loop, self._jobs, lambda: self._connection)
         self._connecting: Optional[Connection] = None
         self._draining: Set[Connection] = set()  # to draining nodes, until all jobs have moved to _connection
         self._reconnect_scheduled = False
@@ -78,7 +79,8 @@ class Dispatcher:
         self.error = RuntimeError("the event loop in which the handlers run has ended: the worker takes no more jobs")
         log.error("%s", self.error)
         for job in self._jobs.values():
-            job.give_back = job.give_back or job.outcome is None and job.job._on_cancel is not None  # it is a task
+            unfinished = job.outcome is None and (not job.acked or job.job._on_cancel is not None)  # not started, or a task
+            job.give_back = job.give_back or unfinished
         self.begin_stop("the event loop of its handlers has ended")
         self._finish_stop_if_done()
 
@@ -121,7 +123,7 @@ class Dispatcher:
                 self._send_outcome(job)
             elif not job.acked:
                 self._send_ack(connection, job)
-            self._send_progress(job)
+            self._reports.send_progress(job)
         self._send_beats()
         self.subscriptions.subscribe(connection)
         self._close_drained()
@@ -203,7 +205,7 @@ class Dispatcher:
             log.info("node %s closes the connection: %s %s", connection.node, payload.get("code"), payload.get("msg"))
 
     def _accept_job(self, connection: Connection, quest: Fields) -> None:
-        """Acknowledge the job in a QUEST and run its handler."""
+        """Acknowledge the job in a QUEST; its handler starts when the node has answered."""
         subscription = self.subscriptions.by_queue[quest["q"]]
         if connection is self._connection:
             subscription.credits = max(0, subscription.credits - 1)
@@ -217,7 +219,7 @@ class Dispatcher:
             if connection is self._connection:
                 self.subscriptions.grant_credits(connection, subscription)
             return
-        job = ActiveJob(Job(self, quest), quest)
+        job = ActiveJob(Job(self._reports, quest), quest)
         if self._stopping:
             connection.send(NACK, {"jid": job.id, "tok": job.token, "reason": "worker stops"})
             return
@@ -227,11 +229,25 @@ class Dispatcher:
         self._jobs[job.token] = job
         subscription.running += 1
         self._send_ack(connection, job)
+
+    def _start_handler(self, job: ActiveJob) -> None:
+        """Start the handler of a job whose ACK was answered; before, the job may be another worker's, if this process was stopped."""
+        subscription = self.subscriptions.by_queue[job.job.queue]
         handler = subscription.handler_of(job.job.fn)
         if handler is None:
             self._on_handler_returned(job.job, None, self._unknown.outcome(job.job, subscription.handlers))
         else:
             self.executor.start(job.job, handler)
+
+    def _forget_unstarted(self, job: ActiveJob) -> None:
+        """Forget a job whose handler has not started, and use its credit for another."""
+        self._jobs.pop(job.token, None)
+        subscription = self.subscriptions.by_queue[job.job.queue]
+        subscription.running -= 1
+        if self._connection is not None:
+            self.subscriptions.grant_credits(self._connection, subscription)
+        self._close_drained()
+        self._finish_stop_if_done()
 
     # -- leases
 
@@ -246,21 +262,28 @@ class Dispatcher:
         if now - self._lost_at >= _MOVE_TIME:
             for job in [job for job in self._leased_jobs() if job.lease_end <= now]:
                 log.warning("the lease of job %s has ended, and no node was reached", job.id)
-                job.job._cancel("LEASE_LOST")
+                if job.acked:
+                    job.job._cancel("LEASE_LOST")
+                else:
+                    self._forget_unstarted(job)
         self._loop.call_later(_LEASE_RETRY_DELAY, self._stop_expired, lost)
 
     def _send_ack(self, connection: Connection, job: ActiveJob) -> None:
         job.connection, sent = connection, time.monotonic()
         connection.send(ACK, {"jid": job.id, "tok": job.token},
-                        lambda _, error: self._loop.post(self._on_lease_answer, connection, job, error, sent))
+                        lambda answer, error: self._loop.post(self._on_lease_answer, connection, job, answer, error, sent))
 
-    def _on_lease_answer(self, connection: Connection, job: ActiveJob, error: Optional[Exception], sent: float) -> None:
+    def _on_lease_answer(self, connection: Connection, job: ActiveJob, answer: Fields, error: Optional[Exception],
+                         sent: float) -> None:
         """Handle the answer to an ACK, or the answer for one job of a BEAT, that was sent at this monotonic time."""
-        if job.connection is not connection or job.outcome is not None or isinstance(error, ConnectionLost):
+        if (job.connection is not connection or job.outcome is not None or isinstance(error, ConnectionLost)
+                or self._jobs.get(job.token) is not job):
             return
         if error is None:
-            job.acked = job.lease_confirmed = True
-            job.lease_end = max(job.lease_end, sent + job.lease)
+            is_first, job.acked, job.lease_confirmed = not job.acked, True, True
+            job.extend(sent, answer, is_first)
+            if is_first and not job.give_back:
+                self._start_handler(job)
             self._close_drained()
         elif isinstance(error, OverhopError) and error.code == "UNAVAILABLE":
             if job.acked:
@@ -268,6 +291,9 @@ class Dispatcher:
                 self._schedule_beat()
             else:
                 self._loop.call_later(_LEASE_RETRY_DELAY, self._repeat_message, connection, job)
+        elif not job.acked:
+            log.info("job %s is not started, because the node has given it up: %s", job.id, error)
+            self._forget_unstarted(job)
         else:
             log.warning("lost the lease of job %s: %s", job.id, error)
             job.job._cancel(error.code if isinstance(error, OverhopError) else str(error))
@@ -339,16 +365,25 @@ class Dispatcher:
         if isinstance(error, OverhopError):
             log.warning("node %s refused a BEAT: %s", connection.node, error)
         for job, entry in zip(jobs, answer.get("jobs", [])):
-            self._on_lease_answer(connection, job, None if entry.get("ok") else OverhopError(str(entry.get("code"))), sent)
+            self._on_lease_answer(connection, job, entry, None if entry.get("ok") else OverhopError(str(entry.get("code"))), sent)
 
     # -- handlers and outcomes
 
-    def _on_handler_returned(self, returned: Job[Any], handler: Optional[Registered], outcome: Outcome) -> None:
-        """Send the outcome of a job, or keep the job to give it back if it ended because the worker stops."""
-        self.subscriptions.by_queue[returned.queue].running -= 1
+    def _on_handler_returned(self, returned: Job[Any], handler: Optional[Registered], outcome: Optional[Outcome]) -> None:
+        """Send the outcome of a job, or keep the job to give it back if it ended because the worker stops.
+
+        No outcome means that the handler was not called, because the lease had ended
+        since the ACK was answered: the job is acknowledged again.
+        """
         if handler is not None:
             self.executor.ended(handler)
         job = self._jobs.get(returned._token)
+        if outcome is None and job is not None and job.job is returned:
+            job.acked = job.lease_confirmed = False
+            if self._connection is not None:  # else the next one sends it
+                self._send_ack(self._connection, job)
+            return
+        self.subscriptions.by_queue[returned.queue].running -= 1
         if job is None or job.job is not returned:
             return  # already given back
         if returned._interrupted or job.grace_over and isinstance(returned._error, CancelledError):
@@ -400,43 +435,6 @@ class Dispatcher:
         self._jobs.pop(job.token, None)
         self._close_drained()
         self._finish_stop_if_done()
-
-    def report_progress(self, job: Job[Any], progress: Encoded) -> None:
-        self._loop.post(self._set_progress, job._token, progress)
-
-    def report_log(self, job: Job[Any], lines: Encoded) -> None:
-        self._loop.post(self._send_log, job._token, lines)
-
-    def _set_progress(self, token: bytes, progress: Encoded) -> None:
-        job = self._jobs.get(token)
-        if job is not None:
-            job.progress = progress
-            if not job.progress_pending:
-                self._send_progress(job)
-
-    def _send_progress(self, job: ActiveJob) -> None:
-        """Send the newest progress of a running job, if there is any, on the current connection."""
-        connection, progress = self._connection, job.progress
-        if connection is not None and progress is not None and job.outcome is None:
-            job.progress, job.progress_pending = None, True
-            try:
-                connection.send(PROGRESS, progress, lambda _, error: self._loop.post(self._on_progress_answer, job, progress, error))
-            except CodecError as e:
-                job.progress_pending = False
-                log.warning("dropped progress of job %s: %s", job.id, e)
-
-    def _on_progress_answer(self, job: ActiveJob, progress: Encoded, error: Optional[Exception]) -> None:
-        job.progress_pending = False
-        if isinstance(error, ConnectionLost):
-            job.progress = job.progress or progress
-        elif isinstance(error, OverhopError) and error.code == "RESULT_TOO_LARGE":
-            log.warning("dropped progress of job %s: %s", job.id, error.msg)
-        self._send_progress(job)
-
-    def _send_log(self, token: bytes, lines: Encoded) -> None:
-        job = self._jobs.get(token)
-        if self._connection is not None and job is not None and job.outcome is None:
-            self._connection.send(LOG, lines)
 
     # -- stopping
 

@@ -30,11 +30,12 @@ class Executor:
     """Runs handlers and passes on how they end.
 
     ``start`` is called by one thread. ``returned`` receives each job, its handler and its
-    outcome, in the thread or event loop in which the handler ran. How many run
+    outcome, in the thread or event loop in which the handler ran; the outcome is None
+    if the lease has ended before, so that the handler was not called. How many run
     at once is up to the caller.
     """
 
-    def __init__(self, returned: Callable[[Job[Any], Registered, Outcome], None], read_large: PayloadReader) -> None:
+    def __init__(self, returned: Callable[[Job[Any], Registered, Optional[Outcome]], None], read_large: PayloadReader) -> None:
         self._returned, self._read_large = returned, read_large
         self.middleware: List[Middleware] = []
         self.loop: Optional[asyncio.AbstractEventLoop] = None  # the caller's, or one that start_loop() has made
@@ -152,9 +153,9 @@ class Executor:
             return False
         job, handler = work
         token = current_job.set(job)
-        outcome = INTERRUPTED
+        outcome: Optional[Outcome] = INTERRUPTED
         try:
-            outcome = outcome_of(job, lambda: self.run(job, handler))
+            outcome = outcome_of(job, lambda: self.run(job, handler)) if job._holds_lease() else None
         finally:
             current_job.reset(token)
             self._returned(job, handler, outcome)
@@ -242,9 +243,11 @@ class _Task:
             self.task.cancel()
 
     async def _run(self) -> None:
+        outcome: Optional[Outcome] = None
         try:
             self._begun = True
-            outcome = await self._executor.run_async(self._job, self._handler)
+            if self._job._holds_lease():
+                outcome = await self._executor.run_async(self._job, self._handler)
         finally:
             self._executor._tasks.discard(self)
         self._executor._returned(self._job, self._handler, outcome)

@@ -72,6 +72,7 @@ class Job(Generic[P]):
         self.cancel_message: Optional[str] = None
         self._time_left = _time_left(quest, self.deadline)  # seconds when it was received
         self._on_cancel: Optional[Callable[[], object]] = None  # interrupts the handler
+        self._holds_lease: Callable[[], bool] = lambda: True    # the handler may start
         self._error: Optional[BaseException] = None  # what the handler has raised; written before the worker reads it
         self._interrupted = False  # the handler has ended only because its event loop ends
         self._log_lines = 0

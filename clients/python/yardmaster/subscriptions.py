@@ -160,8 +160,10 @@ class Subscriptions:
             self.grant_credits(connection, subscription)
 
     def grant_credits(self, connection: Connection, subscription: Subscription) -> None:
+        if subscription.sid is None or self.closed:  # the answer to SUBSCRIBE grants them
+            return
         credits = subscription.take_credits()
-        if credits and subscription.sid is not None and not self.closed:
+        if credits:
             connection.send(CREDIT, {"sid": subscription.sid, "credits": credits},
                             lambda _, error: self._loop.post(self._on_credits_granted, connection, subscription, error))
 
