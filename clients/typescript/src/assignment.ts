@@ -15,7 +15,7 @@ export class Assignment implements Reports {
 
   /** The connection last used for its QUEST, its lease or its outcome. */
   connection: Connection;
-  /** A node has answered the ACK. */
+  /** A node has answered the ACK, and the handler has started. */
   acked = false;
   /** The node of `connection` has confirmed the lease. */
   confirmed = false;

@@ -6,7 +6,7 @@ import { CodecError, ConnectionLost, OverhopError, Unavailable } from "./errors.
 import { Quest } from "./job.js";
 import { Logger } from "./log.js";
 import { hasLargeResult, invalidResult, Outcome, report } from "./outcome.js";
-import { Fields, mapOf, T } from "./protocol.js";
+import { Fields, intOf, mapOf, T } from "./protocol.js";
 import { delayAfter, Subscriptions } from "./subscriptions.js";
 import { Timer } from "./wait.js";
 
@@ -24,6 +24,8 @@ export class Leases {
 
   /** Called when a job has moved, or is forgotten. */
   onChange: () => void = () => undefined;
+  /** Called when a node has answered the ACK of a job, which may start then. */
+  onAcked: (job: Assignment) => void = () => undefined;
 
   constructor(private readonly subscriptions: Subscriptions, private readonly log: Required<Logger>) {}
 
@@ -89,8 +91,12 @@ export class Leases {
     }
   }
 
-  /** Acknowledges an assignment, and stops earlier ones of the same job, which the yard has given up. */
-  accept(connection: Connection, quest: Quest): Assignment {
+  /**
+   * Acknowledges an assignment, which starts it when the node has answered, and stops earlier ones
+   * of the same job, which the yard has given up. Before the answer the job may be another
+   * worker's: this process may have been stopped for a while, or its connection may be cut.
+   */
+  accept(connection: Connection, quest: Quest): void {
     for (const other of this.#assignments.values()) {
       if (other.quest.jid === quest.jid && other.outcome === undefined) {
         other.stop("SUPERSEDED");
@@ -101,7 +107,6 @@ export class Leases {
     this.#assignments.set(keyOf(quest.token), job);
     this.#sendAck(connection, job);
     this.#schedule(performance.now() + Math.max(quest.beat, MIN_INTERVAL));
-    return job;
   }
 
   /** Answers a QUEST that has come before: the node does not know whether that one has arrived. */
@@ -117,17 +122,42 @@ export class Leases {
   #sendAck(connection: Connection, job: Assignment): void {
     job.connection = connection;
     const sent = performance.now();
-    connection.send(T.ACK, job.fields(), (_, error) => this.#handleLease(connection, job, sent, error));
+    connection.send(T.ACK, job.fields(), (answer, error) => this.#handleLease(connection, job, sent, answer, error));
+  }
+
+  /**
+   * Reports whether the lease that the ACK's answer granted has not ended, so that the handler may
+   * start. If it has, as the process was stopped meanwhile, the job is acknowledged again. A job
+   * that was given back has none.
+   */
+  holdsLease(job: Assignment): boolean {
+    if (this.find(job.quest.token) !== job) {
+      return false;
+    }
+    if (performance.now() < job.leaseEnd) {
+      return true;
+    }
+    job.acked = job.confirmed = false;
+    if (this.#connection !== undefined) { // else the next one sends it
+      this.#sendAck(this.#connection, job);
+    }
+    return false;
   }
 
   /** Handles the answer about a lease: to an ACK, or for one job of a BEAT, sent at that time. */
-  #handleLease(connection: Connection, job: Assignment, sent: number, error: OverhopError | ConnectionLost | undefined): void {
-    if (job.connection !== connection || error instanceof ConnectionLost || (job.outcome !== undefined && job.outcome.kind !== "interrupted")) {
+  #handleLease(connection: Connection, job: Assignment, sent: number, answer: Fields, error: OverhopError | ConnectionLost | undefined): void {
+    const isOver = this.find(job.quest.token) !== job || (job.outcome !== undefined && job.outcome.kind !== "interrupted");
+    if (job.connection !== connection || error instanceof ConnectionLost || isOver) {
       return;
     }
     if (error === undefined) {
+      const isFirst = !job.acked;
+      const end = sent + intOf(answer["lease_ms"], job.quest.lease); // a node of an older release does not say it
       job.acked = job.confirmed = true;
-      job.leaseEnd = sent + job.quest.lease;
+      job.leaseEnd = isFirst ? end : Math.max(job.leaseEnd, end);
+      if (isFirst) {
+        this.onAcked(job);
+      }
       this.onChange();
     } else if (error.code === "UNAVAILABLE") {
       job.confirmed = false;
@@ -142,8 +172,16 @@ export class Leases {
     }
   }
 
-  /** Stops a job whose lease has ended. */
+  /** Stops a job whose lease has ended, and forgets one that has not started. */
   #lose(job: Assignment, code: string): void {
+    if (!job.acked) {
+      this.log.info("job is not started, because the node has given it up", { job: job.quest.jid, code });
+      job.stop(code);
+      job.subscription.running--;
+      this.#forget(job);
+      this.subscriptions.grant(job.subscription);
+      return;
+    }
     this.log.warn("lost the lease of a job", { job: job.quest.jid, code });
     job.stop(code);
     if (job.outcome !== undefined) { // it was interrupted
@@ -214,7 +252,7 @@ export class Leases {
         }
         if (error === undefined && i < entries.length) {
           const entry = mapOf(entries[i]);
-          this.#handleLease(connection, job, sent, entry["ok"] === true ? undefined : new OverhopError(String(entry["code"]), ""));
+          this.#handleLease(connection, job, sent, entry, entry["ok"] === true ? undefined : new OverhopError(String(entry["code"]), ""));
         }
       });
       if (error instanceof OverhopError) {

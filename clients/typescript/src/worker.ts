@@ -106,6 +106,7 @@ export class Worker {
       onDraining: (connection) => this.#switchNode(connection, []),
     }, this.#log);
     this.#leases = new Leases(this.#subscriptions, this.#log);
+    this.#leases.onAcked = (job) => setImmediate(() => this.#start(job)); // a handler may keep the processor
     this.#leases.onChange = () => {
       this.#closeDrained();
       this.#checkIdle();
@@ -324,7 +325,7 @@ export class Worker {
     }
   }
 
-  /** Acknowledges an assigned job and calls its handler, or declines the job. */
+  /** Acknowledges an assigned job, or declines it. */
   #accept(connection: Connection, fields: Fields): void {
     const quest = parseQuest(fields);
     const subscription = this.#subscriptions.get(quest.queue);
@@ -343,12 +344,17 @@ export class Worker {
       return;
     }
     subscription.running++;
-    const job = this.#leases.accept(connection, quest);
-    setImmediate(async () => { // the ACK is written first: a handler may keep the processor
-      const outcome = await this.#handlers.run(job, () => this.#readPayload(job));
-      subscription.running--;
-      this.#leases.finish(job, outcome);
-    });
+    this.#leases.accept(connection, quest);
+  }
+
+  /** Calls the handler of a job whose ACK a node has answered. */
+  async #start(job: Assignment): Promise<void> {
+    if (!this.#leases.holdsLease(job)) {
+      return; // it starts again when the next ACK is answered
+    }
+    const outcome = await this.#handlers.run(job, () => this.#readPayload(job));
+    job.subscription.running--;
+    this.#leases.finish(job, outcome);
   }
 
   /** Stops a job that the node asks back. It ignores a node that the job has left. */

@@ -8,7 +8,7 @@ import { Job } from "../src/job.js";
 import { Fields, T } from "../src/protocol.js";
 import { sleep } from "../src/wait.js";
 import { HandleOptions, Worker, WorkerOptions, WorkerTiming } from "../src/worker.js";
-import { FakeNode, Gate, jid, NodeConnection, PATIENCE, SID, soon, token } from "./fakenode.js";
+import { FakeNode, Gate, Inbox, jid, NodeConnection, PATIENCE, SID, soon, token } from "./fakenode.js";
 
 const BEAT = { beat_ms: 60_000 };
 
@@ -388,8 +388,8 @@ test("a job is stopped when its lease is lost, and sends nothing", async (t) => 
   assert.deepEqual(await connection.answer(T.CREDIT), { sid: SID, credits: 1 });
   connection.quest(2);
   await connection.refuseNext(T.ACK, "ACK_TIMEOUT");
-  await connection.answer(T.CREDIT); // the handler's result is not sent either
-  assert.deepEqual(reasons.map(({ reason, code }) => [reason, code]), [["lease_lost", "LEASE_LOST"], ["lease_lost", "ACK_TIMEOUT"]]);
+  await connection.answer(T.CREDIT); // this one has not started
+  assert.deepEqual(reasons.map(({ reason, code }) => [reason, code]), [["lease_lost", "LEASE_LOST"]]);
   connection.quest(3);
   await connection.answer(T.ACK);
   await connection.answer(T.DONE);
@@ -409,11 +409,18 @@ test("a job is stopped at the end of its lease while no node is reached", async 
 
 test("a later assignment of the same job stops the earlier one", async (t) => {
   const node = await FakeNode.start(t);
+  const started = new Gate();
   const stopped = new Gate<JobStopped>();
-  start(t, [node], async (job) => job.payload === 1 && stopped.open(await stopOf(job)), { concurrency: 2 });
+  start(t, [node], async (job) => {
+    started.open();
+    if (job.payload === 1) {
+      stopped.open(await stopOf(job));
+    }
+  }, { concurrency: 2 });
   const connection = await subscriber(node, 2);
   connection.quest(1, BEAT);
   await connection.answer(T.ACK);
+  await soon(started.opened);
   connection.quest(2, { ...BEAT, jid: jid(1), redelivered: true });
   await connection.answer(T.ACK);
   assert.equal((await soon(stopped.opened)).code, "SUPERSEDED");
@@ -421,7 +428,9 @@ test("a later assignment of the same job stops the earlier one", async (t) => {
 
 test("a recalled job reports how it has ended", async (t) => {
   const node = await FakeNode.start(t);
+  const started = new Inbox<number>();
   start(t, [node], async (job) => {
+    started.put(job.payload);
     const stopped = await stopOf(job);
     if (job.payload === 1) {
       return "finished none the less";
@@ -436,6 +445,7 @@ test("a recalled job reports how it has ended", async (t) => {
   for (const [i, [reason, grace, type, kind, retry]] of recalls.entries()) {
     const tok = connection.quest(i + 1, BEAT);
     await connection.answer(T.ACK);
+    await started.take("the handler's start");
     connection.push(T.RECALL, { jid: jid(i + 1), tok, reason, grace_ms: grace, ...(kind === "cancelled" && { msg: "customer left" }) });
     const end = await connection.answer(type, { status: "failed" });
     if (kind === "cancelled") {
