@@ -32,7 +32,7 @@ type mixedResult struct {
 
 // typescriptProcess starts a script that imports the TypeScript client and connects to the
 // nodes. It returns nil if there is no Node, or the client is not built.
-func typescriptProcess(t *testing.T, cl *Cluster, name, script string) *procs.Process {
+func typescriptProcess(t *testing.T, cl *Cluster, name, script string, args ...string) *procs.Process {
 	t.Helper()
 	module, err := filepath.Abs(filepath.Join("..", "..", "clients", "typescript", "build", "src", "index.js"))
 	if err != nil {
@@ -48,7 +48,7 @@ func typescriptProcess(t *testing.T, cl *Cluster, name, script string) *procs.Pr
 		return nil
 	}
 	p := &procs.Process{
-		Name: name, LogFile: filepath.Join(cl.Dir, name+".log"), Args: []string{node, script},
+		Name: name, LogFile: filepath.Join(cl.Dir, name+".log"), Args: append([]string{node, script}, args...),
 		Env: []string{"YARD_TYPESCRIPT=file://" + module, "OVERHOP_NODES=" + strings.Join(cl.Edges(), ",")},
 	}
 	if err := p.Start(); err != nil {
