@@ -26,10 +26,6 @@ type handler struct {
 	// subscription that the client does not know yet.
 	changesOffers bool
 
-	// anySize marks the request whose answer may exceed the frame limit: the contract
-	// promises the whole list of queues, of which there are few enough.
-	anySize bool
-
 	// start handles a request and answers it, or reserves the place of an answer
 	// that follows later. Its error ends the connection.
 	start func(c *conn, request overhop.Envelope) error
@@ -43,7 +39,7 @@ type respondFunc func(c *conn, ctx context.Context, payload overhop.Raw) (overho
 var handlers = [overhop.TAPI + 1]handler{
 	overhop.TPing:        {start: (*conn).startPing},
 	overhop.TQueue:       {respond: parsed(queriesOf, overhop.ParseQueueName, queries.handleQueue), clusterWide: true},
-	overhop.TLsQueue:     {respond: parsed(queriesOf, unparsed, queries.handleLsQueue), clusterWide: true, anySize: true},
+	overhop.TLsQueue:     {respond: parsed(queriesOf, unparsed, queries.handleLsQueue), clusterWide: true},
 	overhop.TSubscribe:   {respond: parsed(workerOf, overhop.ParseSubscribe, (*worker).handleSubscribe), clusterWide: true, changesOffers: true},
 	overhop.TUnsubscribe: {respond: parsed(workerOf, overhop.ParseUnsubscribe, (*worker).handleUnsubscribe), changesOffers: true},
 	overhop.TCredit:      {respond: parsed(workerOf, overhop.ParseCredit, (*worker).handleCredit), changesOffers: true},
@@ -137,7 +133,7 @@ func (c *conn) handle(request overhop.Envelope) error {
 	if err != nil {
 		c.answerErr(request, err)
 	} else {
-		c.answerOK(request.RID, answer, h.anySize)
+		c.answerOK(request.RID, answer)
 	}
 
 	if h.changesOffers {
@@ -147,15 +143,15 @@ func (c *conn) handle(request overhop.Envelope) error {
 }
 
 // answerOK answers a request with OK, or with ERR if the payload does not fit
-// into a frame, unless it may have any size. An empty payload is sent as the empty map.
-func (c *conn) answerOK(rid string, payload overhop.Raw, anySize bool) {
+// into a frame. An empty payload is sent as the empty map.
+func (c *conn) answerOK(rid string, payload overhop.Raw) {
 	if len(payload) == 0 {
 		payload = overhop.EmptyMap
 	}
 	c.out.reply(func(b []byte) []byte {
 		start := len(b)
 		b = overhop.AppendOK(b, rid, payload)
-		if limit := c.server.cfg.Wire.MaxEnvelope; !anySize && len(b)-start-frame.HeaderLen > limit {
+		if limit := c.server.cfg.Wire.MaxEnvelope; len(b)-start-frame.HeaderLen > limit {
 			return appendError(b[:start], rid, tooLarge(overhop.CodeResponseTooLarge, "the answer is too large for a frame", limit))
 		}
 		return b

@@ -237,7 +237,7 @@ func (c *conn) startGoodbye(request overhop.Envelope) error {
 		ds.unlock()
 	}
 
-	c.answerOK(request.RID, overhop.Fields{"inflight": inflight}.Raw(), false)
+	c.answerOK(request.RID, overhop.Fields{"inflight": inflight}.Raw())
 	if !goodbye.Drain {
 		c.bye("GOODBYE", "as asked")
 	}

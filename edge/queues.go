@@ -3,6 +3,7 @@ package edge
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,7 +27,11 @@ func (q queries) handleQueue(ctx context.Context, name string) (overhop.Raw, err
 	return queueFields(queue).Raw(), nil
 }
 
-// handleLsQueue answers with all queues, sorted by name.
+// listOverhead is at most how many bytes of a frame the list of queues does not have.
+const listOverhead = 512
+
+// handleLsQueue answers with all queues, sorted by name. The contract knows no pages: if the
+// list does not fit into a frame, which clients must refuse, the error names other ways.
 func (q queries) handleLsQueue(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
 	if err := overhop.ParseEmpty(payload); err != nil {
 		return nil, err
@@ -40,7 +45,12 @@ func (q queries) handleLsQueue(ctx context.Context, payload overhop.Raw) (overho
 	for i, queue := range queues {
 		list[i] = queueFields(queue)
 	}
-	return overhop.Fields{"queues": list}.Raw(), nil
+	answer := overhop.Fields{"queues": list}.Raw()
+	if limit := q.server.cfg.Wire.MaxEnvelope; len(answer) > limit-listOverhead {
+		return nil, tooLarge(overhop.CodeResponseTooLarge, fmt.Sprintf("the list of %d queues does not fit into a frame: list them with "+
+			"`yardmaster queue list` or GET /v1/queues, ask for one with QUEUE, or raise wire.max_envelope_size_bytes", len(list)), limit)
+	}
+	return answer, nil
 }
 
 // queueFields returns a queue as shown by QUEUE and LSQUEUE.

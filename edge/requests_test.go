@@ -131,7 +131,8 @@ func TestSlowReader(t *testing.T) {
 
 var _ net.Listener = (*pipeListener)(nil)
 
-// The list of queues is whole, also if it does not fit into a frame of the configured size.
+// A list of queues that does not fit into a frame of the configured size is refused: the
+// contract has no pages, and a client closes the connection on a larger frame.
 func TestLsQueue_ExceedsFrameLimit(t *testing.T) {
 	bubble(t, Config{Wire: WireConfig{MaxEnvelope: overhop.MinFrameLimit}}, func(h *harness) {
 		const count = 900
@@ -141,9 +142,9 @@ func TestLsQueue_ExceedsFrameLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		list := h.register(false).ask(overhop.TLsQueue, nil, overhop.TOK)
-		if n := list.Get("queues").Len(); n < count || len(list) <= overhop.MinFrameLimit {
-			t.Errorf("%d queues are listed in %d bytes", n, len(list))
+		refusal := h.register(false).ask(overhop.TLsQueue, nil, overhop.TErr)
+		if code, text := str(refusal.Get("code")), str(refusal.Get("msg")); code != "RESPONSE_TOO_LARGE" || !strings.Contains(text, "`yardmaster queue list`") {
+			t.Errorf("the list is refused with %s: %s", code, text)
 		}
 	})
 }
