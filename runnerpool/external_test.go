@@ -143,3 +143,32 @@ func TestExternalRunner_ProbeOfOpenConnection(t *testing.T) {
 		}
 	}
 }
+
+// An external runner that ends closes its connections before its listener. It is found gone
+// before the slot of a job that has failed is free, so that no further job is sent to it.
+func TestExternalRunner_Ends(t *testing.T) {
+	ln := testnet.Listen(t)
+	pools := New(externalConfig(ln.Addr()), "n", newRecorder(), slog.New(slog.DiscardHandler))
+	w := newWorker(pools.members[0], nil, ln.Addr().String(), pools.members[0].port)
+	s := &slot{w: w}
+	defer s.closeConn()
+	ended := make(chan error, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err == nil {
+			_, err = conn.Read(make([]byte, 1)) // of the request
+			conn.Close()
+		}
+		time.Sleep(exitDelay / 4) // the end of a process takes some time
+		ln.Close()
+		ended <- err
+	}()
+	o := s.execute(newDispatch(assignment(1, "echo", w.name), specOf("{}"), w, time.Minute))
+	if err := <-ended; err != nil || o.Status != job.Error || !o.Started {
+		t.Errorf("outcome is %s (started %t) %+v, %v", o.Status, o.Started, o.Fault, err)
+	}
+	if pools.mu.Lock(); pools.available(w) != 0 {
+		t.Error("the runner is still offered when the job's slot is free")
+	}
+	pools.mu.Unlock()
+}

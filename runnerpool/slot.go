@@ -190,6 +190,7 @@ func (s *slot) connFailed(d *dispatch, err error) job.Outcome {
 		s.w.killFor(d, fmt.Errorf("no answer to a request: %w", err))
 	}
 	if s.w.proc == nil {
+		time.Sleep(exitDelay) // a runner that ends accepts connections a moment longer, and a job that is sent over one fails
 		s.probe(context.Background())
 	}
 	return d.transportOutcome(err)
