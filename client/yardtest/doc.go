@@ -25,6 +25,10 @@
 // when the last one is killed. There are no runners, no logs of jobs, and no faults of disks or
 // networks.
 //
+// For that, a test that imports this package compiles most of a node, with NATS and Raft: 363 packages of
+// 31 modules, of which the client alone has 10. Only the first build takes that time. A program that
+// imports package client compiles none of it.
+//
 // # Time
 //
 // Time is that of the bubble of package testing/synctest: it stands still while a goroutine

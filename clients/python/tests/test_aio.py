@@ -78,22 +78,24 @@ class Calls(AsyncCase):
         client = AsyncClient(self.node.address, timeout=0.2)
         self.addAsyncCleanup(client.close)
         with self.assertRaisesRegex(TimeoutError, "did not answer within"):
-            await client.status()
+            await client.node_status()
         with self.assertRaises(TimeoutError):
             await client.result(JID, timeout=0.01)
 
     async def test_closed(self) -> None:
         async with AsyncClient(self.node.address) as client:
-            call = self.start(client.status())
+            call = self.start(client.node_status())
             await self.node_does((await self.node_does(self.node.accept)).expect, STATUS)
         with self.assertRaises(ConnectionLost):
             await call
         with self.assertRaisesRegex(ConnectionLost, "closed"):
-            await client.status()
+            await client.node_status()
 
     async def test_pages(self) -> None:
         async def read() -> List[Any]:
-            return [job["jid"] async for job in self.client.jobs("q", "failed", page_size=2)]
+            with self.assertWarns(DeprecationWarning):
+                jobs = self.client.jobs("q", "failed", page_size=2)
+            return [job["jid"] async for job in jobs]
         call = self.start(read())
         connection = await self.node_does(self.node.accept)
         for page, jids in ((1, ["a", "b"]), (2, ["c"])):

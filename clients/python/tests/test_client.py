@@ -15,6 +15,19 @@ from yardmaster.protocol import (ADDQUEUE, AWAIT, CANCEL, CLRQUEUE, CONTENT, DRA
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
 
 
+class OldNames(unittest.TestCase):
+    def test_warning_is_at_the_call(self) -> None:
+        client = Client("127.0.0.1:1", timeout=0.01)
+        self.addCleanup(client.close)
+        for name, arguments in (("job", ("q:1",)), ("jobs", ("q", "failed")), ("jobs_page", ("q", "failed")), ("search_jobs", ()), ("status", ())):
+            with self.subTest(name), self.assertWarnsRegex(DeprecationWarning, rf"^{name}\(\) is deprecated: call ") as warned:
+                try:
+                    list(getattr(client, name)(*arguments))
+                except (OSError, TimeoutError):
+                    pass
+            self.assertEqual(warned.filename, __file__)
+
+
 class ClientCase(unittest.TestCase):
     def setUp(self) -> None:
         self.node = FakeNode()
@@ -364,7 +377,7 @@ class Connections(ClientCase):
         connection.push(DRAIN, {"reason": "node stops", "reconnect": [other.address]})
         connection.send_ok(rid, {})
         self.assertIsNone(future.result(PATIENCE))
-        future = self.submit(self.client.status)
+        future = self.submit(self.client.node_status)
         other.accept().answer(STATUS, {"application": {}})
         self.assertEqual(future.result(PATIENCE), {"application": {}})
 
@@ -449,7 +462,7 @@ class Connections(ClientCase):
 
     def test_invalid_bytes_close_connection(self) -> None:
         for data in (b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
-            future = self.submit(self.client.status)
+            future = self.submit(self.client.node_status)
             connection = self.node.accept()
             connection.expect(STATUS)
             connection.sock.sendall(data)

@@ -105,7 +105,7 @@ class TLS(unittest.TestCase):
         self.addCleanup(client.close)
         with ThreadPoolExecutor(1) as threads:
             for _ in range(2):  # the second time, the plain node may be tried first
-                status = threads.submit(client.status)
+                status = threads.submit(client.node_status)
                 connection = self.node.accept()
                 connection.answer(STATUS, {"here": True})
                 self.assertEqual(status.result(PATIENCE), {"here": True})
@@ -144,7 +144,7 @@ class SilentNode(unittest.TestCase):
             client = Client(node.address, timeout=PATIENCE)
             self.addCleanup(client.close)
             answers = []
-            thread = threading.Thread(target=lambda: answers.append(client.status()))
+            thread = threading.Thread(target=lambda: answers.append(client.node_status()))
             thread.start()
             connection = node.accept()
             self.assertEqual([connection.read()[0], connection.read()[0]], [STATUS, PING])
@@ -185,7 +185,7 @@ class SilentNode(unittest.TestCase):
             self.addCleanup(node.close)
             client = Client(node.address, timeout=PATIENCE)
             self.addCleanup(client.close)
-            thread = threading.Thread(target=client.status)
+            thread = threading.Thread(target=client.node_status)
             thread.start()
             connection = node.accept()
             rid, _ = connection.expect(STATUS)

@@ -7,6 +7,7 @@ import uuid
 from typing import Any, AsyncIterator, List, Mapping, Optional, Sequence, cast
 
 from .codec import parse_json
+from .deprecated import deprecated
 from .newjob import NewJob
 from .protocol import API, Duration, Fields, optional_milliseconds, without_none
 from .records import CronEntry, DeadLetter, DeadLetterResult, ListedJob, LogLine, RetentionSetting
@@ -42,8 +43,8 @@ class ApiCalls(Session):
 
     # -- jobs
 
-    async def search_jobs(self, queues: Sequence[str] = (), states: Sequence[str] = (), *, function: Optional[str] = None,
-                          oldest_first: bool = False, page_size: int = 100) -> AsyncIterator[ListedJob]:
+    async def list_jobs(self, queues: Sequence[str] = (), states: Sequence[str] = (), *, function: Optional[str] = None,
+                        oldest_first: bool = False, page_size: int = 100) -> AsyncIterator[ListedJob]:
         """Iterate over the jobs of several queues and states, reading a page at a time.
 
         No queues or states means all; a state is waiting, delayed, active,
@@ -61,6 +62,13 @@ class ApiCalls(Session):
             after = page.get("next")
             if not after:
                 return
+
+    @deprecated("list_jobs()")
+    async def search_jobs(self, queues: Sequence[str] = (), states: Sequence[str] = (), *, function: Optional[str] = None,
+                          oldest_first: bool = False, page_size: int = 100) -> AsyncIterator[ListedJob]:
+        """Iterate over what list_jobs() iterates over."""
+        async for job in self.list_jobs(queues, states, function=function, oldest_first=oldest_first, page_size=page_size):
+            yield job
 
     async def find_jobs(self, query: str = "", *, sort: Optional[str] = None, page_size: int = 100) -> AsyncIterator[ListedJob]:
         """Iterate over the jobs that a query finds, also those that ended days ago, reading a page at a time.

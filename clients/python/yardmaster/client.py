@@ -25,6 +25,7 @@ class BlockingCalls(AsyncClient):
     """An AsyncClient whose calls block."""
 
     _waits = BlockingWaits()
+    _call_depth = 3  # beyond the method of Client
 
 
 def _blocking(call: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Client, P], T]:
@@ -104,9 +105,8 @@ class Client:
 
     payload = _blocking(AsyncClient.payload)
     get = _blocking(AsyncClient.get)
-    job = _blocking(AsyncClient.job)
-    jobs = _iterating(AsyncClient.jobs)
-    jobs_page = _blocking(AsyncClient.jobs_page)
+    list_jobs = _iterating(AsyncClient.list_jobs)
+    find_jobs = _iterating(AsyncClient.find_jobs)
     cancel = _blocking(AsyncClient.cancel)
     retry = _blocking(AsyncClient.retry)
     set_job = _blocking(AsyncClient.set_job)
@@ -124,14 +124,12 @@ class Client:
     pause = _blocking(AsyncClient.pause)
     resume = _blocking(AsyncClient.resume)
     stats = _blocking(AsyncClient.stats)
-    status = _blocking(AsyncClient.status)
+    node_status = _blocking(AsyncClient.node_status)
     ping = _blocking(AsyncClient.ping)
 
     # -- the yard's API
 
     api = _blocking(AsyncClient.api)
-    search_jobs = _iterating(AsyncClient.search_jobs)
-    find_jobs = _iterating(AsyncClient.find_jobs)
     explain = _blocking(AsyncClient.explain)
     job_log = _blocking(AsyncClient.job_log)
     workers = _blocking(AsyncClient.workers)
@@ -169,3 +167,11 @@ class Client:
     remove_schema = _blocking(AsyncClient.remove_schema)
     retention = _blocking(AsyncClient.retention)
     set_retention = _blocking(AsyncClient.set_retention)
+
+    # -- names that are left out in the next release
+
+    job = _blocking(AsyncClient.job)
+    jobs = _iterating(AsyncClient.jobs)
+    jobs_page = _blocking(AsyncClient.jobs_page)
+    search_jobs = _iterating(AsyncClient.search_jobs)
+    status = _blocking(AsyncClient.status)

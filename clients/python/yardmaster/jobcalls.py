@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, AsyncIterator, Dict, Iterable, List, NamedTuple, Optional, Type, TypeVar, Union, cast, overload
 
 from . import checks
+from .deprecated import deprecated
 from .errors import JobCancelled, JobFailed, JobNotFound, OverhopError, QueueNotFound, refusal
 from .newjob import JobOptions, NewJob
 from .protocol import (ADDQUEUE, CANCEL, CONTENT, ENQUEUE, JOB, LSJOB, RETRYJOB, RMJOB, SETJOB, Duration, Fields, Moment, format_time,
@@ -199,44 +200,53 @@ class JobCalls(Session):
         return await read_content(call, jid, value)
 
     async def get(self, jid: str) -> JobRecord:
-        """Return a job's record, or raise JobNotFound if the connected node does not know the job (yet)."""
-        record = await self.job(jid)
-        if record is None:
-            raise JobNotFound("JOB_NOT_FOUND", f"there is no job {jid}")
-        return record
-
-    async def job(self, jid: str) -> Optional[JobRecord]:
-        """Return a job's record, or None if the connected node does not know the job (yet).
+        """Return a job's record, or raise JobNotFound if the connected node does not know the job (yet).
 
         It has the job's ``key``, unless that was a UUID or the job ended so long
         ago that its payload is gone. Raises OverhopError RESPONSE_TOO_LARGE if the
         record does not fit into a frame; result() and payload() read values of any
         size.
         """
+        record = await self._record(jid)
+        if record is None:
+            raise JobNotFound("JOB_NOT_FOUND", f"there is no job {jid}")
+        return record
+
+    async def _record(self, jid: str) -> Optional[JobRecord]:
         record = read_record(await self._call(JOB, {"jid": jid}))
         return _job_record(record) if record else None
 
+    @deprecated("get(), which raises JobNotFound")
+    async def job(self, jid: str) -> Optional[JobRecord]:
+        """Return a job's record, or None if the connected node does not know the job (yet)."""
+        return await self._record(jid)
+
+    @deprecated("list_jobs()")
     async def jobs(self, queue: str, status: str, *, page_size: int = 100) -> AsyncIterator[JobRecord]:
         """Iterate over a queue's jobs of one status, oldest first, reading a page at a time.
 
         ``status`` is new, waiting, delayed, active, completed or failed. A job
         that gets or leaves the status meanwhile may move others between pages:
-        search_jobs() has an order that stays.
+        list_jobs() has an order that stays.
         """
         page = 1
         while True:
-            records = await self.jobs_page(queue, status, page=page, page_size=page_size)
+            records = await self._jobs_page(queue, status, page=page, page_size=page_size)
             for record in records:
                 yield record
             if len(records) < page_size:
                 return
             page += 1
 
+    @deprecated("list_jobs()")
     async def jobs_page(self, queue: str, status: str, *, page: int = 1, page_size: Optional[int] = None) -> List[JobRecord]:
         """Return one page of what jobs() iterates over.
 
         Pages are numbered from 1; a ``page_size`` of None means the node's default.
         """
+        return await self._jobs_page(queue, status, page=page, page_size=page_size)
+
+    async def _jobs_page(self, queue: str, status: str, *, page: int, page_size: Optional[int]) -> List[JobRecord]:
         answer = await self._call(LSJOB, without_none({"q": queue, "status": status, "page": page, "page_size": page_size}))
         return [_job_record(read_record(record)) for record in answer["jobs"]]
 

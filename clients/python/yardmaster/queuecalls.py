@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Dict, List, Optional, Sequence, Union, cast
 
 from . import checks
+from .deprecated import deprecated
 from .errors import OverhopError
 from .protocol import (ADDQUEUE, CLRQUEUE, LSQUEUE, OBLITERATE, PAUSE, PING, QSTATS, QUEUE, RESUME, RMQUEUE, SETQUEUE, STATUS, Fields,
                        parse_time)
@@ -92,9 +93,14 @@ class QueueCalls(Session):
         """Return the number of a queue's new, waiting, delayed, active, completed and failed jobs."""
         return dict((await self._call(QSTATS, {"q": name}))["stats"])
 
+    async def node_status(self) -> Fields:
+        """Return the status of the connected node; yard_status() is that of the whole yard."""
+        return await self._call(STATUS, {})
+
+    @deprecated("node_status(), or yard_status() for the whole yard")
     async def status(self) -> Fields:
         """Return the status of the connected node."""
-        return await self._call(STATUS, {})
+        return await self.node_status()
 
     async def ping(self) -> datetime:
         """Return the connected node's time."""

@@ -50,7 +50,7 @@ class QueueRecord(TypedDict, total=False):
 
 
 class ListedJob(TypedDict, total=False):
-    """A job as search_jobs(), find_jobs() and explain() show it; docs/reference/api.md describes the keys."""
+    """A job as list_jobs(), find_jobs() and explain() show it; docs/reference/api.md describes the keys."""
 
     id: str
     jid: str

@@ -40,6 +40,7 @@ class Session:
     """
 
     _waits: Waits = AsyncioWaits()
+    _call_depth = 2  # frames from a call's warning to the caller
 
     def __init__(self, nodes: Nodes = None, *, name: Optional[str] = None, tls: Optional[ssl.SSLContext] = None,
                  token: Optional[str] = None, timeout: float = 30.0, create_queues: bool = True) -> None:
