@@ -182,7 +182,7 @@ class Jobs(ClientCase):
     def test_floats_and_large_ints(self) -> None:
         future = self.submit(self.client.call, "q", {"price": 19.99, "big": 2**64, "b": (True, None, "ä")})
         connection = self.node.accept()
-        self.assertEqual(connection.hello["caps"], ["json", "content", "api", "snooze"])
+        self.assertEqual(connection.hello["caps"], ["json", "content", "api", "snooze", "\r\n\r\n"])
         request = connection.answer(ENQUEUE, {"jid": JID})
         self.assertNotIn("job_payload", request)
         self.assertEqual(request["job_payload_json"].decode(), '{"b":[true,null,"ä"],"big":18446744073709551616,"price":19.99}')

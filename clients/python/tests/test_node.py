@@ -229,7 +229,7 @@ class Yard(NodeCase):
         letters = list(self.client.dead_letters(queue="snooze", page_size=1))
         self.assertEqual([(letter["function"], letter["attempts"]) for letter in letters], [("broken", 1)])
         self.assertEqual([r["result"] for r in self.client.remove_dead_letters([letters[0]["letter"]])], ["removed"])
-        self.assertEqual({job["state"] for job in self.client.search_jobs(["snooze"], page_size=1)}, {"completed", "failed"})
+        self.assertEqual({job["state"] for job in self.client.list_jobs(["snooze"], page_size=1)}, {"completed", "failed"})
         self.assertIn("finished.age", [setting["name"] for setting in self.client.retention()])
         self.assertTrue(self.client.workers(queue="snooze"))
         name = next(w["worker"] for node in self.client.workers(queue="snooze") for w in node.get("workers", []))

@@ -186,7 +186,7 @@ test("fractions and huge integers travel as JSON", async (t) => {
   const [node, client] = await pair(t);
   const called = client.call("q", { payload: { price: 19.99, big: 2n ** 64n, b: [true, null, "ä"] } });
   const connection = await node.accept();
-  assert.deepEqual(connection.hello["caps"], ["json", "content", "api", "snooze"]);
+  assert.deepEqual(connection.hello["caps"], ["json", "content", "api", "snooze", "\r\n\r\n"]);
   const request = await connection.answer(T.ENQUEUE, { jid: JID });
   assert.equal("job_payload" in request, false);
   assert.equal(Buffer.from(request["job_payload_json"] as Uint8Array).toString(), '{"b":[true,null,"ä"],"big":18446744073709551616,"price":19.99}');
