@@ -1,6 +1,9 @@
 package index
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/yardmaster-dev/yardmaster/index/segment"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -100,11 +103,14 @@ func (s *documents) addToParts(d *job.Document) {
 	s.parts[len(s.parts)-1].Add(d)
 }
 
-// all returns all documents, in parts.
+// all returns all documents, in parts of jobs that were accepted one after the other, so that a search reads few of
+// them.
 func (s *documents) all() []segment.Memory {
 	if s.parts == nil {
 		s.parts, s.outdated = []segment.Memory{}, 0
-		for _, d := range s.byPlace {
+		docs := slices.Collect(maps.Values(s.byPlace))
+		segment.Sort(docs)
+		for _, d := range docs {
 			s.addToParts(d)
 		}
 	}
