@@ -84,6 +84,7 @@ type Agent struct {
 	loadPool     taskPool
 	heartbeatNow chan struct{} // buffer of one: wakes heartbeatLoop
 	leaseRenewed chan struct{} // buffer of one: wakes watchLease
+	elapsed      elapsedTime
 
 	mu         sync.Mutex // guards the fields below; never held while a target or the transport is called
 	epoch      uint64     // highest seen

@@ -48,6 +48,7 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 	}
 	a.mu.Unlock()
 
+	heartbeat.Elapsed, heartbeat.ElapsedEpoch = a.elapsed.now()
 	heartbeat.Lanes = a.cfg.LedLanes()
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.heartbeatInterval)
 	defer cancel()
@@ -59,6 +60,7 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		return
 	}
 
+	a.elapsed = elapsedTime{told: ack.Elapsed, at: time.Now(), epoch: ack.Epoch}
 	a.checkLease() // first: if the node was frozen, watchLease may not have run since the lease expired
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,6 +87,22 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		a.reporter.update((*capacity).resendAll)
 	}
 	signal(a.reporter.wake)
+}
+
+// elapsedTime is the elapsed time of the ledger, see [job.Heartbeat], that an authority told this
+// node. It belongs to the goroutine of the heartbeats.
+type elapsedTime struct {
+	told  time.Time
+	at    time.Time // when
+	epoch uint64    // of the authority; 0: none has told it
+}
+
+// now returns what the time is now, and the epoch of the authority that told it.
+func (e elapsedTime) now() (time.Time, uint64) {
+	if e.epoch == 0 || e.told.IsZero() {
+		return time.Time{}, 0
+	}
+	return e.told.Add(time.Since(e.at)), e.epoch
 }
 
 // Edges returns the edge addresses of the other available nodes, to which clients may

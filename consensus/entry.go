@@ -16,7 +16,8 @@ import (
 //	0  checksum of all that follows (CRC-32C, big endian)
 //	4  version of the format
 //	5  length of the rest (big endian)
-//	9  MessagePack: [at (Unix ns), epoch, [[kind, command], …]]
+//	9  MessagePack: [at (Unix ns), epoch, [[kind, command], …]], and if one of them is not 0,
+//	   then the offsets of elapsed time and of the wall clock (ns), see [ledger.Offsets]
 //
 // No other file depends on this format.
 const (
@@ -36,12 +37,20 @@ var errOtherRelease = errors.New("log entry of another release")
 // encodeEntry returns the log entry of a proposal.
 func encodeEntry(p *ledger.Proposal) []byte {
 	return encode(func(e *structpack.Encoder) {
-		e.ArrayLen(3)
+		length := 3
+		if p.Offsets != (ledger.Offsets{}) {
+			length = 5
+		}
+		e.ArrayLen(length)
 		e.Int(p.At.UnixNano())
 		e.Uint(p.Epoch)
 		e.ArrayLen(len(p.Commands))
 		for _, c := range p.Commands {
 			encodeCommand(e, c)
+		}
+		if length > 3 {
+			e.Int(int64(p.Offsets.Elapsed))
+			e.Int(int64(p.Offsets.Wall))
 		}
 	})
 }
@@ -51,8 +60,12 @@ func encodeEntry(p *ledger.Proposal) []byte {
 func decodeEntry(raw []byte) (*ledger.Proposal, error) {
 	var p ledger.Proposal
 	err := decode(raw, func(d *structpack.Decoder) error {
-		if err := d.ExpectArray(3); err != nil {
+		length, err := d.ArrayLen()
+		if err != nil {
 			return err
+		}
+		if length != 3 && length != 5 {
+			return fmt.Errorf("array of %d elements; must be 3 or 5", length)
 		}
 		at, err := d.Int()
 		if err != nil {
@@ -73,7 +86,16 @@ func decodeEntry(raw []byte) (*ledger.Proposal, error) {
 			}
 			p.Commands = append(p.Commands, c)
 		}
-		return nil
+		if length == 3 {
+			return nil
+		}
+		elapsed, err := d.Int()
+		if err != nil {
+			return err
+		}
+		wall, err := d.Int()
+		p.Offsets = ledger.Offsets{Elapsed: time.Duration(elapsed), Wall: time.Duration(wall)}
+		return err
 	})
 	return &p, err
 }

@@ -71,7 +71,7 @@ func (f *fsm) Apply(entry *raft.Log) any {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	results := f.ledger.Apply(ledger.Stamp{Index: entry.Index, Term: entry.Term, At: p.At, Epoch: p.Epoch}, p.Commands)
+	results := f.ledger.Apply(ledger.Stamp{Index: entry.Index, Term: entry.Term, At: p.At, Offsets: p.Offsets, Epoch: p.Epoch}, p.Commands)
 	if f.projection != nil {
 		f.projection.Applied(f.ledger)
 	}

@@ -84,7 +84,7 @@ func TestSpec_JobFields(t *testing.T) {
 		want   Job
 	}{
 		{`"limit_key":"a","limits":{"smtp":"eu","api":""},"priority":3`, Job{LimitKey: "a", Limits: []LimitUse{{"api", ""}, {"smtp", "eu"}}, Priority: 3}},
-		{`"expires_in_ms":1500`, Job{Priority: DefaultPriority, NoPriority: true, Expires: stored.Add(1500 * time.Millisecond)}},
+		{`"expires_in_ms":1500`, Job{Priority: DefaultPriority, NoPriority: true, Expires: stored.Add(1500 * time.Millisecond), ExpiresIn: 1500 * time.Millisecond}},
 		{`"expires_at":"2026-03-19T03:00:00Z","tags":["a"],"meta":{"b":"c"}`, Job{Priority: DefaultPriority, NoPriority: true, Expires: stored.Add(time.Hour)}},
 	} {
 		spec, err := ParseSpec([]byte(`{"function":"f",` + c.fields + `}`))

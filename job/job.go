@@ -116,7 +116,7 @@ type Job struct {
 	Function string // "", "handler" or "runner#handler"
 	Position Position
 	Accepted time.Time // when the lane stored the record
-	RunAt    time.Time // not before; zero: immediately
+	RunAt    time.Time // not before; zero: immediately. With Delay, it is an estimate by the clock of Accepted
 	Priority uint8     // 0 to 9; 9 starts first
 
 	MaxAttempts    uint32        // total number of attempts
@@ -136,6 +136,9 @@ type Job struct {
 	NoPriority bool       // the producer gave no priority: that of the queue applies
 
 	Labels string // see [Labels.Encode]
+
+	Delay     time.Duration // not before this time after acceptance; 0: RunAt is what the producer gave
+	ExpiresIn time.Duration // the job expires this time after acceptance; 0: Expires is what the producer gave
 }
 
 // SplitFunction splits "runner#handler" at its first '#'. For "#h" and "h" the

@@ -76,6 +76,10 @@ type Heartbeat struct {
 	Epoch      uint64
 	AckSeq     uint64
 	Dispatches []DispatchID
+	// Elapsed is the elapsed time of the ledger, as the node keeps it since an authority last told
+	// it, that of ElapsedEpoch; see [HeartbeatAck]. Zero: none has.
+	Elapsed      time.Time
+	ElapsedEpoch uint64
 }
 
 // HeartbeatAck extends a node's lease by Lease, counted from when the node sent
@@ -83,10 +87,11 @@ type Heartbeat struct {
 type HeartbeatAck struct {
 	Epoch     uint64
 	Lease     time.Duration
-	WantFull  bool     // the authority missed offers; the next report must carry all of them
-	Seq       uint64   // increases with every answer within an epoch
-	LastBatch uint64   // number of the last AssignmentBatch sent to the node
-	Edges     []string // addresses of the other nodes' edges that accept clients
+	WantFull  bool      // the authority missed offers; the next report must carry all of them
+	Seq       uint64    // increases with every answer within an epoch
+	LastBatch uint64    // number of the last AssignmentBatch sent to the node
+	Edges     []string  // addresses of the other nodes' edges that accept clients
+	Elapsed   time.Time // by which relative times end; a new authority continues from what the nodes keep of it
 }
 
 // Recall is the authority's order to a node to stop a dispatch.

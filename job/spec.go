@@ -235,7 +235,7 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	j := Job{
 		ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority,
 		Timeout: milliseconds(s.TimeoutMS), RetryInterval: milliseconds(s.RetryInterval), ResultTTL: milliseconds(s.ResultTTLMS),
-		RetryOnTimeout: s.RetryOnTimeout, Guards: s.guards(), Limits: s.limitUses(), Expires: s.expiry(stored), NoPriority: s.Priority == nil,
+		RetryOnTimeout: s.RetryOnTimeout, Guards: s.guards(), Limits: s.limitUses(), Expires: s.expiry(stored), ExpiresIn: milliseconds(s.ExpiresInMS), NoPriority: s.Priority == nil,
 	}
 	if s.LimitKey != nil {
 		j.LimitKey = *s.LimitKey
@@ -246,8 +246,8 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	if s.RunAt != nil {
 		j.RunAt = *s.RunAt
 	}
-	if delay := milliseconds(s.DelayMS); delay > 0 {
-		j.RunAt = stored.Add(delay)
+	if j.Delay = milliseconds(s.DelayMS); j.Delay > 0 {
+		j.RunAt = stored.Add(j.Delay)
 	}
 	if s.Priority != nil {
 		j.Priority = uint8(*s.Priority)

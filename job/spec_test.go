@@ -113,7 +113,7 @@ func TestSpec_Job(t *testing.T) {
 	}
 	want = Job{
 		ID: ID{1}, Queue: "mail", Function: "f", Position: pos, Accepted: stored, Priority: DefaultPriority, NoPriority: true,
-		RunAt: stored.Add(1500 * time.Millisecond), ResultTTL: 2500 * time.Millisecond,
+		RunAt: stored.Add(1500 * time.Millisecond), Delay: 1500 * time.Millisecond, ResultTTL: 2500 * time.Millisecond,
 	}
 	if diff := cmp.Diff(want, later.Job(ID{1}, "mail", pos, stored)); diff != "" {
 		t.Errorf("later (-want +got):\n%s", diff)
@@ -122,7 +122,7 @@ func TestSpec_Job(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want.RunAt, want.ResultTTL = time.Time{}, 0
+	want.RunAt, want.Delay, want.ResultTTL = time.Time{}, 0, 0
 	if diff := cmp.Diff(want, now.Job(ID{1}, "mail", pos, stored)); diff != "" {
 		t.Errorf("now (-want +got):\n%s", diff)
 	}

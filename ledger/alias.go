@@ -68,7 +68,7 @@ func (in *ingestion) keepAlias(id job.ID, decision *Decision) {
 	}
 	switch decision.Ingested {
 	case IngestedDuplicate, IngestedDebounced:
-		in.jobs.addAlias(id, in.now, Alias{Job: decision.Job, Queue: decision.Queue, Holder: decision.Ingested == IngestedDuplicate})
+		in.jobs.addAlias(id, in.elapsed, Alias{Job: decision.Job, Queue: decision.Queue, Holder: decision.Ingested == IngestedDuplicate})
 	}
 }
 

@@ -9,12 +9,14 @@ import (
 )
 
 // ChangeJob changes when a waiting or delayed job starts, or its priority. A nil priority
-// and a zero time leave what they would change. A repeated command changes nothing and succeeds.
+// and zero times leave what they would change. A repeated command changes nothing and succeeds,
+// except that a delay begins again.
 type ChangeJob struct {
 	Job      job.ID
 	Priority *uint8    // 0 to 9; 9 starts first
 	RunAt    time.Time // not before; a time that has passed means immediately
 	Asked
+	Delay time.Duration // not before this time from now; excludes RunAt
 }
 
 func (*ChangeJob) Kind() Kind { return KindChangeJob }
@@ -26,6 +28,8 @@ func (c *ChangeJob) Settings() string {
 		settings = append(settings, fmt.Sprintf("priority=%d", *c.Priority))
 	}
 	switch {
+	case c.Delay > 0:
+		settings = append(settings, "delay="+c.Delay.String())
 	case c.RunAt.IsZero():
 	case !c.RunAt.After(time.Unix(0, 0)):
 		settings = append(settings, "run_at=now")
@@ -49,28 +53,28 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	if c.Priority != nil {
 		next.priority = min(*c.Priority, job.MaxPriority)
 	}
-	if !c.RunAt.IsZero() {
-		next.runAt(max(c.RunAt.UnixNano(), 0), l.now)
-	}
-	if next.priority == old.priority && next.due == old.due {
+	delayed := l.runLater(&next, c)
+	if next.priority == old.priority && next.dueMoment() == old.dueMoment() {
 		return Result{State: old.state}
 	}
-	if err := next.checkExpiry(); err != nil {
+	if err := next.checkExpiry(&l.clocks); delayed && err != nil {
 		return Result{Err: err, State: old.state}
 	}
 	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings(), nil)
-	l.extendKeys(&next)
+	if delayed {
+		l.extendKeys(&next, l.elapsedOf(next.dueMoment()))
+	}
 	if next.priority != old.priority {
 		l.emitDetails(&next, "")
 	}
 	switch {
-	case next.due > l.now:
+	case delayed:
 		if old.state == job.Waiting {
 			l.emitUnstartedFailure(old, failedDispatch{reason: reasonRescheduled, to: InState(job.Delayed), due: next.due})
 		}
 		next.state = job.Delayed
 		l.store(old, &next)
-	case old.state == job.Delayed && next.due != old.due:
+	case old.state == job.Delayed && next.dueMoment() != old.dueMoment():
 		l.enqueue(old, &next)
 	default:
 		l.store(old, &next)
@@ -82,35 +86,41 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 // later.
 const reasonRescheduled = "rescheduled: its job is to start later"
 
-// runAt makes the job due at a time, in Unix nanoseconds. A job that is due stays as it is
-// if the time has passed.
-func (r *storedJob) runAt(at, now int64) {
-	switch {
-	case at > now:
-	case r.due <= now:
-		return
-	default:
-		at = now
+// runLater makes a waiting or delayed job due when the command says, and reports whether it is
+// delayed then. A job that is due stays as it is if the time has passed.
+func (l *Ledger) runLater(stored *storedJob, c *ChangeJob) (delayed bool) {
+	isDue := stored.state == job.Waiting || l.passed(stored.dueMoment())
+	switch m := l.wallMoment(max(c.RunAt.UnixNano(), 0)); {
+	case c.Delay > 0:
+		stored.runAt(l.after(c.Delay))
+		return true
+	case c.RunAt.IsZero():
+		return !isDue
+	case !l.passed(m):
+		stored.runAt(m)
+		return true
+	case !isDue:
+		stored.runAt(l.past(l.now))
 	}
-	r.setDue(at)
+	return false
 }
 
-// setDue makes the job due at a time, in Unix nanoseconds, which is also the time at which
-// it is to run.
-func (r *storedJob) setDue(at int64) {
-	r.due, r.options.runAt = at, at
+// runAt makes the job due at a moment, which is also when it is to run.
+func (r *storedJob) runAt(m moment) {
+	r.setDue(m)
+	r.options.runAt = m.at
 }
 
 // extendKeys holds the unique keys of a job that is to start later at least until it is
-// due, as when it was created.
-func (g *guards) extendKeys(stored *storedJob) {
+// due, as when it was created: until due, in elapsed time.
+func (g *guards) extendKeys(stored *storedJob, due int64) {
 	if stored.flags&guarded == 0 {
 		return
 	}
 	for _, held := range g.heldBy(stored.id) {
-		if held.until < stored.due {
+		if held.until < due {
 			extended := *held
-			extended.until = stored.due
+			extended.until = due
 			g.hold(&extended)
 		}
 	}

@@ -9,10 +9,11 @@ import (
 // circuit is the state of a limit's circuit breaker: closed, or open. Some time after it has
 // opened, a few jobs at a time may start as probes: the first that completes closes it.
 type circuit struct {
-	failures []int64 // times of the failures that may open it, in Unix nanoseconds, oldest first
-	openedAt int64   // 0: it is closed
-	probeAt  int64   // open: when the first probe may start
-	probes   int     // active jobs that are probes; it follows from the active jobs
+	failures    []int64 // times of the failures that may open it, in Unix nanoseconds of elapsed time, oldest first
+	openedAt    int64   // likewise; 0: it is closed
+	probeAt     int64   // open: when the first probe may start, likewise
+	probesSince int64   // open: a job that started then or later, in the ledger's time, is a probe
+	probes      int     // active jobs that are probes; it follows from the active jobs
 }
 
 // startsAt returns the earliest time at which the circuit permits a start.
@@ -28,7 +29,7 @@ func (c *circuit) startsAt(m *limit) int64 {
 
 // isProbe reports whether an active job is a probe.
 func (c *circuit) isProbe(stored *storedJob) bool {
-	return c.openedAt != 0 && stored.run.started >= c.probeAt
+	return c.openedAt != 0 && stored.run.started >= c.probesSince
 }
 
 // settleCircuits tells the circuits of an active job's limits how its attempt ends. An attempt
@@ -50,12 +51,12 @@ func (d *dispatches) settleCircuits(stored *storedJob, settlement *Settlement) {
 		failed := !completed && m.Circuit.Counts(fault.Type, fault.Code)
 		switch {
 		case c.openedAt == 0 && failed:
-			c.fail(m, d.now)
+			d.countFailure(m)
 			if c.openedAt != 0 {
 				d.circuitChanged(m, "limit.open", fmt.Sprintf("%d failures within %s", m.Circuit.OpenAfter, m.Circuit.Within))
 			}
 		case c.openedAt != 0 && c.isProbe(stored) && failed:
-			c.open(m, d.now)
+			d.openCircuit(m)
 			d.circuitChanged(m, "limit.open", "a probe failed")
 		case c.openedAt != 0 && c.isProbe(stored) && completed:
 			*c = circuit{}
@@ -64,8 +65,9 @@ func (d *dispatches) settleCircuits(stored *storedJob, settlement *Settlement) {
 	}
 }
 
-// fail counts a failure, and opens the circuit if there were enough of them.
-func (c *circuit) fail(m *limit, now int64) {
+// countFailure counts a failure, and opens the limit's circuit if there were enough of them.
+func (d *dispatches) countFailure(m *limit) {
+	c, now := &m.circuit, d.elapsed
 	recent := c.failures[:0]
 	for _, at := range c.failures {
 		if at > now-int64(m.Circuit.Within) {
@@ -74,13 +76,23 @@ func (c *circuit) fail(m *limit, now int64) {
 	}
 	c.failures = append(recent, now)
 	if len(c.failures) >= int(m.Circuit.OpenAfter) {
-		c.open(m, now)
+		d.openCircuit(m)
 	}
 }
 
-// open opens the circuit. No active job is a probe then.
-func (c *circuit) open(m *limit, now int64) {
-	*c = circuit{openedAt: now, probeAt: now + int64(m.Circuit.Pause())}
+// openCircuit opens the limit's circuit. No active job is a probe then.
+func (d *dispatches) openCircuit(m *limit) {
+	probeAt := d.elapsed + int64(m.Circuit.Pause())
+	m.circuit = circuit{openedAt: d.elapsed, probeAt: probeAt, probesSince: d.probesSince(probeAt)}
+}
+
+// probesSince returns the time from which on jobs that start are probes of a circuit that is
+// open and permits the first at probeAt: any time after the present.
+func (d *dispatches) probesSince(probeAt int64) int64 {
+	if d.outbox.level < level8 {
+		return probeAt
+	}
+	return d.now + 1
 }
 
 // circuitChanged records that a circuit has opened or closed as an act of the ledger.

@@ -41,7 +41,7 @@ func (c *Place) apply(l *Ledger) Result {
 // longer permits that.
 func (d *dispatches) place(placement *Placement) bool {
 	old := d.jobs.find(placement.Job)
-	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() || old.hasExpired(d.now) || !d.limitsPermit(old) {
+	if old == nil || old.state != job.Waiting || old.n != placement.N || old.queue.paused || old.queue.limitReached() || old.hasExpired(&d.clocks) || !d.limitsPermit(old) {
 		return false
 	}
 	d.startLimits(old)
@@ -96,8 +96,8 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 	if cancelled {
 		reason = job.ReasonCancelled
 	}
-	to, due := settlement.outcome(cancelled, d.now)
-	d.emitFailure(old, failedDispatch{reason, next.run.failure.kind, InState(to), due})
+	to, due := settlement.outcome(cancelled, &d.clocks)
+	d.emitFailure(old, failedDispatch{reason, next.run.failure.kind, InState(to), due.at})
 	switch {
 	case cancelled:
 		d.end(old, &next, job.Cancelled, reason, settlement.Fault)
@@ -110,17 +110,17 @@ func (d *dispatches) settle(settlement *Settlement) Settled {
 }
 
 // outcome returns the state to which a failed dispatch brings its job, cancelled or not, and when
-// the job is due if it is waiting or delayed.
-func (s *Settlement) outcome(cancelled bool, now int64) (to job.State, due int64) {
-	switch at := s.At.UnixNano(); {
+// the job is due if it is waiting or delayed. The wait before a retry is a relative time.
+func (s *Settlement) outcome(cancelled bool, c *clocks) (to job.State, due moment) {
+	switch wait := s.At.UnixNano() - c.now; {
 	case cancelled:
-		return job.Cancelled, 0
+		return job.Cancelled, moment{}
 	case s.Next == job.NextDead:
-		return job.Failed, 0
-	case !s.At.IsZero() && at > now:
-		return job.Delayed, at
+		return job.Failed, moment{}
+	case !s.At.IsZero() && wait > 0:
+		return job.Delayed, c.after(time.Duration(wait))
 	}
-	return job.Waiting, now
+	return job.Waiting, c.past(c.now)
 }
 
 // complete ends a job successfully: it replaces old by next. A result is added
@@ -158,7 +158,7 @@ func (d *dispatches) settleStale(stored *storedJob, settlement *Settlement) Sett
 
 // reschedule makes a job waiting, or delayed until it is due, for another dispatch: it replaces
 // old by next. An attempt that is given back does not count.
-func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement, due int64) {
+func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement, due moment) {
 	next.flags &^= redelivered | moved
 	if settlement.Next == job.NextGiveBack {
 		next.attempt--
@@ -167,8 +167,8 @@ func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement, du
 			next.losses++
 		}
 	}
-	next.due = due
-	if due > d.now {
+	next.setDue(due)
+	if !d.passed(due) {
 		next.state = job.Delayed
 		d.store(old, next)
 		return
@@ -181,6 +181,8 @@ func (d *dispatches) reschedule(old, next *storedJob, settlement *Settlement, du
 func (d *dispatches) enqueue(old, next *storedJob) {
 	next.state = job.Waiting
 	next.n++
+	next.due = min(next.due, d.now)                        // it may have been an estimate
+	next.options.dueShift, next.options.dueWall = 0, false // of use only while it is delayed
 	d.store(old, next)
 	from := OutNew
 	switch {
@@ -197,8 +199,8 @@ func (d *dispatches) enqueue(old, next *storedJob) {
 // time.
 func (d *dispatches) promote() {
 	for range maxPromotions {
-		earliest, ok := d.jobs.due.Min()
-		if !ok || earliest.at > d.now {
+		earliest, left, ok := d.jobs.due.next(&d.clocks)
+		if !ok || left > 0 {
 			return
 		}
 		old := d.jobs.at(earliest.number)
@@ -352,8 +354,8 @@ func (c *RetryJob) apply(l *Ledger) Result {
 	}
 	l.revived = l.index
 	next.losses, next.flags, next.run = 0, old.flags&guarded, run{}
-	next.setDue(l.now)
-	next.options.expires = 0
+	next.runAt(l.past(l.now))
+	next.options.expires, next.options.expiryShift, next.options.expiryWall = 0, 0, false
 	if !c.KeepAttempts {
 		next.attempt = 0
 	}

@@ -71,12 +71,17 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	if format >= levelFormat {
 		c.fields(&l.outbox.level)
 	}
+	if format >= level8Format {
+		c.fields(&l.elapsed, &l.wall)
+	} else if c.decoding() {
+		l.elapsed, l.wall = l.now, l.now
+	}
 	if c.decoding() {
 		l.finished.split = l.outbox.level > 0
 		l.finished.setLimits(l.retention)
 	}
-	if l.jobs.limits.now = l.now; format >= limitsFormat {
-		c.limits(&l.jobs.limits)
+	if l.jobs.limits.clocks = l.clocks; format >= limitsFormat {
+		c.limits(&l.jobs.limits, format)
 	}
 	c.jobs(&l.dispatches, format)
 	if format >= levelFormat && l.outbox.level > 0 { // after the jobs, which count as accepted when they are decoded
@@ -241,6 +246,9 @@ func (c *codec) record(stored *storedJob, q *queue, shared *jobs, format uint64)
 		o.retryOnTimeout = choiceOf(retry)
 		if format >= limitsFormat {
 			c.fields(&o.expires)
+		}
+		if format >= level8Format {
+			c.fields(&o.dueShift, &o.dueWall, &o.expiryShift, &o.expiryWall)
 		}
 	}
 	run := &stored.run

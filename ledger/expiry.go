@@ -12,18 +12,15 @@ func (r *storedJob) mayExpire() bool {
 }
 
 // hasExpired reports whether the job may no longer start.
-func (r *storedJob) hasExpired(now int64) bool { return r.mayExpire() && r.options.expires <= now }
-
-// byExpiry returns the job's item in the index by the time at which it expires.
-func (r *storedJob) byExpiry() timeItem { return timeItem{r.options.expires, r.id, r.number} }
+func (r *storedJob) hasExpired(c *clocks) bool { return r.mayExpire() && c.passed(r.expiry()) }
 
 // expireJobs ends jobs that have not started in time, at most maxPromotions at a time. The
 // pending dispatch of a waiting job ends as failed. A delayed job has none, so that an act
 // of the ledger itself is in history.
 func (d *dispatches) expireJobs() {
 	for range maxPromotions {
-		earliest, ok := d.jobs.expiring.Min()
-		if !ok || earliest.at > d.now {
+		earliest, left, ok := d.jobs.expiring.next(&d.clocks)
+		if !ok || left > 0 {
 			return
 		}
 		old := d.jobs.at(earliest.number)
@@ -38,8 +35,8 @@ func (d *dispatches) expireJobs() {
 }
 
 // checkExpiry returns an error if the job would expire before it is due.
-func (r *storedJob) checkExpiry() error {
-	if r.options.expires == 0 || r.attempt > 0 || r.due < r.options.expires {
+func (r *storedJob) checkExpiry(c *clocks) error {
+	if r.options.expires == 0 || r.attempt > 0 || c.elapsedOf(r.dueMoment()) < c.elapsedOf(r.expiry()) {
 		return nil
 	}
 	return fmt.Errorf("%w: it expires at %s; give an earlier time", job.ErrExpiresBefore, FormatTime(unixNano(r.options.expires)))

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidwall/btree"
+
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -169,26 +171,38 @@ func (j *jobs) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok
 		return id, at, notBefore, false
 	}
 
-	examined := 0
-	for item := range j.due.Scan {
-		if j.queueOf(item.number).name == queue {
-			return item.id, time.Unix(0, item.at).UTC(), notBefore, true
+	scan := func(index *btree.BTreeG[timeItem], wall bool) (complete bool) {
+		examined, shown := 0, time.Time{}
+		for item := range index.Scan {
+			if shown = j.limits.shownOn(item.at, wall); j.queueOf(item.number).name == queue {
+				if !ok || shown.Before(at) {
+					id, at, ok = item.id, shown, true
+				}
+				return true
+			}
+			if examined++; examined == maxDueScan {
+				break
+			}
 		}
-		notBefore = time.Unix(0, item.at).UTC()
-		examined++
-		if examined == maxDueScan {
-			break
+		if notBefore.IsZero() || shown.Before(notBefore) {
+			notBefore = shown
 		}
+		return examined < maxDueScan
+	}
+	byElapsed, byWall := scan(j.due.elapsed, false), scan(j.due.wall, true)
+	if ok && (byElapsed && byWall || at.Before(notBefore)) {
+		return id, at, time.Time{}, true
 	}
 
 	// Other queues' jobs are due before it: search the queue's own jobs if they
 	// are few.
 	list := q.lists[job.Delayed]
 	if list.Len() > maxDueScan {
-		return id, at, notBefore, false
+		return job.ID{}, time.Time{}, notBefore, false
 	}
 	for item := range list.Scan {
-		if due := time.Unix(0, j.records.get(item.number).due).UTC(); !ok || due.Before(at) {
+		m := j.at(item.number).dueMoment()
+		if due := j.limits.shownOn(m.key(), m.wall); !ok || due.Before(at) {
 			id, at, ok = item.id, due, true
 		}
 	}

@@ -219,7 +219,7 @@ func (f *finishedClass) add(stored *storedJob) {
 	if ended.jobs == nil {
 		ended.jobs = newSortedList(timeLess)
 	}
-	ended.jobs.Set(stored.byDue())
+	ended.jobs.Set(stored.byEnd())
 	_, count := f.order(q)
 	*count++
 	f.update(q)
@@ -228,7 +228,7 @@ func (f *finishedClass) add(stored *storedJob) {
 // remove removes a finished job.
 func (f *finishedClass) remove(stored *storedJob) {
 	q := stored.queue
-	q.ended[f.class].jobs.Delete(stored.byDue())
+	q.ended[f.class].jobs.Delete(stored.byEnd())
 	_, count := f.order(q)
 	*count--
 	f.update(q)

@@ -20,7 +20,7 @@ type heldKey struct {
 	key   job.GuardKey
 	job   job.ID // the job that holds it; zero for a rate limit key
 	queue string // of that job
-	until int64  // Unix nanoseconds, untilStart or untilEnd
+	until int64  // Unix nanoseconds of elapsed time, untilStart or untilEnd
 	rate  bool   // a rate limit key, which belongs to no job
 }
 
@@ -140,9 +140,12 @@ func (g *guards) releaseUntil(stored *storedJob, until int64) {
 
 // holdFor holds the keys of a job that was created or replaced. A unique key
 // is held at least until the job is due.
-func (g *guards) holdFor(stored *storedJob, keys *job.Guards, now int64) {
+func (g *guards) holdFor(stored *storedJob, keys *job.Guards, c *clocks) {
 	if keys.Unique.IsSet() {
-		until := max(now+int64(keys.Unique.TTL), stored.due)
+		until := c.elapsed + int64(keys.Unique.TTL)
+		if stored.state == job.Delayed {
+			until = max(until, c.elapsedOf(stored.dueMoment()))
+		}
 		switch keys.Unique.Until {
 		case job.UntilStart:
 			until = untilStart
@@ -152,7 +155,7 @@ func (g *guards) holdFor(stored *storedJob, keys *job.Guards, now int64) {
 		g.hold(&heldKey{key: keys.Unique.Key, job: stored.id, queue: stored.queue.name, until: until})
 	}
 	if keys.Rate.IsSet() {
-		g.hold(&heldKey{key: keys.Rate.Key, until: now + int64(keys.Rate.TTL), rate: true})
+		g.hold(&heldKey{key: keys.Rate.Key, until: c.elapsed + int64(keys.Rate.TTL), rate: true})
 	}
 	if keys.Debounce.IsSet() {
 		g.hold(&heldKey{key: keys.Debounce.Key, job: stored.id, queue: stored.queue.name, until: untilStart})
@@ -160,13 +163,8 @@ func (g *guards) holdFor(stored *storedJob, keys *job.Guards, now int64) {
 }
 
 // ingestGuarded ingests a record with guards, and keeps the decision for the
-// client that waits for it. A debounce key delays the job by the key's TTL.
+// client that waits for it.
 func (in *ingestion) ingestGuarded(j *job.Job, identity string, createQueues bool) Ingested {
-	if window := j.Guards.Debounce.TTL; window > 0 {
-		delayed := *j
-		delayed.RunAt = in.Now().Add(window)
-		j = &delayed
-	}
 	alias, known := in.Alias(j.ID)
 	var decision Decision
 	if known {
@@ -175,7 +173,7 @@ func (in *ingestion) ingestGuarded(j *job.Job, identity string, createQueues boo
 		decision = in.decide(j, identity, createQueues)
 		in.keepAlias(j.ID, &decision)
 	}
-	in.decisions.add(decisionEntry{at: in.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: decision})
+	in.decisions.add(decisionEntry{at: in.elapsed, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: decision})
 	return decision.Ingested
 }
 
@@ -191,15 +189,15 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 	}
 
 	var replaced *storedJob // the job whose content the record replaces, or nil
-	if held := in.holder(j.Guards.Debounce, in.now); held != nil {
+	if held := in.holder(j.Guards.Debounce, in.elapsed); held != nil {
 		replaced = in.jobs.find(held.job)
 	}
-	if held := in.holder(j.Guards.Unique, in.now); held != nil && (replaced == nil || held.job != replaced.id) {
+	if held := in.holder(j.Guards.Unique, in.elapsed); held != nil && (replaced == nil || held.job != replaced.id) {
 		return Decision{Ingested: IngestedDuplicate, Job: held.job, Queue: held.queue}
 	}
-	if held := in.holder(j.Guards.Rate, in.now); held != nil {
+	if held := in.holder(j.Guards.Rate, in.elapsed); held != nil {
 		in.emitRateLimited(j, identity)
-		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - in.now)}
+		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(held.until - in.elapsed)}
 	}
 	if in.full(j.Guards) {
 		in.rejectJob(j, identity, ReasonKeysFull)
@@ -211,7 +209,7 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 
 	decision := in.decideUnguarded(j, identity, createQueues)
 	if added := in.jobs.find(j.ID); added != nil {
-		in.holdFor(added, j.Guards, in.now)
+		in.holdFor(added, j.Guards, &in.clocks)
 	}
 	return decision
 }
@@ -256,7 +254,7 @@ func (in *ingestion) debounce(old *storedJob, j *job.Job, identity string) Decis
 		in.changes.label(next.number, labels)
 	}
 	in.releaseUntil(old, 0)
-	in.holdFor(&next, j.Guards, in.now)
+	in.holdFor(&next, j.Guards, &in.clocks)
 	return Decision{Ingested: IngestedDebounced, Job: next.id, Queue: old.queue.name}
 }
 
@@ -285,7 +283,7 @@ func (g *guards) HeldKeys() int { return g.byTime.Len() }
 // GuardsBlock reports whether a job with these guards would be refused now, or
 // would not start immediately.
 func (d *dispatches) GuardsBlock(g *job.Guards) bool {
-	return g.Debounce.IsSet() || d.holder(g.Unique, d.now) != nil || d.holder(g.Rate, d.now) != nil
+	return g.Debounce.IsSet() || d.holder(g.Unique, d.elapsed) != nil || d.holder(g.Rate, d.elapsed) != nil
 }
 
 // guards encodes or decodes the held keys. A key that is held twice, or until the start

@@ -11,7 +11,7 @@ import (
 type MarkIngested struct{ Lanes []LaneEnd }
 
 // LaneEnd is the last sequence of a lane, as it was after the time At, which is the
-// ledger's time of an earlier entry.
+// elapsed time of an earlier entry, see [Clock].
 type LaneEnd struct {
 	Lane uint8
 	Last uint64
@@ -26,7 +26,7 @@ func (c *MarkIngested) apply(l *Ledger) Result {
 			return Result{Err: fmt.Errorf("lane %d: %w", end.Lane, ErrLaneMismatch)}
 		}
 		lane := &l.lanes[end.Lane]
-		if lane.Cursor >= end.Last && end.At.After(lane.IngestedUntil) && end.At.UnixNano() <= l.now {
+		if lane.Cursor >= end.Last && end.At.After(lane.IngestedUntil) && end.At.UnixNano() <= l.elapsed {
 			lane.IngestedUntil = end.At
 		}
 	}
@@ -34,10 +34,10 @@ func (c *MarkIngested) apply(l *Ledger) Result {
 }
 
 // slowestLane returns the lane whose records were ingested up to the earliest time, and
-// this time in Unix nanoseconds: a record that was stored earlier is ingested, whatever
-// its lane. Without lanes it returns -1 and the ledger's time.
+// this time in Unix nanoseconds of elapsed time: a record that was stored earlier is ingested,
+// whatever its lane. Without lanes it returns -1 and the present time.
 func (in *ingestion) slowestLane() (lane int, until int64) {
-	lane, until = -1, in.now
+	lane, until = -1, in.elapsed
 	for i := range in.lanes {
 		at := int64(math.MinInt64 / 2) // never ingested to its end
 		if !in.lanes[i].IngestedUntil.IsZero() {
@@ -92,8 +92,11 @@ const laneLag = int64(time.Minute)
 // ForgottenIDs returns how many ids are kept, and why.
 func (in *ingestion) ForgottenIDs() ForgottenIDs {
 	ids := ForgottenIDs{Count: in.jobs.forgotten.size, Max: MaxDedupeIDs, Lane: -1}
-	if lane, until := in.slowestLane(); lane >= 0 && in.now-until > laneLag {
-		ids.Lane, ids.Until = lane, in.lanes[lane].IngestedUntil
+	if lane, until := in.slowestLane(); lane >= 0 && in.elapsed-until > laneLag {
+		ids.Lane = lane
+		if at := in.lanes[lane].IngestedUntil; !at.IsZero() {
+			ids.Until = in.shown(at.UnixNano())
+		}
 	}
 	return ids
 }
@@ -107,7 +110,7 @@ func (in *ingestion) MayIngest(lane uint8) bool {
 		return true
 	}
 	oldest := ids.slabs[0].at + int64(DedupeHorizon)
-	if in.now <= oldest {
+	if in.elapsed <= oldest {
 		return false
 	}
 	until := in.lanes[lane].IngestedUntil

@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -34,7 +35,7 @@ type LaneCursor struct {
 	Cursor        uint64    // sequence of the last ingested message, whose records are all ingested; 0: none
 	Floor         uint64    // records below it may have been purged
 	LastID        job.ID    // id of the last job or rejection at the cursor, or before it
-	IngestedUntil time.Time // every record that was stored earlier, in the ledger's time, is ingested; zero: not known
+	IngestedUntil time.Time // every record that was stored earlier, in elapsed time, is ingested; zero: not known
 }
 
 // ingestion turns the records of lanes into jobs.
@@ -68,7 +69,7 @@ func (c *Bootstrap) apply(l *Ledger) Result {
 	}
 	l.secret = slices.Clone(c.Secret)
 	for _, identity := range c.Lanes {
-		l.lanes = append(l.lanes, LaneCursor{Identity: identity})
+		l.lanes = append(l.lanes, LaneCursor{Identity: identity, IngestedUntil: l.emptyUntil()})
 	}
 	return Result{}
 }
@@ -147,7 +148,7 @@ func (in *ingestion) addJob(j *job.Job, identity string, createQueues bool) (ing
 	}
 
 	added := in.newStoredJob(j, q)
-	if added.due > in.now {
+	if !in.passed(added.dueMoment()) {
 		added.state = job.Delayed
 		in.store(nil, &added)
 		in.emitChange(OutNew, &added, InState(job.Delayed))
@@ -206,8 +207,7 @@ func (in *ingestion) queueFor(j *job.Job, create bool) (*queue, error) {
 }
 
 // newStoredJob returns the stored form of an ingested job, with times in Unix
-// nanoseconds. Unless the producer set a start time the job is due, even if the
-// time at which its record was stored is ahead of the ledger's time.
+// nanoseconds.
 func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 	stored := storedJob{
 		record:   record{id: j.ID, accepted: j.Accepted.UnixNano(), priority: min(j.Priority, job.MaxPriority)},
@@ -221,19 +221,61 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 	if j.NoPriority && q.config.Priority != nil {
 		stored.priority = min(*q.config.Priority, job.MaxPriority)
 	}
-	if !j.Expires.IsZero() {
-		stored.options.expires = max(j.Expires.UnixNano(), 1)
-	}
 	stored.setPosition(j.Position)
-	if j.RunAt.IsZero() {
-		stored.due = min(stored.accepted, in.now)
-	} else {
-		stored.setDue(j.RunAt.UnixNano())
-	}
+	in.setMoments(&stored, j)
 	if g := j.Guards; g != nil && (g.Unique.IsSet() || g.Debounce.IsSet()) {
 		stored.flags = guarded // a rate limit alone is not held by the job
 	}
 	return stored
+}
+
+// freshRecord is how long ago a lane may have been ingested to its end so that the age of a record
+// in it is not taken into account. The age is measured by wall clocks, and a wrong one must not
+// let a delay end early.
+const freshRecord = 10 * time.Second
+
+// age returns how long ago a record was accepted, by the wall clock, but not more than has passed
+// since its lane was ingested to its end; 0 if that was less than freshRecord ago.
+func (in *ingestion) age(j *job.Job) time.Duration {
+	longest := int64(math.MaxInt64)
+	if until := in.lanes[j.Position.Lane].IngestedUntil; !until.IsZero() {
+		longest = in.elapsed - until.UnixNano()
+	}
+	if longest < int64(freshRecord) {
+		return 0
+	}
+	return time.Duration(max(0, min(in.wall-j.Accepted.UnixNano(), longest)))
+}
+
+// setMoments sets when an ingested job is due and when it expires. Unless the producer set a
+// start time or a delay, the job is due, even if the time at which its record was stored is
+// ahead of the ledger's time. A debounce key delays the job by the key's TTL.
+func (in *ingestion) setMoments(stored *storedJob, j *job.Job) {
+	relative := in.outbox.level >= level8 // an earlier build took all times for those of one clock
+	o := &stored.options
+	expires := moment{at: j.Expires.UnixNano(), wall: relative}
+	if relative && j.ExpiresIn > 0 {
+		expires = in.after(j.ExpiresIn - in.age(j))
+	}
+	if !j.Expires.IsZero() {
+		o.expires, o.expiryShift, o.expiryWall = max(expires.at, 1), expires.shift, expires.wall
+	}
+	window := time.Duration(0)
+	if j.Guards != nil {
+		window = j.Guards.Debounce.TTL
+	}
+	switch {
+	case relative && window > 0:
+		stored.runAt(in.after(window))
+	case window > 0:
+		stored.runAt(moment{at: in.now + int64(window)})
+	case relative && j.Delay > 0:
+		stored.runAt(in.after(j.Delay - in.age(j)))
+	case !j.RunAt.IsZero():
+		stored.runAt(moment{at: j.RunAt.UnixNano(), wall: relative})
+	default:
+		stored.setDue(in.past(min(stored.accepted, in.now)))
+	}
 }
 
 // reject stores a failed job for a record that does not describe a valid job,

@@ -135,12 +135,14 @@ func checkInvariants(l *Ledger) error {
 		}
 		return err == nil
 	})
-	l.jobs.due.Scan(func(item timeItem) bool {
-		if r := l.jobs.at(item.number); !isStored(l, r) || item != r.byDue() {
-			err = fmt.Errorf("%s in the index by time is not the stored job", item.id)
-		}
-		return err == nil
-	})
+	for _, wall := range []bool{false, true} {
+		l.jobs.due.of(moment{wall: wall}).Scan(func(item timeItem) bool {
+			if r := l.jobs.at(item.number); !isStored(l, r) || item != r.at(r.dueMoment()) || r.options.dueWall != wall {
+				err = fmt.Errorf("%s in the index by time is not the stored job", item.id)
+			}
+			return err == nil
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -176,8 +178,8 @@ func checkInvariants(l *Ledger) error {
 	if !maps.Equal(bodies, l.jobs.bodies) || !maps.Equal(failed, l.jobs.failed) {
 		return fmt.Errorf("bodies are needed by %v and failed %v, counted %v and %v", bodies, failed, l.jobs.bodies, l.jobs.failed)
 	}
-	if due != l.jobs.due.Len() || active != l.jobs.active.Len() {
-		return fmt.Errorf("indexes hold %d due, %d active; jobs are %d, %d", l.jobs.due.Len(), l.jobs.active.Len(), due, active)
+	if indexed := l.jobs.due.elapsed.Len() + l.jobs.due.wall.Len(); due != indexed || active != l.jobs.active.Len() {
+		return fmt.Errorf("indexes hold %d due, %d active; jobs are %d, %d", indexed, l.jobs.active.Len(), due, active)
 	}
 	l.external.byID.Scan(func(_ string, r *externalDispatch) bool {
 		switch r.state {
@@ -224,7 +226,7 @@ func checkFinishedClass(l *Ledger, f *finishedClass) error {
 		}
 		ended[r.queue]++
 		list := r.queue.ended[f.class].jobs
-		if at, ok := list.find(r.byDue()); !ok || list.chunks[at.chunk].items[at.i].number != number {
+		if at, ok := list.find(r.byEnd()); !ok || list.chunks[at.chunk].items[at.i].number != number {
 			return fmt.Errorf("finished job %s is not indexed", r.id)
 		}
 	}
@@ -449,12 +451,16 @@ func TestEventChecker_Fails(t *testing.T) {
 		"key":      func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byTime.Delete(h) },
 		"holder":   func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byJob.Delete(h) },
 		"decision": func(l *Ledger) { l.decisions.list = l.decisions.list[:0] },
-		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
-		"forgot":   func(l *Ledger) { l.jobs.forgotten.add(anyJob(l).id, 0, false) },
-		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
-		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
-		"options":  func(l *Ledger) { l.jobs.options.add(options{runAt: 1}) },
-		"uses":     func(l *Ledger) { l.jobs.traits.replace(nil, l.jobs.traits.of(traitsID{class: "x"})) },
+		"due": func(l *Ledger) {
+			if _, ok := l.jobs.due.elapsed.PopMin(); !ok {
+				l.jobs.due.wall.PopMin()
+			}
+		},
+		"forgot":  func(l *Ledger) { l.jobs.forgotten.add(anyJob(l).id, 0, false) },
+		"tick":    func(l *Ledger) { l.crons.byTime.PopMin() },
+		"sent":    func(l *Ledger) { clear(l.crons.ticks) },
+		"options": func(l *Ledger) { l.jobs.options.add(options{runAt: 1}) },
+		"uses":    func(l *Ledger) { l.jobs.traits.replace(nil, l.jobs.traits.of(traitsID{class: "x"})) },
 		"replaced": func(l *Ledger) {
 			r := anyJob(l)
 			l.jobs.byID.move(&r.id, r.number, l.jobs.records.add(r.record))

@@ -62,6 +62,10 @@ type options struct {
 	resultTTL      time.Duration
 	blobOwner      job.ID // of the blob with the job's body, see [job.Job.BlobOwner]; zero: the body is in the record
 	expires        int64  // see [job.Job.Expires], in Unix nanoseconds; 0: it does not expire
+	expiryShift    int64  // of the moment at which it expires, see [moment]
+	dueShift       int64  // of the moment at which it is due, while it is delayed
+	expiryWall     bool
+	dueWall        bool
 	maxAttempts    uint32
 	retryOnTimeout choice // see [job.Job.RetryOnTimeout]
 }
@@ -185,10 +189,10 @@ type jobs struct {
 	functions sharedValues[string]
 	traits    traitsTable
 	executors sharedValues[executor]
-	byID      *idIndex                // of records and forgotten; nil in a copy
-	due       *btree.BTreeG[timeItem] // delayed jobs by the time they are due
-	expiring  *btree.BTreeG[timeItem] // jobs that may expire, by the time at which they do; nil in a copy
-	finished  finished                // ended jobs; only its counts in a copy
+	byID      *idIndex // of records and forgotten; nil in a copy
+	due       timers   // delayed jobs by when they are due
+	expiring  timers   // jobs that may expire, by when they do; empty in a copy
+	finished  finished // ended jobs; only its counts in a copy
 	retention RetentionSettings
 	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
 	lines     int                           // number of pairs of a queue and a runner that have waitlists
@@ -215,8 +219,8 @@ func newJobs() jobs {
 		names:     make(map[string]string),
 		bodies:    make(map[job.ID]int),
 		failed:    make(map[job.ID]int),
-		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
-		expiring:  btree.NewBTreeGOptions(timeLess, treeOptions),
+		due:       newTimers(),
+		expiring:  newTimers(),
 		finished:  newFinished(),
 		waitlists: new(btree.Map[string, *waitlist]),
 		forgotten: new(idRing),
@@ -280,11 +284,25 @@ func (r *storedJob) order() orderItem {
 	}
 }
 
-// byFence, byAcceptance and byDue return the job's items in the indexes by fence, by time of
-// acceptance, and by the time at which it is due or ended.
+// byFence, byAcceptance and byEnd return the job's items in the indexes by fence, by time of
+// acceptance, and by the time at which it ended.
 func (r *storedJob) byFence() fenceItem     { return fenceItem{r.run.fence, r.id, r.number} }
 func (r *storedJob) byAcceptance() timeItem { return timeItem{r.accepted, r.id, r.number} }
-func (r *storedJob) byDue() timeItem        { return timeItem{r.due, r.id, r.number} }
+func (r *storedJob) byEnd() timeItem        { return timeItem{r.due, r.id, r.number} }
+
+// dueMoment returns when a delayed job is due, expiry when a job that may expire does.
+func (r *storedJob) dueMoment() moment { return moment{r.due, r.options.dueShift, r.options.dueWall} }
+func (r *storedJob) expiry() moment {
+	return moment{r.options.expires, r.options.expiryShift, r.options.expiryWall}
+}
+
+// at returns the job's item in an index of timers.
+func (r *storedJob) at(m moment) timeItem { return timeItem{m.key(), r.id, r.number} }
+
+// setDue sets when the job is due.
+func (r *storedJob) setDue(m moment) {
+	r.due, r.options.dueShift, r.options.dueWall = m.at, m.shift, m.wall
+}
 
 // position returns the place of the job's record.
 func (r *record) position() job.Position {
@@ -316,7 +334,8 @@ func (j *jobs) store(old, next *storedJob) {
 	next.queue.counts[next.state]++
 	j.countBody(next, 1)
 	if next.mayExpire() {
-		j.expiring.Set(next.byExpiry())
+		m := next.expiry()
+		j.expiring.of(m).Set(next.at(m))
 	}
 	switch wl := next.waitlist; next.state {
 	case job.Waiting:
@@ -334,7 +353,8 @@ func (j *jobs) store(old, next *storedJob) {
 		}
 	case job.Delayed:
 		next.queue.list(next.state).Set(next.byAcceptance())
-		j.due.Set(next.byDue())
+		m := next.dueMoment()
+		j.due.of(m).Set(next.at(m))
 	default:
 		next.queue.list(next.state).Set(next.byAcceptance())
 		j.finished.of(next.state).add(next)
@@ -348,7 +368,8 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 	old.queue.counts[old.state]--
 	j.countBody(old, -1)
 	if old.mayExpire() {
-		j.expiring.Delete(old.byExpiry())
+		m := old.expiry()
+		j.expiring.of(m).Delete(old.at(m))
 	}
 	switch wl := old.waitlist; old.state {
 	case job.Waiting:
@@ -366,7 +387,8 @@ func (j *jobs) unindex(old *storedJob, staysActive bool) {
 		}
 	case job.Delayed:
 		old.queue.list(old.state).Delete(old.byAcceptance())
-		j.due.Delete(old.byDue())
+		m := old.dueMoment()
+		j.due.of(m).Delete(old.at(m))
 	default:
 		old.queue.list(old.state).Delete(old.byAcceptance())
 		j.finished.of(old.state).remove(old)
@@ -400,31 +422,13 @@ func (j *jobs) FailedNeedsBody(owner job.ID) bool { return j.failed[owner] > 0 }
 
 func (j *jobs) copy() jobs {
 	return jobs{
-		queues: j.queues.copy(), due: j.due.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
+		queues: j.queues.copy(), due: j.due.copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
 		records: j.records.copy(), options: j.options.copy(), runs: j.runs.copy(), ends: j.ends.copy(),
 		functions: j.functions.copy(), traits: j.traits.copy(), executors: j.executors.copy(), limits: j.limits.copy(),
 		finished: j.finished.copy(), retention: j.retention,
 		accepted: j.accepted, removed: j.removed,
 	}
 }
-
-// NextDue returns when the next delayed job is due, a job expires, or waiting jobs are free of
-// the rate of a limit; the zero time if nothing of this will happen. It must not be called on a
-// copy.
-func (j *jobs) NextDue() time.Time {
-	at := j.limits.nextWake()
-	for _, index := range [...]*btree.BTreeG[timeItem]{j.due, j.expiring} {
-		if earliest, ok := index.Min(); ok && (at == 0 || earliest.at < at) {
-			at = earliest.at
-		}
-	}
-	if at == 0 {
-		return time.Time{}
-	}
-	return unixNano(at)
-}
-
-func unixNano(at int64) time.Time { return time.Unix(0, at) }
 
 // maxInterned limits the table of shared names. A full table starts again from empty, which
 // costs memory and nothing else.

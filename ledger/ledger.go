@@ -13,7 +13,8 @@ import (
 // and epoch.
 type Stamp struct {
 	Index, Term uint64
-	At          time.Time
+	At          time.Time // see [Clock.Now]
+	Offsets               // of the other clocks
 	Epoch       uint64
 }
 
@@ -77,8 +78,8 @@ type Ledger struct {
 type entry struct {
 	index, term uint64
 	epoch       uint64 // its proposer's
-	now         int64  // Unix nanoseconds; never decreases
-	fenceBase   uint64 // difference between fences and the indexes of their entries
+	clocks
+	fenceBase uint64 // difference between fences and the indexes of their entries
 }
 
 func empty() *Ledger {
@@ -100,8 +101,7 @@ func New() *Ledger {
 // refused command does not affect the others.
 func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.index, l.term, l.epoch = at.Index, at.Term, at.Epoch
-	l.now = max(l.now, at.At.UnixNano())
-	l.jobs.limits.now = l.now
+	l.advance(at, cmds)
 	l.outbox.begin(at.Index, l.now, cmds)
 	if l.changes != nil {
 		l.changes.begin(at.Index)
@@ -112,7 +112,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.expireJobs()
 	l.promote()
 	l.jobs.limits.wake()
-	l.guards.expire(l.now)
+	l.guards.expire(l.elapsed)
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {
 		results[i] = l.apply(at, c)
@@ -146,9 +146,6 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 
 // Index returns the index of the last applied entry.
 func (e *entry) Index() uint64 { return e.index }
-
-// Now returns the ledger's time: the latest stamp.
-func (e *entry) Now() time.Time { return time.Unix(0, e.now).UTC() }
 
 // FenceBase returns the difference between fences and the indexes of their
 // entries. It changes only at a restore.

@@ -66,9 +66,10 @@ func (j *jobs) QueueLimitBlocks(queue string, at time.Time) (blocks []LimitBlock
 
 // blocksOf returns why a limit permits no start of a job under a key.
 func (j *jobs) blocksOf(m *limit, key string, at time.Time) (blocks []LimitBlock) {
-	now := at.UnixNano()
+	c := &j.limits.clocks
+	now := c.elapsedAt(at)
 	add := func(kind BlockKind, running int, nextAt int64) {
-		b := LimitBlock{Kind: kind, Limit: m.view(at), Key: key, Running: running, NextAt: timeOf(nextAt)}
+		b := LimitBlock{Kind: kind, Limit: m.view(c, at), Key: key, Running: running, NextAt: c.shownOrZero(nextAt)}
 		switch {
 		case kind == BlockSlots, kind == BlockCircuit && nextAt == 0: // of a circuit, those that probe
 			b.Holders = j.LimitHolders(m.Name, nil, maxBlockHolders)

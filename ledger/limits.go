@@ -62,7 +62,7 @@ func (u Use) All() Use { return Use{limit: u.limit} }
 type limits struct {
 	byName btree.Map[string, *limit]
 	wakes  *btree.BTreeG[*limitKey] // blocked by a rate only, by wakeAt; nil in a copy
-	now    int64                    // the ledger's time
+	clocks                          // of the ledger; rates and circuits go by elapsed time
 }
 
 func newLimits() limits {
@@ -79,7 +79,7 @@ func newLimits() limits {
 
 // copy returns a copy with what is encoded.
 func (ls *limits) copy() limits {
-	c := limits{now: ls.now}
+	c := limits{clocks: ls.clocks}
 	for name, original := range ls.byName.Scan {
 		copied := *original
 		copied.buckets = original.buckets.copy()
@@ -206,11 +206,11 @@ func (m *limit) keyBlocked(k *limitKey, now int64) (blocked bool, wakeAt int64) 
 func (ls *limits) start(u Use) {
 	m := u.limit
 	if m.Rate.IsSet() {
-		m.bucket = m.bucket.Start(m.Rate, ls.now)
+		m.bucket = m.bucket.Start(m.Rate, ls.elapsed)
 	}
 	if m.RatePerKey.IsSet() {
-		m.setBucket(u.key, m.bucketOf(u.key).Start(m.RatePerKey, ls.now))
-		m.sweep(ls.now)
+		m.setBucket(u.key, m.bucketOf(u.key).Start(m.RatePerKey, ls.elapsed))
+		m.sweep(ls.elapsed)
 	}
 }
 
@@ -253,7 +253,7 @@ func (m *limit) sweep(now int64) {
 // limitsPermit reports whether the limits of a waiting job permit that it starts now.
 func (j *jobs) limitsPermit(stored *storedJob) bool {
 	for _, use := range stored.group.uses {
-		if !use.permits(j.limits.now) {
+		if !use.permits(j.limits.elapsed) {
 			return false
 		}
 	}
@@ -294,7 +294,7 @@ func (ls *limits) take(stored *storedJob) {
 	for _, use := range stored.group.uses {
 		m := use.limit
 		m.running++
-		m.noteFull(ls.now)
+		m.noteFull(ls.elapsed)
 		if m.circuit.isProbe(stored) {
 			m.circuit.probes++
 		}
@@ -310,7 +310,7 @@ func (ls *limits) release(stored *storedJob) {
 	for _, use := range stored.group.uses {
 		m := use.limit
 		m.running--
-		m.noteFull(ls.now)
+		m.noteFull(ls.elapsed)
 		if m.circuit.isProbe(stored) {
 			m.circuit.probes--
 		}
@@ -353,7 +353,7 @@ func (m *limit) release(k *limitKey) {
 
 // update blocks or frees the groups of a key as its limit demands now.
 func (ls *limits) update(k *limitKey) {
-	blocked, wakeAt := k.limit.keyBlocked(k, ls.now)
+	blocked, wakeAt := k.limit.keyBlocked(k, ls.elapsed)
 	if len(k.groups) == 0 {
 		wakeAt = 0
 	}
@@ -377,7 +377,7 @@ func (ls *limits) update(k *limitKey) {
 func (ls *limits) wake() {
 	for range maxPromotions {
 		first, ok := ls.wakes.Min()
-		if !ok || first.wakeAt > ls.now {
+		if !ok || first.wakeAt > ls.elapsed {
 			return
 		}
 		ls.update(first)

@@ -28,7 +28,7 @@ type CircuitState struct {
 	Failures int       // closed: failures within the time of the circuit
 }
 
-// Limits returns all limits by name, as they are at a time. Its cost grows with the number of
+// Limits returns all limits by name, as they are at a time of the wall clock. Its cost grows with the number of
 // limits, and of lists of waiting jobs. It must not be called on a copy.
 func (j *jobs) Limits(at time.Time) []LimitView {
 	views := make([]LimitView, 0, j.limits.byName.Len())
@@ -42,7 +42,7 @@ func (j *jobs) Limits(at time.Time) []LimitView {
 		}
 	}
 	for _, m := range j.limits.byName.Scan {
-		view := m.view(at)
+		view := m.view(&j.limits.clocks, at)
 		view.Waiting = waiting[m]
 		views = append(views, view)
 	}
@@ -68,19 +68,19 @@ func (j *jobs) QueuesWithLimit(limit string) (names []string) {
 }
 
 // view returns the limit without Waiting.
-func (m *limit) view(at time.Time) LimitView {
-	now := at.UnixNano()
+func (m *limit) view(c *clocks, at time.Time) LimitView {
+	now := c.elapsedAt(at)
 	v := LimitView{Limit: m.Limit, Changed: time.Unix(0, m.changed).UTC(), Running: m.running}
 	if m.isFull(now) {
-		v.FullSince = timeOf(m.fullSince)
+		v.FullSince = c.shownOrZero(m.fullSince)
 	}
 	if m.Rate.IsSet() {
 		burst, _ := m.Bursts()
 		if v.Tokens = m.bucket.Available(m.Rate, burst, now); v.Tokens == 0 {
-			v.NextToken = timeOf(m.bucket.Next(m.Rate, burst))
+			v.NextToken = c.shownOrZero(m.bucket.Next(m.Rate, burst))
 		}
 	}
-	v.Circuit = CircuitState{OpenedAt: timeOf(m.circuit.openedAt), ProbeAt: timeOf(m.circuit.probeAt), Probes: m.circuit.probes}
+	v.Circuit = CircuitState{OpenedAt: c.shownOrZero(m.circuit.openedAt), ProbeAt: c.shownOrZero(m.circuit.probeAt), Probes: m.circuit.probes}
 	for _, failed := range m.circuit.failures {
 		if failed > now-int64(m.Limit.Circuit.Within) {
 			v.Circuit.Failures++
@@ -89,12 +89,12 @@ func (m *limit) view(at time.Time) LimitView {
 	return v
 }
 
-// timeOf returns a time of Unix nanoseconds, the zero time for 0.
-func timeOf(nanoseconds int64) time.Time {
-	if nanoseconds == 0 {
+// shownOrZero is shown for a moment that may be 0, for which it returns the zero time.
+func (c *clocks) shownOrZero(elapsed int64) time.Time {
+	if elapsed == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, nanoseconds).UTC()
+	return c.shown(elapsed)
 }
 
 // LimitUsage is who uses a limit.
@@ -138,7 +138,7 @@ func (j *jobs) LimitUsage(name string, at time.Time) (usage LimitUsage, ok bool)
 	if m == nil {
 		return LimitUsage{}, false
 	}
-	usage.LimitView = m.view(at)
+	usage.LimitView = m.view(&j.limits.clocks, at)
 	byQueue, unkeyed := make(map[*queue]int), 0
 	var bound []*waitlist
 	for _, wl := range j.waitlists.Scan {

@@ -132,7 +132,7 @@ func (m *groupMerge) room(g *group) int {
 	room := g.jobs.Len()
 	for _, use := range g.uses {
 		if use.key != nil {
-			ofKey, _ := use.limit.keyRoom(use.key, m.jobs.limits.now)
+			ofKey, _ := use.limit.keyRoom(use.key, m.jobs.limits.elapsed)
 			room = min(room, ofKey-m.inFlight.Starts(use))
 		}
 	}

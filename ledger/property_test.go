@@ -127,6 +127,9 @@ var (
 func (g *generator) entry(t *rapid.T) []Command {
 	g.at.Index += uint64(rapid.IntRange(1, 3).Draw(t, "skip"))
 	g.at.At = g.at.At.Add(somePauses.Draw(t, "pause"))
+	if rapid.IntRange(0, 3).Draw(t, "clocks") == 0 {
+		g.at.Offsets = Offsets{Elapsed: somePauses.Draw(t, "elapsed"), Wall: -somePauses.Draw(t, "wall")}
+	}
 	g.at.Epoch = g.ledger.Authority().Epoch
 	if rapid.IntRange(0, 15).Draw(t, "election") == 0 {
 		g.at.Term++

@@ -6,6 +6,7 @@ import "time"
 // time and under the epoch of the authority that proposes them.
 type Proposal struct {
 	At       time.Time
+	Offsets  Offsets // of the other clocks, see [Clock]
 	Epoch    uint64
 	Commands []Command
 }

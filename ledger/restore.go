@@ -33,7 +33,7 @@ func (*Hold) Kind() Kind { return KindHold }
 // hold is the hold of a backup.
 type hold struct {
 	holder string
-	until  int64 // Unix nanoseconds
+	until  int64 // Unix nanoseconds of elapsed time
 }
 
 // apply grants the hold to one holder at a time. The hold is in the ledger, so
@@ -47,7 +47,7 @@ func (c *Hold) apply(l *Ledger) Result {
 	}
 	l.hold = hold{}
 	if !c.Until.IsZero() {
-		l.hold = hold{c.Holder, min(c.Until.UnixNano(), l.now+int64(MaxHold))}
+		l.hold = hold{c.Holder, l.elapsed + min(c.Until.UnixNano()-l.now, int64(MaxHold))}
 	}
 	return Result{}
 }
@@ -55,10 +55,10 @@ func (c *Hold) apply(l *Ledger) Result {
 // Holder returns which backup prevents the reclaiming of lanes and blobs, and
 // until when, or "" if none does.
 func (l *Ledger) Holder() (holder string, until time.Time) {
-	if l.hold.until <= l.now {
+	if l.hold.until <= l.elapsed {
 		return "", time.Time{}
 	}
-	return l.hold.holder, time.Unix(0, l.hold.until).UTC()
+	return l.hold.holder, l.shown(l.hold.until)
 }
 
 // Limits of a restore.
@@ -228,13 +228,14 @@ func (l *Ledger) finishRestore(c *Restore) Result {
 func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string, record func()) {
 	backup.fenceBase = max(backup.fence(), l.fence()) + RestoreJump - l.index
 	backup.authority = authority{epoch: max(backup.authority.epoch, l.authority.epoch) + RestoreJump, term: l.term}
-	backup.index, backup.term, backup.now = l.index, l.term, max(backup.now, l.now)
+	backup.index, backup.term = l.index, l.term
 	backup.raiseLevel(l.outbox.level)
+	backup.follow(&l.clocks)
 	backup.secret, backup.streams, backup.membership = l.secret, StreamGeneration, l.membership
 	backup.replay = replay{number: backup.replay.number}
 	backup.stalls, backup.hold, backup.restoring, backup.revived, backup.released = newStalls(), hold{}, nil, l.index, l.index
 	for _, identity := range extraLanes {
-		backup.lanes = append(backup.lanes, LaneCursor{Identity: identity})
+		backup.lanes = append(backup.lanes, LaneCursor{Identity: identity, IngestedUntil: backup.emptyUntil()})
 	}
 	backup.begin(l.index, backup.now, nil)
 	if l.changes != nil {

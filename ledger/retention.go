@@ -44,7 +44,7 @@ func (d *dispatches) remove(stored *storedJob) {
 // that. Keys that the job holds for a time stay held.
 func (d *dispatches) drop(stored *storedJob, asked bool) {
 	d.unindex(stored, false)
-	d.jobs.forget(stored, d.now, asked)
+	d.jobs.forget(stored, d.elapsed, asked)
 }
 
 // UnendedJobs yields the jobs that are waiting, delayed or active, with the

@@ -36,6 +36,7 @@ type RuntimeDispatch struct {
 func FromRuntime(r Runtime) (*Ledger, error) {
 	l := New()
 	l.now = r.At.UnixNano()
+	l.elapsed, l.wall = l.now, l.now
 	l.authority = authority{owner: r.Owner, leaseID: r.LeaseID, leasedUntil: r.LeasedUntil}
 	if !r.Expires.IsZero() {
 		l.authority.until = r.Expires.UnixNano()

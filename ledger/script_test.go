@@ -261,8 +261,8 @@ func (s *script) askStreams(words []string) {
 	l := s.ledger
 	switch words[0] {
 	case "due":
-		at := l.NextDue()
-		fmt.Fprintln(&s.out, !at.IsZero(), at.Sub(scriptStart))
+		wait, ok := l.NextDue().Wait(l.Clock())
+		fmt.Fprintln(&s.out, ok, l.Now().Add(wait).Sub(scriptStart))
 	case "lanes":
 		for i, ln := range l.Lanes() {
 			fmt.Fprintln(&s.out, i, ln.Identity, ln.Cursor, ln.LastID)

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,13 +77,13 @@ func (c *SetLimit) apply(l *Ledger) Result {
 	case old == nil:
 		l.rebind(affects, func() {
 			added := &limit{}
-			added.set(settings, l.now)
+			added.set(settings, &l.dispatches)
 			ls.add(added)
 		})
 	case old.BoundsKeys() != settings.BoundsKeys():
-		l.rebind(affects, func() { old.set(settings, l.now) })
+		l.rebind(affects, func() { old.set(settings, &l.dispatches) })
 	default:
-		old.set(settings, l.now)
+		old.set(settings, &l.dispatches)
 		ls.update(&old.unkeyed)
 		for _, k := range old.keys {
 			ls.update(k)
@@ -93,7 +94,8 @@ func (c *SetLimit) apply(l *Ledger) Result {
 }
 
 // set changes the settings. What is still to be made up for of a rate is kept.
-func (m *limit) set(settings job.Limit, now int64) {
+func (m *limit) set(settings job.Limit, d *dispatches) {
+	now := d.elapsed
 	m.bucket = m.bucket.Converted(m.Rate, settings.Rate, now)
 	if m.RatePerKey != settings.RatePerKey {
 		for _, b := range m.buckets.all {
@@ -111,8 +113,9 @@ func (m *limit) set(settings job.Limit, now int64) {
 		*c = circuit{}
 	case c.openedAt != 0 && c.probeAt > now: // no probe has started yet
 		c.probeAt = c.openedAt + int64(settings.Circuit.Pause())
+		c.probesSince = d.probesSince(c.probeAt)
 	}
-	m.Limit, m.changed = settings, now
+	m.Limit, m.changed = settings, d.now
 	m.noteFull(now)
 }
 
@@ -176,7 +179,7 @@ func (c *PauseLimit) apply(l *Ledger) Result {
 }
 
 // limits encodes or decodes the limits, in the order of their names.
-func (c *codec) limits(ls *limits) {
+func (c *codec) limits(ls *limits, format uint64) {
 	each(c, ls.byName.Len(), values(&ls.byName), func(m *limit) {
 		c.fields(&m.Name, (*int64)(&m.Total), (*int64)(&m.PerKey), &m.Rate.Starts, &m.Rate.Per, &m.Burst,
 			&m.RatePerKey.Starts, &m.RatePerKey.Per, &m.BurstPerKey, &m.Paused, &m.changed, &m.fullSince, &m.freeSince)
@@ -184,11 +187,14 @@ func (c *codec) limits(ls *limits) {
 		c.fields(&s.OpenAfter, &s.Within, &s.HalfOpen, &s.ProbeAfter)
 		list(c, &s.On, func(name *string) { c.fields(name) })
 		c.fields(&m.circuit.openedAt, &m.circuit.probeAt)
+		if m.circuit.probesSince = cmp.Or(m.circuit.probesSince, m.circuit.probeAt); format >= level8Format {
+			c.fields(&m.circuit.probesSince)
+		}
 		list(c, &m.circuit.failures, func(at *int64) { c.fields(at) })
-		bucket := max(int64(m.bucket), ls.now)
+		bucket := max(int64(m.bucket), ls.elapsed)
 		c.fields(&bucket)
 		m.bucket = job.Bucket(bucket)
-		c.buckets(m, ls.now)
+		c.buckets(m, ls.elapsed)
 		if c.decoding() {
 			ls.add(m)
 		}

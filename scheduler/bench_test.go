@@ -27,7 +27,7 @@ func (r *instantRaft) Submit(p Proposal) (func(context.Context) (Commit, error),
 	defer r.mu.Unlock()
 	r.index++
 	r.entries++
-	c := Commit{Index: r.index, Results: r.ledger.Apply(ledger.Stamp{Index: r.index, Term: 1, At: p.At, Epoch: p.Epoch}, p.Commands)}
+	c := Commit{Index: r.index, Results: r.ledger.Apply(ledger.Stamp{Index: r.index, Term: 1, At: p.At, Offsets: p.Offsets, Epoch: p.Epoch}, p.Commands)}
 	return func(context.Context) (Commit, error) { return c, nil }, nil
 }
 

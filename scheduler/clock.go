@@ -4,65 +4,118 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Limits of clock deviations.
 const (
-	maxTakeoverLead = 5 * time.Second        // maximum lead of a tenure's first stamp over the ledger's time; a failover takes less
-	clockSlack      = 500 * time.Millisecond // deviation of the stamps from the members' time that is left alone: heartbeats are delayed, too
-	maxClockSkew    = 2 * time.Second        // deviation of a member's clock that is reported
+	maxTakeoverLead = 5 * time.Second        // how far a tenure's first stamp is ahead of the ledger's time at most; a failover takes less
+	clockSlack      = 500 * time.Millisecond // deviation from the members' median that is left alone: heartbeats are delayed, too
+	maxClockSkew    = 2 * time.Second        // deviation of a clock that is reported
 	clockSamples    = 3                      // heartbeats that a member's clock is judged by
-	slewDivisor     = 8                      // a clock that is ahead loses one part in slewDivisor
+	slewDivisor     = 2                      // a time that is ahead loses one part in slewDivisor
+	stepReported    = time.Hour              // for how long a step of the members' clocks is reported
 )
 
-// stampClock determines the times of entries. It follows the monotonic clock, so that a
-// step of the wall clock does not affect it, and it never goes back: a clock that is
-// ahead runs slower until it is right.
+// stampClock determines the times of entries, see [ledger.Clock]. All follow the monotonic
+// clock. Only Wall is set to what wall clocks show; Now follows it without going back, and
+// Elapsed does not depend on wall clocks during a tenure.
 type stampClock struct {
-	base, since time.Time     // it showed base at since
-	slew        time.Duration // how far it was ahead at since; it loses that much
+	since time.Time     // it showed start then
+	start ledger.Clock  // without monotonic readings
+	lead  time.Duration // how far Now was ahead of Wall at since; it loses that much
 }
 
-// newStampClock returns a clock that starts at the wall clock's time, but not before
-// ledgerNow, the ledger's time. Unless single is true, for a cluster of one member,
-// it does not start more than maxTakeoverLead ahead of ledgerNow either: one wrong
-// clock must not move the ledger's time forward for ever. A ledger that has no time
-// yet does not limit it.
-func newStampClock(ledgerNow time.Time, single bool) stampClock {
+// newStampClock returns a clock that continues from the last entry's times. How long ago that
+// entry was made is passed, if it is positive; otherwise the wall clock tells. Unless single is
+// true, for a cluster of one member, that is at most maxTakeoverLead, because one wrong clock
+// must not end what waits: [stampClock.settle] adds the rest. The first tenure of a cluster
+// begins with the time of the wall clock.
+func newStampClock(last ledger.Clock, passed time.Duration, single bool) stampClock {
 	now := time.Now()
-	base := now
-	if limit := ledgerNow.Add(maxTakeoverLead); !single && ledgerNow.Unix() > 0 && base.After(limit) {
-		base = limit
+	wall := now.Round(0)
+	if last.Now.Unix() <= 0 {
+		return stampClock{since: now, start: ledger.SameClock(wall)}
 	}
-	if ledgerNow.After(base) {
-		base = ledgerNow
+	if passed <= 0 {
+		if passed = max(0, wall.Sub(last.Wall)); !single {
+			passed = min(passed, maxTakeoverLead)
+		}
 	}
-	return stampClock{base: base.Round(0), since: now}
+	c := stampClock{since: now, start: ledger.Clock{Now: last.Now, Elapsed: last.Elapsed.Add(passed), Wall: last.Wall.Add(passed)}}
+	if single {
+		return c.follow(wall)
+	}
+	return c.follow(c.start.Wall)
 }
 
-// now returns the clock's time.
-func (c stampClock) now() time.Time {
+// times returns what the clock shows.
+func (c stampClock) times() ledger.Clock {
 	e := time.Since(c.since)
-	return c.base.Add(e - min(e/slewDivisor, c.slew))
+	return ledger.Clock{
+		Now: c.start.Now.Add(e - min(e/slewDivisor, c.lead)), Elapsed: c.start.Elapsed.Add(e), Wall: c.start.Wall.Add(e),
+	}
 }
 
-// adjust returns a clock that shows the time to: at once if c is behind, by running
-// slower if c is ahead. A deviation within clockSlack changes nothing.
-func (c stampClock) adjust(to time.Time) stampClock {
-	now := time.Now()
-	current := c.now()
-	switch ahead := current.Sub(to); {
-	case ahead < -clockSlack:
-		return stampClock{base: to.Round(0), since: now}
+// now returns the time that the ledger is to show.
+func (c stampClock) now() time.Time { return c.times().Now }
+
+// follow returns a clock whose Wall is the given time. If its Now is behind that, it shows it at
+// once; if it is ahead, it runs slower until it is not. Deviations within clockSlack change
+// nothing, so that the clocks of a healthy cluster are the same.
+func (c stampClock) follow(wall time.Time) stampClock {
+	now, t := time.Now(), c.times()
+	if wall.Sub(t.Wall).Abs() > clockSlack {
+		t.Wall = wall
+	}
+	next := stampClock{since: now}
+	switch ahead := t.Now.Sub(t.Wall); {
 	case ahead > clockSlack:
-		return stampClock{base: current, since: now, slew: ahead}
+		next.lead = ahead
+	case ahead < -clockSlack:
+		t.Now = t.Wall
+	default:
+		t.Wall = t.Now
+	}
+	next.start = t
+	return next
+}
+
+// settle is follow for the first known median of a tenure that continues from the last entry's
+// times. Elapsed advances to the time that members have kept since the last authority told them,
+// or, if that is zero because none has, by what has passed by the wall clocks.
+func (c stampClock) settle(wall, elapsed time.Time, last ledger.Clock) stampClock {
+	if last.Now.Unix() > 0 {
+		if elapsed.IsZero() {
+			elapsed = last.Elapsed.Add(wall.Sub(last.Wall))
+		}
+		if ahead := elapsed.Sub(c.times().Elapsed); ahead > 0 {
+			c.start.Elapsed = c.start.Elapsed.Add(ahead)
+		}
+	}
+	c = c.follow(wall)
+	if t := &c.start; t.Elapsed.Sub(t.Now).Abs() <= clockSlack && !t.Elapsed.Before(t.Now) && c.lead == 0 {
+		t.Now, t.Wall = t.Elapsed, t.Wall.Add(t.Elapsed.Sub(t.Now)) // the same again
 	}
 	return c
 }
 
+// memberClocks is what a tenure knows of the members' wall clocks. It belongs to the loop's
+// goroutine.
+type memberClocks struct {
+	last    ledger.Clock  // of the ledger before the tenure
+	epoch   uint64        // of the authority before the tenure
+	elapsed time.Time     // the latest time that members have kept for that authority, at the tenure's start; zero: none is known
+	settled bool          // their median is known
+	step    time.Duration // by which the median was last set
+	stepAt  time.Time     // when it was; zero: it was not
+}
+
 // clockOffsets holds the last samples of a member's clock: how far its time in a
-// heartbeat was ahead of this node's clock on arrival. Each sample is too low by the
-// heartbeat's travel time.
+// heartbeat was ahead of the tenure's local time on arrival, which no step of this node's clock
+// affects, see [eventLoop.localTime]. Each sample is too low by the heartbeat's travel time.
 type clockOffsets struct {
 	samples [clockSamples]time.Duration
 	n       int
@@ -92,6 +145,73 @@ func (c *capacity) medianOffset() (median time.Duration, ok bool) {
 	}
 	slices.Sort(offsets)
 	return offsets[(len(offsets)-1)/2], true
+}
+
+// localTime returns a time of this node by a clock that no step of its wall clock affects.
+func (e *eventLoop) localTime(t time.Time) time.Time {
+	return e.startedAt.Round(0).Add(t.Sub(e.startedAt))
+}
+
+// sampleClock adds the time in a heartbeat, which arrived at the given time, to the
+// samples of its member's clock. Then it sets the stamp clock's wall clock to the median of the
+// members' clocks.
+func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
+	n := t.capacity.nodeOf(b.Node, b.Incarnation)
+	if b.At.IsZero() || b.Incarnation < n.incarnation {
+		return
+	}
+	n.clock.add(b.At.Round(0).Sub(t.loop.localTime(arrived)))
+	c := &t.clocks
+	if !c.settled && !b.Elapsed.IsZero() && b.ElapsedEpoch == c.epoch {
+		c.elapsed = latest(c.elapsed, b.Elapsed.Add(t.loop.startedAt.Sub(arrived)))
+	}
+	median, ok := t.capacity.medianOffset()
+	if !ok {
+		return
+	}
+	now := time.Now()
+	t.setWallClock(t.loop.localTime(now).Add(median), now)
+}
+
+// setWallClock has the stamp clock follow the median of the members' clocks.
+func (t *tenure) setWallClock(wall, now time.Time) {
+	c, before := &t.clocks, t.loop.clock.times()
+	if c.settled {
+		t.loop.clock = t.loop.clock.follow(wall)
+	} else {
+		elapsed := c.elapsed
+		if !elapsed.IsZero() {
+			elapsed = elapsed.Add(now.Sub(t.loop.startedAt))
+		}
+		t.loop.clock = t.loop.clock.settle(wall, elapsed, c.last)
+	}
+	after := t.loop.clock.times()
+	if step := after.Wall.Sub(before.Wall); step.Abs() > maxClockSkew {
+		t.loop.log.Warn("the members' clocks were set, or are those of another time than the ledger's", "by", step.Round(time.Millisecond))
+		if c.settled {
+			c.step, c.stepAt = step, now
+		}
+	}
+	c.settled, t.crons.clockKnown = true, true
+	if after.Now.Sub(before.Now) > clockSlack {
+		t.lease.renew(t.phase()) // the lease in the ledger was granted by the old time
+	}
+}
+
+// clockWarnings returns what to know about the ledger's time: how far it is ahead of the members'
+// clocks, and by how much these were set lately.
+func (t *tenure) clockWarnings(now time.Time) (warnings []string) {
+	if ahead := t.loop.clock.times().Ahead(); ahead > maxClockSkew {
+		warnings = append(warnings, fmt.Sprintf("the yard's time is %s ahead of the members' clocks, because they were ahead before: it runs slower until it is right; delays and waits do not depend on it, times of events do", ahead.Round(100*time.Millisecond)))
+	}
+	if c := &t.clocks; !c.stepAt.IsZero() && now.Sub(c.stepAt) < stepReported {
+		direction := "forward"
+		if c.step < 0 {
+			direction = "back"
+		}
+		warnings = append(warnings, fmt.Sprintf("the members' clocks were set %s by %s, %s ago: run_at, expires_at and cron follow them; let a time service keep them", direction, c.step.Abs().Round(100*time.Millisecond), now.Sub(c.stepAt).Round(time.Minute)))
+	}
+	return warnings
 }
 
 // clockWarnings returns a readiness reason for each member whose clock deviates from

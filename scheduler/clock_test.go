@@ -43,6 +43,7 @@ func TestClock_AheadAtTakeOver(t *testing.T) {
 		h.setClocks(time.Until(before))
 		h.advance(3 * time.Second)
 		wrong := time.Since(before) - 3*time.Second // n1's clock
+		h.sched.lastEpoch = 0                       // another member was the authority
 		h.begin()
 		h.node("n2").offer(job.Overhop, "mail", "w1", 8)
 		id := h.enqueue("mail", "", anyJob)
@@ -112,16 +113,28 @@ func TestClock_OneOfThreeSkewed(t *testing.T) {
 
 func TestClock_SingleMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		past := time.Now().Add(-24 * time.Hour)
-		if got := newStampClock(past, true).now(); !got.Equal(time.Now()) {
-			t.Errorf("single member: %s", got)
-		}
-		if got := newStampClock(past, false).now(); !got.Equal(past.Add(maxTakeoverLead)) {
-			t.Errorf("one of several members: %s", got)
-		}
-		future := time.Now().Add(time.Hour)
-		if got := newStampClock(future, true).now(); !got.Equal(future) {
-			t.Errorf("behind the ledger: %s", got)
+		now := time.Now()
+		last := now.Add(-24 * time.Hour)
+		same := ledger.SameClock
+		for _, test := range []struct {
+			name   string
+			last   ledger.Clock
+			passed time.Duration
+			single bool
+			want   ledger.Clock
+		}{
+			{"a single member that was down", same(last), 0, true, same(now)},
+			{"one of several members", same(last), 0, false, same(last.Add(maxTakeoverLead))},
+			{"a single member whose clock was set forward meanwhile", same(last), time.Second, true,
+				ledger.Clock{Now: now, Elapsed: last.Add(time.Second), Wall: now}},
+			{"a single member whose clock was set back", same(now.Add(time.Hour)), 0, true,
+				ledger.Clock{Now: now.Add(time.Hour), Elapsed: now.Add(time.Hour), Wall: now}},
+			{"several members, whose clocks are not known yet", same(now.Add(time.Hour)), 0, false, same(now.Add(time.Hour))},
+			{"the first tenure", same(time.Unix(0, 0)), 0, false, same(now)},
+		} {
+			if got := newStampClock(test.last, test.passed, test.single).times(); got.Offsets() != test.want.Offsets() || !got.Now.Equal(test.want.Now) {
+				t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+			}
 		}
 	})
 }

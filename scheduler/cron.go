@@ -63,7 +63,7 @@ func (cr *crons) setNextTick(c ledger.Command) error {
 		schedule, err := cr.scheduleOf(&c.Cron)
 		c.Next = time.Time{}
 		if err == nil {
-			c.Next = schedule.After(cr.loop.clock.now())
+			c.Next = schedule.After(cr.loop.clock.times().Wall)
 		}
 		return err
 	case *ledger.PauseCron:
@@ -71,7 +71,7 @@ func (cr *crons) setNextTick(c ledger.Command) error {
 		var existing ledger.CronView
 		cr.loop.ledger.View(func(l *ledger.Ledger) { existing, _ = l.Cron(c.Name) })
 		if schedule, err := cr.scheduleOf(&existing.Cron); err == nil && !c.Paused {
-			c.Next = schedule.After(cr.loop.clock.now())
+			c.Next = schedule.After(cr.loop.clock.times().Wall)
 		}
 	}
 	return nil
@@ -92,7 +92,7 @@ func (cr *crons) reconcile(l *ledger.Ledger) {
 			cr.loop.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
 			continue
 		}
-		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(cr.loop.clock.now())})
+		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(cr.loop.clock.times().Wall)})
 	}
 	l.Crons("", func(c ledger.CronView) bool {
 		if c.Declared && !declared[c.Name] {
@@ -118,7 +118,7 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 // members' clocks is known: after the whole cluster was down, the first stamps may be far
 // behind, and missed ticks would seem to be due.
 func (cr *crons) fireDue() time.Duration {
-	now := cr.loop.clock.now()
+	now := cr.loop.clock.times().Wall
 	if !cr.reconciled {
 		if !cr.clockKnown && len(cr.capacity.members) > 1 {
 			return idleWait

@@ -84,7 +84,7 @@ func (r *fakeRaft) apply(p *proposed) {
 		p.err = errNotLeader
 	default:
 		r.index++
-		at := ledger.Stamp{Index: r.index, Term: r.term, At: p.At, Epoch: p.Epoch}
+		at := ledger.Stamp{Index: r.index, Term: r.term, At: p.At, Offsets: p.Offsets, Epoch: p.Epoch}
 		p.commit = Commit{Index: r.index, Results: r.ledger.Apply(at, p.Commands)}
 		r.log = append(r.log, logged{p.Proposal, p.at, time.Now(), p.commit.Results})
 		if r.check != nil {

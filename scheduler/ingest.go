@@ -165,7 +165,7 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n
 			return
 		}
 		c.Jobs = append(c.Jobs, r.job)
-		delayed := r.job.RunAt.After(b.at)
+		delayed := r.job.Delay > 0 || r.job.RunAt.After(b.at.Wall)
 		blocked := r.job.Guards != nil && l.GuardsBlock(r.job.Guards)
 		if delayed || blocked {
 			return
@@ -173,7 +173,7 @@ func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, n
 		if _, known := l.Known(r.job.ID); !known {
 			ls.bodies.put(r.job.Position, r.record.Body)
 			if inOrder := r.job.LimitKey == "" && len(r.job.Limits) == 0 && !l.Ages(r.job.Queue); inOrder {
-				ls.provisional.add(&provisional, &r.job, b.at)
+				ls.provisional.add(&provisional, &r.job, b.at.Wall)
 			}
 		}
 	}

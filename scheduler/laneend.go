@@ -10,7 +10,7 @@ import (
 // record that was stored before that time is ingested.
 type laneEnd struct {
 	last     uint64
-	ledgerAt time.Time // the ledger's time before the sequence was read; zero: none was read since the last one was reached
+	ledgerAt time.Time // the elapsed time of the ledger before the sequence was read; zero: none was read since the last one was reached
 	seenAt   time.Time // the same, by this node's clock
 }
 

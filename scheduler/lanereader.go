@@ -135,7 +135,7 @@ func isStreamMismatch(err error) bool {
 func (r *laneReader) verify(ctx context.Context) error {
 	end := laneEnd{seenAt: time.Now()}
 	var ingested uint64 // read before Info: the stream must not end below it
-	r.lanes.loop.ledger.View(func(l *ledger.Ledger) { ingested, end.ledgerAt = l.Lanes()[r.lane.number].Cursor, l.Now() })
+	r.lanes.loop.ledger.View(func(l *ledger.Ledger) { ingested, end.ledgerAt = l.Lanes()[r.lane.number].Cursor, l.Clock().Elapsed })
 	info, err := r.lanes.client.Info(ctx, r.lane.number)
 	if err != nil {
 		return fmt.Errorf("lane %d: %w", r.lane.number, err)

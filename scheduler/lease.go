@@ -17,18 +17,19 @@ import (
 // acquire acquires the authority lease and returns the new tenure, with its state loaded
 // from the ledger. In the cluster's first tenure it also initializes the ledger.
 func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
-	var ledgerNow time.Time
-	s.ledger.View(func(l *ledger.Ledger) { ledgerNow = l.Now() })
-	clock := newStampClock(ledgerNow, len(s.cfg.Members) <= 1)
+	var clocks memberClocks
+	s.ledger.View(func(l *ledger.Ledger) { clocks.last, clocks.epoch = l.Clock(), l.Authority().Epoch })
+	clock := newStampClock(clocks.last, s.elapsedSince(&clocks), len(s.cfg.Members) <= 1)
 	requestedAt := time.Now()
-	at := clock.now()
-	c, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
-		&ledger.Lead{Owner: s.cfg.Node, Until: at.Add(leaseTime), Level: ledger.Level},
+	at := clock.times()
+	c, err := s.commit(ctx, Proposal{At: at.Now, Offsets: at.Offsets(), Commands: []ledger.Command{
+		&ledger.Lead{Owner: s.cfg.Node, Until: at.Now.Add(leaseTime), Level: ledger.Level},
 	}})
 	if err != nil {
 		return nil, err
 	}
 	t := newTenure(s, clock, requestedAt.Add(trustTime))
+	t.clocks = clocks
 	s.ledger.View(func(l *ledger.Ledger) {
 		a := l.Authority()
 		t.loop.epoch = a.Epoch
@@ -40,6 +41,15 @@ func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 		return nil, err
 	}
 	return t, s.bootstrap(ctx, t)
+}
+
+// elapsedSince returns how much time has passed since the last entry, if the last authority was a
+// tenure of this scheduler, whose clock goes on; otherwise 0.
+func (s *Scheduler) elapsedSince(c *memberClocks) time.Duration {
+	if s.lastEpoch == 0 || s.lastEpoch != c.epoch {
+		return 0
+	}
+	return s.lastClock.times().Elapsed.Sub(c.last.Elapsed)
 }
 
 // commit submits an entry and waits until it is applied. It returns an error also
@@ -73,7 +83,8 @@ func (s *Scheduler) bootstrap(ctx context.Context, t *tenure) error {
 		for range s.cfg.Members {
 			c.Lanes = append(c.Lanes, uuid.NewString())
 		}
-		if _, err := s.commit(ctx, Proposal{At: t.loop.clock.now(), Epoch: t.loop.epoch, Commands: []ledger.Command{c}}); err != nil {
+		at := t.loop.clock.times()
+		if _, err := s.commit(ctx, Proposal{At: at.Now, Offsets: at.Offsets(), Epoch: t.loop.epoch, Commands: []ledger.Command{c}}); err != nil {
 			return fmt.Errorf("bootstrap the cluster: %w", err)
 		}
 	}

@@ -179,7 +179,7 @@ func (e *eventLoop) ingestSize() int {
 // entryBuilder is an entry that is being built: its commands and, for each, the
 // function called with its result.
 type entryBuilder struct {
-	at       time.Time
+	at       ledger.Clock
 	commands []ledger.Command
 	done     []func(ledger.Result, uint64)
 }

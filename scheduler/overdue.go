@@ -93,7 +93,7 @@ func (o *overdueJobs) find(priority uint8) {
 // longestDue returns the index in heads of the job that has been due for the longest time
 // and is overdue, among those of a lower priority than the given one; -1 if there is none.
 func (o *overdueJobs) longestDue(priority uint8) int {
-	longest, since := -1, o.ledger.Now().Add(-OverdueAfter)
+	longest, since := -1, o.ledger.Clock().Wall.Add(-OverdueAfter)
 	for i := range o.heads {
 		if head := &o.heads[i]; head.Priority < priority && head.Due.Before(since) {
 			longest, since = i, head.Due

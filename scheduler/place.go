@@ -47,7 +47,7 @@ type placer struct {
 	unused   []placement
 	lottery  lottery // decides when a job of a lower priority starts first
 
-	at     time.Time    // the time of the present call of place, by the clock of the ledger
+	at     time.Time    // the time of the present call of place, in elapsed time, see [ledger.Clock]
 	wakeAt time.Time    // when the rate or circuit of a limit may permit a start; zero: none is known
 	uses   []ledger.Use // of the job that was checked last
 }
@@ -62,7 +62,7 @@ func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
 // place adds a placement, with a reserved slot, for every waiting job that may run now. Its
 // cost depends on the number of placements it makes and on the smaller of two numbers: that
 // of the queues whose workers have free capacity, and that of the waitlists. It does
-// nothing while the outbox is three quarters full. at is not after the stamp of the next
+// nothing while the outbox is three quarters full. at is not after the elapsed time of the next
 // entry, so that what limits permit then, they permit when the entry is applied.
 func (pl *placer) place(l *ledger.Ledger, at time.Time) {
 	pl.at, pl.wakeAt = at, time.Time{}

@@ -31,6 +31,7 @@ func (t *tenure) receiveHeartbeat(b job.Heartbeat, reply func(job.HeartbeatAck))
 	reply(job.HeartbeatAck{
 		Epoch: t.loop.epoch, Lease: lease, Seq: t.dispatches.ackSeq,
 		WantFull: missedReport || n.needsFull(n.heartbeatAt), LastBatch: n.lastBatch, Edges: t.capacity.otherEdges(n),
+		Elapsed: t.loop.clock.times().Elapsed,
 	})
 	t.dispatches.endMissing(n, &b)
 }
@@ -82,28 +83,6 @@ func (t *tenure) recordWorkerEvents(r *job.Report, committed func()) {
 		}
 		committed()
 	})
-}
-
-// sampleClock adds the time in a heartbeat, which arrived at the given time, to the
-// samples of its member's clock. Then it adjusts the stamp clock to the median of the
-// members' clocks.
-func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
-	n := t.capacity.nodeOf(b.Node, b.Incarnation)
-	if b.At.IsZero() || b.Incarnation < n.incarnation {
-		return
-	}
-	n.clock.add(b.At.Sub(arrived))
-	median, ok := t.capacity.medianOffset()
-	if len(t.capacity.members) <= 1 || !ok {
-		return
-	}
-	t.crons.clockKnown = true
-	before := t.loop.clock.now()
-	t.loop.clock = t.loop.clock.adjust(time.Now().Add(median))
-	if after := t.loop.clock.now(); after.Sub(before) > clockSlack {
-		t.loop.log.Info("ledger time moved forward to the median of the members' clocks", "duration", after.Sub(before).Round(time.Millisecond))
-		t.lease.renew(t.phase()) // the lease in the ledger was granted by the old time
-	}
 }
 
 // pendingOutcome is an outcome that waits for an entry.
@@ -173,7 +152,7 @@ func (ds *dispatches) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 	ds.outcomes = ds.outcomes[n:]
 	c := &ledger.Settle{Settlements: make([]ledger.Settlement, n)}
 	for i, e := range outcomes {
-		c.Settlements[i] = ds.settlementOf(l, e, b.at)
+		c.Settlements[i] = ds.settlementOf(l, e, b.at.Now)
 	}
 	b.add(c, func(r ledger.Result, index uint64) {
 		for i, e := range outcomes {

@@ -87,7 +87,7 @@ func (r *retention) apply(ctx context.Context) (index uint64, err error) {
 	var queues []ledger.QueueView
 	var now time.Time
 	r.loop.ledger.View(func(l *ledger.Ledger) {
-		index, inForce, queues, now = l.Index(), l.Retention().InForce(), l.Queues(), l.Now()
+		index, inForce, queues, now = l.Index(), l.Retention().InForce(), l.Queues(), l.Clock().Wall
 	})
 	err = r.lanes.ApplyRetention(ctx, inForce)
 	for i := range queues {

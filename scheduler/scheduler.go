@@ -169,6 +169,10 @@ type Scheduler struct {
 
 	counters counters
 
+	// Of the last tenure; they belong to the caller of Run.
+	lastClock stampClock
+	lastEpoch uint64 // 0: there was none
+
 	mu       sync.Mutex
 	tenure   *tenure         // nil outside a tenure
 	deferred []func(*tenure) // messages received while the lease is being acquired; nil at other times
@@ -198,6 +202,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	defer s.log.Info("tenure ended", "epoch", t.loop.epoch)
 
 	group, ctx := errgroup.WithContext(ctx)
+	defer func() { s.lastClock, s.lastEpoch = t.loop.clock, t.loop.epoch }()
 	group.Go(func() error { return t.loop.run(ctx, t.sweep, t.flush) })
 	s.begin(t)
 	group.Go(func() error { return t.awaitCommits(ctx) })

@@ -25,7 +25,8 @@ type AuthorityStatus struct {
 	Reasons     []string         `json:"reasons"`            // texts of all conditions
 	Warnings    []string         `json:"warnings,omitempty"` // what needs attention and stops nothing
 	Nodes       []api.NodeStatus `json:"nodes"`
-	Error       string           `json:"error,omitempty"` // why the status could not be read; set by callers
+	ClockAhead  time.Duration    `json:"clock_ahead,omitempty"` // how far the ledger's time is ahead of the members' clocks, in nanoseconds
+	Error       string           `json:"error,omitempty"`       // why the status could not be read; set by callers
 
 	// RetentionIndex is the index of the ledger whose retention settings were last applied
 	// to the streams, and RetentionProblem why not all of them were; "": they were.
@@ -91,6 +92,8 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	if t.retention.problem != "" {
 		st.Warnings = append(st.Warnings, "retention settings are not applied to all streams: "+t.retention.problem)
 	}
+	st.Warnings = append(st.Warnings, t.clockWarnings(now)...)
+	st.ClockAhead = t.loop.clock.times().Ahead()
 	for _, lane := range t.lanes.all {
 		if lane.problem == "" && !lane.ready {
 			st.Deferred = true

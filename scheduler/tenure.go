@@ -22,8 +22,9 @@ type tenure struct {
 	lease      *lease
 	operator   operatorTopics
 	streams    *streamVerifier
-	lanes      *lanes      // what is accepted
-	capacity   *capacity   // what the members could run
+	lanes      *lanes    // what is accepted
+	capacity   *capacity // what the members could run
+	clocks     memberClocks
 	placer     *placer     // what they are to run
 	dispatches *dispatches // what they run
 	orphans    *orphans
@@ -39,7 +40,7 @@ type tenure struct {
 	entriesInFlight      int             // submitted and not applied yet
 	ended                error           // why the tenure must end; nil while it may continue
 	unpublished          [3]error        // by [outbox.Stream]: why it is not published; nil: it is
-	nextDue              time.Time       // when the next delayed job is due; zero: not known, or there is none
+	nextDue              ledger.Due      // when the next delayed job is due; zero: not known, or there is none
 	consistencyCheckedAt time.Time       // when a consistency check was last queued; zero: not yet
 }
 
@@ -119,22 +120,21 @@ const (
 // doDueWork does what is due apart from submitting an entry: it places waiting jobs,
 // submits and publishes cron ticks, and requests missing records. It returns how long
 // the loop may sleep until something is due again; 0 if an entry is to be submitted at
-// once. now is the local monotonic time, for timeouts. Jobs are due by the time of the
-// ledger, which t.loop.clock follows.
+// once. now is the local monotonic time, for timeouts. Jobs are due by the times of the
+// next entry, which t.loop.clock shows.
 func (t *tenure) doDueWork(now time.Time) (wait time.Duration) {
-	if wakeAt := t.placer.wakeAt; t.loop.placeDirty || !wakeAt.IsZero() && !wakeAt.After(t.loop.clock.now()) {
-		at := t.loop.clock.now()
-		t.loop.ledger.View(func(l *ledger.Ledger) { t.placer.place(l, at) })
+	at := t.loop.clock.times()
+	if wakeAt := t.placer.wakeAt; t.loop.placeDirty || !wakeAt.IsZero() && !wakeAt.After(at.Elapsed) {
+		t.loop.ledger.View(func(l *ledger.Ledger) { t.placer.place(l, at.Elapsed) })
 		t.loop.placeDirty = false
 	}
 	untilWake := idleWait
 	if !t.placer.wakeAt.IsZero() {
-		untilWake = t.placer.wakeAt.Sub(t.loop.clock.now())
+		untilWake = t.placer.wakeAt.Sub(at.Elapsed)
 	}
 	untilDue := idleWait
-	if !t.nextDue.IsZero() {
-		untilDue = t.nextDue.Sub(t.loop.clock.now())
-		if untilDue <= 0 {
+	if wait, ok := t.nextDue.Wait(at); ok {
+		if untilDue = wait; wait <= 0 {
 			t.loop.markUrgent()
 		}
 	}
@@ -171,18 +171,18 @@ func (t *tenure) entryWait(now time.Time) time.Duration {
 // submitEntry builds the next entry and submits it. It reports false if the entry
 // would be empty.
 func (t *tenure) submitEntry() (bool, error) {
-	b := &entryBuilder{at: t.loop.clock.now()}
+	b := &entryBuilder{at: t.loop.clock.times()}
 	t.loop.ledger.View(func(l *ledger.Ledger) {
 		t.lanes.addIngests(l, b)
 		t.dispatches.addOutcomes(l, b)
 		t.loop.addCommands(b)
-		t.placer.place(l, b.at)
+		t.placer.place(l, b.at.Elapsed)
 		t.placer.addPlacements(b, t.dispatches.finishPlacements)
 	})
 	if c := t.outbox.TakePublished(); c != nil {
 		b.add(c, nil)
 	}
-	if len(b.commands) == 0 && !t.nextDue.IsZero() && !t.nextDue.After(b.at) {
+	if wait, ok := t.nextDue.Wait(b.at); ok && wait <= 0 && len(b.commands) == 0 {
 		b.add(&ledger.Observe{}, nil) // an empty command: the entry's stamp promotes the due jobs
 	}
 	t.loop.entry = pendingEntry{commands: t.loop.entry.commands} // those that did not fit
@@ -190,8 +190,8 @@ func (t *tenure) submitEntry() (bool, error) {
 	if len(b.commands) == 0 {
 		return false, nil
 	}
-	t.nextDue = time.Time{} // set again once this entry is applied
-	wait, err := t.loop.ledger.Submit(Proposal{At: b.at, Epoch: t.loop.epoch, Commands: b.commands})
+	t.nextDue = ledger.Due{} // set again once this entry is applied
+	wait, err := t.loop.ledger.Submit(Proposal{At: b.at.Now, Offsets: b.at.Offsets(), Epoch: t.loop.epoch, Commands: b.commands})
 	if err != nil {
 		return false, err
 	}

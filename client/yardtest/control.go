@@ -105,12 +105,13 @@ func (y *Yard) problem() string {
 			return reason == ""
 		})
 		w := y.gate.workload(l)
-		switch next := l.NextDue(); {
+		wait, mayBeDue := l.NextDue().Wait(ledger.SameClock(time.Now()))
+		switch {
 		case w.active > 0:
 			reason = fmt.Sprintf("%d jobs run", w.active)
 		case w.startable:
 			reason = "jobs of " + strings.Join(w.due, ", ") + " are due"
-		case !next.IsZero() && !next.After(time.Now()):
+		case mayBeDue && wait <= 0:
 			reason = "a delayed job is due"
 		case l.OutboxBytes() > 0:
 			reason = "results are being stored"

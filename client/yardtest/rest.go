@@ -81,7 +81,9 @@ func (y *Yard) idleTime() (length time.Duration, idle bool) {
 		}
 	}
 	y.anyNode().View(func(l *ledger.Ledger) {
-		until(l.NextDue())
+		if wait, ok := l.NextDue().Wait(ledger.SameClock(now)); ok {
+			length = min(length, wait)
+		}
 		l.Crons("", func(c ledger.CronView) bool {
 			if !c.Paused {
 				until(c.Next)

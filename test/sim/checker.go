@@ -257,7 +257,7 @@ func (ch *checker) checkTimeline(proc *process, e *logEntry, message []byte) {
 // checkTime checks that the ledger's time is not ahead: with one wrong clock of three
 // it may fall behind and must not run ahead.
 func (ch *checker) checkTime(proc *process, e *logEntry) {
-	ch.now = proc.ledger.Now()
+	ch.now = proc.ledger.Clock().Elapsed
 	if ahead := e.stamp.At.Sub(time.Now()); ahead > maxClockLead {
 		ch.sim.fail("entry %d: its stamp is %s ahead of the current time", e.stamp.Index, ahead)
 	}
@@ -295,7 +295,7 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 					ch.skipped[c.Jobs[i].ID] = true
 				}
 			}
-			ch.guards.onIngested(ch.now, &c.Jobs[i], r.Ingested[i])
+			ch.guards.onIngested(ch.now, proc.dueOf(c.Jobs[i].ID), &c.Jobs[i], r.Ingested[i])
 			if at := &c.Jobs[i]; r.Ingested[i] == ledger.IngestedRateLimited { // its events use the record's id
 				ch.removed[job.RecordID(c.Identity, at.Position, at.Accepted)] = true
 			}
@@ -314,6 +314,16 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 	case *ledger.MoveDispatch:
 		ch.sim.report.Moves++
 	}
+}
+
+// dueOf returns when a delayed job is due, in elapsed time; zero: it is not delayed.
+func (proc *process) dueOf(id job.ID) time.Time {
+	view, _, _ := proc.ledger.Find(id)
+	if view.State != job.Delayed {
+		return time.Time{}
+	}
+	c := proc.ledger.Clock()
+	return view.RunAt.Add(c.Elapsed.Sub(c.Wall))
 }
 
 // onRetry is called before the events of a command that may have a job run again.

@@ -229,8 +229,9 @@ type keyHolder struct {
 	until time.Time
 }
 
-// onIngested checks the result of ingesting a job with guards.
-func (c *guardChecker) onIngested(at time.Time, j *job.Job, f ledger.Ingested) {
+// onIngested checks the result of ingesting a job with guards, at a time and for a job that is due,
+// both in elapsed time.
+func (c *guardChecker) onIngested(at, due time.Time, j *job.Job, f ledger.Ingested) {
 	g := j.Guards
 	if g == nil {
 		return
@@ -255,7 +256,7 @@ func (c *guardChecker) onIngested(at time.Time, j *job.Job, f ledger.Ingested) {
 		}
 	case ledger.IngestedWaiting, ledger.IngestedDelayed:
 		c.checkCreated(at, j)
-		c.hold(at, j)
+		c.hold(at, due, j)
 	}
 }
 
@@ -272,11 +273,11 @@ func (c *guardChecker) checkCreated(at time.Time, j *job.Job) {
 
 // hold records how long a job's keys are held. A unique key is held at least until its
 // job is due, and stays held when the job ends.
-func (c *guardChecker) hold(at time.Time, j *job.Job) {
+func (c *guardChecker) hold(at, due time.Time, j *job.Job) {
 	if g := j.Guards.Unique; g.IsSet() {
 		until := at.Add(g.TTL)
-		if j.RunAt.After(until) {
-			until = j.RunAt
+		if due.After(until) {
+			until = due
 		}
 		c.unique[g.Key] = keyHolder{j.ID, until}
 	}

@@ -336,7 +336,7 @@ func (r *raft) commit(proc *process, term uint64, e *proposal) {
 
 // add appends a proposal to the log.
 func (r *raft) add(term uint64, e *proposal) {
-	at := ledger.Stamp{Index: uint64(len(r.log)) + 1, Term: term, At: e.At, Epoch: e.Epoch}
+	at := ledger.Stamp{Index: uint64(len(r.log)) + 1, Term: term, At: e.At, Offsets: e.Offsets, Epoch: e.Epoch}
 	r.log = append(r.log, logEntry{at, e.Commands})
 	r.sim.report.Entries++
 }
