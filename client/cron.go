@@ -22,7 +22,7 @@ func AddCron[A Args](ctx context.Context, c *Client, request api.CronRequest, ar
 	if err := s.validate(); err != nil {
 		return api.Cron{}, err
 	}
-	if s.Key != "" || !s.RunAt.IsZero() {
+	if s.Key != "" || !s.RunAt.IsZero() || s.Delay != 0 {
 		return api.Cron{}, invalidJob("the job of a cron entry has neither a key nor a start")
 	}
 	r, err := s.apiRequest()

@@ -101,6 +101,7 @@ func (s *Spec) apiRequest() (*api.EnqueueRequest, error) {
 	if !s.RunAt.IsZero() {
 		r.RunAt = &s.RunAt
 	}
+	r.DelayMS = m.Delay
 	if len(m.Payload) == 0 && m.Function == "" {
 		r.Payload = overhop.Raw{0xc0} // nil: a job that names nothing to do is refused
 	} else if len(m.Payload) > 0 {

@@ -31,6 +31,9 @@ type Spec struct {
 	Key string
 	// RunAt is the earliest start; the zero time means now.
 	RunAt time.Time
+	// Delay is the time from acceptance to the earliest start. It depends on no wall clock.
+	// One of RunAt and Delay may be set.
+	Delay time.Duration
 	// Priority is 0 to 9, 9 starts first; nil means 5.
 	Priority *int
 	// MaxAttempts is how often the job may be tried; 0 means the cluster's default.
@@ -106,6 +109,8 @@ func (s *Spec) validate() error {
 		return invalidJob("RateLimitKey and RateLimit need each other")
 	case (s.DebounceKey == "") != (s.Debounce == 0):
 		return invalidJob("DebounceKey and Debounce need each other")
+	case s.Delay != 0 && !s.RunAt.IsZero():
+		return invalidJob("RunAt and Delay exclude each other")
 	case s.ExpiresIn != 0 && !s.ExpiresAt.IsZero():
 		return invalidJob("ExpiresIn and ExpiresAt exclude each other")
 	}
@@ -114,7 +119,7 @@ func (s *Spec) validate() error {
 		value time.Duration
 	}{
 		{"Timeout", s.Timeout}, {"RetryInterval", s.RetryInterval}, {"ResultTTL", s.ResultTTL},
-		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce}, {"ExpiresIn", s.ExpiresIn},
+		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce}, {"ExpiresIn", s.ExpiresIn}, {"Delay", s.Delay},
 	} {
 		if d.value != 0 && (d.value < time.Millisecond || d.value > job.MaxDuration) {
 			return invalidJob("%s is %s; if it is set, it is at least 1ms and at most ten years", d.name, d.value)
@@ -135,6 +140,9 @@ func (s *Spec) message() (overhop.Enqueue, error) {
 		DebounceKey: unlessZero(s.DebounceKey), Debounce: unlessZero(s.Debounce.Milliseconds()),
 		LimitKey: s.LimitKey, Limits: s.Limits, Tags: s.Tags, Meta: s.Meta,
 		ExpiresIn: unlessZero(s.ExpiresIn.Milliseconds()), ExpiresAt: s.ExpiresAt,
+	}
+	if s.Delay > 0 {
+		request.Delay, request.At = new(s.Delay.Milliseconds()), time.Now().Add(s.Delay)
 	}
 	if s.Priority != nil {
 		request.Priority = new(int64(*s.Priority))
@@ -170,9 +178,11 @@ func Queue(name string) Option { return func(s *Spec) { s.Queue = name } }
 // Key makes the enqueue idempotent: see [Spec.Key].
 func Key(key string) Option { return func(s *Spec) { s.Key = key } }
 
-// Delay lets a job start no earlier than d after the call that enqueues it, by the clock of
-// this program.
-func Delay(d time.Duration) Option { return func(s *Spec) { s.RunAt = time.Now().Add(d) } }
+// Delay lets a job start no earlier than d after it was accepted, whatever clocks show. In the
+// JSON of a [Spec], it is a start by the clock of this program.
+func Delay(d time.Duration) Option {
+	return func(s *Spec) { s.Delay = max(d, 0).Round(time.Millisecond) }
+}
 
 // RunAt lets a job start no earlier than at t.
 func RunAt(t time.Time) Option { return func(s *Spec) { s.RunAt = t } }

@@ -26,6 +26,9 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+	if s.Delay > 0 {
+		s.RunAt, s.Delay = time.Now().Add(s.Delay), 0 // it is enqueued later
+	}
 	request, err := s.apiRequest()
 	if err != nil {
 		return nil, err

@@ -72,8 +72,8 @@ type Session interface {
 	Cancel(ctx context.Context, id job.ID, reason string) (job.State, error)
 	Retry(ctx context.Context, id job.ID) (job.State, error)
 	// ChangeJob changes the priority of a waiting or delayed job, its start, or both.
-	// A nil priority and a zero start change nothing; a start that has passed means now.
-	ChangeJob(ctx context.Context, id job.ID, priority *uint8, at time.Time) (job.State, error)
+	// A nil priority and the zero start change nothing.
+	ChangeJob(ctx context.Context, id job.ID, priority *uint8, start Start) (job.State, error)
 	// Content returns at most size bytes, from offset on, of a job's result or, if
 	// result is false, of its body's params or payload. It returns job.ErrNoContent or
 	// job.ErrContentGone if there is none.
@@ -122,4 +122,10 @@ type Status struct {
 	Queues       int
 	PausedQueues int
 	Cluster      map[string]string // shown as "cluster"
+}
+
+// Start is when a job is to start at the earliest. At most one field is set.
+type Start struct {
+	At    time.Time     // a time that has passed means now
+	Delay time.Duration // from now
 }

@@ -145,13 +145,16 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 		RetryOnTimeout: request.RetryOnTimeout,
 		ResultTTLMS:    nilIfZero(min(request.ResultTTL, longest)),
 	}
-	if !request.At.IsZero() {
+	switch {
+	case request.Delay != nil:
+		spec.DelayMS = new(min(*request.Delay, longest))
+	case !request.At.IsZero():
 		spec.RunAt = new(request.At)
 	}
 	if !request.ExpiresAt.IsZero() {
 		spec.ExpiresAt = new(request.ExpiresAt)
 	}
-	if e := request.ExpiresIn; e != nil && !request.At.IsZero() && time.Until(request.At) >= time.Duration(*e)*time.Millisecond {
+	if e := request.ExpiresIn; e != nil && spec.RunAt != nil && time.Until(request.At) >= time.Duration(*e)*time.Millisecond {
 		return job.Spec{}, &job.InvalidError{Reason: "expires_in_ms is not more than the time until the job is due: it would expire without a start; give a later expiry, or an earlier time"}
 	}
 	if request.PayloadJSON != nil {
@@ -314,17 +317,17 @@ func (q queries) handleSetJob(ctx context.Context, s overhop.SetJob) (overhop.Ra
 	if s.Priority != nil {
 		priority = new(uint8(*s.Priority))
 	}
-	var at time.Time
+	start := Start{}
 	switch {
 	case s.At != nil:
-		at = *s.At
+		start.At = *s.At
 	case s.Delay == nil:
 	case *s.Delay == 0:
-		at = time.Unix(0, 0) // now, whatever the clocks show
+		start.At = time.Unix(0, 0) // now, whatever the clocks show
 	default:
-		at = time.Now().Add(min(*s.Delay, job.MaxDuration))
+		start.Delay = min(*s.Delay, job.MaxDuration)
 	}
-	state, err := q.cluster.ChangeJob(ctx, view.ID, priority, at)
+	state, err := q.cluster.ChangeJob(ctx, view.ID, priority, start)
 	return textField("status", state.String()), err
 }
 

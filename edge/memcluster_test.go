@@ -428,13 +428,13 @@ func (c *memCluster) Cancel(_ context.Context, id job.ID, reason string) (job.St
 	return job.Failed, nil
 }
 
-func (c *memCluster) ChangeJob(_ context.Context, id job.ID, priority *uint8, at time.Time) (job.State, error) {
+func (c *memCluster) ChangeJob(_ context.Context, id job.ID, priority *uint8, start Start) (job.State, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if state := c.jobs[id].State; state != job.Waiting && state != job.Delayed {
 		return 0, job.ErrNotChangeable
 	}
-	if at.After(time.Now()) {
+	if start.Delay > 0 || start.At.After(time.Now()) {
 		return job.Delayed, nil
 	}
 	return job.Waiting, nil

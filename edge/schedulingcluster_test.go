@@ -206,7 +206,11 @@ func (c *schedulingCluster) Cancel(_ context.Context, id job.ID, reason string) 
 	return state, err
 }
 
-func (c *schedulingCluster) ChangeJob(_ context.Context, id job.ID, priority *uint8, at time.Time) (state job.State, err error) {
+func (c *schedulingCluster) ChangeJob(_ context.Context, id job.ID, priority *uint8, start Start) (state job.State, err error) {
+	at := start.At
+	if start.Delay > 0 {
+		at = time.Now().Add(start.Delay)
+	}
 	c.update(id, func(v *job.View) {
 		if v.State != job.Waiting && v.State != job.Delayed {
 			err = job.ErrNotChangeable

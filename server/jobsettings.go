@@ -44,7 +44,7 @@ func changeCommand(s *api.JobSettings) (c ledger.ChangeJob, err error) {
 	case *s.DelayMS == 0:
 		c.RunAt = time.Unix(0, 0) // now, also if the ledger's time is behind this node's
 	default:
-		c.RunAt = time.Now().Add(time.Duration(*s.DelayMS) * time.Millisecond)
+		c.Delay = time.Duration(*s.DelayMS) * time.Millisecond
 	}
 	if s.Priority != nil {
 		c.Priority = new(uint8(*s.Priority))

@@ -73,6 +73,7 @@ func (e *Enqueue) append(b []byte, c *Client) []byte {
 	m := beginMap(b)
 	writeIfGiven(&m, "debounce_key", e.DebounceKey, AppendStr)
 	writeIfGiven(&m, "debounce_ms", e.Debounce, AppendInt)
+	writeIfGiven(&m, "delay_ms", e.Delay, AppendInt)
 	if !e.ExpiresAt.IsZero() {
 		m.begin("expires_at")
 		m.out = AppendTime(m.out, e.ExpiresAt)

@@ -24,7 +24,7 @@ type fieldReader struct {
 }
 
 // maxFields is the largest number of fields of a message.
-const maxFields = 27
+const maxFields = 28
 
 // newFieldReader returns a reader of the named fields of p, which it finds in one
 // pass. Only these can be read. The compiler inlines the functions that make a

@@ -205,7 +205,7 @@ func ParseAddQueue(payload Raw) (AddQueue, error) {
 type Enqueue struct {
 	Queue         string
 	Payload       Raw       // encoded by [Marshal] or [Fields.Raw]; empty: none
-	At            time.Time // earliest start; zero: now
+	At            time.Time // earliest start; zero: now. With Delay, it is for nodes of older releases
 	MaxAttempts   int64     // 0: the yard's default
 	RetryInterval int64     // in milliseconds; 0: not set
 
@@ -237,11 +237,12 @@ type Enqueue struct {
 	Meta      map[string]string
 	ExpiresIn *int64    // milliseconds after which the job expires unless it has started; nil: never
 	ExpiresAt time.Time // in place of ExpiresIn; zero: never
+	Delay     *int64    // milliseconds from acceptance to the earliest start, in place of At; nil: not set
 }
 
 // enqueueFields are the fields of an ENQUEUE.
 var enqueueFields = []string{
-	"debounce_key", "debounce_ms", "expires_at", "expires_in_ms", "fn", "job_payload", "job_payload_json", "key", "limit_key", "limits",
+	"debounce_key", "debounce_ms", "delay_ms", "expires_at", "expires_in_ms", "fn", "job_payload", "job_payload_json", "key", "limit_key", "limits",
 	"max_attempts", "meta", "notify", "priority", "q", "rate_limit_key", "rate_limit_ms", "result_ttl_ms", "retry_interval_ms",
 	"retry_on_timeout", "scheduled_at", "tags", "timeout_ms", "trace", "unique_key", "unique_ttl_ms", "unique_until",
 }
@@ -276,6 +277,7 @@ func ParseEnqueue(payload Raw, delivery bool) (Enqueue, error) {
 		e.LimitKey, e.Limits = r.optKey("limit_key"), r.optStrings("limits")
 		e.Tags, e.Meta = r.optTexts("tags"), r.optStrings("meta")
 		e.ExpiresIn, e.ExpiresAt = r.optCount("expires_in_ms", minInt, maxInt), r.optTime("expires_at")
+		e.Delay = r.optCount("delay_ms", minInt, maxInt)
 	}
 	return e, r.err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -343,8 +344,8 @@ func (s *session) Cancel(ctx context.Context, id job.ID, reason string) (job.Sta
 	return d.State.Overhop(), err
 }
 
-func (s *session) ChangeJob(ctx context.Context, id job.ID, priority *uint8, at time.Time) (job.State, error) {
-	d, err := s.propose(ctx, &ledger.ChangeJob{Job: id, Priority: priority, RunAt: at})
+func (s *session) ChangeJob(ctx context.Context, id job.ID, priority *uint8, start edge.Start) (job.State, error) {
+	d, err := s.propose(ctx, &ledger.ChangeJob{Job: id, Priority: priority, RunAt: start.At, Delay: start.Delay})
 	return d.State, err
 }
 
