@@ -15,8 +15,9 @@ type Replica struct {
 	checks chan *ledger.Ledger // the newest copy whose hash is to be checked
 	done   chan struct{}       // closed when no more entries will be applied
 
-	mu     sync.RWMutex // held for reading by View, and while an entry is applied
-	ledger *ledger.Ledger
+	mu        sync.RWMutex // held for reading by View, and while an entry is applied
+	ledger    *ledger.Ledger
+	appliedAt time.Time // when the last entry was applied; zero: none was; guarded by mu
 
 	copyTime atomic.Int64 // nanoseconds that the last copy took
 
@@ -39,6 +40,16 @@ func (r *Replica) View(fn func(*ledger.Ledger)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	fn(r.ledger)
+}
+
+// LedgerTime returns the time of the ledger that [Replica.View] has passed to its caller, which
+// goes on by this node's monotonic clock since the last entry was applied. It must be called by
+// the function that View calls.
+func (r *Replica) LedgerTime(l *ledger.Ledger) time.Time {
+	if r.appliedAt.IsZero() {
+		return l.Now()
+	}
+	return l.Now().Add(time.Since(r.appliedAt))
 }
 
 // Schemas returns the schemas in the ledger. It does not wait for an entry that is being
@@ -71,6 +82,7 @@ func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
 // advance publishes the schemas and paths of params, sets the last applied index and wakes the waiters. The caller must
 // hold mu, so that a woken waiter sees the entry.
 func (r *Replica) advance(index uint64) {
+	r.appliedAt = time.Now()
 	if current := r.ledger.Schemas(); current != r.schemas.Load() {
 		r.schemas.Store(current)
 	}

@@ -165,7 +165,7 @@ func streamsNotMade(l *ledger.Ledger) bool { return l.Index() > 0 && !l.StreamsC
 // SnapshotContext returns what the snapshot of l needs besides the ledger.
 func (r *Reporter) SnapshotContext(l *ledger.Ledger, authority scheduler.AuthorityStatus) ledger.SnapshotContext {
 	s := ledger.SnapshotContext{
-		Now: time.Now(), PendingEvents: authority.Pending, OldestPending: authority.OldestPending, Deferred: authority.Deferred, Reasons: authority.Reasons,
+		Now: r.cfg.Now(l), PendingEvents: authority.Pending, OldestPending: authority.OldestPending, Deferred: authority.Deferred, Reasons: authority.Reasons,
 	}
 	if authority.Error != "" {
 		s.Reasons = append(s.Reasons, authority.Error)

@@ -30,6 +30,7 @@ type ReporterConfig struct {
 	HTTP          string // address of the HTTP listener, "" without one
 
 	View      func(func(*ledger.Ledger))                                                   // reads this node's ledger
+	Now       func(*ledger.Ledger) time.Time                                               // returns the time of the ledger that View has passed, also while no entry is committed
 	Raft      func() consensus.Status                                                      // returns this node's state in the Raft group
 	Authority func() (node string, known bool)                                             // returns the authority according to the ledger
 	Tenure    func(context.Context) (scheduler.AuthorityStatus, error)                     // asks this node's scheduler
@@ -96,7 +97,7 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 		s.Lanes[i] = lanes[i].LaneStatus
 	}
 	r.cfg.View(func(l *ledger.Ledger) {
-		a, view := l.Authority(), l.Snapshot(ledger.SnapshotContext{Now: time.Now()}) // without a quorum the ledger's own time does not advance
+		a, view := l.Authority(), l.Snapshot(ledger.SnapshotContext{Now: r.cfg.Now(l)}) // without a quorum the ledger's own time does not advance
 		s.Authority = api.AuthorityStatus{Owner: a.Owner, LeaseID: a.LeaseID, Epoch: a.Epoch, LeasedUntil: a.Until, Expired: view.Authority.Stale}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		s.Backlog = view.Backlog

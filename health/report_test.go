@@ -17,6 +17,7 @@ import (
 func TestReadiness_NoAuthority(t *testing.T) {
 	s := scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
 	r := NewReporter(ReporterConfig{
+		Now:    func(l *ledger.Ledger) time.Time { return l.Now() },
 		Tenure: s.Status, Skew: func() []string { return nil },
 		Raft:      func() consensus.Status { return consensus.Status{Leader: "n2"} },
 		Authority: func() (string, bool) { return "", false },

@@ -63,7 +63,7 @@ func makeBallast(cfg *config.Config, log *slog.Logger) {
 func (n *Node) newReporter() *health.Reporter {
 	return health.NewReporter(health.ReporterConfig{
 		Node: n.cfg.Node.Name, Version: n.version, Clustered: n.cfg.Clustered(), Started: n.started, HTTP: n.httpAddr,
-		View: n.raft.View, Raft: n.raft.Status, Authority: n.authority.Known, Tenure: n.scheduler.Status,
+		View: n.raft.View, Now: n.raft.LedgerTime, Raft: n.raft.Status, Authority: n.authority.Known, Tenure: n.scheduler.Status,
 		Request: n.fleet.Request, AddPeers: n.addPeerInfo, Skew: n.member.Reasons,
 		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo, Streams: n.cluster.Reader.Usage,
 		Workers: func() api.WorkerStatus { return n.edge.Counts() }, Pools: n.runners.Status, Drain: n.drainer.Status,
