@@ -20,6 +20,10 @@ const MaxKeyLen = 128
 // bytes.
 var ErrKeyTooLong = fmt.Errorf("idempotency key is longer than %d bytes; use a shorter one or a UUID", MaxKeyLen)
 
+// ErrNilKey is returned for the nil UUID as an idempotency key. It names no job, because
+// everywhere the zero [ID] stands for no job.
+var ErrNilKey error = &InvalidError{Reason: "the nil UUID, of zeros alone, names no job; use another key"}
+
 // ErrBadID is returned for a text that is not a UUID.
 var ErrBadID = errors.New("not a UUID")
 
@@ -88,12 +92,14 @@ func parseID(s string) (id ID, ok bool) {
 
 // KeyID returns the id of the job that a producer names by key: the key itself
 // if it is a UUID, else the UUIDv5 of queue and key. The same key in another
-// queue is another job.
+// queue is another job. The error is [ErrKeyTooLong] or [ErrNilKey].
 func KeyID(queue, key string) (ID, error) {
 	if len(key) > MaxKeyLen {
 		return ID{}, ErrKeyTooLong
 	}
-	if id, ok := parseID(key); ok {
+	if id, ok := parseID(key); ok && id.IsZero() {
+		return ID{}, ErrNilKey
+	} else if ok {
 		return id, nil
 	}
 	h := sha1.New()

@@ -134,3 +134,24 @@ func FuzzParseRequestID(f *testing.F) {
 		}
 	})
 }
+
+// TestKeyID_NilUUID checks that the nil UUID, which stands for no job, is no key at any door: a record
+// with it is rejected under an id of its own. Other special UUIDs are keys.
+func TestKeyID_NilUUID(t *testing.T) {
+	const nilKey, maxKey = "00000000-0000-0000-0000-000000000000", "FFFFFFFF-ffff-ffff-ffff-ffffffffffff"
+	if id, err := KeyID("mail", nilKey); !errors.Is(err, ErrNilKey) || !id.IsZero() {
+		t.Errorf("the nil UUID: %s, %v", id, err)
+	}
+	if id, err := KeyID("mail", maxKey); err != nil || id.String() != strings.ToLower(maxKey) {
+		t.Errorf("the max UUID: %s, %v", id, err)
+	}
+	r := Record{Queue: "mail", Key: nilKey, Stored: time.Unix(1, 0), Body: []byte(`{"function":"f"}`)}
+	j, err := r.Job("L", Defaults{})
+	var invalid *InvalidError
+	if j.ID != RecordID("L", r.Position, r.Stored) || !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, "the nil UUID") {
+		t.Errorf("its record is rejected as %s: %v", j.ID, err)
+	}
+	if !r.Matches(ID{}, "L") {
+		t.Error("the record is not that of the job that an earlier build made of it")
+	}
+}

@@ -45,6 +45,9 @@ func (r *Record) Matches(id ID, lane string) bool {
 	if key, err := KeyID(r.Queue, r.Key); r.Key != "" && err == nil && key == id {
 		return true
 	}
+	if key, ok := parseID(r.Key); ok && key == id { // the nil UUID, which earlier builds accepted
+		return true
+	}
 	return id == RecordID(lane, r.Position, r.Stored)
 }
 

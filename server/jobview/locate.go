@@ -203,25 +203,29 @@ func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
 			queues = append(queues, q.Name)
 		}
 	}
+	hasFound, holder := false, "" // holder is the queue of found, "" if the ledger has forgotten which
 	for _, name := range queues {
 		id, err := job.KeyID(name, key)
 		if err != nil {
 			return job.ID{}, err
 		}
 		owner, known := l.Known(id)
-		if owner != name && (!found.IsZero() || !known) {
+		if owner != name && (hasFound || !known) {
 			continue
 		}
-		if other, _ := l.Known(found); other != "" {
-			return job.ID{}, ambiguousError(other, name, key)
+		if holder != "" {
+			return job.ID{}, ambiguousError(holder, name, key)
 		}
-		found = id
+		found, hasFound, holder = id, true, owner
 	}
 	switch {
-	case !found.IsZero():
+	case hasFound:
 		return found, nil
 	case queue != "" && !hasQueue(l, queue):
 		return found, fmt.Errorf("%q: %w, nor does queue %q", key, job.ErrJobNotFound, queue)
+	case queue == "":
+		return found, fmt.Errorf("%q: %w in any queue; name the queue, as \"queue\" or in \"<queue>:%s\", to find more of those that have ended; a job is found for %s",
+			key, job.ErrJobNotFound, key, foundFor(l))
 	}
 	return found, fmt.Errorf("%q: %w; a job is found for %s", key, job.ErrJobNotFound, foundFor(l))
 }
