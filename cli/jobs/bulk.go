@@ -171,6 +171,9 @@ func (b *bulk) read(in io.Reader, emit func(*chunk) bool) error {
 			tooLong = true
 			_, err = r.ReadSlice('\n')
 		}
+		if line == 1 {
+			text = bytes.TrimPrefix(text, byteOrderMark)
+		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			item := b.parseLine(line, text, tooLong)
 			if len(c.items) > 0 && c.bytes+len(item.job) > chunkBytes && !emitChunk() {

@@ -260,7 +260,7 @@ func readParams(env *command.Env, c *cobra.Command, value string) (json.RawMessa
 	path, isFile := strings.CutPrefix(value, "@")
 	if isFile || value == "-" {
 		var err error
-		if text, err = readFile(env, path); err != nil {
+		if text, err = readText(env, path); err != nil {
 			return nil, err
 		}
 	}
@@ -272,6 +272,9 @@ func readParams(env *command.Env, c *cobra.Command, value string) (json.RawMessa
 	}
 	return text, nil
 }
+
+// byteOrderMark is U+FEFF in UTF-8, with which some editors begin a file. JSON must not begin with it.
+var byteOrderMark = []byte("\ufeff")
 
 // readFile reads a file, or standard input if path is "-".
 func readFile(env *command.Env, path string) ([]byte, error) {
@@ -287,6 +290,12 @@ func readFile(env *command.Env, path string) ([]byte, error) {
 		return nil, fileError(err)
 	}
 	return data, nil
+}
+
+// readText is readFile for a text in UTF-8, without its byte order mark.
+func readText(env *command.Env, path string) ([]byte, error) {
+	text, err := readFile(env, path)
+	return bytes.TrimPrefix(text, byteOrderMark), err
 }
 
 // fileError returns the user error for an input file that cannot be read.

@@ -41,7 +41,7 @@ without a function. With --warn, jobs that do not match are accepted and counted
 			if file == "" {
 				return usererror.Usage(c, "--file is missing: name the file with the schema, or - for standard input")
 			}
-			text, err := readFile(env, file)
+			text, err := readText(env, file)
 			if err != nil {
 				return err
 			}
