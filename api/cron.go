@@ -16,8 +16,25 @@ const (
 	CronAllow = "allow" // a tick creates a job although the last one has not ended
 )
 
-// CronRequest names a cron entry, or describes a new one.
+// CronRequest names a cron entry.
 type CronRequest struct {
+	Name string `json:"name"`
+}
+
+// CronListRequest selects a page of the cron entries.
+type CronListRequest struct {
+	After string `json:"after"` // last name of the previous page; "" is the first page
+	Limit int    `json:"limit"` // entries of a page, 1 to 100; 0 means 50
+}
+
+// CronRunRequest names a cron entry whose job is to be enqueued now.
+type CronRunRequest struct {
+	Name  string `json:"name"`
+	NewID string `json:"new_id"` // key of the job; "" means a new one
+}
+
+// CronChange describes a cron entry that is to be added or replaced.
+type CronChange struct {
 	Name     string          `json:"name"`
 	Schedule string          `json:"schedule"`  // five or six fields, or such as @hourly or "@every 90s"
 	Zone     string          `json:"time_zone"` // IANA name; "" means UTC
@@ -26,10 +43,6 @@ type CronRequest struct {
 	Overlap  string          `json:"overlap"` // [CronAllow] or [CronSkip]; "" means allow
 	Replace  bool            `json:"replace"` // replace a different entry of this name
 	Job      json.RawMessage `json:"job"`     // a [job.Spec]
-	NewID    string          `json:"new_id"`  // key of the job that cron-run creates; "" means a new id
-
-	After string `json:"after"` // last name of the previous page; "" is the first page
-	Limit int    `json:"limit"` // entries of a page, 1 to 100; 0 means 50
 }
 
 // Cron is a cron entry.

@@ -104,7 +104,7 @@ var Endpoints = []Endpoint{
 
 	{
 		Name: "cron-list", Subject: "yard.api.v1.cron.list", Summary: "a page of the cron entries",
-		Pattern: "GET /v1/cron", Request: CronRequest{}, Accepts: "after limit", Reply: CronPage{}, Indexed: true,
+		Pattern: "GET /v1/cron", Request: CronListRequest{}, Accepts: "after limit", Reply: CronPage{}, Indexed: true,
 	},
 	{
 		Name: "cron-show", Subject: "yard.api.v1.cron.show", Summary: "one cron entry, and the state of its last job",
@@ -112,7 +112,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "cron-add", Subject: "yard.api.v1.cron.add", Summary: "add a cron entry",
-		Pattern: "PUT /v1/cron/{name}", Request: CronRequest{}, Accepts: "schedule time_zone queue missed overlap replace job",
+		Pattern: "PUT /v1/cron/{name}", Request: CronChange{}, Accepts: "schedule time_zone queue missed overlap replace job",
 		Required: "schedule queue job", Shapes: map[string]Shape{"job": {Of: job.Spec{}, Without: "blob"}}, Reply: Cron{}, Indexed: true,
 	},
 	{
@@ -129,7 +129,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "cron-run", Subject: "yard.api.v1.cron.run", Summary: "enqueue a cron entry's job now",
-		Pattern: "POST /v1/cron/{name}/run", Request: CronRequest{}, Accepts: "new_id", Reply: EnqueueReply{},
+		Pattern: "POST /v1/cron/{name}/run", Request: CronRunRequest{}, Accepts: "new_id", Reply: EnqueueReply{},
 	},
 
 	{

@@ -347,11 +347,11 @@ func (p program) refusesQueries() {
 func (p program) changesCron() {
 	ctx, cron := p.Context(), p.c.Cron()
 	name := p.queue + "-nightly"
-	entry, err := client.AddCron(ctx, p.c, api.CronRequest{Name: name, Schedule: "@daily"}, chore{"sweep"}, client.Queue(p.queue+"-cron"), client.Priority(7))
+	entry, err := client.AddCron(ctx, p.c, api.CronChange{Name: name, Schedule: "@daily"}, chore{"sweep"}, client.Queue(p.queue+"-cron"), client.Priority(7))
 	if err != nil || entry.Queue != p.queue+"-cron" || entry.Next == nil {
 		p.Fatalf("added: %+v, %v", entry, err)
 	}
-	if _, err := client.AddCron(ctx, p.c, api.CronRequest{Name: name, Schedule: "@daily"}, chore{}, client.Key("k")); !errors.Is(err, client.ErrInvalidJob) {
+	if _, err := client.AddCron(ctx, p.c, api.CronChange{Name: name, Schedule: "@daily"}, chore{}, client.Key("k")); !errors.Is(err, client.ErrInvalidJob) {
 		p.Errorf("with a key: %v", err)
 	}
 	if entry, err = cron.Pause(ctx, name); err != nil || entry.State != "paused" {

@@ -16,8 +16,8 @@ type Cron struct{ c *Client }
 func (c *Client) Cron() Cron { return Cron{c} }
 
 // AddCron adds a cron entry whose ticks enqueue a job with these args and options. Queue and
-// Job of the request are set from them. A start or a key is no option of a cron entry.
-func AddCron[A Args](ctx context.Context, c *Client, request api.CronRequest, args A, options ...Option) (api.Cron, error) {
+// Job of the change are set from them. A start or a key is no option of a cron entry.
+func AddCron[A Args](ctx context.Context, c *Client, change api.CronChange, args A, options ...Option) (api.Cron, error) {
 	s := NewSpec(args, options...)
 	if err := s.validate(); err != nil {
 		return api.Cron{}, err
@@ -29,17 +29,17 @@ func AddCron[A Args](ctx context.Context, c *Client, request api.CronRequest, ar
 	if err != nil {
 		return api.Cron{}, err
 	}
-	request.Queue = s.Queue
-	if request.Job, err = json.Marshal(r.Spec); err != nil {
+	change.Queue = s.Queue
+	if change.Job, err = json.Marshal(r.Spec); err != nil {
 		return api.Cron{}, invalidJob("%w", err)
 	}
-	return c.Cron().Add(ctx, request)
+	return c.Cron().Add(ctx, change)
 }
 
 // Add adds a cron entry. The error is [ErrConflict] if there is a different one of this
-// name, unless the request replaces it.
-func (cr Cron) Add(ctx context.Context, request api.CronRequest) (api.Cron, error) {
-	return operate[api.Cron](ctx, cr.c, "cron.add", request)
+// name, unless the change replaces it.
+func (cr Cron) Add(ctx context.Context, change api.CronChange) (api.Cron, error) {
+	return operate[api.Cron](ctx, cr.c, "cron.add", change)
 }
 
 // Get returns a cron entry and the state of its last job.
@@ -50,7 +50,7 @@ func (cr Cron) Get(ctx context.Context, name string) (api.CronDetail, error) {
 // List returns all cron entries by name. It reads one page after the other.
 func (cr Cron) List(ctx context.Context) iter.Seq2[api.Cron, error] {
 	return pages(func(after string) ([]api.Cron, string, error) {
-		page, err := operate[api.CronPage](ctx, cr.c, "cron.list", api.CronRequest{After: after})
+		page, err := operate[api.CronPage](ctx, cr.c, "cron.list", api.CronListRequest{After: after})
 		if !page.More || len(page.Entries) == 0 {
 			return page.Entries, "", err
 		}
@@ -70,7 +70,7 @@ func (cr Cron) Resume(ctx context.Context, name string) (api.Cron, error) {
 
 // Run enqueues the job of a cron entry now, and returns the job's id.
 func (cr Cron) Run(ctx context.Context, name string) (id string, err error) {
-	request := api.CronRequest{Name: name, NewID: "auto-" + rand.Text()} // a repeated request makes one job
+	request := api.CronRunRequest{Name: name, NewID: "auto-" + rand.Text()} // a repeated request makes one job
 	reply, err := operate[api.EnqueueReply](ctx, cr.c, "cron.run", request)
 	if err != nil {
 		return "", err

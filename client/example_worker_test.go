@@ -273,7 +273,7 @@ func ExampleQueues_Set() {
 func ExampleAddCron() {
 	ctx, c, end := example()
 	defer end()
-	entry, err := client.AddCron(ctx, c, api.CronRequest{Name: "greeting", Schedule: "0 8 * * MON", Zone: "Europe/Berlin"}, SendMail{To: "all"})
+	entry, err := client.AddCron(ctx, c, api.CronChange{Name: "greeting", Schedule: "0 8 * * MON", Zone: "Europe/Berlin"}, SendMail{To: "all"})
 	fmt.Println(entry.Queue, entry.State, err)
 	// Output: mail running <nil>
 }

@@ -51,7 +51,7 @@ func cronOf(v *ledger.CronView) api.Cron {
 
 // list returns a page of the entries in the order of their names: those after the name
 // After of the request, at most Limit. More reports whether further entries follow.
-func (h *Crons) list(_ context.Context, q *api.CronRequest) (*api.CronPage, error) {
+func (h *Crons) list(_ context.Context, q *api.CronListRequest) (*api.CronPage, error) {
 	q.Limit = cmp.Or(q.Limit, defaultCronPageSize)
 	if q.Limit < 1 || q.Limit > maxCronPageSize {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxCronPageSize)}
@@ -98,7 +98,7 @@ func (h *Crons) show(ctx context.Context, q *api.CronRequest) (*api.CronDetail, 
 }
 
 // add adds or replaces the entry that the request describes, after it has checked it.
-func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) {
+func (h *Crons) add(ctx context.Context, q *api.CronChange) (*api.Cron, error) {
 	c := ledger.Cron{
 		Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job,
 		CatchUp: q.Missed == api.CronOnce, NoOverlap: q.Overlap == api.CronSkip,
@@ -155,7 +155,7 @@ func (h *Crons) remove(ctx context.Context, q *api.CronRequest) (*api.Removed, e
 
 // run creates a job of the entry in addition to the jobs of its ticks. With an
 // id of the caller it is the same job however often it is requested.
-func (h *Crons) run(ctx context.Context, q *api.CronRequest) (*api.EnqueueReply, error) {
+func (h *Crons) run(ctx context.Context, q *api.CronRunRequest) (*api.EnqueueReply, error) {
 	c, err := h.find(ctx, q.Name)
 	if err != nil {
 		return nil, err

@@ -118,7 +118,7 @@ func TestPages(t *testing.T) {
 	if diff := cmp.Diff(withSettings, got); diff != "" {
 		t.Errorf("queues with settings of their own: %s", diff)
 	}
-	got = pages(t, (&Crons{View: view}).Handlers()["cron-list"], api.CronRequest{Limit: 100}, func(p *api.CronPage) (names []string, next any) {
+	got = pages(t, (&Crons{View: view}).Handlers()["cron-list"], api.CronListRequest{Limit: 100}, func(p *api.CronPage) (names []string, next any) {
 		for i := range p.Entries {
 			names = append(names, p.Entries[i].Name)
 		}

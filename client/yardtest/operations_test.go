@@ -36,7 +36,7 @@ func TestSchemas(t *testing.T) {
 		if err := h.c.Queues().Create(h.Context(), "late"); err != nil {
 			h.Fatal(err)
 		}
-		_, err = h.c.Cron().Add(h.Context(), api.CronRequest{Name: "hourly", Schedule: "0 * * * *", Queue: "late", Job: []byte(`{"function":"f","params":{"n":"x"}}`)})
+		_, err = h.c.Cron().Add(h.Context(), api.CronChange{Name: "hourly", Schedule: "0 * * * *", Queue: "late", Job: []byte(`{"function":"f","params":{"n":"x"}}`)})
 		if err != nil {
 			h.Fatal(err)
 		}

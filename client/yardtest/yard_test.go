@@ -170,7 +170,7 @@ func TestCron(t *testing.T) {
 			ticks.Add(1)
 			return nil, nil
 		})
-		_, err := h.c.Cron().Add(h.Context(), api.CronRequest{Name: "hourly", Schedule: "0 * * * *", Queue: "reports", Job: []byte(`{"params":{}}`)})
+		_, err := h.c.Cron().Add(h.Context(), api.CronChange{Name: "hourly", Schedule: "0 * * * *", Queue: "reports", Job: []byte(`{"params":{}}`)})
 		if err != nil {
 			h.Fatal(err)
 		}

@@ -24,7 +24,7 @@ type cronData struct {
 
 // Cron loads the page.
 func Cron(ctx context.Context, e *Env, v *View) (any, error) {
-	page, err := ask[api.CronPage](ctx, e, v, "cron-list", &api.CronRequest{After: v.Query.Get("after"), Limit: 100})
+	page, err := ask[api.CronPage](ctx, e, v, "cron-list", &api.CronListRequest{After: v.Query.Get("after"), Limit: 100})
 	d := &cronData{CronPage: page}
 	if n := len(page.Entries); n > 0 {
 		d.Last = page.Entries[n-1].Name
