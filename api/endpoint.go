@@ -80,6 +80,31 @@ func (e *Endpoint) OverhopOp() string {
 	return ""
 }
 
+// NeededKeys returns the keys of the request without which it names nothing: those that have a
+// wildcard in the path, and those that are required.
+func (e *Endpoint) NeededKeys() (keys []string) {
+	for part := range strings.SplitSeq(e.Pattern, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok && strings.TrimSuffix(name, "}") != e.Token {
+			keys = append(keys, strings.TrimSuffix(name, "}"))
+		}
+	}
+	return append(keys, strings.Fields(e.Required)...)
+}
+
+// Keys returns those of all, the keys of the request's type, that the endpoint takes, in the same
+// order. Those of a nested object are written after its key and a dot.
+func (e *Endpoint) Keys(all []string) (keys []string) {
+	accepted := append(strings.Fields(e.Accepts), e.NeededKeys()...)
+	takesAll := e.Pattern == "" || slices.Contains(accepted, "*")
+	for _, key := range all {
+		first, _, _ := strings.Cut(key, ".")
+		if (takesAll || slices.Contains(accepted, first)) && !slices.Contains(accepted, "-"+first) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // Shape describes the type of a key of a request that is raw JSON in its struct.
 type Shape struct {
 	Of      any    // zero value of the type, or of an item if List is set

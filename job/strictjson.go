@@ -38,7 +38,7 @@ var keyAliases = map[string]string{
 // names the object in errors. A key that is not a field of v is refused,
 // because a misspelt key would otherwise be ignored silently. Records that are
 // already accepted are read by [ParseSpec], which ignores unknown keys. The
-// error is an [*InvalidError].
+// error is an [*InvalidError]; for an unknown key it is an [*UnknownKeyError], which wraps one.
 func UnmarshalStrict(subject string, data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return invalid("%s is not valid JSON: it holds bytes that are not UTF-8", subject)
@@ -56,11 +56,24 @@ func UnmarshalStrict(subject string, data []byte, v any) error {
 		return invalid("%s is not valid JSON: %v", subject, describeJSONError(err))
 	}
 	if name, ok := strings.CutPrefix(fmt.Sprint(strictErr), "json: unknown field "); ok {
-		suggestion := suggestKey(strings.Trim(name, `"`), jsonKeys(reflect.TypeOf(v), ""))
-		return invalid("%s has no key %s; %s", subject, name, suggestion)
+		return &UnknownKeyError{Subject: subject, Key: strings.Trim(name, `"`), Keys: jsonKeys(reflect.TypeOf(v), "")}
 	}
 	return invalid("%s cannot be read: %v", subject, strictErr)
 }
+
+// UnknownKeyError is returned for an object with a key that has no meaning there.
+type UnknownKeyError struct {
+	Subject string   // what has the key, such as "request"
+	Key     string   // the key
+	Keys    []string // those that there are, sorted
+}
+
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("%s has no key %q; %s", e.Subject, e.Key, suggestKey(e.Key, e.Keys))
+}
+
+// Unwrap returns an [*InvalidError] with the same text.
+func (e *UnknownKeyError) Unwrap() error { return &InvalidError{Reason: e.Error()} }
 
 // EncodeJSON returns the JSON of v. Unlike [json.Marshal] it does not escape the characters
 // <, > and &, which would make values of callers up to six times as long.
@@ -80,8 +93,11 @@ func suggestKey(name string, keys []string) string {
 	if alias := keyAliases[name]; slices.Contains(keys, alias) {
 		return "here it is " + alias
 	}
-	if len(keys) == 0 {
+	switch len(keys) {
+	case 0:
 		return "it takes none"
+	case 1:
+		return "there is only " + keys[0]
 	}
 	if meant := similar.Name(name, keys); meant != "" {
 		return "the nearest is " + meant

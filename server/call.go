@@ -2,7 +2,12 @@ package server
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -58,11 +63,14 @@ func Shows(ctx context.Context, l *ledger.Ledger) {
 	SetEvent(ctx, l.LastEvent())
 }
 
+// requestName is what errors call the body of a request, unless it has a name of its own.
+const requestName = "request"
+
 // JSON returns a handler that decodes a request's body from JSON, calls handle, and
 // encodes its reply as JSON. An empty body is the zero request. A body that is not JSON or
 // has unknown keys is an error, without a call of handle.
 func JSON[Req, Resp any](handle func(context.Context, *Req) (*Resp, error)) Handler {
-	return NamedJSON("request", handle)
+	return NamedJSON(requestName, handle)
 }
 
 // NamedJSON is like [JSON], but errors of decoding refer to the request's body as name.
@@ -140,6 +148,55 @@ func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []clust
 				return handle(ctx, r)
 			}
 		}
+		if handle := e.Handle; handle != nil && e.Request != nil {
+			e.Handle = func(ctx context.Context, r *cluster.Request) ([]byte, error) {
+				request, isLarge := r.Data, len(r.Data) > maxNamedRequest
+				if isLarge {
+					request = nil // a handler that waits has released it
+				}
+				reply, err := handle(ctx, r)
+				if err != nil {
+					err = nameKeys(&e.Endpoint, request, isLarge, err)
+				}
+				return reply, err
+			}
+		}
 	}
 	return bound
+}
+
+// maxNamedRequest is the size of the largest request, in bytes, in which a missing key is named.
+const maxNamedRequest = 16 << 10
+
+// nameKeys returns err, the error of a request to an endpoint, or one that names the keys that the endpoint
+// takes if the request has another one, or the key that the request lacks. The request is nil if it isLarge.
+func nameKeys(e *api.Endpoint, request []byte, isLarge bool, err error) error {
+	unknown, ok := errors.AsType[*job.UnknownKeyError](err)
+	switch {
+	case ok && unknown.Subject == requestName:
+		return &job.UnknownKeyError{Subject: unknown.Subject, Key: unknown.Key, Keys: e.Keys(unknown.Keys)}
+	case ok, isLarge:
+		return err
+	}
+	return nameNeeded(e, request, err)
+}
+
+// nameNeeded returns err or, if the request to an endpoint was refused and lacks a key that it needs, an
+// error that names the key.
+func nameNeeded(e *api.Endpoint, request []byte, err error) error {
+	refusal, given := cluster.AsAPIError(err), map[string]json.RawMessage{}
+	isAboutKeys := refusal.Code == api.CodeInvalid || refusal.Code == api.CodeNotFound
+	if !isAboutKeys || len(request) > 0 && json.Unmarshal(request, &given) != nil {
+		return err
+	}
+	for _, needed := range e.NeededKeys() {
+		isGiven := false
+		for key, value := range given { // encoding/json ignores the case of keys
+			isGiven = isGiven || strings.EqualFold(key, needed) && !slices.Contains([]string{`""`, "null", "[]"}, string(value))
+		}
+		if !isGiven && !strings.Contains(refusal.Text, strconv.Quote(needed)) {
+			return &job.InvalidError{Reason: fmt.Sprintf("%s lacks the key %q: %s", requestName, needed, refusal.Text)}
+		}
+	}
+	return err
 }
