@@ -30,6 +30,8 @@ type Transport interface {
 	// StoreResult stores a large result under a name that contains the job's id. The
 	// error wraps [job.ErrTooLarge] if the yard never keeps a result of that size.
 	StoreResult(ctx context.Context, name string, data []byte) (job.Blob, error)
+	// StoreError stores the error of an attempt. It is not essential.
+	StoreError(ctx context.Context, id job.ID, e *job.AttemptError) error
 }
 
 // ErrBodyLost is returned by Transport.LoadBody if the body cannot be read again: its
@@ -43,6 +45,8 @@ type Config struct {
 	Runners     []string       // RRQ runners configured on this node, sent with each heartbeat
 	LedLanes    func() []uint8 // returns the lanes whose stream this node leads; may be nil
 	Edge        string         // address of this node's edge for clients; "": none
+
+	MaxError int // bytes that are kept of an attempt's error; 0: [job.DefaultErrorBytes]
 
 	DrainTimeout time.Duration // how long running work may continue after Run's ctx ends; 0: 10 s
 	StopTimeout  time.Duration // how long stopped work may take to end, and then outcomes to be committed; 0: 5 s each
@@ -62,6 +66,7 @@ func (c Config) withDefaults() Config {
 	c.maxReports = cmp.Or(c.maxReports, 4)
 	c.flushOutcomes = cmp.Or(c.flushOutcomes, 64)
 	c.maxLoads = cmp.Or(c.maxLoads, 16)
+	c.MaxError = cmp.Or(c.MaxError, job.DefaultErrorBytes)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
 	if c.LedLanes == nil {
@@ -78,6 +83,7 @@ type Agent struct {
 	targets   map[job.Kind]Target // fixed before Run
 	reporter  reporter
 	results   resultStore
+	errors    errorStore
 
 	assignMu     sync.Mutex     // one batch at a time
 	wg           sync.WaitGroup // all goroutines of Run
@@ -117,6 +123,10 @@ func New(cfg Config, transport Transport, log *slog.Logger) *Agent {
 		transport: transport, log: log, rand: cfg.Rand, stored: a.reporter.enqueue,
 		pool: taskPool{max: cfg.maxLoads, wg: &a.wg},
 	}
+	a.errors = errorStore{
+		transport: transport, log: log, node: cfg.Node, maxBytes: cfg.MaxError, stored: a.reporter.enqueue,
+		pool: taskPool{max: maxStoringErrors, wg: &a.wg},
+	}
 	a.loadPool = taskPool{max: cfg.maxLoads, wg: &a.wg}
 	return a
 }
@@ -133,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop()
 	a.loadPool.start(working)
 	a.results.pool.start(working)
+	a.errors.pool.start(working)
 	a.wg.Go(func() { a.heartbeatLoop(working) })
 	a.wg.Go(func() { a.watchLease(working) })
 	a.wg.Go(func() { a.reporter.run(working) })

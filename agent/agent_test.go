@@ -43,7 +43,9 @@ type fakeTransport struct {
 	onLoad           func() // called before a body is returned
 	blobs            map[string][]byte
 	blobErr          int   // number of StoreResult calls that fail
-	storeErr         error // of all StoreResult calls after those; nil: they succeed
+	storeErr         error // of all StoreResult calls after those, and of StoreError; nil: they succeed
+	attemptErrors    []job.AttemptError
+	errorCalls       int
 }
 
 func newFakeTransport() *fakeTransport {
@@ -162,6 +164,17 @@ func (b *fakeTransport) StoreResult(_ context.Context, name string, data []byte)
 	}
 	b.blobs[name] = data
 	return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil
+}
+
+func (b *fakeTransport) StoreError(_ context.Context, id job.ID, e *job.AttemptError) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.errorCalls++
+	if b.storeErr != nil {
+		return b.storeErr
+	}
+	b.attemptErrors = append(b.attemptErrors, *e)
+	return nil
 }
 
 // outcomes returns all reported outcomes, in order.

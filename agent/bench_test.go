@@ -19,6 +19,7 @@ func (i instantTransport) LoadBody(context.Context, job.Position, job.ID) ([]byt
 	return nil, ErrBodyLost
 }
 func (i instantTransport) StoreResult(context.Context, string, []byte) (b job.Blob, e error) { return }
+func (i instantTransport) StoreError(context.Context, job.ID, *job.AttemptError) error       { return nil }
 func (i instantTransport) Report(_ context.Context, _ string, r job.Report) (job.ReportAck, error) {
 	return job.ReportAck{Epoch: 1, Settled: make([]job.Settled, len(r.Outcomes))}, nil
 }

@@ -19,8 +19,8 @@ import (
 //
 // Report also takes the outcome of a dispatch that was not assigned to this node,
 // because its worker came from another node. Of two outcomes of one dispatch the
-// first counts; the callbacks of both are called. Report owns outcome's Fault, and
-// shortens one that is too long.
+// first counts; the callbacks of both are called. Report owns outcome's Fault: it has
+// what [job.AttemptError] keeps of it stored, and shortens one that is too long.
 func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 	id := outcome.DispatchID()
 	a.mu.Lock()
@@ -45,8 +45,10 @@ func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 		return
 	}
 
-	if fault := pending.outcome.Fault; fault != nil {
-		fault.Cut() // without mu: only this call uses a new outcome until it is enqueued
+	// Without mu: only this call uses a new outcome until it is enqueued.
+	if kept := a.errors.cut(&pending.outcome); kept != nil {
+		a.errors.add(pending, kept)
+		return
 	}
 	if outcome.Blob == nil && len(outcome.Result.Data) > job.MaxInlineResult {
 		a.results.add(pending)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -151,7 +152,7 @@ func TestReport_LargeResultsAndFaults(t *testing.T) {
 		} else if !bytes.Equal(b.transport.blobs[result.Blob.Name], large) {
 			t.Errorf("blob %q does not contain the result", result.Blob.Name)
 		}
-		if f := fault.Fault; f == nil || len(f.Message)+len(f.Details) > job.MaxInlineFault || !utf8.ValidString(f.Message) || !json.Valid(f.Details) || len(f.Message) < 2000 {
+		if f := fault.Fault; f == nil || len(f.Message)+len(f.Details) > job.MaxInlineFault || !utf8.ValidString(f.Message) || !json.Valid(f.Details) || len(f.Message) < 1900 {
 			t.Errorf("fault has a message of %d bytes and details %s", len(fault.Fault.Message), fault.Fault.Details)
 		}
 	})
@@ -171,7 +172,7 @@ func TestReport_LargeNamesOfFaults(t *testing.T) {
 			t.Fatalf("%d outcomes are reported", len(got))
 		}
 		f := got[0].Fault
-		if n := len(f.Message) + len(f.Type) + len(f.Code) + len(f.Details); n > job.MaxInlineFault || n < job.MaxInlineFault-10 {
+		if n := len(f.Message) + len(f.Type) + len(f.Code) + len(f.Details); n > job.MaxInlineFault || n < job.MaxInlineFault-100 {
 			t.Errorf("the fault has %d bytes", n)
 		}
 		if !utf8.ValidString(f.Type+f.Code+f.Message) || !strings.HasPrefix(f.Type, "ää") || !strings.HasSuffix(f.Code, "ä (cut)") {
@@ -226,6 +227,56 @@ func TestReport_LossKeepsOrderAndResendsOffers(t *testing.T) {
 		if !full {
 			t.Errorf("after a lost report: %+v", b.transport.reports[lost:])
 		}
+	})
+}
+
+// An error with details is stored up to its bound before its outcome is reported, which has its beginning
+// and its end; one that cannot be stored delays the outcome by a moment, and those after it not at all.
+func TestReport_StoresErrors(t *testing.T) {
+	inBubble(t, Config{MaxError: 16 << 10}, func(t *testing.T, b *harness) {
+		trace := strings.Repeat("  File \"a.py\", line 1\n", 1<<19) + "ValueError: the last line"
+		details, err := json.Marshal(map[string]string{"traceback": trace}) // 11 MB
+		if err != nil {
+			t.Fatal(err)
+		}
+		fail := func(n byte, details []byte) {
+			b.Report(job.Outcome{Job: job.ID{n}, N: 3, Status: job.Error, Fault: &job.Fault{Message: "m", Type: "ValueError", Code: "c", Details: details}}, nil)
+		}
+		fail(1, details)
+		fail(2, nil)
+		synctest.Wait()
+		reported := b.transport.outcomes()
+		if len(reported) != 2 || len(b.transport.attemptErrors) != 1 {
+			t.Fatalf("%d reported, %d stored", len(reported), len(b.transport.attemptErrors))
+		}
+		stored := b.transport.attemptErrors[0]
+		inline := reported[slices.IndexFunc(reported, func(o job.Outcome) bool { return o.Job == job.ID{1} })].Fault
+		for _, c := range []struct {
+			fault *job.Fault
+			size  int
+		}{{&stored.Error, 16 << 10}, {inline, job.MaxInlineFault}} {
+			f := c.fault
+			if f.Message != "m" || f.Type != "ValueError" || f.Code != "c" || !strings.HasSuffix(string(f.Details), `\nValueError: the last line"}`) || f.Size() > c.size || f.Size() < c.size*9/10 || !f.IsCut() {
+				t.Errorf("an error of %d bytes: %s", f.Size(), f.Details)
+			}
+		}
+		if stored.N != 3 || stored.At.IsZero() {
+			t.Errorf("stored %+v", stored)
+		}
+
+		b.transport.set(func() { b.transport.storeErr = errDown })
+		fail(3, details)
+		synctest.Wait()
+		fail(4, details)
+		synctest.Wait()
+		wantEqual(t, "reported", len(b.transport.outcomes()), 4)
+		wantEqual(t, "attempts to store", b.transport.errorCalls, 2)
+		b.transport.set(func() { b.transport.storeErr = nil })
+		advance(errorStorePause)
+		fail(5, details)
+		synctest.Wait()
+		wantEqual(t, "stored", len(b.transport.attemptErrors), 2)
+		wantEqual(t, "reported", len(b.transport.outcomes()), 5)
 	})
 }
 

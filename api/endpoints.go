@@ -74,6 +74,10 @@ var Endpoints = []Endpoint{
 		Pattern: "GET /v1/jobs/{id}/logs", Request: LogRequest{}, Accepts: "queue lines", Reply: LogReply{},
 	},
 	{
+		Name: "job-errors", Subject: "yard.api.v1.job.errors", Summary: "the errors of a job's last attempts, with their details",
+		Pattern: "GET /v1/jobs/{id}/errors", Request: JobErrorsRequest{}, Accepts: "queue limit", Reply: JobErrors{},
+	},
+	{
 		Name: "job-list", Subject: "yard.api.v1.job.list", Summary: "a page of the jobs of all or some queues, in all or some states, newest first",
 		Pattern: "GET /v1/jobs", Request: JobListRequest{}, Accepts: "*", Reply: JobList{}, Indexed: true,
 	},

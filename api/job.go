@@ -202,6 +202,22 @@ type Content struct {
 	Data     []byte `json:"data"` // empty beyond the end
 }
 
+// JobErrorsRequest asks for the errors of a job's attempts.
+type JobErrorsRequest struct {
+	ID    string `json:"id"`    // as in [JobRequest]
+	Queue string `json:"queue"` // likewise
+	Limit int    `json:"limit"` // at most 1000; 0 means 100
+}
+
+// JobErrors holds the errors of the attempts of a job that failed with details, such as a traceback, or
+// with a long message, newest first. What is too long has lost its middle, for which a line stands such as
+// "... 12345 bytes omitted ...".
+type JobErrors struct {
+	ID     job.ID             `json:"id"`
+	Errors []job.AttemptError `json:"errors"`
+	More   bool               `json:"more"` // there are earlier ones
+}
+
 // LogRequest asks for the last lines of a job's log.
 type LogRequest struct {
 	ID    string `json:"id"`    // as in [JobRequest]

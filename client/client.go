@@ -290,8 +290,7 @@ type JobError struct {
 }
 
 // DecodeDetails stores the handler's details of the error in v, a non-nil pointer. Without
-// details it does nothing. Of details above 512 bytes, only the beginning is here, as text;
-// the dead letter has up to 4 KiB.
+// details it does nothing. Texts in long details have lost their middle.
 func (e *JobError) DecodeDetails(v any) error { return decode(e.details, v) }
 
 // Is reports whether the job ended for the reason target, [ErrCancelled] or [ErrDeadline].

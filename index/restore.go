@@ -2,7 +2,6 @@ package index
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -215,7 +214,7 @@ func letterDocument(id job.ID, number uint64, m *api.DeadLetterMessage) *job.Doc
 	}
 	if m.Error != nil {
 		d.Fault.Type, d.Fault.Code = m.Error.Type, m.Error.Code
-		d.Fault.Details = json.RawMessage(job.CutJSON(m.Error.Details, ledger.MaxKeptDetails))
+		d.Fault.Details = job.CutDetails(m.Error.Details, ledger.MaxKeptDetails)
 	}
 	return d
 }

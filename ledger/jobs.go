@@ -136,11 +136,15 @@ type failure struct {
 }
 
 // failure returns the shortened form of a reason and a fault, which may be nil.
-func (j *jobs) failure(reason string, fault *job.Fault) *failure {
+func (d *dispatches) failure(reason string, fault *job.Fault) *failure {
 	f := &failure{reason: strings.Clone(job.CutText(reason, MaxKeptReason))}
+	cut := job.CutDetails
+	if d.outbox.level < level8 {
+		cut = job.CutJSON
+	}
 	if fault != nil {
-		f.kind, f.code = j.intern(job.CutText(fault.Type, job.MaxFaultNameLen)), j.intern(job.CutText(fault.Code, job.MaxFaultNameLen))
-		f.details = bytes.Clone(job.CutJSON(fault.Details, MaxKeptDetails))
+		f.kind, f.code = d.intern(job.CutText(fault.Type, job.MaxFaultNameLen)), d.intern(job.CutText(fault.Code, job.MaxFaultNameLen))
+		f.details = bytes.Clone(cut(fault.Details, MaxKeptDetails))
 	}
 	return f
 }

@@ -96,14 +96,24 @@ func (n *Node) workerHandlers() *server.Workers {
 	}
 }
 
+// explainJob explains a job, with the whole error of its last attempt.
+func (n *Node) explainJob(ctx context.Context, q *api.JobRequest) (*api.JobExplanation, error) {
+	e, err := n.diagnoser.ExplainJob(ctx, q)
+	if err == nil && e.Job != nil {
+		n.viewer.AddErrorOf(ctx, e.Job)
+	}
+	return e, err
+}
+
 // apiHandlers returns the handlers of [api.Endpoints] by name.
 func (n *Node) apiHandlers() map[string]server.Handler {
 	logs := &joblog.Reader{FindJob: n.viewer.Locate, Read: n.cluster.Reader.ReadLog}
 	handlers := map[string]server.Handler{
 		"snapshot":         snapshotHandler(n.reporter),
 		"status":           server.JSONReply(n.reporter.Status),
-		"job-explain":      server.JSON(n.diagnoser.ExplainJob),
+		"job-explain":      server.JSON(n.explainJob),
 		"job-logs":         server.JSON(logs.Handle),
+		"job-errors":       server.JSON(n.viewer.HandleErrors),
 		"job-find":         server.JSON(n.index.HandleFind),
 		"cluster-members":  server.JSON(n.member.Handler(membership.Show)),
 		"cluster-add":      server.JSON(n.member.Handler(membership.Add)),

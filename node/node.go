@@ -306,6 +306,7 @@ func (n *Node) wire() (err error) {
 	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
+		MaxError: cfg.Scheduler.MaxErrorBytes,
 	}, agentAdapter{n.fleet, n.cluster.Writer, n.authority, n.viewer.LoadBody}, n.log)
 	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Writer.AppendLog, n.log)
 	n.endpoints = sync.OnceValue(func() []cluster.Endpoint { return n.binding().Bind(api.Endpoints, n.apiHandlers()) })

@@ -375,6 +375,10 @@ func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {
 	}
 }
 
+func (l *fakeLanes) AttemptError(context.Context, job.ID, uint32) (*job.AttemptError, error) {
+	return nil, errors.New("not stored")
+}
+
 func (l *fakeLanes) Load(_ context.Context, at job.Position, _ job.ID) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -108,6 +108,9 @@ type Lanes interface {
 	// Load returns the body of the record at pos if it belongs to the job with
 	// the given id; a zero id matches every record. [ErrRecordGone] is final.
 	Load(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
+	// AttemptError returns the whole error of a job's dispatch, if it is stored and
+	// the job's last one.
+	AttemptError(ctx context.Context, id job.ID, n uint32) (*job.AttemptError, error)
 	// Publish appends a record under a key and calls done once; done must not
 	// block.
 	Publish(queue, key string, at time.Time, body []byte, done func(error))

@@ -64,7 +64,7 @@ func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
 	}
 	t.outbox = outbox.New(outbox.Config{
 		Ledger: s.ledger, Streams: s.streams, Log: s.log, Post: loop.post,
-		AwaitStreams: t.streams.await, LoadBody: t.lanes.loadBody, SetProblem: t.setUnpublished,
+		AwaitStreams: t.streams.await, LoadBody: t.lanes.loadBody, LoadError: s.lanes.AttemptError, SetProblem: t.setUnpublished,
 	})
 	t.replayer = &replayer{loop: loop, client: s.lanes, wake: make(chan struct{}, 1)}
 	t.reclaimer = newLaneReclaimer(loop, s.lanes, s.log)

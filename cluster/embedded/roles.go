@@ -148,7 +148,7 @@ var (
 	workerSubjects   = withPrefix(api.SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
 	statusSubjects   = append(withPrefix(api.SubjectNode+".*", "health", "readiness"), api.SubjectStatus, api.SubjectSnapshot, api.SubjectAPI+".openapi")
 	observerSubjects = slices.Concat(statusSubjects, withPrefix(api.SubjectAPI,
-		"overview", "state.at", "state.diff", "job.show", "job.result", "job.params", "job.explain", "job.wait", "job.logs", "job.list", "job.find", "cron.list", "cron.show", "ledger.hash",
+		"overview", "state.at", "state.diff", "job.show", "job.result", "job.params", "job.explain", "job.wait", "job.logs", "job.errors", "job.list", "job.find", "cron.list", "cron.show", "ledger.hash",
 		"queue.list", "queue.show", "queue.explain", "retention.show", "schema.list", "schema.show", "limit.list", "limit.show", "operation.list", "operation.show", "operation.preview", "dlq.list", "dlq.show", "dlq.stats", "worker.list", "cluster.members", "cluster.scrub",
 	), withPrefix(api.SubjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, streamReadSubjects)
 	// Reading streams. Nodes create the consumers of users; see userConsumers.

@@ -30,7 +30,7 @@ const (
 // logStream returns the configuration of the log stream. Logs are not essential,
 // so the oldest are discarded, and on a node that runs alone they are not synced.
 func logStream(l Layout) jetstream.StreamConfig {
-	c := auxStream(l, subjects.StreamLogs, "logs", "Logs of jobs: some lines of one job per message, one JSON object per line", subjects.Logs+".*")
+	c := auxStream(l, subjects.StreamLogs, "logs", "Logs of jobs: some lines of one job per message, one JSON object per line; and the errors of their attempts", subjects.Logs+".*")
 	c.MaxAge, c.MaxMsgs = job.DefaultRetention.Age(job.KeptLogs), job.DefaultRetention.Get(job.KeptLogs, job.BoundCount)
 	c.MaxBytes, c.MaxMsgsPerSubject = l.LogBytes, logPagesPerJob
 	if l.Replicas == 1 {
@@ -53,7 +53,12 @@ func (a *Admin) ensureLogs(ctx context.Context, l Layout) {
 // AppendLog stores some lines of a job's log as one message. A message with the same
 // name is stored once within 30 s. After an error the lines may be stored or not.
 func (w *Writer) AppendLog(ctx context.Context, id job.ID, name string, lines []byte) error {
-	m := &nats.Msg{Subject: subjects.LogSubject(id), Data: lines, Header: nats.Header{
+	return w.appendLog(ctx, subjects.LogSubject(id), name, lines)
+}
+
+// appendLog stores a message in the log stream.
+func (w *Writer) appendLog(ctx context.Context, subject, name string, data []byte) error {
+	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
 		subjects.HeaderMsgID: []string{name}, subjects.HeaderExpectName: []string{subjects.StreamLogs},
 	}}
 	reply, err := w.local.History.Request(ctx, m, logTimeout)

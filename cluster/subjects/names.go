@@ -70,7 +70,7 @@ const (
 	ClosedLanes = "yard.closed"    // .<n>: of closed lanes; nothing is published there
 	Tail        = "yard.tail"      // .<n>.<queue>: direct publishes, republished when stored
 	DeadLetters = "yard.dlq"       // .<queue>, and .<owner> if a blob holds the job's body
-	Logs        = "yard.logs"      // .<job id>
+	Logs        = "yard.logs"      // .<job id>, and .<job id>-errors
 	Relocated   = "yard.relocated" // .<queue>
 	Local       = "yard.local"     // .<node>.…: requests of a node's own clients
 
@@ -194,6 +194,9 @@ func LiveSubject(event, queue string) string {
 
 // LogSubject returns the subject of a job's log.
 func LogSubject(id job.ID) string { return Logs + "." + id.String() }
+
+// ErrorSubject returns the subject of the errors of a job's attempts.
+func ErrorSubject(id job.ID) string { return LogSubject(id) + "-errors" }
 
 // DLQSubject returns the subject of the dead letters of queue.
 func DLQSubject(queue string) string { return DeadLetters + "." + token(queue) }

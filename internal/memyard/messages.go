@@ -172,3 +172,9 @@ func (t transport) LoadBody(ctx context.Context, pos job.Position, id job.ID) ([
 func (t transport) StoreResult(_ context.Context, name string, data []byte) (job.Blob, error) {
 	return t.yard.Streams.storeResult(name, data), nil
 }
+
+// StoreError implements agent.Transport.
+func (t transport) StoreError(_ context.Context, id job.ID, e *job.AttemptError) error {
+	t.yard.Streams.storeError(id, e)
+	return nil
+}

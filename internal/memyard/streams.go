@@ -2,6 +2,7 @@ package memyard
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -37,7 +38,8 @@ type Streams struct {
 	results   map[string][]byte // large results, by name
 	history   [3]historyStream
 	letters   []deadLetter
-	next      int // lane of the next published record
+	errors    map[job.ID][]job.AttemptError // oldest first
+	next      int                           // lane of the next published record
 
 	Relocated uint64 // records copied to the stream of relocated records
 	Purged    uint64 // records purged
@@ -72,7 +74,7 @@ type historyStream struct {
 func newStreams(count int, laneBytes uint64, keep bool) *Streams {
 	s := &Streams{
 		keep: keep, lanes: make([]stream, count), relocated: stream{first: 1, max: laneBytes},
-		bodies: map[string]largeBody{}, results: map[string][]byte{},
+		bodies: map[string]largeBody{}, results: map[string][]byte{}, errors: map[job.ID][]job.AttemptError{},
 	}
 	for i := range s.lanes {
 		s.lanes[i] = stream{first: 1, max: laneBytes}
@@ -169,6 +171,36 @@ func (s *Streams) storeResult(name string, data []byte) job.Blob {
 		s.results[name] = bytes.Clone(data)
 	}
 	return blobOf(name, data)
+}
+
+// storeError stores the error of an attempt, if messages are kept.
+func (s *Streams) storeError(id job.ID, e *job.AttemptError) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keep {
+		s.errors[id] = append(s.errors[id], *e)
+	}
+}
+
+// AttemptError returns the error of a job's dispatch, if it is the last one that is stored for the job.
+func (s *Streams) AttemptError(_ context.Context, id job.ID, n uint32) (*job.AttemptError, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all := s.errors[id]; len(all) > 0 && all[len(all)-1].N == n {
+		return new(all[len(all)-1]), nil
+	}
+	return nil, streams.ErrNotStored
+}
+
+// AttemptErrors returns at most limit of the errors of a job, newest first.
+func (s *Streams) AttemptErrors(_ context.Context, id job.ID, limit, _ int) (errs []job.AttemptError, more bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.errors[id]
+	for i := len(all) - 1; i >= 0 && len(errs) < limit; i-- {
+		errs = append(errs, all[i])
+	}
+	return errs, len(errs) < len(all), nil
 }
 
 // blobOf returns the reference to a large body or result.

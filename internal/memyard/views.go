@@ -68,6 +68,11 @@ func (v lanesView) Tail(ctx context.Context, _ func(job.Record)) error {
 	return nil
 }
 
+// AttemptError implements scheduler.Lanes.
+func (v lanesView) AttemptError(ctx context.Context, id job.ID, n uint32) (*job.AttemptError, error) {
+	return v.yard.Streams.AttemptError(ctx, id, n)
+}
+
 // Load implements scheduler.Lanes.
 func (v lanesView) Load(_ context.Context, pos job.Position, id job.ID) ([]byte, error) {
 	body, err := v.yard.Streams.loadBody(pos, id)

@@ -176,6 +176,9 @@ type Scheduler struct {
 	// RetryJitter is by how many percent a delay is lengthened at most, 0 to 100.
 	// Default 50.
 	RetryJitter *uint8 `toml:"retry_jitter"`
+	// MaxErrorBytes is how much is kept of the error of an attempt: of its message and details, such as a
+	// traceback, 4096 to 65536 bytes. Default 16384.
+	MaxErrorBytes int `toml:"max_error_bytes"`
 	// ConsistencyCheckInterval is how often all members compare the hashes of their
 	// ledgers, 1s to 24h. Default 5m.
 	ConsistencyCheckInterval time.Duration `toml:"prove_every"`
@@ -262,6 +265,7 @@ func (s Scheduler) withDefaults(rrq *runnerpool.Config) Scheduler {
 	s.RetryBase = cmp.Or(s.RetryBase, policy.BaseDelay)
 	s.RetryMax = cmp.Or(s.RetryMax, policy.MaxDelay)
 	s.RetryJitter = cmp.Or(s.RetryJitter, &policy.Jitter)
+	s.MaxErrorBytes = cmp.Or(s.MaxErrorBytes, job.DefaultErrorBytes)
 	s.ConsistencyCheckInterval = cmp.Or(s.ConsistencyCheckInterval, 5*time.Minute)
 	if rrq.DefaultTimeout > 0 {
 		s.DefaultTimeout = cmp.Or(s.DefaultTimeout, time.Duration(rrq.DefaultTimeout*float64(time.Second)))
@@ -390,6 +394,9 @@ func (s Scheduler) validate() error {
 	}
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
 		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
+	}
+	if s.MaxErrorBytes < job.MinErrorBytes || s.MaxErrorBytes > job.MaxErrorBytes {
+		return fmt.Errorf("scheduler.max_error_bytes is %d; must be %d to %d", s.MaxErrorBytes, job.MinErrorBytes, job.MaxErrorBytes)
 	}
 	if *s.RetryJitter > 100 {
 		return fmt.Errorf("scheduler.retry_jitter is %d; must be 0 to 100 (percent)", *s.RetryJitter)

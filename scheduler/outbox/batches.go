@@ -177,6 +177,11 @@ func (o *Outbox) deadLetter(ctx context.Context, item *ledger.DeadLetter) (Batch
 	default:
 		letter.Record = body
 	}
+	if f := item.Fault; f != nil && f.IsCut() { // without the whole error, the letter has the part
+		if whole, err := o.cfg.LoadError(ctx, item.Job, item.N); err == nil {
+			letter.Error = withDetails(f, &whole.Error)
+		}
+	}
 	text, err := json.Marshal(letter)
 	if err != nil {
 		return Batch{}, fmt.Errorf("dead letter of job %s: %w", letter.ID, err)
@@ -184,6 +189,12 @@ func (o *Outbox) deadLetter(ctx context.Context, item *ledger.DeadLetter) (Batch
 	return Batch{
 		Queue: item.Queue, BlobOwner: item.BlobOwner, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text,
 	}, nil
+}
+
+// withDetails returns the fault f of a settlement with the message and the details of the whole error that
+// was reported: the type of f may be another one, which says why the job was stopped.
+func withDetails(f, whole *job.Fault) *job.Fault {
+	return validFault(&job.Fault{Message: whole.Message, Type: f.Type, Code: f.Code, Details: whole.Details})
 }
 
 // validFault returns f, with its details quoted as a string if they are not valid

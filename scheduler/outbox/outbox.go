@@ -77,6 +77,8 @@ type Config struct {
 	AwaitStreams func(ctx context.Context)
 	// LoadBody returns the body of a dead job, or nil if it is lost for good.
 	LoadBody func(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
+	// LoadError returns the error of a dispatch, of which the ledger may have only a part.
+	LoadError func(ctx context.Context, id job.ID, n uint32) (*job.AttemptError, error)
 	// SetProblem is called on the event loop with the reason why a stream is not
 	// published, or with nil when it is published again.
 	SetProblem func(s Stream, err error)

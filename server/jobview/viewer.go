@@ -48,6 +48,8 @@ type Reader interface {
 	ReadBatch(ctx context.Context, stream string, seq uint64) (streams.Batch, error)
 	FindBatch(ctx context.Context, stream string, number uint64) (streams.Batch, error)
 	NumberedDeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
+	AttemptError(ctx context.Context, id job.ID, n uint32) (*job.AttemptError, error)
+	AttemptErrors(ctx context.Context, id job.ID, limit, maxBytes int) (errs []job.AttemptError, more bool, err error)
 }
 
 // Summary returns a job without its body and its result.
@@ -105,6 +107,7 @@ func (v *Viewer) Full(ctx context.Context, id job.ID, limit int64) (job.View, er
 	}
 	v.AddProgress(ctx, &view)
 	view.LetterGone = v.LetterGone(ctx, &view)
+	v.addError(ctx, &view)
 	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
 }
@@ -116,6 +119,7 @@ func (v *Viewer) Finished(ctx context.Context, id job.ID, limit int64) (job.View
 	if err != nil {
 		return view, err
 	}
+	v.addError(ctx, &view)
 	err = v.addResult(ctx, &view, ref, limit)
 	return view, err
 }

@@ -301,6 +301,7 @@ func (d *fakeCluster) AuthorityChanged() <-chan struct{} { return d.never }
 func (d *fakeCluster) LoadBody(context.Context, job.Position, job.ID) ([]byte, error) {
 	return nil, agent.ErrBodyLost
 }
+func (d *fakeCluster) StoreError(context.Context, job.ID, *job.AttemptError) error { return nil }
 func (d *fakeCluster) StoreResult(context.Context, string, []byte) (job.Blob, error) {
 	return job.Blob{}, agent.ErrBodyLost
 }

@@ -251,6 +251,12 @@ func (v busView) LoadBody(ctx context.Context, pos job.Position, id job.ID) ([]b
 	return r.Body, err
 }
 
+// StoreError implements agent.Transport. It keeps nothing.
+func (v busView) StoreError(ctx context.Context, id job.ID, e *job.AttemptError) error {
+	_, err := askLane(ctx, v.process, 0, fmt.Sprintf("error %s %s#%d", v.id, id, e.N), func(*lane) (struct{}, error) { return struct{}{}, nil })
+	return err
+}
+
 // StoreResult implements agent.Transport. It keeps nothing.
 func (v busView) StoreResult(ctx context.Context, name string, data []byte) (job.Blob, error) {
 	key := fmt.Sprintf("store %s %s", v.id, name)

@@ -313,6 +313,11 @@ func (s *lanes) storeLarge(owner job.ID, body []byte) []byte {
 	return fmt.Appendf(nil, `{"blob":%s,%s`, reference, body[1:])
 }
 
+// AttemptError implements scheduler.Lanes: no errors are kept.
+func (v lanesView) AttemptError(context.Context, job.ID, uint32) (*job.AttemptError, error) {
+	return nil, errors.New("not stored")
+}
+
 // Publish implements scheduler.Lanes. The scheduler publishes only jobs of ticks.
 func (v lanesView) Publish(queue, record string, at time.Time, body []byte, done func(error)) {
 	key := fmt.Sprintf("publish %s %s", v.id, record)

@@ -95,6 +95,13 @@ class ApiCalls(Session):
         """Return the last lines of a job's log, oldest first."""
         return list((await self.api("job.logs", {"id": job, "lines": lines}))["lines"])
 
+    async def job_errors(self, job: str, *, limit: int = 100) -> List[Fields]:
+        """Return the errors of the last attempts of a job that failed with details, such as a traceback, newest first.
+
+        Each has the fields ``dispatch``, ``at``, ``node`` and ``error``, with its ``message`` and ``details``.
+        """
+        return list((await self.api("job.errors", {"id": job, "limit": limit}))["errors"])
+
     async def workers(self, *, queue: Optional[str] = None, node: Optional[str] = None) -> List[Fields]:
         """Return the workers and runners of each node, with what each runs now."""
         return list((await self.api("worker.list", without_none({"queue": queue, "node": node})))["nodes"])
