@@ -216,8 +216,9 @@ func (j *activeJob) read(result Raw, err error) handlerEnd {
 	return handlerEnd{failure: newFail(withStopCause(&j.ctx, err))}
 }
 
-// maxStack is how many bytes of the stack of a panic are reported: its error has at most 4 KiB.
-const maxStack = 3 << 10
+// maxStack is how many bytes of the stack of a panic are reported, so that a FAIL fits into the smallest
+// frame limit.
+const maxStack = 28 << 10
 
 // stackDetails returns the details of a failure with the stack of a panic.
 func stackDetails(stack string) Raw {

@@ -4,6 +4,7 @@ import asyncio
 import enum
 import logging
 import os
+import re
 import signal
 import threading
 import unittest
@@ -14,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import yardmaster
 from yardmaster import CancelledError, Job, Snooze, StopReason, Worker
+from yardmaster.handlers import excerpt
 from yardmaster.protocol import ACK, BEAT, DONE, FAIL, GOODBYE, LOG, RECALL, SUBSCRIBE
 
 from .fakenode import PATIENCE, FakeNode
@@ -35,6 +37,17 @@ class Resize:
 class Resized:
     path: str
     at: Optional[datetime] = None
+
+
+class Excerpts(unittest.TestCase):
+    def test_both_ends_remain(self) -> None:
+        text = "Traceback\n" + "  line ä\n" * 10_000 + "ValueError: the last line"
+        cut = excerpt(text, 28 << 10)
+        self.assertLessEqual(len(cut.encode()), 28 << 10)
+        self.assertTrue(cut.startswith("Traceback\n  line ä\n") and cut.endswith("\nValueError: the last line"), cut)
+        head, omitted, tail = re.split(r"\n\.\.\. (\d+) bytes omitted \.\.\.\n", cut)
+        self.assertEqual(len(head.encode()) + int(omitted) + len(tail.encode()), len(text.encode()))
+        self.assertEqual(excerpt("short", 100), "short")
 
 
 class Coroutines(WorkerCase):

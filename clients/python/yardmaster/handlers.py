@@ -25,6 +25,8 @@ Outcome = Tuple[int, Fields]  # DONE or FAIL, and its payload
 
 # Seconds for which a job without a handler goes back: the shortest and longest time, and its age from which on it fails.
 _UNKNOWN_DELAY, _MAX_UNKNOWN_DELAY, _UNKNOWN_GRACE = 5.0, 600.0, 86400.0
+_MAX_MESSAGE = 4000  # characters
+_MAX_TRACEBACK = 28 << 10  # bytes, so that it fits into the details
 _MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
 
 
@@ -117,7 +119,7 @@ def outcome_of_exception(job: Job[Any], error: BaseException) -> Outcome:
     if isinstance(error, Fail):
         return fail_message(message, "fail", error.code, error.details, final=True)
     _warn("attempt %d of job %s failed", job.attempt, job.id, exc_info=error)
-    return fail_message(message, type(error).__name__, details={"traceback": _trace_of(error)[-1500:]})
+    return fail_message(message, type(error).__name__, details={"traceback": excerpt(_trace_of(error), _MAX_TRACEBACK)})
 
 
 def outcome_of_loop(job: Job[Any], cancelled: BaseException, error: BaseException) -> Outcome:
@@ -155,6 +157,16 @@ def _warn(message: str, *args: object, exc_info: Optional[BaseException] = None)
         log.warning(message, *args, exc_info=exc_info)
     except BaseException:
         pass
+
+
+def excerpt(text: str, size: int) -> str:
+    """Return text in at most ``size`` bytes of UTF-8: a longer one loses its middle, for which a line stands."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= size:
+        return text
+    head, tail = data[:size // 4].decode("utf-8", "ignore"), data[size // 4 + 64 - size:].decode("utf-8", "ignore")
+    omitted = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n... {omitted} bytes omitted ...\n{tail}"
 
 
 def outcome_of_payload(job: Job[Any], handler: Registered, error: PayloadError) -> Outcome:
@@ -221,7 +233,7 @@ def fail_message(message: str, error_type: str, code: Optional[str] = None, deta
     runs and encodes the error there, because the details are the handler's
     own objects.
     """
-    error: Fields = {"message": valid_utf8(message or error_type)[:1000], "type": valid_utf8(error_type)[:200]}
+    error: Fields = {"message": valid_utf8(message or error_type)[:_MAX_MESSAGE], "type": valid_utf8(error_type)[:200]}
     if code is not None:
         error["code"] = valid_utf8(_call(str, code))[:200]
     if details is not None:

@@ -16,9 +16,9 @@ export type Outcome =
   /** Nothing is reported: the worker gives the job back. */
   | { readonly kind: "interrupted" };
 
-const MAX_MESSAGE = 1000; // characters
+const MAX_MESSAGE = 4000; // characters
 const MAX_NAME = 200;
-const MAX_STACK = 1500;
+const MAX_STACK = 28 << 10; // bytes, so that it fits into the details
 const MAX_DETAILS = 32 << 10; // bytes, so that a FAIL fits into the smallest frame limit
 
 /** Returns the outcome of a handler that has returned a value. */
@@ -128,7 +128,7 @@ function outcomeOf(err: unknown, stopped: JobStopped | undefined): Outcome {
   }
   if (err instanceof Error) {
     const code = (err as { code?: unknown }).code;
-    const stack = { stack: cutText(stackOf(err), MAX_STACK) };
+    const stack = { stack: excerpt(stackOf(err), MAX_STACK) };
     return failure(message, err.name || "Error", { details: stack, code: typeof code === "string" ? code : undefined });
   }
   return failure(message, "non_error");
@@ -149,7 +149,22 @@ function isInterruption(err: unknown, stopped: JobStopped): boolean {
 
 function stackOf(err: Error): string {
   const stack = err.stack ?? String(err);
-  return err.cause instanceof Error ? `${stack.slice(0, MAX_STACK / 2)}\ncaused by ${err.cause.stack ?? String(err.cause)}` : stack;
+  return err.cause instanceof Error ? `${excerpt(stack, MAX_STACK / 2)}\ncaused by ${err.cause.stack ?? String(err.cause)}` : stack;
+}
+
+/** Returns text in at most `size` bytes of UTF-8: a longer one loses its middle, for which a line stands. */
+function excerpt(text: string, size: number): string {
+  const data = Buffer.from(text, "utf8");
+  if (data.length <= size) {
+    return text;
+  }
+  const isPart = (at: number) => (data[at]! & 0xc0) === 0x80; // of a character, and not its first byte
+  let start = Math.floor(size / 4);
+  let end = data.length - (size - start - 64);
+  for (; isPart(start); start--);
+  for (; end < data.length && isPart(end); end++);
+  const decoder = new TextDecoder();
+  return `${decoder.decode(data.subarray(0, start))}\n... ${end - start} bytes omitted ...\n${decoder.decode(data.subarray(end))}`;
 }
 
 /** A DONE or FAIL. */

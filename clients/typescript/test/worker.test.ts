@@ -2,9 +2,11 @@
 
 import assert from "node:assert/strict";
 import { test, TestContext } from "node:test";
+import { decode, Encoded } from "../src/codec.js";
 import { defineJob } from "../src/enqueue.js";
 import { JobStopped, OverhopError, PermanentError, RetryAfter, Snooze } from "../src/errors.js";
 import { Job } from "../src/job.js";
+import { thrown } from "../src/outcome.js";
 import { Fields, T } from "../src/protocol.js";
 import { sleep } from "../src/wait.js";
 import { HandleOptions, Worker, WorkerOptions, WorkerTiming } from "../src/worker.js";
@@ -95,6 +97,14 @@ test("what a handler throws or returns decides about the job", async (t) => {
       assert.match((error["details"] as { stack: string }).stack, /worker\.test[^]*caused by Error: deeper/);
     }
   }
+});
+
+test("a long stack loses its middle", () => {
+  const outcome = thrown(new Error("ä".repeat(1 << 20)), undefined) as unknown as { error: { message: string; details: Encoded } };
+  const { stack } = decode(outcome.error.details.bytes) as { stack: string };
+  assert.ok(Buffer.byteLength(stack) <= 28 << 10, `${stack.length} characters`);
+  assert.match(stack, /^Error: ä+\n\.\.\. [0-9]+ bytes omitted \.\.\.\nä+\n[^]*worker\.test[^]*$/);
+  assert.equal(outcome.error.message.length, 4000);
 });
 
 test("a node that cannot put a job off gets a failed attempt that says so", async (t) => {
