@@ -32,6 +32,7 @@ type step struct {
 	Title    string
 	Detail   string
 	Dispatch uint32
+	Error    *job.Fault    // of a dispatch that failed, if it is kept
 	After    time.Duration // since the step before
 }
 
@@ -52,6 +53,7 @@ func Job(ctx context.Context, e *Env, v *View) (any, error) {
 	var reads sync.WaitGroup
 	reads.Go(func() { d.readJob(ctx, e, v, id) })
 	reads.Go(func() { d.readLogs(ctx, e, v, id) })
+	reads.Go(func() { d.readErrors(ctx, e, v, id) })
 	reads.Wait()
 	return d, nil
 }
@@ -80,6 +82,26 @@ func (d *jobData) readLogs(ctx context.Context, e *Env, v *View, id string) {
 		var line job.LogLine
 		if json.Unmarshal(text, &line) == nil {
 			d.Logs = append(d.Logs, line)
+		}
+	}
+}
+
+// maxShownErrors is how many errors of earlier attempts the page has.
+const maxShownErrors = 20
+
+// readErrors adds the errors of attempts to the steps in which they failed, if they are kept.
+func (d *jobData) readErrors(ctx context.Context, e *Env, v *View, id string) {
+	errs, err := ask[api.JobErrors](ctx, e, v, "job-errors", &api.JobErrorsRequest{ID: id, Limit: maxShownErrors})
+	if err != nil {
+		return // the messages are in the history
+	}
+	byDispatch := make(map[uint32]*job.Fault, len(errs.Errors))
+	for i := range errs.Errors {
+		byDispatch[errs.Errors[i].N] = &errs.Errors[i].Error
+	}
+	for i := range d.Steps {
+		if s := &d.Steps[i]; s.Kind == "failed" {
+			s.Error = byDispatch[s.Dispatch]
 		}
 	}
 }
