@@ -113,3 +113,23 @@ func Fields(w io.Writer) func(name, value string) {
 		fmt.Fprintf(w, "%s\t%s\n", fit(name, maxCell), value)
 	}
 }
+
+// Block writes text as lines that begin with indent, for a text of several lines such as a traceback: its
+// indentation stays. What a terminal would not show as it is, see [Printf], is escaped: \x1b, \u202e.
+func Block(w io.Writer, indent, text string) {
+	text = strings.TrimRight(strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\r\n", "\n"), "\n")
+	for line := range strings.SplitSeq(text, "\n") {
+		var b strings.Builder
+		for _, r := range strings.ReplaceAll(line, "\t", "    ") {
+			switch {
+			case !isUnsafe(r):
+				b.WriteRune(r)
+			case r < utf8.RuneSelf:
+				fmt.Fprintf(&b, `\x%02x`, r)
+			default:
+				fmt.Fprintf(&b, `\u%04x`, r)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(indent+b.String(), " "))
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/faults"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -104,10 +105,9 @@ func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 	row("function", l.Function)
 	row("reason", l.Reason)
 	if fault := l.Error; fault != nil {
-		row("error", fault.Message)
+		row("error", faults.Line(fault))
 		row("error type", fault.Type)
 		row("error code", fault.Code)
-		row("details", string(fault.Details))
 	}
 	row("attempts", fmt.Sprint(l.Attempts))
 	row("accepted", command.TimeText(&l.Accepted))
@@ -116,6 +116,10 @@ func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 	row("record", string(l.Job))
 	if l.Record != nil {
 		row("record", "not JSON, as Base64: "+base64.StdEncoding.EncodeToString(l.Record))
+	}
+	if fault := l.Error; fault != nil {
+		command.Printf(w, "\nerror\n")
+		faults.Write(w, "  ", fault)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/faults"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -64,12 +65,15 @@ func explainTable(out io.Writer, e *api.JobExplanation) {
 		row("ended", command.TimeText(j.Ended))
 		row("lease until", command.TimeText(j.Lease))
 		row("progress", progressText(j.Progress))
-		row("error", faultText(j.Error))
+		row("error", faults.Line(j.Error))
 	}
 	row("result", e.Result)
 	reasonRows(row, e.Reasons)
 	observedRow(row, &e.Observed)
 	w.Flush() // out is in memory
+	if e.Job != nil {
+		writeError(out, e.Job.Error)
+	}
 	writeHistory(out, e)
 }
 

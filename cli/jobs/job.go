@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
+	"github.com/yardmaster-dev/yardmaster/cli/faults"
 	"github.com/yardmaster-dev/yardmaster/cli/inspect"
 	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
@@ -36,7 +37,7 @@ if several queues have such a job.`,
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
-	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobFind(env), jobWait(env), jobLogs(env), inspect.JobHistory(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
+	}, jobShow(env), jobResult(env), jobParams(env), jobExplain(env), jobList(env), jobFind(env), jobWait(env), jobLogs(env), jobErrors(env), inspect.JobHistory(env), jobCancel(env), jobSet(env), jobRetry(env), jobReplay(env), jobRemove(env))
 }
 
 // withQueue adds the flag --queue to c and returns c.
@@ -187,7 +188,10 @@ func jobNote(j *api.Job) string {
 // jobTable shows one job, without empty fields.
 func jobTable(out io.Writer, j *api.Job) {
 	w := command.Table(out)
-	defer w.Flush()
+	defer func() {
+		w.Flush() // out is in memory
+		writeError(out, j.Error)
+	}()
 	row := command.Fields(w)
 	row("job", j.ID.String())
 	row("key", j.Key)
@@ -197,7 +201,7 @@ func jobTable(out io.Writer, j *api.Job) {
 	row("reason", j.Reason)
 	row("cancelled", cancellationText(j.Cancellation))
 	row("waiting because", j.Because)
-	row("error", faultText(j.Error))
+	row("error", faults.Line(j.Error))
 	row("result", valueText(j.Result, j.ResultMsgpack))
 	row("result", resultNote(j))
 	row("params", valueText(j.Params, j.Payload))
@@ -264,14 +268,17 @@ func resultNote(j *api.Job) string {
 	return ""
 }
 
-// faultText returns a job's error as JSON, "" for nil.
-func faultText(f *job.Fault) string {
-	if f == nil {
-		return ""
+// writeError writes the error of a job's last attempt in lines, if it has more than the first one.
+func writeError(out io.Writer, f *job.Fault) {
+	if f == nil || len(f.Details) == 0 && len(f.Message) <= maxErrorLine && !strings.Contains(f.Message, "\n") {
+		return
 	}
-	text, _ := json.Marshal(f) // cannot fail: what it holds was decoded from JSON
-	return string(text)
+	command.Printf(out, "\nerror of the last attempt\n")
+	faults.Write(out, "  ", f)
 }
+
+// maxErrorLine is the size of an error's message that its row in a table has all of, in bytes.
+const maxErrorLine = 1000
 
 // cancellationText returns when and why a job was cancelled, and the actor; "" for nil.
 func cancellationText(c *job.Cancellation) string {

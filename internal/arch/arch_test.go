@@ -90,6 +90,7 @@ var layers = map[string]struct {
 	"cli/connect":       {[]string{"job", "api", "cluster", "cli/usererror", "cli/durationflag", "internal/duration"}, "connects to a yard; it knows no verb"},
 	"cli/durationflag":  {[]string{"internal/duration"}, "adds flags; it knows no verb"},
 	"cli/retentionflag": {[]string{"api", "job", "internal/duration"}, "parses settings; it knows no verb"},
+	"cli/faults":        {[]string{"job", "cli/command"}, "writes errors of jobs; it knows no verb"},
 	"cli/command":       {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
 	"cli":               {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
 	"internal/memyard": {[]string{"job", "ledger", "cluster", "consensus", "scheduler", "agent", "server", "internal"}, "connects the core of a yard in memory, as node does"},
