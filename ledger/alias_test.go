@@ -11,14 +11,17 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// guardedTest is a ledger with two lanes into which producers enqueue jobs with guards.
+// guardedTest is a ledger with two lanes into which producers enqueue jobs with guards. It keeps
+// the last decision only.
 type guardedTest struct {
 	*horizonTest
 	accepted int64 // time of the last record, in Unix nanoseconds
 }
 
 func newGuardedTest(t *testing.T, level uint8) *guardedTest {
-	return &guardedTest{newLeveledTest(t, level), scriptStart.UnixNano()}
+	g := &guardedTest{newLeveledTest(t, level), scriptStart.UnixNano()}
+	g.decisions.max = 1
+	return g
 }
 
 // enqueue ingests the record of a new call from a lane. Its function tells the record.
@@ -52,6 +55,7 @@ func (g *guardedTest) start(id job.ID) {
 func (g *guardedTest) restore() {
 	g.Helper()
 	g.Ledger = decodedCopy(g.T, g.Ledger)
+	g.decisions.max = 1
 }
 
 var (

@@ -27,18 +27,20 @@ type decisionEntry struct {
 	Decision
 }
 
-// decisions are kept until no client can still be waiting for them and no
-// second copy of their record can still arrive. The list only grows at the end
-// and shrinks at the front, so copies of the ledger share it.
+// decisions are kept for clients that wait for them, and are the same for a second copy of
+// their record. Of a copy that is ingested after they were dropped, [Alias] and refusals tell what
+// became of the first. The list only grows at the end and shrinks at the front, so copies of the
+// ledger share it.
 type decisions struct {
 	list       []decisionEntry
 	first      uint64                  // number of list[0]
 	byPosition map[job.Position]uint64 // number by record; nil in a copy
 	byID       map[job.ID]uint64       // number of the last decision about an id; nil in a copy
+	max        int
 }
 
 func newDecisions() decisions {
-	return decisions{byPosition: make(map[job.Position]uint64), byID: make(map[job.ID]uint64)}
+	return decisions{byPosition: make(map[job.Position]uint64), byID: make(map[job.ID]uint64), max: maxDecisions}
 }
 
 func (d *decisions) copy() decisions { return decisions{list: d.list} }
@@ -77,7 +79,7 @@ func (d *decisions) forDuplicate(j *job.Job) (decision Decision, ok bool) {
 // nanoseconds, or are too many, at most maxPruned at a time.
 func (d *decisions) trim(before int64) {
 	for range maxPruned {
-		if len(d.list) == 0 || len(d.list) <= maxDecisions && d.list[0].at >= before {
+		if len(d.list) == 0 || len(d.list) <= d.max && d.list[0].at >= before {
 			return
 		}
 		oldest := &d.list[0]

@@ -93,6 +93,9 @@ func (c *codec) ledger(l *Ledger, format uint64) {
 	c.stalls(&l.stalls)
 	c.guards(&l.dispatches)
 	c.decisions(&l.decisions)
+	if format >= level8Format {
+		c.refusals(&l.refused)
+	}
 	c.crons(&l.crons)
 	c.membership(&l.membership)
 	c.backups(l)

@@ -172,6 +172,7 @@ func (in *ingestion) ingestGuarded(j *job.Job, identity string, createQueues boo
 	} else {
 		decision = in.decide(j, identity, createQueues)
 		in.keepAlias(j.ID, &decision)
+		in.keepRefusal(j, &decision)
 	}
 	in.decisions.add(decisionEntry{at: in.elapsed, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: decision})
 	return decision.Ingested
@@ -185,6 +186,9 @@ func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Deci
 		return in.decideUnguarded(j, identity, createQueues)
 	}
 	if decision, ok := in.forDuplicate(j); ok {
+		return decision
+	}
+	if decision, ok := in.refused.forCopy(j); ok {
 		return decision
 	}
 

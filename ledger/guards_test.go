@@ -43,6 +43,16 @@ func checkGuards(l *Ledger) error {
 		return fmt.Errorf("%d keys in byTime, %d in byKey; %d held by jobs, %d in byJob",
 			l.guards.byTime.Len(), len(l.guards.byKey), held, l.guards.byJob.Len())
 	}
+	refused := 0
+	for r := range l.refused.all() {
+		refused++
+		if last := l.refused.find(r.id); last == nil || last.id != r.id || last.accepted < r.accepted {
+			return fmt.Errorf("the last refusal of %s is %+v, not %+v", r.id, last, r)
+		}
+	}
+	if refused != l.refused.size || len(l.refused.byID) > refused {
+		return fmt.Errorf("%d refusals, %d in byID, the size is %d", refused, len(l.refused.byID), l.refused.size)
+	}
 	for position, n := range l.decisions.byPosition {
 		if i := n - l.decisions.first; i >= uint64(len(l.decisions.list)) || l.decisions.list[i].position != position {
 			return fmt.Errorf("decision about %v has number %d, which is not in the list", position, n)

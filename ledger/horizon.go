@@ -58,6 +58,7 @@ func (in *ingestion) forget() {
 	_, until := in.slowestLane()
 	in.trimForgotten(until)
 	in.decisions.trim(until - int64(DedupeHorizon))
+	in.refused.trim(until - int64(DedupeHorizon))
 }
 
 // trimForgotten forgets ids, given the time of the slowest lane. The last ones are kept for longer, because the
@@ -74,15 +75,25 @@ func (in *ingestion) trimForgotten(until int64) {
 	}
 }
 
-// ForgottenIDs describes the ids of jobs whose records the ledger has removed. Each is
-// kept for the dedupe horizon, and longer if a lane is not ingested.
+// ForgottenIDs describes the ids of jobs whose records the ledger has removed, and of records with
+// guards that became no jobs. Each is kept for the dedupe horizon, and longer if a lane is not ingested.
 type ForgottenIDs struct {
-	Count, Max int
+	Count, Max int // of ids; one of a record that became no job counts as recordIDs
 	// Lane is the lane that prevents the oldest ids from being forgotten, Until the time
 	// up to which it was ingested, which is zero if it never was ingested to its end. Lane
 	// is -1 if the ids are kept only because of their age.
 	Lane  int
 	Until time.Time
+}
+
+// recordIDs is how many ids of jobs take the memory of one of a record that became no job: about
+// 24 bytes each, and up to 96 bytes.
+const recordIDs = 4
+
+// idCount returns the number of ids that are kept, see [ForgottenIDs].
+func (in *ingestion) idCount() int {
+	ids := in.jobs.forgotten
+	return ids.size + (recordIDs-1)*ids.aliases + recordIDs*in.refused.size
 }
 
 // laneLag is how long the ingestion of a lane may lag before the lane is said to prevent
@@ -91,7 +102,7 @@ const laneLag = int64(time.Minute)
 
 // ForgottenIDs returns how many ids are kept, and why.
 func (in *ingestion) ForgottenIDs() ForgottenIDs {
-	ids := ForgottenIDs{Count: in.jobs.forgotten.size, Max: MaxDedupeIDs, Lane: -1}
+	ids := ForgottenIDs{Count: in.idCount(), Max: MaxDedupeIDs, Lane: -1}
 	if lane, until := in.slowestLane(); lane >= 0 && in.elapsed-until > laneLag {
 		ids.Lane = lane
 		if at := in.lanes[lane].IngestedUntil; !at.IsZero() {
@@ -105,16 +116,27 @@ func (in *ingestion) ForgottenIDs() ForgottenIDs {
 // many ids of forgotten jobs as it may have, only the lanes that prevent it from
 // forgetting the oldest ones may be.
 func (in *ingestion) MayIngest(lane uint8) bool {
-	ids := in.jobs.forgotten
-	if ids.size < MaxDedupeIDs {
+	if in.idCount() < MaxDedupeIDs {
 		return true
 	}
-	oldest := ids.slabs[0].at + int64(DedupeHorizon)
+	oldest := in.oldestID() + int64(DedupeHorizon)
 	if in.elapsed <= oldest {
 		return false
 	}
 	until := in.lanes[lane].IngestedUntil
 	return until.IsZero() || until.UnixNano() <= oldest
+}
+
+// oldestID returns when the id was added that may be forgotten next, in Unix nanoseconds.
+func (in *ingestion) oldestID() int64 {
+	oldest := int64(math.MaxInt64 / 2)
+	if ids := in.jobs.forgotten; ids.size > DedupeCount { // fewer are kept for longer than the horizon
+		oldest = ids.slabs[0].at
+	}
+	if refused := in.refused.oldest(); refused != nil {
+		oldest = min(oldest, refused.at)
+	}
+	return oldest
 }
 
 // Warning returns what an operator should know about the ids; "": nothing. While a lane

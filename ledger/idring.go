@@ -11,9 +11,10 @@ import (
 // forgotten, so that a late copy of a record does not create a second job. For the same
 // reason it holds aliases, the ids of records that became no jobs.
 type idRing struct {
-	slabs []idSlab
-	size  int    // number of ids
-	first uint32 // number of slabs[0]; slabs are numbered as they are created
+	slabs   []idSlab
+	size    int    // number of ids
+	aliases int    // number of those that are aliases
+	first   uint32 // number of slabs[0]; slabs are numbered as they are created
 }
 
 // idSlab is a run of ids that were added one after the other. Slabs only grow at
@@ -42,7 +43,9 @@ const (
 // are numbers of records.
 const forgottenPlace = maxSlabs * slabSize
 
-func (g *idRing) copy() *idRing { return &idRing{slabs: slices.Clone(g.slabs), size: g.size} }
+func (g *idRing) copy() *idRing {
+	return &idRing{slabs: slices.Clone(g.slabs), size: g.size, aliases: g.aliases}
+}
 
 // add adds an id at the time now, in Unix nanoseconds, and returns its place in an index. The
 // ring must not have it. removed is whether a caller has removed the job.
@@ -74,6 +77,7 @@ func (g *idRing) addAlias(id job.ID, now int64, alias Alias) (place uint32) {
 	place = g.add(id, now, false)
 	slab, offset := g.split(place)
 	g.slabs[slab].aliases = append(g.slabs[slab].aliases, placedAlias{uint16(offset), alias})
+	g.aliases++
 	return place
 }
 
@@ -87,6 +91,7 @@ func (g *idRing) trim(before int64) {
 
 func (g *idRing) removeOldest() {
 	g.size -= len(g.slabs[0].ids)
+	g.aliases -= len(g.slabs[0].aliases)
 	g.slabs[0] = idSlab{} // releases the ids
 	g.slabs = g.slabs[1:]
 	g.first++
@@ -144,6 +149,9 @@ func (c *codec) forgottenIDs(j *jobs, format uint64) {
 		})
 		if format >= level8Format {
 			c.aliases(slab, length)
+			if c.decoding() {
+				ring.aliases += len(slab.aliases)
+			}
 		}
 		if !c.decoding() {
 			for i := range slab.ids {

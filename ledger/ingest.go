@@ -42,6 +42,7 @@ type LaneCursor struct {
 type ingestion struct {
 	dispatches
 	decisions
+	refused      refusals
 	lanes        []LaneCursor
 	lastIngested job.ID // id of the last ingested record
 

@@ -43,7 +43,7 @@ var (
 // Limits of the ledger, and how long it keeps ids.
 const (
 	maxPromotions   = 1000 // delayed jobs made waiting, per entry
-	maxPruned       = 2000 // finished jobs removed per entry, and likewise ids and decisions
+	maxPruned       = 2000 // finished jobs removed per entry, and likewise ids, decisions and refusals
 	MaxQueues       = 10_000
 	MaxQueueRunners = 100              // different runners that the unfinished jobs of one queue may name
 	MaxRunnerLines  = 20_000           // the same, added up over all queues
@@ -51,7 +51,7 @@ const (
 	DedupeHorizon   = 10 * time.Minute // for which the id of a forgotten job is kept at least
 	DedupeAge       = 24 * time.Hour   // for which it is kept if there are not more than DedupeCount
 	DedupeCount     = 1_000_000
-	MaxDedupeIDs    = 20_000_000  // ids of forgotten jobs; beyond it, no job is ingested until some are forgotten
+	MaxDedupeIDs    = 20_000_000  // ids of forgotten jobs, see [ForgottenIDs]; beyond it, no job is ingested until some are forgotten
 	MaxJobs         = 100_000_000 // beyond it, no job is ingested until some are forgotten; [idIndex] finds a third more
 )
 
@@ -85,7 +85,7 @@ type entry struct {
 func empty() *Ledger {
 	d := dispatches{jobs: newJobs(), guards: newGuards()}
 	return &Ledger{
-		ingestion: ingestion{dispatches: d, decisions: newDecisions()},
+		ingestion: ingestion{dispatches: d, decisions: newDecisions(), refused: newRefusals()},
 		external:  newExternal(), stalls: newStalls(), crons: newCrons(),
 	}
 }
@@ -186,6 +186,6 @@ func (l *Ledger) Copy() *Ledger {
 	c.external = l.external.copy()
 	c.stalls = l.stalls.copy()
 	c.crons = l.crons.copy()
-	c.guards, c.decisions = l.guards.copy(), l.decisions.copy()
+	c.guards, c.decisions, c.refused = l.guards.copy(), l.decisions.copy(), l.refused.copy()
 	return &c
 }

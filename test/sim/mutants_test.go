@@ -112,6 +112,15 @@ var mutants = []mutant{
 	{"an id is forgotten before every lane was ingested past it", []edit{
 		{"ledger/horizon.go", "in.trimForgotten(until)", "in.trimForgotten(max(until, in.now))"}},
 		"./ledger TestForget_UnreadableLane|TestForget_Properties"},
+	{"a repeated enqueue that was merged is decided again", []edit{
+		{"ledger/alias.go", "case IngestedDuplicate, IngestedDebounced:", "case IngestedDuplicate:"}},
+		"./ledger TestAlias_Properties|TestAlias_Forgotten"},
+	{"a repeated enqueue that met the holder of its unique key is decided again", []edit{
+		{"ledger/alias.go", "case IngestedDuplicate, IngestedDebounced:", "case IngestedDebounced:"}},
+		"./ledger TestAlias_Properties|TestAlias_Forgotten"},
+	{"a late copy of a refused record is decided again", []edit{
+		{"ledger/refusals.go", "if refused == nil || refused.accepted < j.Accepted.UnixNano() {", "if refused == nil || refused.at > 0 {"}},
+		"./ledger TestRefusals|TestAlias_Properties"},
 	{"the waitlists of a runner are never deleted", []edit{
 		{"ledger/waitlist.go", "wl.queue.waitlists.Delete(wl.name)", "_ = wl.name"}},
 		"./ledger TestWaitlists_RemovedWithLastJob"},
