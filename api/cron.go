@@ -16,9 +16,21 @@ const (
 	CronAllow = "allow" // a tick creates a job although the last one has not ended
 )
 
+// Numbers of next ticks of a cron entry.
+const (
+	CronTicks    = 3 // unless the request asks for others
+	MaxCronTicks = 100
+)
+
 // CronRequest names a cron entry.
 type CronRequest struct {
 	Name string `json:"name"`
+}
+
+// CronShowRequest names a cron entry that is to be shown.
+type CronShowRequest struct {
+	Name string `json:"name"`
+	Next int    `json:"next"` // number of next ticks shown, 1 to [MaxCronTicks]; 0 means [CronTicks]
 }
 
 // CronListRequest selects a page of the cron entries.
@@ -57,13 +69,21 @@ type Cron struct {
 	Declared    bool            `json:"declared"` // in the configuration of the nodes
 	State       string          `json:"state"`    // running, paused, or ended (no more ticks)
 	Next        *time.Time      `json:"next"`     // nil unless it is running
-	Upcoming    []time.Time     `json:"upcoming"` // the next ticks, at most 3, the first of them Next
+	Upcoming    []time.Time     `json:"upcoming"` // the next ticks, at most 3 unless the request asks for others, the first of them Next
+	Ticks       []CronTick      `json:"ticks"`    // the same ticks, in the entry's time zone
 	Last        *time.Time      `json:"last"`     // the last tick that created a job; nil means none did
 	LastJob     *job.ID         `json:"last_job"`
 	LastSkipped *SkippedTick    `json:"last_left_out"` // the last tick that created no job; nil means none
 	Fired       uint64          `json:"fired"`
 	Skipped     uint64          `json:"skipped"`      // because the last job had not ended
 	Overdue     uint64          `json:"missed_count"` // because there was no authority
+}
+
+// CronTick is a next tick of a cron entry.
+type CronTick struct {
+	At    time.Time `json:"at"`
+	Local string    `json:"local"`          // At in the entry's time zone, such as "2026-03-29T03:00:00+02:00"
+	Note  string    `json:"note,omitempty"` // if clocks are set then: "skipped hour: runs at 03:00", "double hour: first" or "double hour: second"
 }
 
 // SkippedTick is why a tick created no job.
@@ -89,7 +109,7 @@ type CronDetail struct {
 func CronOf(v *ledger.CronView) Cron {
 	c := Cron{
 		Name: v.Name, Schedule: v.Schedule, Zone: cmp.Or(v.TimeZone, "UTC"), Queue: v.Queue, Job: v.Body, Declared: v.Declared,
-		Missed: CronSkip, Overlap: CronAllow, State: CronState(v), Upcoming: []time.Time{},
+		Missed: CronSkip, Overlap: CronAllow, State: CronState(v), Upcoming: []time.Time{}, Ticks: []CronTick{},
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
 	if v.CatchUp {

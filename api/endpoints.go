@@ -112,7 +112,7 @@ var Endpoints = []Endpoint{
 	},
 	{
 		Name: "cron-show", Subject: "yard.api.v1.cron.show", Summary: "one cron entry, and the state of its last job",
-		Pattern: "GET /v1/cron/{name}", Request: CronRequest{}, Reply: CronDetail{}, Indexed: true,
+		Pattern: "GET /v1/cron/{name}", Request: CronShowRequest{}, Accepts: "next", Reply: CronDetail{}, Indexed: true,
 	},
 	{
 		Name: "cron-add", Subject: "yard.api.v1.cron.add", Summary: "add a cron entry",

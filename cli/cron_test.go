@@ -10,9 +10,11 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe/Berlin","queue":"reports",
+const cronJSON = `{"name":"nightly","schedule":"0 30 2 * * *","time_zone":"Europe/Berlin","queue":"reports",
 "job":{"function":"build","params":{"n":12345678901234567890}},"missed":"skip","overlap":"allow","declared":false,"state":"running",
-"next":"2026-01-03T02:00:00Z","upcoming":["2026-01-03T02:00:00Z","2026-01-04T02:00:00Z","2026-01-05T02:00:00Z"],
+"next":"2026-03-29T01:00:00Z","upcoming":["2026-03-29T01:00:00Z","2026-03-30T00:30:00Z","2026-10-25T00:30:00Z"],
+"ticks":[{"at":"2026-03-29T01:00:00Z","local":"2026-03-29T03:00:00+02:00","note":"skipped hour: runs at 03:00"},{"at":"2026-03-30T00:30:00Z","local":"2026-03-30T02:30:00+02:00"},
+{"at":"2026-10-25T00:30:00Z","local":"2026-10-25T02:30:00+02:00","note":"double hour: first"}],
 "last":"2026-01-02T02:00:00Z","last_job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","last_left_out":{"at":"2026-01-01T02:00:00Z","why":"overlap","job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11"},
 "fired":41,"skipped":2,"missed_count":1}`
 
@@ -50,8 +52,10 @@ func TestCron(t *testing.T) {
 		t.Fatalf("%v: %s", err, got.out)
 	}
 	sameJSON(t, string(all.Entries[0]), cronJSON)
-	golden(t, "cron-show.txt", f.run(t, "cron", "show", "nightly").out)
-	f.requests()
+	golden(t, "cron-show.txt", f.run(t, "cron", "show", "nightly", "--next", "20").out)
+	if asked := f.requests(); asked[len(asked)-1] != `show {"name":"nightly","next":20}` {
+		t.Errorf("requests %q", asked)
+	}
 
 	got = f.run(t, "cron", "add", "nightly", "0 0 3 * * *", "reports", "build", "--zone", "Europe/Berlin", "--params", `{"n":12345678901234567890}`)
 	golden(t, "cron-add.txt", got.out)

@@ -360,6 +360,10 @@ func (p program) changesCron() {
 	if entry, err = cron.Resume(ctx, name); err != nil || entry.State != "running" {
 		p.Errorf("resumed: %+v, %v", entry, err)
 	}
+	ticks, err := cron.Ticks(ctx, name, 20)
+	if err != nil || len(ticks) != 20 || !ticks[0].At.Equal(*entry.Next) || ticks[0].Local != entry.Next.Format(time.RFC3339) {
+		p.Errorf("next ticks: %+v, %v", ticks, err)
+	}
 	id, err := cron.Run(ctx, name)
 	p.need(err)
 	if j, err := p.c.Jobs().Get(ctx, id); err != nil || j.Function != "chore" || j.Priority != 7 {

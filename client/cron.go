@@ -47,6 +47,14 @@ func (cr Cron) Get(ctx context.Context, name string) (api.CronDetail, error) {
 	return operate[api.CronDetail](ctx, cr.c, "cron.show", api.CronRequest{Name: name})
 }
 
+// Ticks returns the next n ticks of a cron entry, at most [api.MaxCronTicks], in UTC and in the
+// entry's time zone, with notes where clocks are set: the tick of a skipped hour, for example, has
+// the note "skipped hour: runs at 03:00".
+func (cr Cron) Ticks(ctx context.Context, name string, n int) ([]api.CronTick, error) {
+	detail, err := operate[api.CronDetail](ctx, cr.c, "cron.show", api.CronShowRequest{Name: name, Next: n})
+	return detail.Ticks, err
+}
+
 // List returns all cron entries by name. It reads one page after the other.
 func (cr Cron) List(ctx context.Context) iter.Seq2[api.Cron, error] {
 	return pages(func(after string) ([]api.Cron, string, error) {

@@ -368,11 +368,12 @@ type PauseCron struct {
 type TickCrons struct{ Ticks []CronTick }
 
 // CronTick is the tick at time At of an entry whose revision is Rev, and the
-// following tick.
+// following tick. If it neither creates a job nor counts as missed, the entry waits for Next
+// instead of At: the rules by which ticks are computed have changed.
 type CronTick struct {
 	Name     string
 	Rev      uint64
-	At, Next time.Time // Next is zero if there is none
+	At, Next time.Time // Next is zero if there is none; before At only in an entry of level 8
 	Missed   uint32    // number of ticks from At on, before Next, that create no job
 	Fire     bool      // whether the tick creates a job
 }

@@ -201,3 +201,19 @@ func TestCron_Bound(t *testing.T) {
 		t.Errorf("existing entry: %v", err)
 	}
 }
+
+// In entries of an earlier build, a tick that neither creates a job nor was missed ended an entry
+// whose next tick was not after it.
+func TestTickCrons_EarlierLevel(t *testing.T) {
+	for level, want := range map[uint8]time.Time{7: {}, level8: scriptStart.Add(time.Minute)} {
+		l, at := New(), stampAt(1, 0, 0)
+		l.Apply(at, []Command{&Lead{Owner: "n1", Until: scriptStart.Add(time.Hour), Level: level}})
+		at.Epoch = l.Authority().Epoch
+		at.Index = 2
+		tick := CronTick{Name: "e", Rev: 2, At: scriptStart.Add(time.Hour), Next: scriptStart.Add(time.Minute)}
+		l.Apply(at, []Command{&SetCron{Cron: Cron{Name: "e", Queue: "mail"}, Next: tick.At}, &TickCrons{Ticks: []CronTick{tick}}})
+		if v, ok := l.Cron("e"); !ok || !v.Next.Equal(want) {
+			t.Errorf("level %d: next tick %s, want %s", level, v.Next, want)
+		}
+	}
+}

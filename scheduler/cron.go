@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -112,9 +113,35 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 	})
 }
 
+// moveTicks submits the commands that move the next ticks in the ledger to where the schedules
+// have them. They differ if another build has computed them, by other rules or with another
+// database of time zones. A tick that is due stays.
+func (cr *crons) moveTicks(l *ledger.Ledger, now time.Time) {
+	if applied := l.Now(); applied.After(now) {
+		now = applied // no tick up to then may come again
+	}
+	var moved []ledger.CronTick
+	l.DueCrons(func(c ledger.CronView) bool {
+		schedule, err := cr.scheduleOf(&c.Cron)
+		if err != nil || schedule.Interval() > 0 || !c.Next.After(now) {
+			return true
+		}
+		if next := schedule.After(now); !next.Equal(c.Next) {
+			cr.loop.log.Info("next tick of cron entry moved", "entry", c.Name, "from", c.Next, "to", next)
+			cr.inFlight[c.Name] = true
+			moved = append(moved, ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Next: next})
+		}
+		return true
+	})
+	for part := range slices.Chunk(moved, maxTicksInFlight) {
+		cr.commit(&ledger.TickCrons{Ticks: part})
+	}
+}
+
 // fireDue submits the ticks that are due, publishes the jobs of committed ticks, and
 // returns the time until the next tick, or idleWait if there is none. Its first effective
-// call also reconciles the declared entries. It does nothing before the median of the
+// call also reconciles the declared entries and moves ticks that other builds have computed
+// otherwise. It does nothing before the median of the
 // members' clocks is known: after the whole cluster was down, the first stamps may be far
 // behind, and missed ticks would seem to be due.
 func (cr *crons) fireDue() time.Duration {
@@ -124,7 +151,10 @@ func (cr *crons) fireDue() time.Duration {
 			return idleWait
 		}
 		cr.reconciled = true
-		cr.loop.ledger.View(cr.reconcile)
+		cr.loop.ledger.View(func(l *ledger.Ledger) {
+			cr.reconcile(l)
+			cr.moveTicks(l, now)
+		})
 	}
 	tickDue := !cr.nextTick.IsZero() && !cr.nextTick.After(now)
 	if cr.dirty || tickDue {

@@ -247,6 +247,110 @@ func TestCron_Reconcile(t *testing.T) {
 	}, func(c *Config) { c.Crons = []ledger.Cron{declared("b", "@hourly")} })
 }
 
+// A new authority moves the next ticks that its schedules do not have, as an entry has them that
+// an earlier build has computed by other rules, and ticks then.
+func TestCron_MovesTicks(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		entry := func(name, schedule string, in time.Duration) {
+			c := everySecond(name)
+			c.Schedule, c.TimeZone = schedule, "Europe/Berlin"
+			h.sched.current().loop.post(func() {
+				h.sched.current().loop.submit(&ledger.SetCron{Cron: c, Next: time.Now().Truncate(time.Hour).Add(in)}, nil)
+			})
+		}
+		const day = 24 * time.Hour
+		entry("late", "0 1 * * * *", 800*day)
+		entry("early", "0 30 2 * * *", 30*time.Second)
+		entry("interval", "@every 1m", 50*time.Second)
+		entry("right", "0 2 * * * *", 2*time.Minute)
+		h.advance(time.Second)
+		right := h.cron("right")
+		if err := h.end(); err != nil {
+			t.Fatal(err)
+		}
+		h.begin()
+		h.advance(2 * time.Second)
+		midnight := time.Now().Truncate(day)
+		for name, want := range map[string]time.Duration{"late": time.Minute, "early": 90 * time.Minute, "interval": 50 * time.Second, "right": 2 * time.Minute} {
+			if v := h.cron(name); !v.Next.Equal(midnight.Add(want)) {
+				t.Errorf("%s: next tick %s, want %s", name, v.Next, midnight.Add(want))
+			}
+		}
+		if v := h.cron("right"); v.Rev != right.Rev || v.Missed+v.Skipped+v.Fired > 0 {
+			t.Errorf("%+v, before %+v", v, right)
+		}
+		h.advance(2 * time.Minute)
+		for name, want := range map[string]uint64{"late": 1, "early": 0, "interval": 2, "right": 1} {
+			if v := h.cron(name); v.Fired != want || v.Missed > 0 {
+				t.Errorf("%s: %d ticks, %d missed, want %d", name, v.Fired, v.Missed, want)
+			}
+		}
+	})
+}
+
+// When clocks are set, a missed tick is counted once, and a tick that is due then fires once, also
+// if its last job has not ended.
+func TestCron_ClocksAreSet(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		silence := func(is bool) {
+			for _, n := range h.fleet.nodes {
+				n.do(func() { n.silent = is })
+			}
+		}
+		named := func(name string, catchUp, alone bool) ledger.Cron {
+			return ledger.Cron{Name: name, Schedule: "0 30 2 * * *", TimeZone: "Europe/Berlin", Queue: "mail", Body: []byte(anyJob), CatchUp: catchUp, NoOverlap: alone}
+		}
+		// away leaves the yard without an authority until a time.
+		away := func(until time.Time) {
+			if err := h.end(); err != nil {
+				t.Fatal(err)
+			}
+			silence(true)
+			h.advance(time.Until(until))
+			silence(false)
+			h.begin()
+			h.advance(2 * time.Second)
+		}
+		want := func(when, name string, fired, missed, skipped uint64, last time.Time) {
+			t.Helper()
+			if v := h.cron(name); v.Fired != fired || v.Missed != missed || v.Skipped != skipped || !v.Last.Equal(last) {
+				t.Errorf("%s, %s: %d ticks, %d missed, %d skipped, last %s; want %d, %d, %d, %s", when, name, v.Fired, v.Missed, v.Skipped, v.Last, fired, missed, skipped, last)
+			}
+		}
+		at := func(month time.Month, day, hour, minute int) time.Time {
+			return time.Date(2000, month, day, hour, minute, 0, 0, time.UTC)
+		}
+		away(at(3, 25, 12, 0))
+		h.addCron(named("forward", true, false))
+		away(at(3, 26, 1, 0).Add(-5 * time.Second)) // 01:59:55 before the clock is set to 03:00
+		h.advance(time.Minute)
+		want("forward", "forward", 1, 0, 0, at(3, 26, 1, 0))
+		away(at(3, 27, 0, 29)) // a day later, before 02:29
+		h.advance(2 * time.Minute)
+		want("the day after", "forward", 2, 0, 0, at(3, 27, 0, 30))
+		h.propose(&ledger.RemoveCron{Name: "forward"})
+
+		away(at(10, 28, 12, 0))
+		for _, c := range []ledger.Cron{named("once", true, false), named("skip", false, false), named("alone", false, true)} {
+			h.addCron(c)
+		}
+		away(at(10, 29, 1, 10)) // 02:10 for the second time: 02:30 was missed once, forty minutes ago
+		want("back", "once", 1, 0, 0, at(10, 29, 0, 30))
+		want("back", "skip", 0, 1, 0, time.Time{})
+		h.advance(21 * time.Minute) // over 02:30 for the second time
+		want("back again", "once", 1, 0, 0, at(10, 29, 0, 30))
+		want("back again", "skip", 0, 1, 0, time.Time{})
+		away(at(10, 30, 1, 29))
+		h.advance(2 * time.Minute)
+		want("the next day", "once", 2, 0, 0, at(10, 30, 1, 30))
+		want("the next day", "skip", 1, 1, 0, at(10, 30, 1, 30))
+		want("the next day", "alone", 1, 1, 0, at(10, 30, 1, 30))
+		away(at(10, 31, 1, 29))
+		h.advance(2 * time.Minute)
+		want("overlapping", "alone", 1, 1, 1, at(10, 30, 1, 30))
+	})
+}
+
 // TestCron_ManyAtOnce has more entries tick at the same time than may be in
 // flight.
 func TestCron_ManyAtOnce(t *testing.T) {

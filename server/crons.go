@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -18,7 +19,6 @@ import (
 const (
 	defaultCronPageSize = 50
 	maxCronPageSize     = 100 // with the largest jobs, a quarter of a NATS message
-	cronUpcoming        = 3   // ticks shown of each entry
 )
 
 // Crons answers requests about cron entries. All fields are required.
@@ -38,13 +38,16 @@ func (h *Crons) Handlers() map[string]Handler {
 	}
 }
 
-// cronOf returns v as the API shows it, with its next ticks.
-func cronOf(v *ledger.CronView) api.Cron {
+// cronOf returns v as the API shows it, with a number of next ticks.
+func cronOf(v *ledger.CronView, ticks int) api.Cron {
 	c := api.CronOf(v)
-	if times, err := cronspec.Parse(v.Schedule, v.TimeZone); err == nil {
-		for at := v.Next; !at.IsZero() && len(c.Upcoming) < cronUpcoming; at = times.After(at) {
-			c.Upcoming = append(c.Upcoming, at)
-		}
+	schedule, err := cronspec.Parse(v.Schedule, v.TimeZone)
+	if err != nil { // set by another release that accepts it
+		return c
+	}
+	for at := v.Next; !at.IsZero() && len(c.Upcoming) < ticks; at = schedule.After(at) {
+		c.Upcoming = append(c.Upcoming, at)
+		c.Ticks = append(c.Ticks, api.CronTick{At: at, Local: schedule.Local(at).Format(time.RFC3339), Note: schedule.Note(at)})
 	}
 	return c
 }
@@ -73,18 +76,21 @@ func (h *Crons) list(_ context.Context, q *api.CronListRequest) (*api.CronPage, 
 	})
 	entries := make([]api.Cron, len(views))
 	for i := range views {
-		entries[i] = cronOf(&views[i])
+		entries[i] = cronOf(&views[i], api.CronTicks)
 	}
 	return &api.CronPage{Entries: entries, More: more}, nil
 }
 
 // show returns an entry with the state of its last job, as far as that is known.
-func (h *Crons) show(ctx context.Context, q *api.CronRequest) (*api.CronDetail, error) {
+func (h *Crons) show(ctx context.Context, q *api.CronShowRequest) (*api.CronDetail, error) {
+	if q.Next < 0 || q.Next > api.MaxCronTicks {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("next is %d; must be 1 to %d", q.Next, api.MaxCronTicks)}
+	}
 	view, err := h.find(ctx, q.Name)
 	if err != nil {
 		return nil, err
 	}
-	c := api.CronDetail{Cron: cronOf(&view)}
+	c := api.CronDetail{Cron: cronOf(&view, cmp.Or(q.Next, api.CronTicks))}
 	if view.Last.IsZero() { // there was no job
 		return &c, nil
 	}
@@ -180,7 +186,7 @@ func (h *Crons) change(ctx context.Context, name string, c ledger.Command) (*api
 	if err != nil {
 		return nil, err
 	}
-	return new(cronOf(&view)), nil
+	return new(cronOf(&view, api.CronTicks)), nil
 }
 
 // find returns an entry. It returns ErrCronNotFound only after a read barrier.

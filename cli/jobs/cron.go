@@ -31,7 +31,7 @@ the configuration are changed there.`,
   yardmaster cron list
   yardmaster cron run nightly`,
 	}, cronList(env),
-		cronVerb(env, "show", "show", "Show a cron entry, its last job, and its last skipped time", cronRows),
+		cronShow(env),
 		cronAdd(env), cronRemove(env),
 		cronVerb(env, "pause", "pause", "Pause a cron entry: it makes no more jobs", cronTable),
 		cronVerb(env, "resume", "resume", "Resume a paused cron entry, from its next time on", cronTable),
@@ -46,6 +46,28 @@ func cronVerb(env *command.Env, verb, endpoint, short string, table func(io.Writ
 		Short:   short,
 		Example: "  yardmaster cron " + verb + " nightly",
 	}, table, func(args []string) (string, any) { return api.Subject("cron-" + endpoint), named(args) })
+}
+
+// cronShow returns the verb 'cron show'.
+func cronShow(env *command.Env) *cobra.Command {
+	var next int
+	c := command.Query(env, &cobra.Command{
+		Use:   "show <entry>",
+		Short: "Show a cron entry, its next times, its last job, and its last skipped time",
+		Long: `Shows a cron entry. Its next times are in UTC and in the entry's time zone, with
+what is done where that zone's clock is set: a time in a skipped hour comes right
+after it, one in a double hour the first time.`,
+		Example: `  yardmaster cron show nightly
+  yardmaster cron show nightly --next 20`,
+	}, cronRows, func(args []string) (string, any) {
+		request := named(args)
+		if next != 0 {
+			request["next"] = next
+		}
+		return api.Subject("cron-show"), request
+	})
+	c.Flags().IntVar(&next, "next", 0, fmt.Sprintf("`number` of next times, up to %d (default %d)", api.MaxCronTicks, api.CronTicks))
+	return c
 }
 
 func cronRemove(env *command.Env) *cobra.Command {
@@ -193,8 +215,12 @@ func cronsTable(w io.Writer, s *api.CronPage) {
 func cronTable(w io.Writer, c *api.CronDetail) {
 	cronsTable(w, &api.CronPage{Entries: []api.Cron{c.Cron}})
 	for i, at := range c.Upcoming {
-		if i > 0 {
-			command.Printf(w, "then %s\n", at.Format(time.RFC3339))
+		local := localText(&c.Cron, i)
+		switch {
+		case i > 0:
+			command.Printf(w, "then %s%s\n", at.Format(time.RFC3339), local)
+		case local != "":
+			command.Printf(w, "next %s%s\n", at.Format(time.RFC3339), local)
 		}
 	}
 }
@@ -211,8 +237,8 @@ func cronRows(w io.Writer, c *api.CronDetail) {
 	row("function", spec.Function)
 	row("params", valueText(spec.Params, spec.Payload))
 	name := "next"
-	for _, at := range c.Upcoming {
-		row(name, command.TimeText(&at))
+	for i, at := range c.Upcoming {
+		row(name, command.TimeText(&at)+localText(&c.Cron, i))
 		name = "then"
 	}
 	row("last", command.TimeText(c.Last))
@@ -229,6 +255,22 @@ func cronRows(w io.Writer, c *api.CronDetail) {
 		}
 		row("last skipped", command.TimeText(&l.At)+", "+reason)
 	}
+}
+
+// localText returns what follows a next time of an entry: the time in the entry's time zone, if
+// that is not UTC, and the note.
+func localText(c *api.Cron, i int) (text string) {
+	if i >= len(c.Ticks) { // the node is of an earlier build
+		return ""
+	}
+	tick := &c.Ticks[i]
+	if c.Zone != "UTC" {
+		text = "  " + tick.Local
+	}
+	if tick.Note != "" {
+		text += "  " + tick.Note
+	}
+	return text
 }
 
 // cronOrigin returns where a cron entry comes from: "configuration" or "command".

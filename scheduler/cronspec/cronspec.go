@@ -126,5 +126,8 @@ func (c *Schedule) After(t time.Time) time.Time {
 	return c.afterNamed(t)
 }
 
+// Interval returns the interval of @every, or 0 if the ticks depend on what the clock shows.
+func (c *Schedule) Interval() time.Duration { return c.every }
+
 // Local returns t in the zone of the schedule.
 func (c *Schedule) Local(t time.Time) time.Time { return t.In(c.zone) }

@@ -217,6 +217,8 @@ class Yard(NodeCase):
         self.client.remove_limit("api", force=True)
         self.assertEqual(self.client.add_cron("nightly", "0 0 3 * * *", "snooze", {"a": 1}, "f")["state"], "running")
         self.assertEqual([entry["name"] for entry in self.client.cron_entries()], ["nightly"])
+        ticks = self.client.cron_entry("nightly", next=20)["ticks"]
+        self.assertEqual([tick["local"][11:] for tick in ticks], ["03:00:00Z"] * 20)
         self.assertEqual(self.client.pause_cron("nightly")["state"], "paused")
         self.client.remove_cron("nightly")
         with self.assertRaises(yardmaster.ApiError) as refused:

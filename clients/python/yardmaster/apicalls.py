@@ -187,9 +187,13 @@ class ApiCalls(Session):
             if not page["more"]:
                 return
 
-    async def cron_entry(self, name: str) -> CronEntry:
-        """Return one cron entry; raise ApiError 404 if there is none."""
-        return cast(CronEntry, await self.api("cron.show", {"name": name}))
+    async def cron_entry(self, name: str, *, next: Optional[int] = None) -> CronEntry:
+        """Return one cron entry; raise ApiError 404 if there is none.
+
+        ``next`` is how many next times it has, up to 100, in ``upcoming`` and, in the
+        entry's time zone with notes where clocks are set, in ``ticks``; by default 3.
+        """
+        return cast(CronEntry, await self.api("cron.show", without_none({"name": name, "next": next})))
 
     async def add_cron(self, name: str, schedule: str, job: Any, payload: Any = None, fn: Optional[str] = None, *,
                        time_zone: Optional[str] = None, overlap: Optional[str] = None, missed: Optional[str] = None,

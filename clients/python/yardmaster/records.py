@@ -122,6 +122,14 @@ class DeadLetterResult(TypedDict, total=False):
     error: str
 
 
+class CronTick(TypedDict, total=False):
+    """A next time of a cron entry."""
+
+    at: str
+    local: str  # the same time in the entry's time zone
+    note: str   # if clocks are set then, such as "skipped hour: runs at 03:00" or "double hour: first"
+
+
 class CronEntry(TypedDict, total=False):
     """A cron entry."""
 
@@ -136,6 +144,7 @@ class CronEntry(TypedDict, total=False):
     state: str  # running, paused or ended
     next: Optional[str]
     upcoming: List[str]
+    ticks: List[CronTick]
     last: Optional[str]
     last_job: Optional[str]
     fired: int

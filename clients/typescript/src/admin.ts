@@ -198,6 +198,15 @@ export interface CronEntry {
   overlap?: "allow" | "skip";
 }
 
+/** A next time of a cron entry. */
+export interface CronTick {
+  readonly at: string;
+  /** The same time in the entry's time zone. */
+  readonly local: string;
+  /** If clocks are set then, such as "skipped hour: runs at 03:00" or "double hour: first". */
+  readonly note?: string;
+}
+
 /** A cron entry as the yard shows it. */
 export interface Cron extends Required<CronEntry> {
   readonly name: string;
@@ -206,6 +215,7 @@ export interface Cron extends Required<CronEntry> {
   readonly declared: boolean;
   readonly next: string | null;
   readonly upcoming: string[];
+  readonly ticks: CronTick[];
   readonly last: string | null;
   readonly last_job: string | null;
   readonly fired: number;
@@ -240,9 +250,10 @@ export class CronEntries {
     }
   }
 
-  /** Returns an entry. */
-  async get(name: string, options: CallOptions = {}): Promise<Cron> {
-    return (await this.#call("cron.show", { name }, options)) as Cron;
+  /** Returns an entry with `next` next times, up to 100; default 3. */
+  async get(name: string, options: CallOptions & { next?: number } = {}): Promise<Cron> {
+    const { next, ...call } = options;
+    return (await this.#call("cron.show", next === undefined ? { name } : { name, next }, call)) as Cron;
   }
 
   /** Adds an entry. With `replace`, it replaces a different one of this name, which is else a conflict. */

@@ -6,7 +6,7 @@
 
 export {
   CronEntries, DeadLetters,
-  type Cron, type CronEntry, type CronJob, type DeadLetter, type DeadLetterChange, type DeadLetterFilter, type DeadLetterResult, type DeadLetterStats,
+  type Cron, type CronEntry, type CronJob, type CronTick, type DeadLetter, type DeadLetterChange, type DeadLetterFilter, type DeadLetterResult, type DeadLetterStats,
 } from "./admin.js";
 export { Client, type ClientOptions, type EnqueueAnswer } from "./client.js";
 export { defineJob, JobDefinition, type JobConfig, type JobId, type JobOptions, type JobRequest } from "./enqueue.js";

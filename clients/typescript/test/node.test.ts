@@ -249,6 +249,9 @@ test("operations of the API, and snoozing, where the node has them", { skip }, a
   assert.deepEqual(names, ["every-night"]);
   assert.equal((await client.cron.pause("every-night")).state, "paused");
   assert.equal((await client.cron.resume("every-night")).state, "running");
+  const { ticks } = await client.cron.get("every-night", { next: 20 });
+  assert.deepEqual(new Set(ticks.map(({ local }) => local.slice(11, 19))), new Set(["03:00:00"]));
+  assert.equal(ticks.length, 20);
   const id = await client.cron.run("every-night");
   await assert.rejects(soon(client.result(`nightly:${id}`)), JobFailed);
   await until("it is a dead letter", async () => (await client.deadLetters.stats({ queue: "nightly" })).count === 1);
