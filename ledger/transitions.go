@@ -1,6 +1,10 @@
 package ledger
 
-import "github.com/yardmaster-dev/yardmaster/job"
+import (
+	"cmp"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
 
 // Transition is a job that was accepted, started, or stopped running or waiting, for statistics.
 type Transition struct {
@@ -11,7 +15,7 @@ type Transition struct {
 	GivenBack     bool      // the attempt that ran does not count
 	Due           int64     // when the job that starts was due, in Unix nanoseconds
 	Started       int64     // when the dispatch that ended was placed, in Unix nanoseconds; 0: none was running
-	Error         string    // type of the error with which a dispatch or the job failed, or ""
+	Error         string    // code of the error, or else its type, with which a dispatch or the job failed, or ""
 }
 
 // RecordTransitions makes the ledger keep the transitions of each entry from now on. They are not a
@@ -53,7 +57,7 @@ func (j *jobs) record(old, next *storedJob) {
 		return // it is due, or is to be run again
 	}
 	if failure := next.run.failure; failure != nil && next.state != job.Active && next.state != job.Completed {
-		t.Error = failure.kind
+		t.Error = cmp.Or(failure.code, failure.kind)
 	}
 	*j.transitions = append(*j.transitions, t)
 }
