@@ -18,8 +18,9 @@ type DeadLetterRequest struct {
 	FailedBefore *time.Time `json:"failed_before"`
 	FailedAfter  *time.Time `json:"failed_after"`
 
-	From  uint64 `json:"from"`  // first number; 0 means the oldest
-	Until uint64 `json:"until"` // last number; 0 means the newest at this time
+	Order string `json:"order"` // of a list: newest or oldest first; "" means newest; changes begin with the oldest
+	From  uint64 `json:"from"`  // where to continue: Next of the reply before; 0 means the beginning
+	Until uint64 `json:"until"` // newest number; 0 means the newest at this time
 	Limit int    `json:"limit"` // maximum of dead letters in the reply, up to 1000; 0 means 100
 
 	// For changes only.
@@ -69,7 +70,7 @@ type DeadLetter struct {
 	State string `json:"state,omitempty"` // current state of its job; "" means that the ledger no longer has it
 }
 
-// DeadLetterPage is a page of dead letters, oldest first and without records.
+// DeadLetterPage is a page of dead letters, newest first unless the request says otherwise, without records.
 type DeadLetterPage struct {
 	Letters []DeadLetter `json:"letters"`
 	Continuation
@@ -83,6 +84,15 @@ type DeadLetterCounts struct {
 	Queues    map[string]int `json:"queues"`
 	Functions map[string]int `json:"functions"` // "" for jobs that name none
 	Errors    map[string]int `json:"errors"`    // by type; "…" for those beyond the first 500
+	// Groups are the numbers by type and code, the largest first; the type "…" is for those beyond 500.
+	Groups []DeadLetterGroup `json:"groups"`
+}
+
+// DeadLetterGroup is the number of dead letters that have the same type and code of error.
+type DeadLetterGroup struct {
+	Type  string `json:"type"`           // of the error, else the beginning of the reason
+	Code  string `json:"code,omitempty"` // "" if it has none
+	Count int    `json:"count"`
 }
 
 // DeadLetterStats counts dead letters. Add up the parts of a request.

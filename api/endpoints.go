@@ -329,16 +329,16 @@ var Endpoints = []Endpoint{
 	},
 
 	{
-		Name: "dlq-list", Subject: "yard.api.v1.dlq.list", Summary: "dead letters, oldest first",
+		Name: "dlq-list", Subject: "yard.api.v1.dlq.list", Summary: "dead letters, newest first",
 		Pattern: "GET /v1/dlq", Request: DeadLetterRequest{},
-		Accepts: "letters jobs queue function error failed_before failed_after from until limit", Reply: DeadLetterPage{},
+		Accepts: "letters jobs queue function error failed_before failed_after order from until limit", Reply: DeadLetterPage{},
 	},
 	{
 		Name: "dlq-show", Subject: "yard.api.v1.dlq.show", Summary: "one dead letter, with its record",
 		Pattern: "GET /v1/dlq/{letters}", Request: DeadLetterRequest{}, Reply: DeadLetter{},
 	},
 	{
-		Name: "dlq-stats", Subject: "yard.api.v1.dlq.stats", Summary: "dead letters by queue, function and error",
+		Name: "dlq-stats", Subject: "yard.api.v1.dlq.stats", Summary: "dead letters by queue, function, and type and code of the error",
 		Pattern: "GET /v1/dlq/stats", Request: DeadLetterRequest{},
 		Accepts: "letters jobs queue function error failed_before failed_after from until", Reply: DeadLetterStats{},
 	},

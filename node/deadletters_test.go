@@ -57,7 +57,7 @@ func failedLetter(t *testing.T, n *Node, id job.ID, after uint64) failure {
 	}
 	var page api.DeadLetterPage
 	for len(page.Letters) == 0 {
-		if err := request(t, n.apiHandlers(), "dlq-list", api.DeadLetterRequest{Jobs: []job.ID{id}, From: after + 1}, &page); err != nil {
+		if err := request(t, n.apiHandlers(), "dlq-list", api.DeadLetterRequest{Jobs: []job.ID{id}, From: after + 1, Order: api.OrderOldest}, &page); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,6 +25,7 @@ func (n *Node) runBase(g *loopGroup, edge net.Listener) {
 	g.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	g.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, edge) })
 	g.Go(n.index.Run)
+	g.Go(n.deadLetters.Run)
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)

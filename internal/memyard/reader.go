@@ -101,6 +101,30 @@ func (r Reader) DeadLetter(ctx context.Context, seq uint64) (streams.Batch, erro
 	return r.ReadBatch(ctx, subjects.StreamDLQ, seq)
 }
 
+// LetterState returns which dead letters are stored.
+func (r Reader) LetterState(context.Context, bool) (streams.LetterState, error) {
+	all := r.messages(subjects.StreamDLQ)
+	r.mu.Lock()
+	state := streams.LetterState{Last: r.history[outbox.DeadLetters].seq, Letters: uint64(len(all))}
+	r.mu.Unlock()
+	state.First = state.Last + 1
+	if len(all) > 0 {
+		state.First = all[0].Seq
+	}
+	next := state.First
+	for _, b := range all {
+		for ; next < b.Seq; next++ {
+			state.Removed = append(state.Removed, next)
+		}
+		next++
+	}
+	for ; next <= state.Last; next++ {
+		state.Removed = append(state.Removed, next)
+	}
+	state.Gaps = len(state.Removed)
+	return state, nil
+}
+
 // LastDeadLetter returns the sequence of the newest dead letter.
 func (r Reader) LastDeadLetter(context.Context) (uint64, error) {
 	r.mu.Lock()

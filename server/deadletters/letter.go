@@ -87,27 +87,21 @@ func containsFold(text, part string) bool {
 // statistics distinguishes.
 const maxStatNames = 500
 
-// count adds l to the statistics.
-func (l *letter) count(s *api.DeadLetterCounts) {
-	s.Count++
-	if s.Oldest == nil || l.Failed.Before(*s.Oldest) {
-		s.Oldest = &l.Failed
-	}
-	if s.Newest == nil || l.Failed.After(*s.Newest) {
-		s.Newest = &l.Failed
-	}
-	countName(s.Queues, l.Queue)
-	countName(s.Functions, l.Function)
-	countName(s.Errors, l.errorType())
-}
+// otherNames stands for the names beyond those.
+const otherNames = "…"
 
 // countName adds one to the count of name, or to that of "…" if there are too many.
 func countName(counts map[string]int, name string) {
+	name = shortName(name)
+	if _, known := counts[name]; !known && len(counts) >= maxStatNames {
+		name = otherNames
+	}
+	counts[name]++
+}
+
+func shortName(name string) string {
 	if len(name) > job.MaxFunctionLen {
 		name = strings.ToValidUTF8(name[:job.MaxFunctionLen], "")
 	}
-	if _, known := counts[name]; !known && len(counts) >= maxStatNames {
-		name = "…"
-	}
-	counts[name]++
+	return name
 }

@@ -21,11 +21,12 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
-// Server answers requests about dead letters. It walks through their stream, in parts,
-// and removes or requeues the dead letters that match.
+// Server answers requests about dead letters. It lists and counts them by its directory, and walks through
+// their stream, in parts, to remove or requeue those that match.
 type Server struct {
-	cfg   Config
-	walks chan struct{} // holds one value per running request
+	cfg       Config
+	directory *directory
+	walks     chan struct{} // holds one value per running request
 }
 
 // Config is what a [Server] uses. All fields are required.
@@ -44,13 +45,16 @@ type Config struct {
 type Reader interface {
 	LastDeadLetter(ctx context.Context) (uint64, error)
 	DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(streams.Batch) bool) error
+	LetterState(ctx context.Context, removed bool) (streams.LetterState, error)
 	DeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
 	NumberedDeadLetter(ctx context.Context, number uint64) (streams.Batch, error)
 	LoadRecordBody(ctx context.Context, record []byte) ([]byte, error)
 }
 
 // New returns a server.
-func New(cfg Config) *Server { return &Server{cfg: cfg, walks: make(chan struct{}, maxWalks)} }
+func New(cfg Config) *Server {
+	return &Server{cfg, newDirectory(cfg.Reader), make(chan struct{}, maxWalks)}
+}
 
 // Handlers returns the handlers by the name of the endpoint.
 func (s *Server) Handlers() map[string]server.Handler {
@@ -119,6 +123,8 @@ func newRequest(q api.DeadLetterRequest) (*request, error) {
 	req := &request{q, time.Now().Add(walkTimeout)}
 	req.Limit = cmp.Or(req.Limit, defaultDeadLetters)
 	switch {
+	case req.Order != "" && req.Order != api.OrderNewest && req.Order != api.OrderOldest:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("order is %q; must be newest or oldest", job.CutText(req.Order, 64))}
 	case req.Limit < 0 || req.Limit > maxDeadLetters:
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d letters per reply", req.Limit, maxDeadLetters)}
 	case max(len(req.Letters), len(req.Jobs)) > maxDeadLetters:
@@ -193,7 +199,7 @@ func (s *Server) walkNumbers(ctx context.Context, req *request, until uint64, vi
 // deadLetterReadError turns the absence of the stream or its leader, which passes, into a
 // [*job.UnavailableError].
 func deadLetterReadError(err error) error {
-	if errors.Is(err, streams.ErrNoLeader) || errors.Is(err, streams.ErrStreamMissing) || errors.Is(err, embedded.ErrNoAnswer) {
+	if errors.Is(err, streams.ErrNoLeader) || errors.Is(err, streams.ErrStreamMissing) || errors.Is(err, embedded.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
 		return &job.UnavailableError{Reason: "dead letters cannot be read: " + err.Error(), RetryAfter: time.Second}
 	}
 	return err
@@ -214,20 +220,6 @@ func (s *Server) findJob(l *letter) (found job.View, ok bool) {
 	return found, ok && l.isAbout(&found)
 }
 
-// list returns a page of the dead letters that q selects, without their records.
-func (s *Server) list(ctx context.Context, q *request) (*api.DeadLetterPage, error) {
-	answer := &api.DeadLetterPage{Letters: []api.DeadLetter{}}
-	size := 0
-	var err error
-	answer.Continuation, err = s.walk(ctx, q, func(l letter) bool {
-		l.Job, l.Record = nil, nil
-		answer.Letters = append(answer.Letters, *s.shown(&l))
-		size += l.size()
-		return len(answer.Letters) < q.Limit && size < maxDeadLetterBytes
-	})
-	return answer, err
-}
-
 // show returns one dead letter with its record, by its number or as the last one of a
 // job.
 func (s *Server) show(ctx context.Context, q *request) (*api.DeadLetter, error) {
@@ -242,25 +234,4 @@ func (s *Server) show(ctx context.Context, q *request) (*api.DeadLetter, error) 
 		return nil, &api.Error{Code: api.CodeNotFound, Text: "dead letter does not exist; 'yardmaster dlq list' shows what there is"}
 	}
 	return s.shown(l), nil
-}
-
-// last returns the newest dead letter that q selects, or nil. It walks the whole stream,
-// in as many parts as necessary.
-func (s *Server) last(ctx context.Context, q *request) (last *letter, err error) {
-	for w := (api.Continuation{Next: 1}); w.Next > 0; {
-		if w, err = s.walk(ctx, q, func(l letter) bool { last = &l; return true }); err != nil {
-			return nil, err
-		}
-		q.From, q.Until, q.deadline = w.Next, w.Until, time.Now().Add(walkTimeout)
-	}
-	return last, nil
-}
-
-func (s *Server) stats(ctx context.Context, q *request) (_ *api.DeadLetterStats, err error) {
-	stats := &api.DeadLetterStats{DeadLetterCounts: api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}}
-	stats.Continuation, err = s.walk(ctx, q, func(l letter) bool {
-		l.count(&stats.DeadLetterCounts)
-		return true
-	})
-	return stats, err
 }

@@ -126,12 +126,13 @@ class ApiCalls(Session):
     # -- dead letters
 
     async def dead_letters(self, *, queue: Optional[str] = None, function: Optional[str] = None, error: Optional[str] = None,
-                           page_size: int = 100) -> AsyncIterator[DeadLetter]:
-        """Iterate over the jobs that have failed for good, oldest first.
+                           page_size: int = 100, oldest_first: bool = False) -> AsyncIterator[DeadLetter]:
+        """Iterate over the jobs that have failed for good, newest first or ``oldest_first``.
 
         ``error`` is the type or code of the error, or part of its text.
         """
-        request: Fields = without_none({"queue": queue, "function": function, "error": error, "limit": page_size})
+        request: Fields = without_none({"queue": queue, "function": function, "error": error, "limit": page_size,
+                                        "order": "oldest" if oldest_first else None})
         while True:
             page = await self.api("dlq.list", request)
             for letter in page["letters"]:

@@ -123,8 +123,8 @@ export class DeadLetters {
     }
   }
 
-  /** Iterates over the dead letters that match, oldest first, page by page. */
-  async *list(filter: DeadLetterFilter = {}, options: CallOptions = {}): AsyncGenerator<DeadLetter, void, undefined> {
+  /** Iterates over the dead letters that match, newest first unless `order` is "oldest", page by page. */
+  async *list(filter: DeadLetterFilter & { order?: "newest" | "oldest" } = {}, options: CallOptions = {}): AsyncGenerator<DeadLetter, void, undefined> {
     for await (const page of this.#parts<Part & { letters: DeadLetter[] }>("dlq.list", filter, options)) {
       yield* page.letters;
     }
@@ -140,8 +140,8 @@ export class DeadLetters {
     const total: DeadLetterStats = { count: 0, queues: {}, functions: {}, errors: {} };
     for await (const part of this.#parts<Part & DeadLetterStats>("dlq.stats", filter, options)) {
       total.count += part.count;
-      total.oldest ??= part.oldest;
-      total.newest = part.newest ?? total.newest;
+      total.newest ??= part.newest; // the newest come first
+      total.oldest = part.oldest ?? total.oldest;
       for (const name of ["queues", "functions", "errors"] as const) {
         for (const [key, count] of Object.entries(part[name])) {
           total[name][key] = (total[name][key] ?? 0) + count;

@@ -1,0 +1,43 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+)
+
+// LetterState is which dead letters are stored: those with sequences from First to Last without those
+// that were removed in between.
+type LetterState struct {
+	First, Last uint64 // First is Last+1 if there are none
+	Letters     uint64
+	Gaps        int      // sequences between First and Last without a letter
+	Removed     []uint64 // those sequences, if they were asked for
+}
+
+// LetterState returns which dead letters are stored, as their stream's leader knows it; with removed also
+// the sequences of those that were removed.
+func (r *Reader) LetterState(ctx context.Context, removed bool) (LetterState, error) {
+	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	stream, err := r.local.JS.Stream(ctx, subjects.StreamDLQ)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return LetterState{}, fmt.Errorf("%s: %w", subjects.StreamDLQ, ErrStreamMissing)
+	}
+	var info *jetstream.StreamInfo
+	if err == nil {
+		info = stream.CachedInfo()
+		if removed && info.State.NumDeleted > 0 {
+			info, err = stream.Info(ctx, jetstream.WithDeletedDetails(true))
+		}
+	}
+	if err != nil || info.Cluster != nil && info.Cluster.Leader == "" {
+		return LetterState{}, fmt.Errorf("%s: %w", subjects.StreamDLQ, ErrNoLeader)
+	}
+	s := &info.State
+	return LetterState{First: s.FirstSeq, Last: s.LastSeq, Letters: s.Msgs, Gaps: s.NumDeleted, Removed: s.Deleted}, nil
+}
