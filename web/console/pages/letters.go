@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -12,9 +13,21 @@ type lettersData struct {
 	api.DeadLetterPage
 	Stats api.DeadLetterStats
 	Whole bool // Stats count all dead letters of the filter
+	// Groups are the largest ones of Stats, MoreGroups is the number of the others.
+	Groups     []letterGroup
+	MoreGroups int
 
 	filter api.DeadLetterRequest
 }
+
+// letterGroup is a group of dead letters with the same type and code of error.
+type letterGroup struct{ api.DeadLetterGroup }
+
+// Filter returns the value of the filter by error that selects the group.
+func (g letterGroup) Filter() string { return cmp.Or(g.Code, g.Type) }
+
+// maxLetterGroups is how many groups the page has.
+const maxLetterGroups = 30
 
 // Letters loads the page.
 func Letters(ctx context.Context, e *Env, v *View) (any, error) {
@@ -33,6 +46,10 @@ func Letters(ctx context.Context, e *Env, v *View) (any, error) {
 		return nil, err
 	}
 	d.Whole = d.Stats.Next == 0
+	for _, group := range d.Stats.Groups[:min(len(d.Stats.Groups), maxLetterGroups)] {
+		d.Groups = append(d.Groups, letterGroup{group})
+	}
+	d.MoreGroups = len(d.Stats.Groups) - len(d.Groups)
 	page := filter
 	page.Limit = 50
 	page.From = from
