@@ -51,9 +51,9 @@ func (s *selection) addFilters(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// addLimit adds the flag --limit with a default to c.
-func (s *selection) addLimit(c *cobra.Command, limit int) {
-	c.Flags().IntVar(&s.limit, "limit", limit, "largest number of dead letters, oldest first; 0 is no limit")
+// addLimit adds the flag --limit with a default to c. order is "newest" or "oldest".
+func (s *selection) addLimit(c *cobra.Command, limit int, order string) {
+	c.Flags().IntVar(&s.limit, "limit", limit, "largest number of dead letters, "+order+" first; 0 is no limit")
 }
 
 // request returns the body of the request for the dead letters that the flags and
@@ -119,11 +119,12 @@ const deadLetterArgs = "[letter]..."
 // dlqList returns the verb 'dlq list'.
 func dlqList(env *command.Env) *cobra.Command {
 	var s selection
+	var oldestFirst bool
 	c := s.addFilters(env.WithJSON(&cobra.Command{
 		Use:     "list " + deadLetterArgs,
 		Aliases: []string{"ls"},
-		Short:   "List dead letters, oldest first",
-		Long: `Lists dead letters, oldest first. STATE is the current state of the job, which may
+		Short:   "List dead letters, newest first",
+		Long: `Lists dead letters, newest first. STATE is the current state of the job, which may
 have been retried since; "-" means that the job is no longer in the ledger.`,
 		Example: `  yardmaster dlq list
   yardmaster dlq list --queue mail --error smtp --limit 0 --json`,
@@ -132,10 +133,14 @@ have been retried since; "-" means that the job is no longer in the ledger.`,
 			if err != nil {
 				return err
 			}
+			if oldestFirst {
+				request["order"] = api.OrderOldest
+			}
 			return listDeadLetters(c.Context(), pages{env, "list", request, s.limit})
 		},
 	}))
-	s.addLimit(c, 100)
+	s.addLimit(c, 100, "newest")
+	c.Flags().BoolVar(&oldestFirst, "oldest-first", false, "begin with the oldest")
 	return c
 }
 
@@ -163,7 +168,7 @@ func dlqStats(env *command.Env) *cobra.Command {
 	var s selection
 	return s.addFilters(env.WithJSON(&cobra.Command{
 		Use:     "stats",
-		Short:   "Count dead letters by queue, function and error",
+		Short:   "Count dead letters by queue, function, and type and code of the error",
 		Example: `  yardmaster dlq stats --newer-than 24h`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			request, err := s.request(c, nil)
@@ -261,7 +266,7 @@ func changeVerb(env *command.Env, endpoint string, c *cobra.Command, addOptions 
 	var s selection
 	var all, dryRun bool
 	s.addFilters(env.WithJSON(c))
-	s.addLimit(c, 0)
+	s.addLimit(c, 0, "oldest")
 	c.Flags().BoolVar(&all, "all", false, "all dead letters")
 	c.Flags().BoolVarP(&dryRun, "dry-run", "n", false, "show what would be done, without changing anything")
 	c.RunE = func(c *cobra.Command, names []string) error {

@@ -86,14 +86,10 @@ func listDeadLetters(ctx context.Context, p pages) error {
 // deadLetterCause returns the error of a dead letter in one line. Without an error it
 // returns the reason why the job failed.
 func deadLetterCause(l *api.DeadLetter) string {
-	fault := l.Error
-	switch {
-	case fault == nil || fault.Message == "":
+	if l.Error == nil || l.Error.Message == "" {
 		return l.Reason
-	case fault.Type == "":
-		return fault.Message
 	}
-	return fault.Type + ": " + fault.Message
+	return faults.Line(l.Error)
 }
 
 // deadLetterTable shows one dead letter, without empty fields.
@@ -106,8 +102,6 @@ func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 	row("reason", l.Reason)
 	if fault := l.Error; fault != nil {
 		row("error", faults.Line(fault))
-		row("error type", fault.Type)
-		row("error code", fault.Code)
 	}
 	row("attempts", fmt.Sprint(l.Attempts))
 	row("accepted", command.TimeText(&l.Accepted))
@@ -126,6 +120,7 @@ func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 // countDeadLetters prints the counts of the dead letters of p, added up over all pages.
 func countDeadLetters(ctx context.Context, p pages) error {
 	total := api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
+	groups := map[api.DeadLetterGroup]int{}
 	_, err := p.each(ctx, func(part *page) error {
 		total.Count += part.Count
 		if total.Oldest == nil || part.Oldest != nil && part.Oldest.Before(*total.Oldest) {
@@ -137,11 +132,23 @@ func countDeadLetters(ctx context.Context, p pages) error {
 		addCounts(total.Queues, part.Queues)
 		addCounts(total.Functions, part.Functions)
 		addCounts(total.Errors, part.Errors)
+		for _, group := range part.Groups {
+			n := group.Count
+			group.Count = 0
+			groups[group] += n
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	for group, n := range groups {
+		group.Count = n
+		total.Groups = append(total.Groups, group)
+	}
+	slices.SortFunc(total.Groups, func(a, b api.DeadLetterGroup) int {
+		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Type, b.Type), cmp.Compare(a.Code, b.Code))
+	})
 	return command.PrintValue(p.env, total, statsTable)
 }
 
@@ -153,7 +160,7 @@ func addCounts(total, counts map[string]int) {
 }
 
 // statsTable writes the number of dead letters, their age, and a table of the numbers
-// by queue, function and error, each with the largest number first.
+// by queue and function, and by type and code of the error, each with the largest number first.
 func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 	command.Printf(w, "letters\t%d\n", s.Count)
 	if s.Count == 0 {
@@ -164,12 +171,21 @@ func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 		title  string
 		counts map[string]int
 	}{{"QUEUE", s.Queues}, {"FUNCTION", s.Functions}, {"ERROR", s.Errors}} {
+		if table.title == "ERROR" && len(s.Groups) > 0 { // nodes of older releases have none
+			continue
+		}
 		command.Printf(w, "\n%s\tLETTERS\n", table.title)
 		names := command.SortedKeys(table.counts)
 		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(table.counts[b], table.counts[a]) })
 		for _, name := range names {
 			command.Row(w, command.OrDash(name), table.counts[name])
 		}
+	}
+	if len(s.Groups) > 0 {
+		command.Printf(w, "\nERROR\tCODE\tLETTERS\n")
+	}
+	for _, group := range s.Groups {
+		command.Row(w, command.OrDash(group.Type), command.OrDash(group.Code), group.Count)
 	}
 }
 
