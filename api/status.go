@@ -12,7 +12,8 @@ import (
 type Status struct {
 	Node          string                 `json:"node"`
 	Version       string                 `json:"version"`
-	Mode          string                 `json:"mode"` // single or cluster
+	TimeZones     string                 `json:"time_zones"` // version of the node's database of time zones: its release, "-", and a hash
+	Mode          string                 `json:"mode"`       // single or cluster
 	Uptime        int64                  `json:"uptime_seconds"`
 	HTTP          string                 `json:"http"` // host:port; "" means no HTTP listener
 	Members       []MemberStatus         `json:"members"`
@@ -49,9 +50,10 @@ type MemberStatus struct {
 	Leader  bool   `json:"leader"`
 	State   string `json:"state"` // up, draining, down, or unknown while there is no authority
 	// From the last handshake with the member at the Raft port.
-	Version string `json:"version"`           // of its program; "" means no handshake
-	TLS     bool   `json:"tls"`               // the handshake was encrypted
-	Refused string `json:"refused,omitempty"` // why the two nodes do not talk
+	Version   string `json:"version"`              // of its program; "" means no handshake
+	TimeZones string `json:"time_zones,omitempty"` // version of its database of time zones; "" means that it is not known
+	TLS       bool   `json:"tls"`                  // the handshake was encrypted
+	Refused   string `json:"refused,omitempty"`    // why the two nodes do not talk
 }
 
 // RaftStatus is the state of the Raft group as the node sees it.

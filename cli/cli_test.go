@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seconds":3725,"http":"127.0.0.1:4282",
+const statusJSON = `{"node":"n2","version":"1.2.3","time_zones":"2025c-9c1d7f3a","mode":"cluster","uptime_seconds":3725,"http":"127.0.0.1:4282",
 "members":[{"name":"n1","address":"10.0.0.1:7000","voter":true,"leader":true,"state":"up"},
 {"name":"n2","address":"10.0.0.2:7000","voter":true,"leader":false,"state":"up"},
 {"name":"n3","address":"10.0.0.3:7000","voter":true,"leader":false,"state":"down"}],

@@ -31,7 +31,10 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 	if !r.cfg.Clustered && anyLaneLed(lanes) {
 		healthErr = nil // on a single server a stream that is being created looks like one that was lost
 	}
-	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(r.cfg.Warnings(), r.downWarnings(memberStatuses(r.cfg.Raft(), &authority))...)}
+	members := memberStatuses(r.cfg.Raft(), &authority)
+	r.cfg.AddPeers(members)
+	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(r.cfg.Warnings(), r.downWarnings(members)...)}
+	state.Warnings = append(state.Warnings, r.zoneWarnings(members)...)
 	state.Warnings = append(append(state.Warnings, authority.Warnings...), fullWarnings(streams)...)
 	accepting, reasons := acceptingJobs(healthErr, lanes)
 	state.Accepting = accepting && r.cfg.Monitor.ClosedReason() == ""
@@ -54,6 +57,16 @@ func (r *Reporter) downWarnings(members []api.MemberStatus) (warnings []string) 
 	for i := range members {
 		if members[i].State == "down" && members[i].Name != r.cfg.Node {
 			warnings = append(warnings, "member "+members[i].Name+" is down: start it; until then, the loss of another member may cost the majority")
+		}
+	}
+	return warnings
+}
+
+// zoneWarnings returns a warning for each member with other time zones than this node.
+func (r *Reporter) zoneWarnings(members []api.MemberStatus) (warnings []string) {
+	for i := range members {
+		if m := &members[i]; m.TimeZones != "" && m.TimeZones != r.cfg.TimeZones {
+			warnings = append(warnings, fmt.Sprintf("member %s has the time zones %s and this node %s: times of cron entries may change when the authority moves; run the same build on all members", m.Name, m.TimeZones, r.cfg.TimeZones))
 		}
 	}
 	return warnings

@@ -28,3 +28,14 @@ func TestFullWarnings(t *testing.T) {
 		}
 	}
 }
+
+// A warning names each member that has other time zones than this node.
+func TestZoneWarnings(t *testing.T) {
+	r := NewReporter(ReporterConfig{Node: "n1", TimeZones: "2026a-01234567"})
+	got := r.zoneWarnings([]api.MemberStatus{
+		{Name: "n1", TimeZones: "2026a-01234567"}, {Name: "n2", TimeZones: "2025c-89abcdef"}, {Name: "n3"}, // n3 is not known
+	})
+	if len(got) != 1 || !strings.Contains(got[0], "member n2 has the time zones 2025c-89abcdef and this node 2026a-01234567") {
+		t.Errorf("%q", got)
+	}
+}

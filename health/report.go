@@ -25,6 +25,7 @@ const AuthorityStatusTimeout = 700 * time.Millisecond
 // ReporterConfig is what a [Reporter] depends on.
 type ReporterConfig struct {
 	Node, Version string
+	TimeZones     string // version of the database
 	Clustered     bool
 	Started       time.Time
 	HTTP          string // address of the HTTP listener, "" without one
@@ -79,7 +80,7 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	lanes := r.laneStates(ctx)
 	usage := r.streamStates(ctx)
 	s := &api.Status{
-		Node: r.cfg.Node, Version: r.cfg.Version, Mode: "single", Uptime: int64(time.Since(r.cfg.Started).Seconds()),
+		Node: r.cfg.Node, Version: r.cfg.Version, TimeZones: r.cfg.TimeZones, Mode: "single", Uptime: int64(time.Since(r.cfg.Started).Seconds()),
 		Raft: api.RaftStatus{
 			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
 			ContactMS: raft.Contact.Milliseconds(),

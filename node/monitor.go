@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/diagnose"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/zoneinfo"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 )
@@ -62,7 +63,7 @@ func makeBallast(cfg *config.Config, log *slog.Logger) {
 // newReporter returns what reports the status of this node.
 func (n *Node) newReporter() *health.Reporter {
 	return health.NewReporter(health.ReporterConfig{
-		Node: n.cfg.Node.Name, Version: n.version, Clustered: n.cfg.Clustered(), Started: n.started, HTTP: n.httpAddr,
+		Node: n.cfg.Node.Name, Version: n.version, TimeZones: zoneinfo.Version(), Clustered: n.cfg.Clustered(), Started: n.started, HTTP: n.httpAddr,
 		View: n.raft.View, Now: n.raft.LedgerTime, Raft: n.raft.Status, Authority: n.authority.Known, Tenure: n.scheduler.Status,
 		Request: n.fleet.Request, AddPeers: n.addPeerInfo, Skew: n.member.Reasons,
 		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo, Streams: n.cluster.Reader.Usage,
@@ -95,10 +96,10 @@ func (n *Node) newDiagnoser() *diagnose.Diagnoser {
 	})
 }
 
-// addPeerInfo sets in each of members which version it runs, whether its connection to this
+// addPeerInfo sets in each of members which version and time zones it has, whether its connection to this
 // node uses TLS, and why the two refuse each other, as far as this node knows.
 func (n *Node) addPeerInfo(members []api.MemberStatus) {
-	contacts := map[string]consensus.Contact{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
+	contacts := map[string]consensus.Contact{n.cfg.Node.Name: {Build: n.build(), TLS: n.certs.cluster != nil}}
 	if listener := n.id.Listener(); listener != nil {
 		for _, p := range listener.Contacts() {
 			contacts[p.Name] = p
@@ -106,6 +107,6 @@ func (n *Node) addPeerInfo(members []api.MemberStatus) {
 	}
 	for i := range members {
 		contact := contacts[members[i].Name]
-		members[i].Version, members[i].TLS, members[i].Refused = contact.Build.Version, contact.TLS, contact.Refused
+		members[i].Version, members[i].TimeZones, members[i].TLS, members[i].Refused = contact.Build.Version, contact.Build.Zones, contact.TLS, contact.Refused
 	}
 }

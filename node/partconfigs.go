@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/index"
+	"github.com/yardmaster-dev/yardmaster/internal/zoneinfo"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
@@ -27,12 +28,17 @@ import (
 
 // The configurations of the parts.
 
+// build returns what this node tells other members of its program.
+func (n *Node) build() consensus.Build {
+	return consensus.Build{Version: n.version, Level: protocolVersion, Zones: zoneinfo.Version()}
+}
+
 // identityConfig returns what determines which member this node is. Only a node with
 // declared members opens a Raft port.
 func (n *Node) identityConfig() consensus.IdentityConfig {
 	c := consensus.IdentityConfig{
 		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
-		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
+		Build: n.build(), Certificates: n.certs.cluster,
 		Secret: string(n.cfg.Cluster.Secret),
 	}
 	if n.cfg.Clustered() {

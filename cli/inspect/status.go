@@ -39,6 +39,9 @@ func statusTable(w io.Writer, s *api.Status) {
 	for _, warning := range s.Readiness.Warnings {
 		command.Printf(w, "warning\t%s\n", warning)
 	}
+	if s.TimeZones != "" {
+		command.Printf(w, "time zones\t%s\n", s.TimeZones)
+	}
 	command.Printf(w, "http\t%s\n", command.OrDash(s.HTTP))
 	command.Printf(w, "authority\t%s\n", authority(s))
 	command.Printf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",

@@ -127,7 +127,7 @@ func readHello(r io.Reader) (hello, error) {
 	if err := json.Unmarshal(body, &h); err != nil {
 		return hello{}, fmt.Errorf("hello is not valid: %w", err)
 	}
-	if !nodeName.MatchString(h.Node) || len(h.Build.Version) > maxVersion {
+	if !nodeName.MatchString(h.Node) || len(h.Build.Version) > maxVersion || len(h.Build.Zones) > maxVersion {
 		return hello{}, errors.New("hello is not valid: the node name is malformed, or the build version is too long")
 	}
 	return h, nil

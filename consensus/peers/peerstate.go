@@ -23,6 +23,9 @@ type Build struct {
 	// the same way. Members of different levels refuse each other. 0: a build
 	// from before levels existed.
 	Level int `json:"level"`
+	// Zones is the version of the program's time zone database. Members with different ones
+	// work together. "": a build that does not name it.
+	Zones string `json:"zones,omitempty"`
 }
 
 func (b Build) String() string {

@@ -78,7 +78,7 @@ func TestTLS_Bootstrap(t *testing.T) {
 	var all []<-chan identifyResult
 	for _, m := range s.members {
 		cfg := s.config(m.Name)
-		cfg.Certificates, cfg.Build = ca.member(t, m.Name), Build{"v-" + m.Name, 3}
+		cfg.Certificates, cfg.Build = ca.member(t, m.Name), Build{Version: "v-" + m.Name, Level: 3, Zones: "2025c-" + m.Name}
 		all = append(all, start(ctx, cfg))
 	}
 	var ids []*Identity
@@ -100,7 +100,7 @@ func TestTLS_Bootstrap(t *testing.T) {
 		t.Fatalf("read %q, %v", b, err)
 	}
 	for _, p := range ids[0].Listener().Contacts() {
-		if !p.TLS || p.Build != (Build{"v-" + p.Name, 3}) || p.Refused != "" {
+		if !p.TLS || p.Build != (Build{Version: "v-" + p.Name, Level: 3, Zones: "2025c-" + p.Name}) || p.Refused != "" {
 			t.Errorf("contact %+v", p)
 		}
 	}
@@ -155,9 +155,9 @@ func TestPeerListener_MismatchLoggedByBoth(t *testing.T) {
 		"a client's":             {pair{certs1: ca.member(t, "n1"), certs2: client}, `is called by "n2" with the certificate of "n2"`, `with the certificate of "n2"`},
 		"unknown CA":             {pair{certs1: ca.member(t, "n1"), certs2: other.member(t, "n2")}, "unknown authority", "bad certificate"},
 		"expired certificate":    {pair{certs1: ca.member(t, "n1"), certs2: expired}, "expired", "expired"},
-		"level 2 to level 1":     {pair{build1: Build{"v1", 1}, build2: Build{"v2", 2}}, "runs build v1, protocol level 1, and the other side build v2, protocol level 2", "protocol level 2"},
-		"answerer without level": {pair{build1: Build{"v1", 1}}, "names no protocol level", "names no protocol level"},
-		"caller without level":   {pair{build2: Build{"v2", 1}}, "names no protocol level", "names no protocol level"},
+		"level 2 to level 1":     {pair{build1: Build{Version: "v1", Level: 1}, build2: Build{Version: "v2", Level: 2}}, "runs build v1, protocol level 1, and the other side build v2, protocol level 2", "protocol level 2"},
+		"answerer without level": {pair{build1: Build{Version: "v1", Level: 1}}, "names no protocol level", "names no protocol level"},
+		"caller without level":   {pair{build2: Build{Version: "v2", Level: 1}}, "names no protocol level", "names no protocol level"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := c.pair
@@ -202,8 +202,8 @@ func TestPeerListener_LogThrottled(t *testing.T) {
 				return answer
 			}
 			for i := range 5 {
-				stranger := hello{Purpose: purposeRaft, Yard: "yard", Node: fmt.Sprintf("x%d", i), Build: Build{"v9", 9}}
-				member := hello{Purpose: purposeRaft, Yard: "yard", Node: "n2", Dir: fmt.Sprintf("0000000%d", i), Build: Build{fmt.Sprintf("v9.%d", i), 9}}
+				stranger := hello{Purpose: purposeRaft, Yard: "yard", Node: fmt.Sprintf("x%d", i), Build: Build{Version: "v9", Level: 9}}
+				member := hello{Purpose: purposeRaft, Yard: "yard", Node: "n2", Dir: fmt.Sprintf("0000000%d", i), Build: Build{Version: fmt.Sprintf("v9.%d", i), Level: 9}}
 				for _, h := range []hello{stranger, member} {
 					if answer := call(h); answer.Refused == "" {
 						t.Errorf("%s is accepted: %+v", h.Node, answer)
@@ -211,7 +211,7 @@ func TestPeerListener_LogThrottled(t *testing.T) {
 				}
 			}
 			call(hello{Node: strings.Repeat("x", 64)})
-			call(hello{Node: "n2", Build: Build{strings.Repeat("x", maxVersion+1), 9}})
+			call(hello{Node: "n2", Build: Build{Version: strings.Repeat("x", maxVersion+1), Level: 9}})
 			p.n1.Close() // waits until everything is logged
 			if got := p.log1.Lines(slog.LevelWarn); len(got) > 3 || logged(p.log1, "xxx") {
 				t.Errorf("log of n1 %q; want one line about strangers, and two about n2: its build, and its directory", got)
@@ -227,7 +227,7 @@ func logged(log *testlog.Recorder, text string) bool {
 // TestPeerListener_SameLevel checks that two versions of the same level communicate and
 // learn each other's version.
 func TestPeerListener_SameLevel(t *testing.T) {
-	p := pair{build1: Build{"v1.2", 4}, build2: Build{"v1.3", 4}}
+	p := pair{build1: Build{Version: "v1.2", Level: 4}, build2: Build{Version: "v1.3", Level: 4}}
 	p.open(t)
 	conn, err := p.n2.Dial("n1-00000001", 5*time.Second)
 	if err != nil {
