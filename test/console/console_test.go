@@ -17,7 +17,7 @@ import (
 // pagePaths are the pages that are checked, by name.
 var pagePaths = []struct{ name, path string }{
 	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"schema", "queues/mail/schema"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"operations", "operations"}, {"preview", "operations/new?action=requeue&query=state:failed&params=%7B%22final%22:false%7D"}, {"workers", "workers"},
-	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
+	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"cron-entry", "cron/nightly"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
 }
 
 // lowContrast is a script that returns texts whose contrast with their background is less
@@ -110,7 +110,7 @@ func TestLongNames(t *testing.T) {
 	b := newTab(t)
 	b.signIn(annToken)
 	b.run(chromedp.EmulateViewport(360, 900))
-	for _, path := range []string{"", "queues", "queues/" + long, "jobs?q=queue:" + long, "jobs/" + long + ":" + long, "cron", "limits", "limits/" + long, "events", "operations/new?action=cancel&query=queue:" + long, "settings"} {
+	for _, path := range []string{"", "queues", "queues/" + long, "jobs?q=queue:" + long, "jobs/" + long + ":" + long, "cron", "cron/" + long, "limits", "limits/" + long, "events", "operations/new?action=cancel&query=queue:" + long, "settings"} {
 		b.open(0, path)
 		b.check(strings.ReplaceAll(path, long, "x…"), 360)
 	}

@@ -120,6 +120,7 @@ func allPages() []*page {
 		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: pages.Workers, params: []string{"node", "queue"}},
 		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters, params: []string{"queue", "function", "error", "after"}},
 		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: pages.Cron, params: []string{"after"}},
+		{path: "cron/{name}", name: "cron-entry", nav: "cron", title: titled("Cron entry"), load: pages.CronEntry},
 		{path: "limits", name: "limits", nav: "limits", title: titled("Limits"), load: pages.Limits, params: []string{"after"}},
 		{path: "limits/{name}", name: "limit", nav: "limits", title: titled("Limit"), load: pages.Limit},
 		{path: "members", name: "members", nav: "members", title: titled("Members"), load: pages.Members},

@@ -27,6 +27,7 @@ type Act struct {
 var table = map[string]func(context.Context, *Act) (string, error){
 	"queue-add": addQueue, "queue-set": setQueue, "retry-set": setRetry, "schema-set": setSchema, "schema-remove": removeSchema, "queue-pause": named("queue-pause", "Queue %s paused: it starts no more jobs."), "queue-resume": named("queue-resume", "Queue %s resumed."),
 	"limit-set": setLimit, "limit-pause": named("limit-pause", "Limit %s paused: no more jobs that use it start."), "limit-resume": named("limit-resume", "Limit %s resumed."),
+	"cron-add": addCron, "cron-remove": removeCron,
 	"cron-run": runCron, "cron-pause": named("cron-pause", "Cron entry %s paused."), "cron-resume": named("cron-resume", "Cron entry %s resumed."),
 	"job-cancel": changeJobs("job-cancel", "cancelled"), "job-retry": changeJobs("job-retry", "set to run again"), "job-remove": changeJobs("job-remove", "removed"),
 	"job-replay": replayJob, "job-set": startJob,
