@@ -91,7 +91,10 @@ func newChecker(sim *simulation) *checker {
 		sim: sim, timeline: timeline.New(), hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, attempts: map[job.ID]*attemptState{},
 		order: map[orderKey]lastStarted{}, runs: map[runKey]*jobRun{}, fences: map[job.ID]uint64{}, reportedStatus: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
 		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{}, retried: map[job.ID]bool{},
-		guards:   &guardChecker{sim: sim, unique: map[job.GuardKey]keyHolder{}, rate: map[job.GuardKey]time.Time{}, hasKeys: map[job.ID]bool{}, noJob: map[job.ID]bool{}},
+		guards: &guardChecker{
+			sim: sim, unique: map[job.GuardKey]keyHolder{}, rate: map[job.GuardKey]time.Time{}, hasKeys: map[job.ID]bool{}, noJob: map[job.ID]bool{},
+			answers: map[job.ID]job.ID{}, content: map[job.ID]job.Position{},
+		},
 		limits:   &limitChecker{sim: sim, uses: map[job.ID]map[string]string{}},
 		external: &externalChecker{states: map[string]ledger.EventKind{}},
 		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, last: map[string]time.Time{}},
@@ -295,7 +298,7 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 					ch.skipped[c.Jobs[i].ID] = true
 				}
 			}
-			ch.guards.onIngested(ch.now, proc.dueOf(c.Jobs[i].ID), &c.Jobs[i], r.Ingested[i])
+			ch.guards.onIngested(proc, ch.now, proc.dueOf(c.Jobs[i].ID), &c.Jobs[i], r.Ingested[i])
 			if at := &c.Jobs[i]; r.Ingested[i] == ledger.IngestedRateLimited { // its events use the record's id
 				ch.removed[job.RecordID(c.Identity, at.Position, at.Accepted)] = true
 			}

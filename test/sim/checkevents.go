@@ -196,6 +196,7 @@ func (ch *checker) compare(proc *process, e *logEntry) {
 			sim.fail("entry %d: job %s is at attempt %d of %d", e.stamp.Index, id, view.Attempts, t.max)
 		}
 	}
+	ch.guards.checkContent(proc.ledger)
 	for i, c := range proc.ledger.Lanes() {
 		if c.Cursor < ch.cursors[i] || c.Cursor > uint64(len(sim.lanes.lanes[i].messages)) {
 			sim.fail("entry %d: lane %d goes from %d to %d of %d", e.stamp.Index, i, ch.cursors[i], c.Cursor, len(sim.lanes.lanes[i].messages))
@@ -209,89 +210,6 @@ func (ch *checker) compare(proc *process, e *logEntry) {
 				}
 			}
 			ch.cursors[i]++
-		}
-	}
-}
-
-// guardChecker checks decisions about jobs with guards. It keeps less state than the
-// ledger, and checks only what producers may rely on.
-type guardChecker struct {
-	sim     *simulation
-	unique  map[job.GuardKey]keyHolder
-	rate    map[job.GuardKey]time.Time // until when the key is held
-	hasKeys map[job.ID]bool            // jobs with guards
-	noJob   map[job.ID]bool            // ids whose record was decided to make no job, or whose job was removed
-}
-
-// keyHolder is the job that holds a unique key, and until when.
-type keyHolder struct {
-	id    job.ID
-	until time.Time
-}
-
-// onIngested checks the result of ingesting a job with guards, at a time and for a job that is due,
-// both in elapsed time.
-func (c *guardChecker) onIngested(at, due time.Time, j *job.Job, f ledger.Ingested) {
-	g := j.Guards
-	if g == nil {
-		return
-	}
-	c.hasKeys[j.ID] = true
-	repeated := c.noJob[j.ID] // another copy of a refused record is refused again, also after the key has ended
-	switch f {
-	case ledger.IngestedDuplicate:
-		c.noJob[j.ID] = true
-		if h := c.unique[g.Unique.Key]; !repeated && (!g.Unique.IsSet() || h.id == j.ID || !h.until.After(at)) {
-			c.sim.fail("%s is a duplicate, and no job holds its unique key", j.ID)
-		}
-	case ledger.IngestedRateLimited:
-		c.noJob[j.ID] = true
-		if !repeated && (!g.Rate.IsSet() || !c.rate[g.Rate.Key].After(at)) {
-			c.sim.fail("%s is rate limited, and no job holds its rate limit key", j.ID)
-		}
-	case ledger.IngestedDebounced:
-		c.noJob[j.ID] = true
-		if !g.Debounce.IsSet() {
-			c.sim.fail("%s is debounced without a debounce key", j.ID)
-		}
-	case ledger.IngestedWaiting, ledger.IngestedDelayed:
-		c.checkCreated(at, j)
-		c.hold(at, due, j)
-	}
-}
-
-// checkCreated checks that no job holds the keys of a job that was made.
-func (c *guardChecker) checkCreated(at time.Time, j *job.Job) {
-	g := j.Guards
-	if h := c.unique[g.Unique.Key]; g.Unique.IsSet() && h.id != j.ID && h.until.After(at) {
-		c.sim.fail("%s is made while %s holds its unique key", j.ID, h.id)
-	}
-	if until := c.rate[g.Rate.Key]; g.Rate.IsSet() && until.After(at) {
-		c.sim.fail("%s is made %s before its rate limit ends", j.ID, until.Sub(at))
-	}
-}
-
-// hold records how long a job's keys are held. A unique key is held at least until its
-// job is due, and stays held when the job ends.
-func (c *guardChecker) hold(at, due time.Time, j *job.Job) {
-	if g := j.Guards.Unique; g.IsSet() {
-		until := at.Add(g.TTL)
-		if due.After(until) {
-			until = due
-		}
-		c.unique[g.Key] = keyHolder{j.ID, until}
-	}
-	if g := j.Guards.Rate; g.IsSet() {
-		c.rate[g.Key] = at.Add(g.TTL)
-	}
-}
-
-// onRemoved releases the unique keys of a job that a caller has removed.
-func (c *guardChecker) onRemoved(id job.ID) {
-	c.noJob[id] = true
-	for key, h := range c.unique {
-		if h.id == id {
-			delete(c.unique, key)
 		}
 	}
 }

@@ -67,8 +67,10 @@ func (p *producers) body(queue, key string) []byte {
 	case n < 25:
 		fields = append(fields, fmt.Sprintf(`"priority":%d`, sim.intn("priority "+key, 10)))
 	case queue != "mail":
-	case n < 32:
+	case n < 30:
 		fields = append(fields, fmt.Sprintf(`"unique_key":"u%d","unique_ttl_ms":%d`, n%2, 500+sim.intn("ttl "+key, 4000)))
+	case n < 32:
+		fields = append(fields, fmt.Sprintf(`"unique_key":"e%d","unique_until":"%s"`, n%2, [...]string{"start", "end"}[n%2]))
 	case n < 38:
 		fields = append(fields, fmt.Sprintf(`"rate_limit_key":"r","rate_limit_ms":%d`, 200+sim.intn("rate "+key, 3000)))
 	case n < 44:
@@ -133,6 +135,9 @@ func (p *producers) enqueue(queue, key string, body []byte) {
 				return
 			}
 			sim.checker.onAccepted(key, &r)
+			if bytes.Contains(body, []byte(`_key":`)) && sim.faultsActive() && sim.chance("repeat "+key, 400) { // by a caller, or an outbox after a crash
+				sim.after(sim.duration("repeat "+key, 50*time.Millisecond, 6*time.Second), "enqueue "+key, func() { p.enqueue(queue, key, body) })
+			}
 			if r.Index == 0 {
 				p.notify(node, message)
 			}
