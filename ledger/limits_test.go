@@ -131,7 +131,7 @@ func (s *startChecker) check(l *Ledger, cmds []Command, results []Result) (err e
 	for i, c := range cmds {
 		if c, isPlace := c.(*Place); isPlace && results[i].Err == nil {
 			for k := range c.Placements {
-				if stored := l.jobs.find(c.Placements[k].Job); results[i].Placed[k] && stored != nil && stored.n == c.Placements[k].N && stored.attempt == 1 && stored.options.expires != 0 && stored.options.expires <= l.now {
+				if stored := l.jobs.find(c.Placements[k].Job); results[i].Placed[k] && stored != nil && stored.n == c.Placements[k].N && stored.attempt == 1 && stored.options.expires != 0 && l.passed(stored.expiry()) {
 					return fmt.Errorf("job %s started after it had expired", stored.id)
 				}
 			}
