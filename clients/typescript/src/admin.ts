@@ -140,8 +140,9 @@ export class DeadLetters {
     const total: DeadLetterStats = { count: 0, queues: {}, functions: {}, errors: {} };
     for await (const part of this.#parts<Part & DeadLetterStats>("dlq.stats", filter, options)) {
       total.count += part.count;
-      total.newest ??= part.newest; // the newest come first
-      total.oldest = part.oldest ?? total.oldest;
+      const times = [total.oldest, total.newest, part.oldest, part.newest].filter((at): at is string => at !== undefined);
+      times.sort((a, b) => Date.parse(a) - Date.parse(b)); // parts may come in either order
+      if (times.length > 0) [total.oldest, total.newest] = [times[0], times.at(-1)];
       for (const name of ["queues", "functions", "errors"] as const) {
         for (const [key, count] of Object.entries(part[name])) {
           total[name][key] = (total[name][key] ?? 0) + count;

@@ -525,9 +525,9 @@ test("operations of the API", async (t) => {
   await soon(listed);
   assert.deepEqual(letters, [4, 9]);
   const counted = client.deadLetters.stats();
-  await connection.answer(T.API, json({ count: 2, oldest: "a", newest: "b", queues: { q: 2 }, functions: { "": 2 }, errors: {}, next: 3, until: 4 }));
-  await connection.answer(T.API, json({ count: 1, oldest: "c", newest: "d", queues: { q: 1 }, functions: {}, errors: { e: 1 }, until: 4 }));
-  assert.deepEqual(await soon(counted), { count: 3, oldest: "a", newest: "d", queues: { q: 3 }, functions: { "": 2 }, errors: { e: 1 } });
+  await connection.answer(T.API, json({ count: 2, oldest: "2026-11-28T03:00:00.5Z", newest: "2026-11-28T04:00:00Z", queues: { q: 2 }, functions: { "": 2 }, errors: {}, next: 3, until: 4 }));
+  await connection.answer(T.API, json({ count: 1, oldest: "2026-11-28T01:00:00Z", newest: "2026-11-28T03:00:00Z", queues: { q: 1 }, functions: {}, errors: { e: 1 }, until: 4 }));
+  assert.deepEqual(await soon(counted), { count: 3, oldest: "2026-11-28T01:00:00Z", newest: "2026-11-28T04:00:00Z", queues: { q: 3 }, functions: { "": 2 }, errors: { e: 1 } });
   const requeued = failed(client.deadLetters.requeue({ all: true }), errors.ApiError);
   await connection.answer(T.API, json({ items: [{ letter: 4, result: "retried" }], until: 9, stopped: "no authority" }));
   assert.match((await requeued).message, /stopped after 1 dead letters: no authority/);

@@ -165,6 +165,7 @@ for (const [name, code, statement] of [
     const ended = new Promise<void>((resolve) => child.once("exit", () => resolve()));
     const connection = await subscribe(node);
     connection.quest(1, BEAT);
+    await connection.answer(T.ACK);
     await soon(connection.closed, "the end of the connection", PATIENCE);
     await soon(ended, "the end of the process");
     assert.equal(child.exitCode, code);
