@@ -170,7 +170,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("the job with the key %q was refused, %v", second.Key, err)
 		}
 
-		// The second job is sent again once the first is gone.
+		// The answer to a key stays the same, also when the first job is gone: the job gets another key.
 		if err := c.Jobs().Remove(ctx, d.queue+":holder"); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,13 @@ func TestRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		untilSent(t, d)
-		if _, err := c.Jobs().Get(ctx, d.queue+":refused"); err != nil {
+		again, err := outbox.Refused(ctx, d)
+		if err != nil || len(again) != 3 || again[2].ID != refused[2].ID || !strings.Contains(again[2].Error, "enqueue into "+d.queue) {
+			t.Fatalf("refused again: %v, %v", again, err)
+		}
+		d.commit(t, d.spec(order{Number: 2}, client.Key("once more"), unique))
+		untilSent(t, d)
+		if _, err := c.Jobs().Get(ctx, d.queue+":once more"); err != nil {
 			t.Error(err)
 		}
 	})
