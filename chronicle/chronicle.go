@@ -82,7 +82,10 @@ func (c *Chronicle) Run(ctx context.Context) error {
 			continue
 		}
 		wait = c.cfg.Interval
-		if err := c.step(ctx); err != nil && ctx.Err() == nil {
+		switch err := c.step(ctx); {
+		case errors.Is(err, streams.ErrStreamMissing) && c.state == nil:
+			wait = soon // the authority of a new yard is about to create it
+		case err != nil && ctx.Err() == nil:
 			c.log.Warn("base of history not stored", "err", err)
 			c.state = nil
 		}
