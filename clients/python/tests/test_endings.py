@@ -312,8 +312,8 @@ class Processes(unittest.TestCase):
         self.node = FakeNode()
         self.addCleanup(self.node.close)
 
-    def run_program(self, program: str, is_acked: bool = True) -> Tuple[NodeConnection, "subprocess.Popen[str]"]:
-        """Start a program that runs a worker, and assign it a job; read its ACK."""
+    def run_program(self, program: str) -> Tuple[NodeConnection, "subprocess.Popen[str]"]:
+        """Start a program that runs a worker, and assign it a job; answer its ACK."""
         head = f"""
             import asyncio, os, signal, sys, threading, time
             from yardmaster import Worker
@@ -326,8 +326,7 @@ class Processes(unittest.TestCase):
         connection = self.node.accept()
         connection.answer(SUBSCRIBE, {"sid": SID})
         connection.push_quest(SID, 1, beat_ms=60_000)
-        if is_acked:
-            connection.answer(ACK)
+        connection.answer(ACK)
         return connection, process
 
     def gives_back(self, connection: NodeConnection) -> None:
@@ -424,7 +423,7 @@ class Processes(unittest.TestCase):
             async def handler(job):
                 os._exit(6)
             worker.run()
-        """, is_acked=False)
+        """)
         connection.wait_closed()
         self.assertEqual(process.wait(PATIENCE), 6)
 

@@ -132,6 +132,7 @@ class Client:
     api = _blocking(AsyncClient.api)
     explain = _blocking(AsyncClient.explain)
     job_log = _blocking(AsyncClient.job_log)
+    job_errors = _blocking(AsyncClient.job_errors)
     workers = _blocking(AsyncClient.workers)
     drain_worker = _blocking(AsyncClient.drain_worker)
     resume_worker = _blocking(AsyncClient.resume_worker)
