@@ -126,7 +126,13 @@ func (cr *crons) moveTicks(l *ledger.Ledger, now time.Time) {
 		if err != nil || schedule.Interval() > 0 || !c.Next.After(now) {
 			return true
 		}
-		if next := schedule.After(now); !next.Equal(c.Next) {
+		after := now
+		for _, tick := range []time.Time{c.Last, c.LastUnfired} { // the clocks may have been set back since
+			if tick.After(after) {
+				after = tick
+			}
+		}
+		if next := schedule.After(after); !next.Equal(c.Next) {
 			cr.loop.log.Info("next tick of cron entry moved", "entry", c.Name, "from", c.Next, "to", next)
 			cr.inFlight[c.Name] = true
 			moved = append(moved, ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Next: next})
