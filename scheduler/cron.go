@@ -64,18 +64,35 @@ func (cr *crons) setNextTick(c ledger.Command) error {
 		schedule, err := cr.scheduleOf(&c.Cron)
 		c.Next = time.Time{}
 		if err == nil {
-			c.Next = schedule.After(cr.loop.clock.times().Wall)
+			c.Next = schedule.After(cr.lastTick(cr.entry(c.Cron.Name)))
 		}
 		return err
 	case *ledger.PauseCron:
 		c.Next = time.Time{}
-		var existing ledger.CronView
-		cr.loop.ledger.View(func(l *ledger.Ledger) { existing, _ = l.Cron(c.Name) })
+		existing := cr.entry(c.Name)
 		if schedule, err := cr.scheduleOf(&existing.Cron); err == nil && !c.Paused {
-			c.Next = schedule.After(cr.loop.clock.times().Wall)
+			c.Next = schedule.After(cr.lastTick(existing))
 		}
 	}
 	return nil
+}
+
+// entry returns the entry of the ledger with a name, the zero entry if there is none.
+func (cr *crons) entry(name string) (entry ledger.CronView) {
+	cr.loop.ledger.View(func(l *ledger.Ledger) { entry, _ = l.Cron(name) })
+	return entry
+}
+
+// lastTick returns the time after which the next tick of an entry may be: the present time, or that of
+// the last tick if the clocks have been set back since.
+func (cr *crons) lastTick(entry ledger.CronView) time.Time {
+	at := cr.loop.clock.times().Wall
+	for _, tick := range []time.Time{entry.Last, entry.LastUnfired} {
+		if tick.After(at) {
+			at = tick
+		}
+	}
+	return at
 }
 
 // reconcile submits the commands that make the ledger's declared cron entries
@@ -85,7 +102,8 @@ func (cr *crons) reconcile(l *ledger.Ledger) {
 	declared := map[string]bool{}
 	for _, c := range cr.loop.cfg.Crons {
 		declared[c.Name] = true
-		if existing, ok := l.Cron(c.Name); ok && existing.Equal(&c) {
+		existing, ok := l.Cron(c.Name)
+		if ok && existing.Equal(&c) {
 			continue
 		}
 		schedule, err := cr.scheduleOf(&c)
@@ -93,7 +111,7 @@ func (cr *crons) reconcile(l *ledger.Ledger) {
 			cr.loop.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
 			continue
 		}
-		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(cr.loop.clock.times().Wall)})
+		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(cr.lastTick(existing))})
 	}
 	l.Crons("", func(c ledger.CronView) bool {
 		if c.Declared && !declared[c.Name] {
@@ -126,11 +144,9 @@ func (cr *crons) moveTicks(l *ledger.Ledger, now time.Time) {
 		if err != nil || schedule.Interval() > 0 || !c.Next.After(now) {
 			return true
 		}
-		after := now
-		for _, tick := range []time.Time{c.Last, c.LastUnfired} { // the clocks may have been set back since
-			if tick.After(after) {
-				after = tick
-			}
+		after := cr.lastTick(c)
+		if now.After(after) {
+			after = now
 		}
 		if next := schedule.After(after); !next.Equal(c.Next) {
 			cr.loop.log.Info("next tick of cron entry moved", "entry", c.Name, "from", c.Next, "to", next)
