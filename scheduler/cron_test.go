@@ -288,6 +288,37 @@ func TestCron_MovesTicks(t *testing.T) {
 	})
 }
 
+// If clocks that were fast are set back, no tick comes again: neither after a change of the entry nor when it
+// is resumed.
+func TestCron_TicksAreOrdered(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		future := time.Now().Truncate(time.Second).Add(time.Hour)
+		c := everySecond("e")
+		h.sched.current().loop.post(func() {
+			loop := h.sched.current().loop
+			loop.submit(&ledger.SetCron{Cron: c, Next: future}, func(ledger.Result, uint64) {
+				tick := ledger.CronTick{Name: "e", Rev: h.cron("e").Rev, At: future, Next: future.Add(time.Second), Fire: true}
+				loop.submit(&ledger.TickCrons{Ticks: []ledger.CronTick{tick}}, nil)
+			})
+		})
+		h.until("the tick of a fast clock", func() bool { return h.cron("e").Last.Equal(future) })
+		wantNext := func(when string) {
+			t.Helper()
+			if v := h.cron("e"); !v.Next.Equal(future.Add(time.Second)) {
+				t.Errorf("%s: next tick %s, want %s", when, v.Next, future.Add(time.Second))
+			}
+		}
+		h.propose(&ledger.PauseCron{Name: "e", Paused: true})
+		h.propose(&ledger.PauseCron{Name: "e"})
+		wantNext("resumed")
+		c.NoOverlap = true
+		if r := h.propose(&ledger.SetCron{Cron: c, Replace: true}); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		wantNext("changed")
+	})
+}
+
 // When clocks are set, a missed tick is counted once, and a tick that is due then fires once, also
 // if its last job has not ended.
 func TestCron_ClocksAreSet(t *testing.T) {
