@@ -86,13 +86,7 @@ func (cr *crons) entry(name string) (entry ledger.CronView) {
 // lastTick returns the time after which the next tick of an entry may be: the present time, or that of
 // the last tick if the clocks have been set back since.
 func (cr *crons) lastTick(entry ledger.CronView) time.Time {
-	at := cr.loop.clock.times().Wall
-	for _, tick := range []time.Time{entry.Last, entry.LastUnfired} {
-		if tick.After(at) {
-			at = tick
-		}
-	}
-	return at
+	return latest(cr.loop.clock.times().Wall, latest(entry.Last, entry.LastUnfired))
 }
 
 // reconcile submits the commands that make the ledger's declared cron entries
@@ -135,20 +129,14 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 // have them. They differ if another build has computed them, by other rules or with another
 // database of time zones. A tick that is due stays.
 func (cr *crons) moveTicks(l *ledger.Ledger, now time.Time) {
-	if applied := l.Now(); applied.After(now) {
-		now = applied // no tick up to then may come again
-	}
+	now = latest(now, l.Now()) // no tick up to then may come again
 	var moved []ledger.CronTick
 	l.DueCrons(func(c ledger.CronView) bool {
 		schedule, err := cr.scheduleOf(&c.Cron)
 		if err != nil || schedule.Interval() > 0 || !c.Next.After(now) {
 			return true
 		}
-		after := cr.lastTick(c)
-		if now.After(after) {
-			after = now
-		}
-		if next := schedule.After(after); !next.Equal(c.Next) {
+		if next := schedule.After(latest(now, cr.lastTick(c))); !next.Equal(c.Next) {
 			cr.loop.log.Info("next tick of cron entry moved", "entry", c.Name, "from", c.Next, "to", next)
 			cr.inFlight[c.Name] = true
 			moved = append(moved, ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Next: next})
@@ -163,9 +151,8 @@ func (cr *crons) moveTicks(l *ledger.Ledger, now time.Time) {
 // fireDue submits the ticks that are due, publishes the jobs of committed ticks, and
 // returns the time until the next tick, or idleWait if there is none. Its first effective
 // call also reconciles the declared entries and moves ticks that other builds have computed
-// otherwise. It does nothing before the median of the
-// members' clocks is known: after the whole cluster was down, the first stamps may be far
-// behind, and missed ticks would seem to be due.
+// otherwise. It does nothing before the median of the members' clocks is known: after the whole
+// cluster was down, the first stamps may be far behind, and missed ticks would seem to be due.
 func (cr *crons) fireDue() time.Duration {
 	now := cr.loop.clock.times().Wall
 	if !cr.reconciled {
