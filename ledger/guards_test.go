@@ -110,14 +110,14 @@ func (c keyClaims) ingestOne(l *Ledger, j *job.Job, ingested Ingested) error {
 		return nil
 	}
 	if u := j.Guards.Unique; u.IsSet() {
-		due := j.RunAt
+		due := l.elapsedAt(j.RunAt)
 		if j.Guards.Debounce.IsSet() {
-			due = l.Now().Add(j.Guards.Debounce.TTL)
+			due = l.elapsed + int64(j.Guards.Debounce.TTL)
 		}
 		if c[u.Key] == nil {
 			c[u.Key] = make(map[job.ID]int64)
 		}
-		c[u.Key][r.Job] = max(l.now+int64(u.TTL), due.UnixNano())
+		c[u.Key][r.Job] = max(l.elapsed+int64(u.TTL), due)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (c keyClaims) check(l *Ledger) error {
 	for key, holders := range c {
 		live := 0
 		for id, until := range holders {
-			if l.jobs.find(id) == nil || until <= l.now {
+			if l.jobs.find(id) == nil || until <= l.elapsed {
 				delete(holders, id) // a released key does not become held again
 			} else {
 				live++

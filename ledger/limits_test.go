@@ -187,7 +187,7 @@ func checkLimits(l *Ledger) error {
 			if k.limit != m || k.key != key || m.BoundsKeys() && k.running != byUse[job.LimitUse{Limit: m.Name, Key: key}] || k.users < len(k.groups) || k.users != users[k] || k.users == 0 && k.bucket == 0 && key != "" {
 				return fmt.Errorf("limit %s counts %d active jobs of key %q, there are %d", m.Name, k.running, key, byUse[job.LimitUse{Limit: m.Name, Key: key}])
 			}
-			if blocked, wakeAt := m.keyBlocked(k, l.now); len(k.groups) > 0 && (blocked != k.blocked || wakeAt != k.wakeAt) {
+			if blocked, wakeAt := m.keyBlocked(k, l.elapsed); len(k.groups) > 0 && (blocked != k.blocked || wakeAt != k.wakeAt) {
 				return fmt.Errorf("limit %s, key %q: blocked %t until %d, want %t until %d", m.Name, key, k.blocked, k.wakeAt, blocked, wakeAt)
 			}
 			if k.wakeAt != 0 {
@@ -266,7 +266,7 @@ func checkGroups(l *Ledger, wl *waitlist) (err error) {
 		permitted := true
 		for name, key := range usesOf(l, jobs[0]) {
 			m := l.jobs.limits.get(name)
-			if k := m.find(key); m.BoundsKeys() && isBlocked(k, l.now) {
+			if k := m.find(key); m.BoundsKeys() && isBlocked(k, l.elapsed) {
 				permitted = false
 			}
 		}

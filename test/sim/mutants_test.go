@@ -40,7 +40,7 @@ var mutants = []mutant{
 	{"the slots of a limit's keys are not checked", []edit{
 		{"ledger/limits.go", "if m.PerKey >= 0 && k.running >= int(m.PerKey) {", "if m.PerKey == 0 {"}}, ""},
 	{"a restored ledger forgets what is to be made up for of a rate", []edit{
-		{"ledger/setlimit.go", "bucket := max(int64(m.bucket), ls.now)", "bucket := ls.now"}}, ""},
+		{"ledger/setlimit.go", "bucket := max(int64(m.bucket), ls.elapsed)", "bucket := ls.elapsed"}}, ""},
 	{"placements in flight do not count for a limit", []edit{
 		{"ledger/dispatch.go", " || !d.limitsPermit(old) {", " {"},
 		{"scheduler/limits.go", "if f.byUse[use] += n; f.byUse", "if f.byUse[use] += 0; f.byUse"}}, ""},
@@ -80,7 +80,7 @@ var mutants = []mutant{
 	{"a unique key is not held", []edit{
 		{"ledger/guards.go", "if keys.Unique.IsSet() {", "if keys.Unique.IsSet() && now == 0 {"}}, ""},
 	{"a rate limit ends after half its time", []edit{
-		{"ledger/guards.go", "now + int64(keys.Rate.TTL)", "now + int64(keys.Rate.TTL)/2"}}, ""},
+		{"ledger/guards.go", "c.elapsed + int64(keys.Rate.TTL)", "c.elapsed + int64(keys.Rate.TTL)/2"}}, ""},
 	{"a tick that is proposed twice fires twice", []edit{
 		{"ledger/cron.go", "c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)", "c.Rev == tick.Rev"},
 		{"scheduler/cron.go", "if !cr.inFlight[c.Name] {", "{"}}, ""},
