@@ -1,6 +1,8 @@
 package runnerpool
 
 import (
+	"fmt"
+	"os"
 	"strconv"
 	"syscall"
 	"testing"
@@ -25,9 +27,7 @@ func TestStop_FrozenRunner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			freeze(t, pid)
 			a := y.start("echo", func(a *job.Assignment) {
 				if why == "" {
 					a.Timeout = 300 * time.Millisecond
@@ -45,4 +45,36 @@ func TestStop_FrozenRunner(t *testing.T) {
 			}
 		})
 	}
+}
+
+// freeze stops a process, and returns when all its threads are stopped. A thread that runs
+// when the signal is sent goes on for a moment.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(testTimeout); !isFrozen(t, pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the process runs after SIGSTOP")
+		}
+	}
+}
+
+func isFrozen(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, ok := readStat(id); ok && s.state != 'T' {
+			return false
+		}
+	}
+	return true
 }

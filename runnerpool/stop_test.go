@@ -31,11 +31,13 @@ func (h *harness) awaitDispatch(a job.Assignment, ok func(*dispatch) bool) {
 		h.Pools.mu.Lock()
 		d := h.running[a.DispatchID()]
 		h.Pools.mu.Unlock()
-		d.mu.Lock()
-		done := ok(d)
-		d.mu.Unlock()
-		if done {
-			return
+		if d != nil { // its slot has begun with it
+			d.mu.Lock()
+			done := ok(d)
+			d.mu.Unlock()
+			if done {
+				return
+			}
 		}
 		select {
 		case <-tick.C:
