@@ -13,7 +13,7 @@ func TestCron(t *testing.T) {
 	b.open(1, "cron")
 	b.tolerate(true) // the refused form is answered with 400
 	b.run(chromedp.Click(`//summary[text()="Add an entry"]`), chromedp.SendKeys(`.edit [name=name]`, "clocks"), chromedp.SendKeys(`.edit [name=schedule]`, "*/90 * * * *"),
-		chromedp.SendKeys(`.edit [name=time_zone]`, "Europe/Berlin"), chromedp.SendKeys(`.edit [name=queue]`, "reports"), chromedp.SendKeys(`.edit [name=function]`, "build"),
+		chromedp.SendKeys(`.edit [name=time_zone]`, "Europe/Berlin"), chromedp.SendKeys(`.edit [name=queue]`, "nightly"), chromedp.SendKeys(`.edit [name=function]`, "build"),
 		chromedp.SendKeys(`.edit [name=params]`, "{\n\"n\": 1}"), chromedp.Click(`//button[text()="Add"]`), chromedp.WaitVisible(`.refused`))
 	b.await(`document.querySelector(".refused").innerText.includes("@every 90m") && document.activeElement.name === "schedule" && document.querySelector("[name=function]").value === "build"`)
 	b.tolerate(false)
@@ -27,7 +27,7 @@ func TestCron(t *testing.T) {
 		b.await(`document.querySelector(".flash")?.innerText === "Cron entry clocks changed." && document.querySelector("tbody").innerText.includes("` + note + `")`)
 	}
 	b.run(chromedp.Click(`//button[text()="Run now"]`), chromedp.WaitVisible(`//h1[contains(text(), "Job")]`))
-	b.await(`document.querySelector("#content").innerText.includes("reports")`)
+	b.await(`document.querySelector("#content").innerText.includes("nightly")`)
 	b.open(0, "cron/clocks")
 	b.run(chromedp.Click(`//summary[text()="Remove…"]`), chromedp.SendKeys(`.confirm input[name="reason"]`, "tried"), chromedp.Click(`//button[text()="Remove"]`), chromedp.WaitVisible(`.flash`))
 	b.await(`document.querySelector(".flash").innerText.startsWith("Cron entry clocks removed.") && !document.querySelector("#content").innerText.includes("clocks ")`)
