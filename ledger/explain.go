@@ -172,22 +172,23 @@ func (j *jobs) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok
 	}
 
 	scan := func(index *btree.BTreeG[timeItem], wall bool) (complete bool) {
-		examined, shown := 0, time.Time{}
+		examined := 0
 		for item := range index.Scan {
-			if shown = j.limits.shownOn(item.at, wall); j.queueOf(item.number).name == queue {
+			shown := j.limits.shownOn(item.at, wall)
+			if j.queueOf(item.number).name == queue {
 				if !ok || shown.Before(at) {
 					id, at, ok = item.id, shown, true
 				}
 				return true
 			}
 			if examined++; examined == maxDueScan {
-				break
+				if notBefore.IsZero() || shown.Before(notBefore) {
+					notBefore = shown
+				}
+				return false
 			}
 		}
-		if notBefore.IsZero() || shown.Before(notBefore) {
-			notBefore = shown
-		}
-		return examined < maxDueScan
+		return true
 	}
 	byElapsed, byWall := scan(j.due.elapsed, false), scan(j.due.wall, true)
 	if ok && (byElapsed && byWall || at.Before(notBefore)) {

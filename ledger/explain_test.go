@@ -140,6 +140,37 @@ func TestQueueReads(t *testing.T) {
 	}
 }
 
+// TestNextDelayed_NotBefore checks the bound for a queue with more delayed jobs than are searched, which are due
+// after those of another queue: it is the same for delays, for times of the wall clock, and for both.
+func TestNextDelayed_NotBefore(t *testing.T) {
+	for _, clock := range []string{"elapsed", "wall", "both"} {
+		l, stamp := explainLedger(t)
+		l.Apply(stamp, []Command{&RemoveJob{Job: jobID(6)}, &RemoveJob{Job: jobID(7)}})
+		f := &Ingest{Identity: "L0", From: 8, To: 8, CreateQueues: true}
+		add := func(queue string, in time.Duration) {
+			f.To++
+			j := job.Job{ID: jobID(1000 + int(f.To)), Queue: queue, Position: job.Position{Seq: f.To}, Accepted: l.Now()}
+			if clock == "elapsed" || clock == "both" && f.To%2 == 0 {
+				j.Delay = in
+			} else {
+				j.RunAt = l.Now().Add(in)
+			}
+			f.Jobs = append(f.Jobs, j)
+		}
+		for range 2*maxDueScan + 2 {
+			add("others", time.Hour)
+			add("many", 2*time.Hour)
+		}
+		stamp.Index++
+		if r := l.Apply(stamp, []Command{f}); r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+		if _, _, notBefore, ok := l.NextDelayed("many"); ok || !notBefore.Equal(l.Now().Add(time.Hour)) {
+			t.Errorf("%s: not before %s, %t", clock, notBefore, ok)
+		}
+	}
+}
+
 func TestLastDecision_UnpublishedEvents(t *testing.T) {
 	l, stamp := explainLedger(t)
 	lines, all := l.UnpublishedEvents(jobID(1), 1000)
