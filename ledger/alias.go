@@ -17,7 +17,8 @@ type Alias struct {
 	Holder bool
 }
 
-// Decision returns the decision about the record. It is not that about a repetition.
+// Decision returns the decision about the first record with the id. A repetition may get another
+// one: see [IngestedKnown].
 func (a Alias) Decision() Decision {
 	d := Decision{Ingested: IngestedDebounced, Job: a.Job, Queue: a.Queue}
 	if a.Holder {
@@ -61,7 +62,7 @@ func (j *jobs) addAlias(id job.ID, now int64, alias Alias) {
 }
 
 // keepAlias keeps the id of a record, given the decision about it, if the record was merged into
-// another job or is a duplicate of one. Entries of an earlier level keep none.
+// another job or is a duplicate of one. Entries of an earlier level keep no such ids.
 func (in *ingestion) keepAlias(id job.ID, decision *Decision) {
 	if in.outbox.level < level8 || decision.Job == id {
 		return
@@ -72,9 +73,9 @@ func (in *ingestion) keepAlias(id job.ID, decision *Decision) {
 	}
 }
 
-// decideAlias returns the decision about a record whose id is an alias: that about the first
-// record with the id. A record of another queue than that of the job into which the first one was
-// merged is rejected.
+// decideAlias returns the decision about a record that has an alias. Its producer gets the same job
+// as the producer of the first record with the id. If the first record was merged into a job of
+// another queue, the record is rejected.
 func (in *ingestion) decideAlias(j *job.Job, identity string, alias Alias) Decision {
 	if decision, ok := in.forDuplicate(j); ok {
 		return decision

@@ -86,8 +86,8 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 // later.
 const reasonRescheduled = "rescheduled: its job is to start later"
 
-// runLater makes a waiting or delayed job due when the command says, and reports whether it is
-// delayed then. A job that is due stays as it is if the time has passed.
+// runLater makes a waiting or delayed job due at the time in the command, and reports whether the
+// job is to be delayed. A job that is due stays as it is if that time has passed.
 func (l *Ledger) runLater(stored *storedJob, c *ChangeJob) (delayed bool) {
 	isDue := stored.state == job.Waiting || l.passed(stored.dueMoment())
 	switch m := l.wallMoment(max(c.RunAt.UnixNano(), 0)); {
@@ -111,8 +111,8 @@ func (r *storedJob) runAt(m moment) {
 	r.options.runAt = m.at
 }
 
-// extendKeys holds the unique keys of a job that is to start later at least until it is
-// due, as when it was created: until due, in elapsed time.
+// extendKeys holds the unique keys of a job that is to start later at least until due, the
+// elapsed time at which it is due, as when it was created.
 func (g *guards) extendKeys(stored *storedJob, due int64) {
 	if stored.flags&guarded == 0 {
 		return

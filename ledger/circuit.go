@@ -86,8 +86,8 @@ func (d *dispatches) openCircuit(m *limit) {
 	m.circuit = circuit{openedAt: d.elapsed, probeAt: probeAt, probesSince: d.probesSince(probeAt)}
 }
 
-// probesSince returns the time from which on jobs that start are probes of a circuit that is
-// open and permits the first at probeAt: any time after the present.
+// probesSince returns the time from which jobs that start are probes of an open circuit, which
+// permits the first one at probeAt: that is any time after the present.
 func (d *dispatches) probesSince(probeAt int64) int64 {
 	if d.outbox.level < level8 {
 		return probeAt

@@ -31,8 +31,8 @@ func (c Clock) Ahead() time.Duration { return c.Now.Sub(c.Wall) }
 // Offsets returns how far Elapsed and Wall are ahead of Now.
 func (c Clock) Offsets() Offsets { return Offsets{c.Elapsed.Sub(c.Now), c.Wall.Sub(c.Now)} }
 
-// Offsets are by how much two of the clocks are ahead of the first, see [Clock]. The zero
-// value is that of entries of earlier builds, which have one clock.
+// Offsets are the leads of the clocks Elapsed and Wall over Now, see [Clock]. They are zero in
+// entries of earlier builds, which have one clock.
 type Offsets struct{ Elapsed, Wall time.Duration }
 
 // clocks are the times of the last entry, in Unix nanoseconds, see [Clock].
@@ -63,9 +63,9 @@ func (c *clocks) shownOn(at int64, wall bool) time.Time {
 // elapsedAt returns the moment in elapsed time of a wall-clock time.
 func (c *clocks) elapsedAt(wall time.Time) int64 { return wall.UnixNano() + c.shift() }
 
-// advance sets the clocks to those of an entry. An entry of an earlier epoch than that of the
-// authority, unless it acquires the authority, has no say in Elapsed and Wall: it may be of
-// the time before a restore.
+// advance sets the clocks to the times of an entry. Elapsed and Wall follow only entries of the
+// present epoch, and those that acquire the authority: an entry of an earlier epoch may have been
+// proposed before a restore.
 func (l *Ledger) advance(at Stamp, cmds []Command) {
 	l.now = max(l.now, at.At.UnixNano())
 	acquires := false
@@ -82,8 +82,8 @@ func (l *Ledger) advance(at Stamp, cmds []Command) {
 	l.jobs.limits.clocks = l.clocks
 }
 
-// follow sets the clocks of a backup's ledger to those of the ledger that it replaces: as much time
-// has passed since as the wall clock says.
+// follow sets the clocks of a backup's ledger from those of the ledger that it replaces. The time
+// that has passed since the backup was made is the difference of the two wall clocks.
 func (l *Ledger) follow(c *clocks) {
 	l.now = max(l.now, c.now)
 	if l.outbox.level < level8 {
@@ -94,7 +94,8 @@ func (l *Ledger) follow(c *clocks) {
 	l.jobs.limits.clocks = l.clocks
 }
 
-// emptyUntil returns until when lanes without records, which were added just now, are ingested.
+// emptyUntil returns the time up to which a lane that is added now is ingested: it has no records.
+// Entries of an earlier level leave it unknown.
 func (l *Ledger) emptyUntil() time.Time {
 	if l.outbox.level < level8 {
 		return time.Time{}
@@ -104,7 +105,8 @@ func (l *Ledger) emptyUntil() time.Time {
 
 // moment is when something happens to a job: by the wall clock, or in elapsed time. at is always
 // the wall-clock time, as it was known when the moment was set; shift is what had to be added to
-// it then to get the elapsed time.
+// it then to get the elapsed time. For example, after the wall clocks were set back by an hour, the
+// moment five minutes from now has a shift of an hour.
 type moment struct {
 	at    int64 // Unix nanoseconds
 	shift int64
@@ -119,8 +121,7 @@ func (c *clocks) after(d time.Duration) moment {
 // past returns a moment that has passed: a time of the ledger that is not after the present.
 func (c *clocks) past(at int64) moment { return moment{at: at, shift: c.elapsed - c.now} }
 
-// wallMoment returns the moment at a wall-clock time. To an earlier build than level 8 all clocks
-// were one.
+// wallMoment returns the moment at a wall-clock time. Builds before level 8 had only one clock.
 func (l *Ledger) wallMoment(at int64) moment {
 	return moment{at: at, wall: l.outbox.level >= level8}
 }
@@ -133,7 +134,8 @@ func (m moment) key() int64 {
 	return m.at + m.shift
 }
 
-// elapsedOf returns the moment in elapsed time, which is that of now for a wall-clock time.
+// elapsedOf returns the moment in elapsed time. A wall-clock time is converted by what the clocks
+// show now.
 func (c *clocks) elapsedOf(m moment) int64 {
 	if m.wall {
 		return m.at + c.shift()
@@ -184,11 +186,11 @@ func (t timers) next(c *clocks) (first timeItem, left int64, ok bool) {
 	return first, left, true
 }
 
-// Due is when the next thing happens by itself, on two of the ledger's clocks; zero: nothing
-// does.
+// Due is when the ledger next changes because time has passed, on two of its clocks; a zero time:
+// nothing waits for this clock.
 type Due struct{ Elapsed, Wall time.Time }
 
-// IsZero reports whether nothing happens.
+// IsZero reports whether nothing waits for either clock.
 func (d Due) IsZero() bool { return d.Elapsed.IsZero() && d.Wall.IsZero() }
 
 // Wait returns how long it is from a time until something is due; ok is false if nothing is.

@@ -28,9 +28,9 @@ type decisionEntry struct {
 }
 
 // decisions are kept for clients that wait for them, and are the same for a second copy of
-// their record. Of a copy that is ingested after they were dropped, [Alias] and refusals tell what
-// became of the first. The list only grows at the end and shrinks at the front, so copies of the
-// ledger share it.
+// their record. A copy that is ingested after they were dropped is decided by [Alias] and by
+// refusals. The list only grows at the end and shrinks at the front, so copies of the ledger share
+// it.
 type decisions struct {
 	list       []decisionEntry
 	first      uint64                  // number of list[0]

@@ -86,8 +86,8 @@ type ForgottenIDs struct {
 	Until time.Time
 }
 
-// recordIDs is how many ids of jobs take the memory of one of a record that became no job: about
-// 24 bytes each, and up to 96 bytes.
+// recordIDs is how many ids of jobs the id of a record that became no job counts as. It takes up to
+// 96 bytes of memory, the id of a job about 24.
 const recordIDs = 4
 
 // idCount returns the number of ids that are kept, see [ForgottenIDs].
@@ -127,7 +127,8 @@ func (in *ingestion) MayIngest(lane uint8) bool {
 	return until.IsZero() || until.UnixNano() <= oldest
 }
 
-// oldestID returns when the id was added that may be forgotten next, in Unix nanoseconds.
+// oldestID returns when the id that may be forgotten next was added, in Unix nanoseconds of elapsed
+// time.
 func (in *ingestion) oldestID() int64 {
 	oldest := int64(math.MaxInt64 / 2)
 	if ids := in.jobs.forgotten; ids.size > DedupeCount { // fewer are kept for longer than the horizon

@@ -7,8 +7,9 @@ package ledger
 // the new way.
 const Level = 8
 
-// level8 is the first level whose entries keep the ids of merged records and add relative times to
-// the ledger's clock.
+// level8 is the first level whose entries have three clocks, see [Clock], keep the ids of records
+// with guards that became no jobs, see [Alias], move the next ticks of cron entries, and shorten the
+// details of errors with [job.CutDetails].
 const level8 = 8
 
 // Level returns the level of the ledger, see the constant [Level].

@@ -28,8 +28,8 @@ type CircuitState struct {
 	Failures int       // closed: failures within the time of the circuit
 }
 
-// Limits returns all limits by name, as they are at a time of the wall clock. Its cost grows with the number of
-// limits, and of lists of waiting jobs. It must not be called on a copy.
+// Limits returns all limits by name, as they are at a time of the wall clock. Its cost grows with
+// the number of limits, and of lists of waiting jobs. It must not be called on a copy.
 func (j *jobs) Limits(at time.Time) []LimitView {
 	views := make([]LimitView, 0, j.limits.byName.Len())
 	if j.limits.byName.Len() == 0 {
@@ -89,7 +89,7 @@ func (m *limit) view(c *clocks, at time.Time) LimitView {
 	return v
 }
 
-// shownOrZero is shown for a moment that may be 0, for which it returns the zero time.
+// shownOrZero is shown, except that it returns the zero time for 0.
 func (c *clocks) shownOrZero(elapsed int64) time.Time {
 	if elapsed == 0 {
 		return time.Time{}

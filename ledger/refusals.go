@@ -7,10 +7,10 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// refusal is the id of a record with guards that was refused, and what became of it.
+// refusal is the id of a record with guards that was refused, and the decision about it.
 type refusal struct {
 	at       int64 // when the record was ingested, in Unix nanoseconds of elapsed time
-	accepted int64 // when its call was accepted, in Unix nanoseconds
+	accepted int64 // when the call of its producer was accepted, in Unix nanoseconds
 	id       job.ID
 	ingested Ingested // IngestedRateLimited, IngestedRejected or IngestedKeysFull
 }
@@ -19,11 +19,11 @@ type refusal struct {
 // which they were ingested. A copy is refused, too; a later call under the same key is decided
 // again, because the answer to the first one invited it to come later.
 type refusals struct {
-	slabs   [][]refusal // each of slabSize, but for the last; they only grow at the end, so copies share them
+	slabs   [][]refusal // of slabSize, except for the last; they only grow at the end, so copies share them
 	dropped int         // number of refusals in slabs[0] that are forgotten
 	size    int
-	first   uint32            // number of slabs[0][0]; refusals are numbered as they are added
-	byID    map[job.ID]uint32 // number of the last one of each id; nil in a copy
+	first   uint32            // number of slabs[0][0]; refusals are numbered in the order in which they are added
+	byID    map[job.ID]uint32 // number of the last refusal of each id; nil in a copy
 }
 
 func newRefusals() refusals { return refusals{byID: make(map[job.ID]uint32)} }
@@ -97,8 +97,8 @@ func (r *refusals) trim(before int64) {
 	}
 }
 
-// forCopy returns the decision about a record of which another copy was refused; ok is false if
-// none was.
+// forCopy returns the decision about a copy of a refused record; ok is false if no copy of the
+// record was refused.
 func (r *refusals) forCopy(j *job.Job) (decision Decision, ok bool) {
 	refused := r.find(j.ID)
 	if refused == nil || refused.accepted < j.Accepted.UnixNano() {
@@ -112,7 +112,7 @@ func (r *refusals) forCopy(j *job.Job) (decision Decision, ok bool) {
 }
 
 // keepRefusal keeps the id of a record, given the decision about it, if the record was refused.
-// Entries of an earlier level keep none.
+// Entries of an earlier level keep no such ids.
 func (in *ingestion) keepRefusal(j *job.Job, decision *Decision) {
 	switch decision.Ingested {
 	case IngestedRateLimited, IngestedRejected, IngestedKeysFull:

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -187,8 +186,10 @@ func (c *codec) limits(ls *limits, format uint64) {
 		c.fields(&s.OpenAfter, &s.Within, &s.HalfOpen, &s.ProbeAfter)
 		list(c, &s.On, func(name *string) { c.fields(name) })
 		c.fields(&m.circuit.openedAt, &m.circuit.probeAt)
-		if m.circuit.probesSince = cmp.Or(m.circuit.probesSince, m.circuit.probeAt); format >= level8Format {
+		if format >= level8Format {
 			c.fields(&m.circuit.probesSince)
+		} else if c.decoding() {
+			m.circuit.probesSince = m.circuit.probeAt
 		}
 		list(c, &m.circuit.failures, func(at *int64) { c.fields(at) })
 		bucket := max(int64(m.bucket), ls.elapsed)
