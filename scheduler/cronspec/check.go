@@ -11,8 +11,9 @@ import (
 )
 
 // Check returns an error if a new cron entry is invalid: its schedule cannot be parsed or
-// has an interval that is not in whole seconds or a step that is too large, its time zone is no
-// place's, or its job cannot be enqueued. The error is a [*job.InvalidError] that names the field.
+// has an interval that is not in whole seconds or a step that is too large, its time zone is not
+// known or is "Factory", or its job cannot be enqueued. The error is a [*job.InvalidError] that
+// names the field.
 func Check(c *ledger.Cron) error {
 	if err := CheckSchedule(c.Schedule, c.TimeZone); err != nil {
 		return err

@@ -16,13 +16,13 @@ import (
 // Schedule is a parsed cron expression with its time zone.
 //
 // A schedule that includes every hour of the day, such as "0 30 * * * *", follows elapsed time:
-// it has a tick whenever the clock of its zone shows a matching time. Those of a skipped hour do
-// not come, and those of an hour that the clock shows twice come twice.
+// it has a tick whenever the clock of its zone shows a matching time. A skipped hour has no ticks,
+// and an hour that the clock shows twice has its ticks twice.
 //
-// A schedule that names hours, such as "0 30 2 * * *" or "0 0 */2 * * *", has each of its times
-// of day once on each day, whatever is done to the clock: the ticks of a skipped hour become
-// one when it has been skipped, and those of a double hour come the first time. On a day
-// without 02:30 because the clock is set from 02:00 to 03:00, the tick is at 03:00.
+// A schedule that names hours, such as "0 30 2 * * *" or "0 0 */2 * * *", has a tick at each of its
+// times of day once a day, however the clock is set: the ticks of a skipped hour become one tick at
+// its end, and a double hour has its ticks the first time. For example, if the clock is set from
+// 02:00 to 03:00, the tick of 02:30 is at 03:00.
 //
 // "@every 90s" follows elapsed time.
 type Schedule struct {
@@ -31,7 +31,7 @@ type Schedule struct {
 	zone   *time.Location
 }
 
-// descriptors are the names of expressions.
+// descriptors are the expressions that have names.
 var descriptors = map[string]string{
 	"@hourly": "0 0 * * * *", "@daily": "0 0 0 * * *", "@midnight": "0 0 0 * * *", "@weekly": "0 0 0 * * 0",
 	"@monthly": "0 0 0 1 * *", "@yearly": "0 0 0 1 1 *", "@annually": "0 0 0 1 1 *",
@@ -82,7 +82,7 @@ func Parse(expression, zone string) (Schedule, error) {
 
 const bothDays = "day of month and day of week are both given, which some programs take as either and some as both; leave one at *"
 
-// splitFields returns the six fields of an expression, or what is wrong with it.
+// splitFields returns the six fields of an expression, or the reason why it does not have them.
 func splitFields(expression string) (texts []string, reason string) {
 	texts = strings.Fields(expression)
 	switch {
@@ -113,8 +113,8 @@ func fieldNames() string {
 	return strings.Join(names, ", ")
 }
 
-// After returns the first tick after t, in UTC, or the zero time if there is none in
-// nine years.
+// After returns the first tick after t, in UTC, or the zero time if the next nine years have no
+// tick.
 func (c *Schedule) After(t time.Time) time.Time {
 	t = t.UTC()
 	switch {

@@ -147,8 +147,8 @@ func TestCheck_Intervals(t *testing.T) {
 	}
 }
 
-// New entries have no step that is larger than its field, and no zone that is no place's. Entries
-// that earlier releases stored still run as before.
+// New entries must not have a step that is larger than its field, or the zone "Factory". Entries
+// that earlier releases have stored still run as before.
 func TestCheckSchedule(t *testing.T) {
 	for _, tt := range []struct{ schedule, zone, says string }{
 		{"*/90 * * * *", "", `minute is "*/90": a step starts again with each hour, so it is at most 60; for a tick every 90m write "@every 90m"`},

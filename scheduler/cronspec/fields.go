@@ -13,14 +13,15 @@ import (
 type field struct {
 	name     string
 	min, max int
-	names    []string // of its values, from min on; nil: they have none
+	names    []string // of its values, from min on; nil: values have no names
+	period   string   // with which steps start again, such as "hour" for minutes
 	unit     string   // of the interval that a user may have meant by a large step; "": none
 }
 
 var fieldsInOrder = [...]field{
-	{"second", 0, 59, nil, "s"}, {"minute", 0, 59, nil, "m"}, {"hour", 0, 23, nil, "h"}, {"day of month", 1, 31, nil, "d"},
-	{"month", 1, 12, []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}, ""},
-	{"day of week", 0, 7, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}, ""}, // 7 is Sunday, too
+	{"second", 0, 59, nil, "minute", "s"}, {"minute", 0, 59, nil, "hour", "m"}, {"hour", 0, 23, nil, "day", "h"}, {"day of month", 1, 31, nil, "month", "d"},
+	{"month", 1, 12, []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}, "year", ""},
+	{"day of week", 0, 7, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}, "week", ""}, // 7 is Sunday, too
 }
 
 // set is a set of small numbers: n is in it if bit n is 1.
@@ -118,8 +119,8 @@ func (f *field) parseRange(part string) (first, last, step int, err error) {
 	return first, last, step, nil
 }
 
-// surplus returns how many values at the end of the field mean the same as others: Sunday is
-// 0 and 7.
+// surplus returns how many values at the end of the field repeat earlier ones: of the days of the
+// week 7, which is Sunday like 0.
 func (f *field) surplus() int {
 	if f.max == 7 {
 		return 1
@@ -139,7 +140,7 @@ func (f *field) parseValue(text string) (int, error) {
 	return n, nil
 }
 
-// allowed returns the values of the field for people.
+// allowed returns the values of the field as a text for errors, such as "1 to 12 or JAN to DEC".
 func (f *field) allowed() string {
 	allowed := fmt.Sprintf("%d to %d", f.min, f.max)
 	if f.names != nil {
@@ -160,7 +161,7 @@ func largeStep(texts []string) string {
 			if err != nil || step <= size {
 				continue
 			}
-			reason := fmt.Sprintf("%s is %q: a step starts again with each %s, so it is at most %d", f.name, text, [...]string{"minute", "hour", "day", "month", "year", "week"}[i], size)
+			reason := fmt.Sprintf("%s is %q: a step starts again with each %s, so it is at most %d", f.name, text, f.period, size)
 			if f.unit != "" {
 				reason += fmt.Sprintf(`; for a tick every %d%s write "@every %d%s"`, step, f.unit, step, f.unit)
 			}
@@ -174,8 +175,8 @@ func largeStep(texts []string) string {
 // 2104.
 const maxYears = 9
 
-// next returns the first local time after t that matches, in whole seconds, or the zero time if
-// there is none in maxYears. Local times are passed as if they were in UTC.
+// next returns the first local time after t that matches, in whole seconds, or the zero time if no
+// time in maxYears does. Local times are passed as if they were in UTC.
 func (f *fields) next(t time.Time) time.Time {
 	t = t.Truncate(time.Second).Add(time.Second)
 	hour, minute, second := t.Clock()
@@ -216,8 +217,8 @@ func (f *fields) clock(hour, minute, second int) (sinceMidnight time.Duration, o
 	return 0, false
 }
 
-// matchesDay reports whether a day matches. If days of the month and of the week are restricted,
-// which only entries of earlier releases have, one of them is enough.
+// matchesDay reports whether a day matches. If both the days of the month and the days of the week
+// are restricted, as only in entries of earlier releases, a day needs to match one of the two.
 func (f *fields) matchesDay(day time.Time) bool {
 	byDay, byWeekday := f.day.has(day.Day()), f.weekday.has(int(day.Weekday()))
 	if f.restrictsBoth() {
@@ -226,5 +227,5 @@ func (f *fields) matchesDay(day time.Time) bool {
 	return f.month.has(int(day.Month())) && byDay && byWeekday
 }
 
-// restrictsBoth reports whether neither all days of the month nor all of the week match.
+// restrictsBoth reports whether some days of the month and some days of the week do not match.
 func (f *fields) restrictsBoth() bool { return f.day != allDays && f.weekday != allWeekdays }

@@ -2,15 +2,15 @@ package cronspec
 
 import "time"
 
-// maxShift is more than any clock is set forward or back at once: the most is a day, when a
-// country moves to the other side of the date line.
+// maxShift is longer than any change of the clock of a zone: the longest is a day, when a country
+// moves to the other side of the date line.
 const maxShift = 48 * time.Hour
 
 // span is a period in which the offset of a zone from UTC does not change. The offsets of
 // consecutive spans may be the same.
 type span struct {
 	zone       *time.Location
-	start, end time.Time // end is not a part of it; zero: unbounded
+	start, end time.Time // end is not a part of the span; zero: unbounded
 	offset     time.Duration
 }
 
@@ -48,8 +48,9 @@ func (s span) instant(local time.Time) time.Time { return local.Add(-s.offset) }
 // isAfter reports whether t is after s.
 func (s span) isAfter(t time.Time) bool { return !s.end.IsZero() && !t.Before(s.end) }
 
-// latest returns the latest local time that the clock of the zone has shown until t. Before a
-// local time that is about to be shown for the first time, it is a nanosecond less.
+// latest returns the latest local time that the clock of the zone has shown up to t. If the clock
+// was set back, that is a nanosecond before the time from which it was set back, until it shows a
+// later time.
 func latest(t time.Time, zone *time.Location) time.Time {
 	s := spanAt(t, zone)
 	shown := s.local(t)
@@ -64,8 +65,8 @@ func latest(t time.Time, zone *time.Location) time.Time {
 }
 
 // afterNamed returns the first tick after t of a schedule that names hours: the first instant
-// at which the clock of the zone shows the next scheduled local time or, because that is
-// skipped, a later one. A local time that was shown before is not the next one.
+// at which the clock of the zone shows the next scheduled local time or, if that time is
+// skipped, a later one. A local time that the clock has shown before does not count.
 func (c *Schedule) afterNamed(t time.Time) time.Time {
 	local := c.fields.next(latest(t, c.zone))
 	if local.IsZero() {
@@ -77,7 +78,7 @@ func (c *Schedule) afterNamed(t time.Time) time.Time {
 			continue
 		}
 		if tick.Before(s.start) {
-			return s.start // the clock was set forward over local
+			return s.start // the clock was set forward past local
 		}
 		return tick
 	}
@@ -136,7 +137,8 @@ func clockText(local time.Time) string {
 	return local.Format("15:04")
 }
 
-// shiftName returns what is skipped or doubled if a clock is set by d.
+// shiftName returns the name of the period that is skipped or doubled if a clock is set by d, such
+// as "hour".
 func shiftName(d time.Duration) string {
 	switch d {
 	case time.Hour:
