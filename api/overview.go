@@ -107,6 +107,7 @@ type OverviewQueue struct {
 	Counted    bool           `json:"counted"` // false: it is one of too many queues, and LastMinute and Totals are not known
 	LastMinute OverviewCounts `json:"last_minute"`
 	Totals     OverviewTotals `json:"totals"`
+	Ended      []uint32       `json:"ended,omitempty"` // jobs that ended in each minute of a window of at most an hour, and in the present one; nil: none did
 }
 
 // OverviewHappening is an act of an operator that is about more than one job, or a change of the

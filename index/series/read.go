@@ -43,7 +43,8 @@ type Failures struct {
 // QueueStats are those of a queue.
 type QueueStats struct {
 	Stats
-	Recent Counts // of the last minute: of six slots of ten seconds that have ended
+	Recent Counts   // of the last minute: of six slots of ten seconds that have ended
+	Ended  []uint32 // jobs that ended in each minute of a window of at most an hour, and in the present one; nil: none did
 }
 
 // maxFailureTypes is how many types of errors a view has.
@@ -136,9 +137,12 @@ func (s *Series) readMinutes(v *View, window time.Duration, number uint32, queue
 		v.Start = time.Unix(0, first*minuteStep).UTC()
 	}
 	sum := &minuteSums{queues: make(map[uint32]*period), failures: make(map[uint32]uint64)}
+	if window <= time.Hour {
+		sum.minutes, sum.ended = int(end-first)+1, make(map[uint32][]uint32)
+	}
 	current := s.currentMinute()
 	for minute := first; minute <= end; minute++ {
-		sum.total, sum.one, sum.queue = nil, nil, number
+		sum.total, sum.one, sum.queue, sum.minute = nil, nil, number, int(minute-first)
 		var point period
 		if !fine && queue == "" {
 			sum.total = &point
@@ -175,6 +179,9 @@ type minuteSums struct {
 	queues     map[uint32]*period
 	failures   map[uint32]uint64
 
+	ended           map[uint32][]uint32 // by queue and minute; nil: not needed
+	minute, minutes int                 // the minute that is read, and how many there are
+
 	total *period // of all queues in the minute that is read; nil: not needed
 	one   *period // of the queue with this number, likewise
 	queue uint32
@@ -203,7 +210,11 @@ func readMinute(r *reader, sum *minuteSums) {
 				sum.one.read(r.fork())
 			}
 		}
+		before := into.ended()
 		into.read(r)
+		if sum != nil {
+			sum.addEnded(number, into.ended()-before)
+		}
 	}
 	for range r.count(maxFailures) {
 		number, count := uint32(r.uvarint()), r.uvarint()
@@ -216,12 +227,28 @@ func readMinute(r *reader, sum *minuteSums) {
 	}
 }
 
+// addEnded adds jobs of a queue that ended in the minute that is read.
+func (m *minuteSums) addEnded(queue uint32, n uint64) {
+	if m.ended == nil || n == 0 {
+		return
+	}
+	if m.ended[queue] == nil {
+		m.ended[queue] = make([]uint32, m.minutes)
+	}
+	m.ended[queue][m.minute] += uint32(n)
+}
+
+// ended returns how many jobs ended.
+func (p *period) ended() uint64 {
+	return uint64(p.counts[Completed] + p.counts[Failed] + p.counts[Cancelled] + p.counts[Expired])
+}
+
 // setSums sets the sums of a view.
 func (s *Series) setSums(v *View, sum *minuteSums, queue string) {
 	v.Total = sum.sum.stats()
 	v.Queues = make(map[string]QueueStats, len(s.queues.byName))
 	for name, q := range s.queues.byName {
-		stats := QueueStats{Recent: q.recentCounts()}
+		stats := QueueStats{Recent: q.recentCounts(), Ended: sum.ended[q.number]}
 		if p := sum.queues[q.number]; p != nil {
 			stats.Stats = p.stats()
 			delete(sum.queues, q.number)
@@ -232,7 +259,7 @@ func (s *Series) setSums(v *View, sum *minuteSums, queue string) {
 	for _, p := range sum.queues { // the rest, and those that made place for others
 		rest.addAll(p)
 	}
-	v.Rest = QueueStats{rest.stats(), s.queues.rest.recentCounts()}
+	v.Rest = QueueStats{Stats: rest.stats(), Recent: s.queues.rest.recentCounts()}
 	if queue != "" {
 		v.Total = v.Queues[queue].Stats
 	}

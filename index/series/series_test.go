@@ -207,9 +207,24 @@ func checkView(t *testing.T, what string, v *View, all []event, queue string, un
 	if len(total.failures) > 0 || v.OtherErrors > 0 {
 		t.Fatalf("%s: lacks the failures %v, has %d of other types", what, total.failures, v.OtherErrors)
 	}
+	minutes := 0 // that are compared, which takes long
 	for name, stats := range v.Queues {
 		one := count(all, name, from, to)
 		one.check(t, what+": queue "+name, stats.Stats)
+		if ended := one.counts[Completed] + one.counts[Failed] + one.counts[Cancelled] + one.counts[Expired]; span <= time.Hour && v.Step == time.Duration(minuteStep) && minutes < 100 {
+			minutes += len(stats.Ended)
+			sum := uint64(0)
+			for i, n := range stats.Ended {
+				c := count(all, name, from+int64(i)*minuteStep, from+int64(i+1)*minuteStep).counts
+				if want := c[Completed] + c[Failed] + c[Cancelled] + c[Expired]; uint64(n) != want {
+					t.Fatalf("%s: queue %s: %d jobs ended in minute %d, want %d", what, name, n, i, want)
+				}
+				sum += uint64(n)
+			}
+			if sum != ended {
+				t.Fatalf("%s: queue %s: %d jobs ended, want %d", what, name, sum, ended)
+			}
+		}
 		recentTo := v.At.Truncate(10 * time.Second)
 		if recent := count(all, name, recentTo.Add(-time.Minute).UnixNano(), recentTo.UnixNano()); recent.counts != stats.Recent {
 			t.Fatalf("%s: queue %s: in the last minute %v, want %v", what, name, stats.Recent, recent.counts)

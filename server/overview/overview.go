@@ -187,7 +187,7 @@ func (o *Overview) setQueues(overview *api.Overview, view *series.View, queues [
 		overview.Queues[i] = api.OverviewQueue{
 			Name: q.Name, State: api.QueueState(q.Paused), Backlog: api.StateCounts(q.Counts),
 			Counted:    counted || len(view.Queues) < maxQueues, // else it may be one of the rest
-			LastMinute: countsOf(&stats.Recent), Totals: totalsOf(&stats.Stats),
+			LastMinute: countsOf(&stats.Recent), Totals: totalsOf(&stats.Stats), Ended: stats.Ended,
 		}
 	}
 	o.View(func(l *ledger.Ledger) {
