@@ -38,18 +38,26 @@ type Mark struct {
 	Label string // shown when the pointer rests on it
 }
 
-// Size of a chart in its own units, and the space around the lines.
+// Size of a chart in pixels. It is as wide as its place: only the lines are stretched, so that
+// texts have the same size in every chart. The style sheet has the width of class plot, which leaves
+// space for the labels of values.
 const (
-	width, height = 640.0, 180.0
-	left, right   = 52.0, 8.0
-	top, bottom   = 10.0, 22.0
+	height = 180.0
+	left   = 52.0
+	top    = 10.0
+	bottom = 22.0
 )
 
-// x returns where a time is between two.
-func x(at, from, to time.Time) float64 {
-	share := float64(at.Sub(from)) / float64(max(to.Sub(from), 1))
-	return left + (width-left-right)*min(max(share, 0), 1)
+// units is the width of a chart in the coordinates of its lines.
+const units = 1000.0
+
+// share returns where a time is between two: 0 at the first, 1 at the second.
+func share(at, from, to time.Time) float64 {
+	return min(max(float64(at.Sub(from))/float64(max(to.Sub(from), 1)), 0), 1)
 }
+
+// percent returns a share as a coordinate.
+func percent(share float64) string { return fmt.Sprintf("%.2f%%", 100*share) }
 
 // Lines returns a chart as lines that differ in colour and in how they are dashed.
 func Lines(c *Chart) template.HTML {
@@ -57,7 +65,34 @@ func Lines(c *Chart) template.HTML {
 	if label == nil {
 		label = short
 	}
-	highest := 0.0
+	ceiling := ceil(c.highest())
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg class="chart" height="%g" role="img" aria-label="%s">`, height, template.HTMLEscapeString(c.Title))
+	const lines = 3 // of the grid
+	y := func(i int) float64 { return height - bottom - (height-top-bottom)*float64(i)/(lines-1) }
+	for i := range lines {
+		fmt.Fprintf(&b, `<text class="axis" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-6, y(i)+4, template.HTMLEscapeString(label(ceiling*float64(i)/(lines-1))))
+	}
+	fmt.Fprintf(&b, `<svg class="plot" x="%g">`, left)
+	for i := range lines {
+		fmt.Fprintf(&b, `<line class="grid" x1="0" y1="%.1f" x2="100%%" y2="%.1f"/>`, y(i), y(i))
+	}
+	writeTimes(&b, c.From, c.To, height-5)
+	for i := range c.Marks {
+		at := percent(share(c.Marks[i].At, c.From, c.To))
+		fmt.Fprintf(&b, `<line class="mark-line happening-%s" x1="%s" y1="%g" x2="%s" y2="%g"><title>%s</title></line>`,
+			template.HTMLEscapeString(c.Marks[i].Kind), at, top, at, height-bottom, template.HTMLEscapeString(c.Marks[i].Label))
+	}
+	fmt.Fprintf(&b, `<svg width="100%%" height="%g" viewBox="0 0 %g %g" preserveAspectRatio="none">`, height, units, height)
+	for i, s := range c.Series {
+		fmt.Fprintf(&b, `<path class="line line-%d" d="%s"/>`, i+1, linePath(s.Points, c.From, c.To, ceiling))
+	}
+	b.WriteString("</svg></svg></svg>")
+	return template.HTML(b.String()) //nolint:gosec // only numbers, and texts, which are escaped
+}
+
+// highest returns the largest value that is known, at least 0.
+func (c *Chart) highest() (highest float64) {
 	for _, s := range c.Series {
 		for _, p := range s.Points {
 			if p.Value > highest { // not if it is not known
@@ -65,26 +100,7 @@ func Lines(c *Chart) template.HTML {
 			}
 		}
 	}
-	ceiling := ceil(highest)
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart" viewBox="0 0 %g %g" role="img" aria-label="%s">`, width, height, template.HTMLEscapeString(c.Title))
-	for i := range 3 {
-		value := ceiling * float64(i) / 2
-		y := height - bottom - (height-top-bottom)*float64(i)/2
-		fmt.Fprintf(&b, `<line class="grid" x1="%g" y1="%.1f" x2="%g" y2="%.1f"/><text class="axis" x="%g" y="%.1f" text-anchor="end">%s</text>`,
-			left, y, width-right, y, left-6, y+4, template.HTMLEscapeString(label(value)))
-	}
-	writeTimes(&b, c.From, c.To, height-5)
-	for i := range c.Marks {
-		at := x(c.Marks[i].At, c.From, c.To)
-		fmt.Fprintf(&b, `<line class="mark-line happening-%s" x1="%.1f" y1="%g" x2="%.1f" y2="%g"><title>%s</title></line>`,
-			template.HTMLEscapeString(c.Marks[i].Kind), at, top, at, height-bottom, template.HTMLEscapeString(c.Marks[i].Label))
-	}
-	for i, s := range c.Series {
-		fmt.Fprintf(&b, `<path class="line line-%d" d="%s"/>`, i+1, linePath(s.Points, c.From, c.To, ceiling))
-	}
-	b.WriteString("</svg>")
-	return template.HTML(b.String()) //nolint:gosec // only numbers, and texts, which are escaped
+	return highest
 }
 
 // linePath returns the path of a line. A point between two gaps is a short line.
@@ -100,9 +116,9 @@ func linePath(points []Point, from, to time.Time, ceiling float64) string {
 		if !begun {
 			letter = 'M'
 		}
-		fmt.Fprintf(&b, "%c%.1f %.1f", letter, x(p.At, from, to), height-bottom-(height-top-bottom)*p.Value/ceiling)
+		fmt.Fprintf(&b, "%c%.1f %.1f", letter, units*share(p.At, from, to), height-bottom-(height-top-bottom)*p.Value/ceiling)
 		if !begun && (i+1 == len(points) || math.IsNaN(points[i+1].Value)) {
-			b.WriteString("h1")
+			b.WriteString("h4")
 		}
 		begun = true
 	}
@@ -112,8 +128,8 @@ func linePath(points []Point, from, to time.Time, ceiling float64) string {
 // writeTimes writes the axis of the time at a height.
 func writeTimes(b *strings.Builder, from, to time.Time, y float64) {
 	span := to.Sub(from).Round(time.Minute)
-	fmt.Fprintf(b, `<text class="axis" x="%g" y="%g">%s ago</text><text class="axis" x="%g" y="%g" text-anchor="middle">%s ago</text><text class="axis" x="%g" y="%g" text-anchor="end">now</text>`,
-		left, y, minutes(span), (left+width-right)/2, y, minutes(span/2), width-right, y)
+	fmt.Fprintf(b, `<text class="axis" x="0" y="%g">%s ago</text><text class="axis" x="50%%" y="%g" text-anchor="middle">%s ago</text><text class="axis" x="100%%" y="%g" text-anchor="end">now</text>`,
+		y, minutes(span), y, minutes(span/2), y)
 }
 
 // minutes returns a time in hours or minutes.
@@ -134,24 +150,41 @@ type Span struct {
 func Strip(title string, from, to time.Time, spans []Span, marks []Mark) template.HTML {
 	const high, row = 74.0, 22.0
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart strip" viewBox="0 0 %g %g" role="img" aria-label="%s">`, width, high, template.HTMLEscapeString(title))
+	fmt.Fprintf(&b, `<svg class="chart strip" height="%g" role="img" aria-label="%s"><svg class="plot" x="%g">`, high, template.HTMLEscapeString(title), left)
 	for i, s := range spans {
-		start, end := x(s.From, from, to), x(s.To, from, to)
+		start, end := share(s.From, from, to), share(s.To, from, to)
 		text := template.HTMLEscapeString(s.Label)
-		fmt.Fprintf(&b, `<g><title>%s</title><rect class="span span-%d" x="%.1f" y="4" width="%.1f" height="%g" rx="3"/>`, text, i%2, start, max(end-start-1, 1), row)
-		if end-start > 8*float64(len(s.Label)) {
-			fmt.Fprintf(&b, `<text class="span-label" x="%.1f" y="19">%s</text>`, start+6, text)
-		}
-		b.WriteString(`</g>`)
+		// The inner svg cuts a label that does not fit.
+		fmt.Fprintf(&b, `<svg x="%s" y="4" width="%s" height="%g"><title>%s</title><rect class="span span-%d" width="100%%" height="100%%" rx="3"/><text class="span-label" x="6" y="15">%s</text></svg>`,
+			percent(start), percent(max(end-start, .001)), row, text, i%2, text)
 	}
 	for _, m := range marks {
-		at := x(m.At, from, to)
-		fmt.Fprintf(&b, `<path class="mark-shape happening-%s" d="M%.1f 32%s"><title>%s</title></path>`, template.HTMLEscapeString(m.Kind), at, outline(m.Kind), template.HTMLEscapeString(m.Label))
+		fmt.Fprintf(&b, `<svg x="%s" overflow="visible"><path class="mark-shape happening-%s" d="M0 32%s"><title>%s</title></path></svg>`,
+			percent(share(m.At, from, to)), template.HTMLEscapeString(m.Kind), outline(m.Kind), template.HTMLEscapeString(m.Label))
 	}
-	fmt.Fprintf(&b, `<line class="grid" x1="%g" y1="46" x2="%g" y2="46"/>`, left, width-right)
+	b.WriteString(`<line class="grid" x1="0" y1="46" x2="100%" y2="46"/>`)
 	writeTimes(&b, from, to, high-8)
-	b.WriteString("</svg>")
+	b.WriteString("</svg></svg>")
 	return template.HTML(b.String()) //nolint:gosec // only numbers, and texts, which are escaped
+}
+
+// Spark returns values in order of time as a small line without an axis. A title describes it.
+func Spark(title string, values []float64) template.HTML {
+	const high = 24.0
+	highest := 1.0
+	for _, v := range values {
+		highest = max(highest, v)
+	}
+	var d strings.Builder
+	for i, v := range values {
+		letter := 'L'
+		if i == 0 {
+			letter = 'M'
+		}
+		fmt.Fprintf(&d, "%c%.1f %.1f", letter, units*float64(i)/float64(max(len(values)-1, 1)), high-2-(high-4)*v/highest)
+	}
+	return template.HTML(fmt.Sprintf(`<svg class="spark" viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" aria-label="%s"><title>%s</title><path class="line line-1" d="%s"/></svg>`, //nolint:gosec // escaped
+		units, high, template.HTMLEscapeString(title), template.HTMLEscapeString(title), d.String()))
 }
 
 // outline returns the outline of the shape of a mark, from its top on.

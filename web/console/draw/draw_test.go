@@ -17,13 +17,13 @@ func TestLines(t *testing.T) {
 		{"a", []Point{{start, 0}, {at(30), 1500}, {at(40), math.NaN()}, {at(60), 0}}}, {"b", nil},
 	}, Marks: []Mark{{at(30), "drain", "<n1>"}}}
 	got := string(Lines(chart))
-	for _, want := range []string{`d="M52.0 158.0L342.0 47.0M632.0 158.0h1"`, ">2k</text>", "60 min ago", "30 min ago", `x1="342.0"`, "&lt;n1&gt;"} {
+	for _, want := range []string{`d="M0.0 158.0L500.0 47.0M1000.0 158.0h4"`, ">2k</text>", "60 min ago", "30 min ago", `x1="50.00%"`, "&lt;n1&gt;"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in %s", want, got)
 		}
 	}
 	strip := string(Strip("<authority>", start, at(60), []Span{{start, at(30), "n<1>"}, {at(30), at(60), "n2"}}, chart.Marks))
-	for _, chart := range []string{got, strip, string(Lines(&Chart{Title: "empty"})), string(Bar(2)), string(Bar(-1))} {
+	for _, chart := range []string{got, strip, string(Lines(&Chart{Title: "empty"})), string(Bar(2)), string(Bar(-1)), string(Spark("<b>", []float64{0, 3, 1})), string(Spark("none", nil))} {
 		decoder := xml.NewDecoder(strings.NewReader(chart))
 		for {
 			if _, err := decoder.Token(); err == io.EOF {
