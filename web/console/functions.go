@@ -38,6 +38,9 @@ func functions() template.FuncMap {
 		"shape":   draw.Shape,
 		"round":   func(ms *float64) int64 { return int64(math.Round(*ms)) },
 		"lines":   draw.Lines,
+		"spark":   draw.Spark,
+		"sorts":   func() []string { return pages.Sorts },
+		"add":     func(a, b int) int { return a + b },
 		"button": func(f *frame, act, label string, fields ...any) *button {
 			return newButton(f, act, label, fields)
 		},

@@ -90,7 +90,7 @@ func (f *frame) Live() bool { return len(f.Nav) > 0 && !f.Page.once }
 func (f *frame) With(name, value string) string {
 	q := url.Values{}
 	for key, values := range f.Query {
-		if key != "after" {
+		if key != "after" && key != "page" {
 			q[key] = values
 		}
 	}
@@ -109,7 +109,7 @@ func (f *frame) With(name, value string) string {
 func allPages() []*page {
 	return []*page{
 		{path: "{$}", name: "overview", nav: "", title: titled("Overview"), load: pages.Overview, params: []string{"range"}},
-		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: pages.Queues, params: []string{"after"}},
+		{path: "queues", name: "queues", nav: "queues", title: titled("Queues"), load: pages.Queues, params: []string{"find", "jobs", "sort", "page"}},
 		{path: "queues/{name}/schema", name: "schema", nav: "queues", title: titled("Schema"), load: pages.Schema, params: []string{"function"}, once: true},
 		{path: "queues/{name}", name: "queue", nav: "queues", title: titled("Queue"), load: pages.Queue},
 		{path: "jobs", name: "jobs", nav: "jobs", title: titled("Jobs"), load: pages.Jobs, params: []string{"q", "after"}},

@@ -1,19 +1,102 @@
 package pages
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web/console/format"
 )
 
-// Queues loads the page.
+// shownOfQueues is how many queues a page of the list has.
+const shownOfQueues = 100
+
+// queuesData is the data of the list of queues.
+type queuesData struct {
+	Queues []listedQueue
+	Total  int // queues of the yard
+	Found  int // queues that match what the user looks for
+	Page   int // number of the page, from 1 on
+	Pages  int
+}
+
+// listedQueue is a queue with the jobs that ended in each minute of the last hour; none if it is one
+// in which little happens.
+type listedQueue struct {
+	api.Queue
+	Ended []float64
+}
+
+// Sorts are the orders of the list of queues: by name, and by the number of jobs in a state, the
+// largest first.
+var Sorts = []string{"name", "waiting", "delayed", "active", "failed", "completed"}
+
+// Queues loads the page: the queues whose name contains find, with jobs=1 only those with jobs that have not
+// ended or have failed, in the order of sort. Names that begin with "_" are the yard's own and come last.
 func Queues(ctx context.Context, e *Env, v *View) (any, error) {
-	return ask[api.QueueList](ctx, e, v, "queue-list", &api.QueueListRequest{Limit: 200, After: v.Query.Get("after")})
+	all, err := allQueues(ctx, e, v)
+	if err != nil {
+		return nil, err
+	}
+	sort, find := cmp.Or(v.Query.Get("sort"), Sorts[0]), strings.ToLower(v.Query.Get("find"))
+	if !slices.Contains(Sorts, sort) {
+		return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("sort is %q in the address; it must be one of %s", job.CutText(sort, 64), strings.Join(Sorts, ", "))}
+	}
+	d := &queuesData{Total: len(all), Page: 1}
+	found := slices.DeleteFunc(all, func(q api.Queue) bool {
+		c := q.Counts
+		return !strings.Contains(strings.ToLower(q.Name), find) || v.Query.Get("jobs") != "" && c["waiting"]+c["delayed"]+c["active"]+c["failed"] == 0
+	})
+	own := func(q *api.Queue) int { return len(q.Name) - len(strings.TrimPrefix(q.Name, "_")) }
+	slices.SortStableFunc(found, func(a, b api.Queue) int {
+		return cmp.Or(b.Counts[sort]-a.Counts[sort], own(&a)-own(&b), strings.Compare(a.Name, b.Name))
+	})
+	d.Found, d.Pages = len(found), max(1, (len(found)+shownOfQueues-1)/shownOfQueues)
+	if text := v.Query.Get("page"); text != "" {
+		if d.Page, err = strconv.Atoi(text); err != nil || d.Page < 1 {
+			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("page is %q in the address; it must be a number from 1 on", job.CutText(text, 64))}
+		}
+		d.Page = min(d.Page, d.Pages)
+	}
+	overview, err := ask[api.Overview](ctx, e, v, "overview", &api.OverviewRequest{})
+	if err != nil {
+		return nil, err
+	}
+	ended := make(map[string][]float64)
+	for i := range overview.Queues {
+		for _, n := range overview.Queues[i].Ended {
+			ended[overview.Queues[i].Name] = append(ended[overview.Queues[i].Name], float64(n))
+		}
+	}
+	for _, q := range found[(d.Page-1)*shownOfQueues : min(d.Page*shownOfQueues, len(found))] {
+		d.Queues = append(d.Queues, listedQueue{q, ended[q.Name]})
+	}
+	return d, nil
+}
+
+// maxQueuePages bounds the pages of 1,000 queues that are read. A yard has at most 10,000 queues.
+const maxQueuePages = 11
+
+// allQueues returns all queues of the yard, by name.
+func allQueues(ctx context.Context, e *Env, v *View) (all []api.Queue, err error) {
+	after := ""
+	for range maxQueuePages {
+		page, err := ask[api.QueueList](ctx, e, v, "queue-list", &api.QueueListRequest{After: after})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Queues...)
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	return all, nil
 }
 
 // shownWeights is how many weights of keys the page of a queue shows.
@@ -44,6 +127,12 @@ func Queue(ctx context.Context, e *Env, v *View) (any, error) {
 	shown, err := ask[api.Queue](ctx, e, v, "queue-show", &api.QueueRequest{Name: v.Name})
 	q.Schemas = shown.Schemas
 	return q, err
+}
+
+// HasRunner reports whether a runner runs jobs of the queue: all of them, or, if a member has it, those whose
+// functions name no runner.
+func (q *queueData) HasRunner() bool {
+	return q.Runner != "" && (q.Workers == "" || slices.ContainsFunc(q.Nodes, func(n api.NodeExecutors) bool { return n.Pool != nil }))
 }
 
 // Weights returns weights of keys for a field, as package acts reads them, one a line, with
