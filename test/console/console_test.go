@@ -39,6 +39,23 @@ const lowContrast = `(() => {
 	return faults;
 })()`
 
+// misplaced is a script that returns lists whose columns reach beyond their edge, and texts smaller than
+// 11 px, as they are on the screen.
+const misplaced = `(() => {
+	const faults = [];
+	for (const e of document.querySelectorAll(".scroll")) {
+		if (e.scrollWidth > e.clientWidth + 1) faults.push("columns of " + e.scrollWidth + " px in " + e.clientWidth);
+	}
+	for (const e of document.querySelectorAll("body *")) {
+		const text = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).join("");
+		if (!text || !e.checkVisibility({ opacityProperty: true, visibilityProperty: true }) || e.closest(".hide, title, script")) continue;
+		const scale = e instanceof SVGGraphicsElement ? e.getScreenCTM().a : 1;
+		const size = parseFloat(getComputedStyle(e).fontSize) * scale;
+		if (size < 10.95) faults.push(e.nodeName + " " + text.slice(0, 30) + " has " + size.toFixed(1) + " px");
+	}
+	return [...new Set(faults)];
+})()`
+
 // nameless returns the controls of a page that have no name in the accessibility tree.
 func (b *tab) nameless() (nodes []string) {
 	b.t.Helper()
@@ -77,7 +94,7 @@ func TestPages(t *testing.T) {
 		theme string
 		width int64
 		pages int
-	}{{"light", 1440, len(pagePaths)}, {"dark", 360, len(pagePaths)}, {"dark", 1440, 3}, {"light", 3840, 2}} {
+	}{{"light", 1440, len(pagePaths)}, {"dark", 360, len(pagePaths)}, {"light", 1280, len(pagePaths)}, {"dark", 1440, 3}, {"light", 3840, 2}} {
 		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.theme}}), chromedp.EmulateViewport(c.width, 900))
 		for _, p := range pagePaths[:c.pages] {
 			b.open(0, p.path)
@@ -94,6 +111,7 @@ func TestPages(t *testing.T) {
 func TestLongNames(t *testing.T) {
 	type object = map[string]any
 	long := strings.Repeat("x", 60)
+	function := strings.Repeat("f", 85)
 	for _, r := range []struct {
 		method, path string
 		body         object
@@ -101,7 +119,7 @@ func TestLongNames(t *testing.T) {
 		{"PATCH", "/v1/limits/" + long, object{"total": 1}},
 		{"PUT", "/v1/queues/" + long, object{"limits": []string{long}}},
 		{"PUT", "/v1/cron/" + long, object{"schedule": "0 0 3 * * *", "queue": long, "job": object{"function": long}}},
-		{"POST", "/v1/queues/" + long + "/jobs", object{"id": long, "function": long, "tags": []string{long, "nightly"}, "meta": object{long: long}, "params": object{long: long}, "limit_key": long}},
+		{"POST", "/v1/queues/" + long + "/jobs", object{"id": long, "function": function, "tags": []string{long, "nightly"}, "meta": object{long: long}, "params": object{long: long}, "limit_key": long}},
 	} {
 		if _, err := send(r.method, r.path, r.body); err != nil {
 			t.Fatal(err)
@@ -109,10 +127,12 @@ func TestLongNames(t *testing.T) {
 	}
 	b := newTab(t)
 	b.signIn(annToken)
-	b.run(chromedp.EmulateViewport(360, 900))
-	for _, path := range []string{"", "queues", "queues/" + long, "jobs?q=queue:" + long, "jobs/" + long + ":" + long, "cron", "cron/" + long, "limits", "limits/" + long, "events", "operations/new?action=cancel&query=queue:" + long, "settings"} {
-		b.open(0, path)
-		b.check(strings.ReplaceAll(path, long, "x…"), 360)
+	for _, width := range []int64{360, 1280} {
+		b.run(chromedp.EmulateViewport(width, 900))
+		for _, path := range []string{"", "queues", "queues/" + long, "jobs?q=queue:" + long, "jobs/" + long + ":" + long, "cron", "cron/" + long, "limits", "limits/" + long, "events", "operations/new?action=cancel&query=queue:" + long, "settings"} {
+			b.open(0, path)
+			b.check(fmt.Sprintf("%s, %d px", strings.ReplaceAll(path, long, "x…"), width), width)
+		}
 	}
 }
 
@@ -132,6 +152,9 @@ func (b *tab) check(name string, width int64) {
 	}
 	if eval[bool](b, `!!document.querySelector(".empty.bad")`) {
 		b.t.Errorf("%s: %s", name, eval[string](b, `document.querySelector(".empty.bad").innerText`))
+	}
+	if faults := eval[[]string](b, misplaced); len(faults) > 0 {
+		b.t.Errorf("%s: %s", name, strings.Join(faults, "; "))
 	}
 	if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
 		b.t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))

@@ -9,9 +9,11 @@ const live = document.getElementById("live");
 const lost = document.getElementById("lost");
 const started = Date.now();
 
-// Times: in the viewer's zone; the title has the time in UTC.
-const zoned = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const sameDay = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+// Times: in the viewer's zone, which they name, because texts of the yard have times in UTC; the
+// title has the time in UTC.
+const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
+const zoned = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", ...clock });
+const sameDay = new Intl.DateTimeFormat(undefined, clock);
 
 function ago(ms) {
   const past = ms >= 0, s = Math.round(Math.abs(ms) / 1000);
