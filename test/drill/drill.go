@@ -164,7 +164,7 @@ type Report struct {
 	Skipped  string   `json:"skipped,omitempty"` // reason
 	Unplayed string   `json:"unplayed,omitempty"`
 	Broken   []string `json:"broken,omitempty"`  // broken promises
-	Untried  []string `json:"untried,omitempty"` // what did not come about, so that nothing was shown
+	Untried  []string `json:"untried,omitempty"` // faults whose moment did not come, see [Harness.RequireTried]
 	Missed   []string `json:"missed,omitempty"`  // missed targets
 	Seconds  float64  `json:"seconds"`
 
@@ -180,7 +180,7 @@ type Report struct {
 const (
 	Kept     = "kept"      // all promises were kept
 	Broken   = "broken"    // a promise was broken
-	NotTried = "not tried" // no promise was broken, but what the drill is for did not come about
+	NotTried = "not tried" // no promise was broken, but a fault was not injected
 	Skipped  = "skipped"   // the machine lacks a requirement
 	NotRun   = "unplayed"  // the drill could not be completed
 )

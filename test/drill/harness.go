@@ -82,28 +82,26 @@ func (h *Harness) Logf(format string, v ...any) {
 
 // Require records a broken promise unless kept is true.
 func (h *Harness) Require(kept bool, format string, v ...any) {
-	if kept {
-		return
+	if !kept {
+		h.note(&h.report.Broken, "BROKEN", fmt.Sprintf(format, v...))
 	}
-	what := fmt.Sprintf(format, v...)
-	h.Logf("BROKEN: %s", what)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.report.Broken = append(h.report.Broken, what)
 }
 
-// RequireTried records that the drill did not try what it is for unless tried is true: that the
-// moment for a fault did not come, for example because the machine is busy. That breaks no
-// promise, but none was kept either.
+// RequireTried records, unless tried is true, that the drill did not inject its fault: the moment
+// for the fault did not come, for example because the machine is busy. No promise was broken then,
+// but none was shown to be kept either.
 func (h *Harness) RequireTried(tried bool, format string, v ...any) {
-	if tried {
-		return
+	if !tried {
+		h.note(&h.report.Untried, "not tried", fmt.Sprintf(format, v...))
 	}
-	what := fmt.Sprintf(format, v...)
-	h.Logf("not tried: %s", what)
+}
+
+// note adds what to a list of the report, and to the timeline under a label.
+func (h *Harness) note(list *[]string, label, what string) {
+	h.Logf("%s: %s", label, what)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.report.Untried = append(h.report.Untried, what)
+	*list = append(*list, what)
 }
 
 // Figure adds a figure to the report.
