@@ -232,9 +232,9 @@ func (x *Index) setLabels(c *ledger.Change, at ledger.JobPlace, stored map[ledge
 	if c.Labels != "" {
 		labels = parseLabels(c.Labels)
 	} else if d := cmp.Or(x.inMemory(at), stored[at]); d != nil {
-		labels = job.Labels{Key: d.Key, Tags: d.Tags, Meta: d.Meta, Params: d.Params}
+		labels = d.Labels()
 	}
-	c.Key, c.Tags, c.Meta, c.Params = labels.Key, labels.Tags, labels.Meta, labels.Params
+	c.SetLabels(labels)
 }
 
 // drop drops a file that cannot be read. Jobs are then read again from the ledger.

@@ -144,7 +144,7 @@ func (y *replica) applyAt(now time.Time, commands ...ledger.Command) {
 			continue
 		}
 		l := y.labels[id]
-		d.Key, d.Tags, d.Meta, d.Params = l.Key, l.Tags, l.Meta, l.Params
+		d.SetLabels(l)
 		y.want[placeOf(&d)] = &d
 	}
 	if y.versions != nil {

@@ -174,7 +174,6 @@ func (l *life) document() *job.Document {
 	if d.State != job.Cancelled {
 		d.Cancellation = nil
 	}
-	labels := parseLabels(l.labels)
-	d.Key, d.Tags, d.Meta, d.Params = labels.Key, labels.Tags, labels.Meta, labels.Params
+	d.SetLabels(parseLabels(l.labels))
 	return &d
 }

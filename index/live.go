@@ -97,7 +97,7 @@ func (s *liveSearch) present(docs []*job.Document) []*job.Document {
 				case !now.Created.Equal(d.Created): // a later job with its id
 				case now.State.Ended() && now.Ended.Before(s.since), ended[placeOf(d)]: // the ended one is found
 				default:
-					now.Key, now.Tags, now.Meta, now.Params = d.Key, d.Tags, d.Meta, d.Params
+					now.SetLabels(d.Labels())
 					present[start+i] = &now
 				}
 			}

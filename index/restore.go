@@ -164,7 +164,7 @@ func hasLabels(d *job.Document) bool {
 // withLabels returns a document with the labels of another one.
 func withLabels(d, labelled *job.Document) *job.Document {
 	c := *d
-	c.Key, c.Tags, c.Meta, c.Params = labelled.Key, labelled.Tags, labelled.Meta, labelled.Params
+	c.SetLabels(labelled.Labels())
 	return &c
 }
 

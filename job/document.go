@@ -32,13 +32,21 @@ type Document struct {
 	Position     Position // of the record; only of a job that has ended
 }
 
+// Labels returns the job's labels.
+func (d *Document) Labels() Labels { return Labels{d.Key, d.Tags, d.Meta, d.Params} }
+
+// SetLabels sets the job's labels.
+func (d *Document) SetLabels(l Labels) {
+	d.Key, d.Tags, d.Meta, d.Params = l.Key, l.Tags, l.Meta, l.Params
+}
+
 // View returns what can be shown of the job.
 func (d *Document) View() View {
 	v := View{
 		ID: d.ID, Key: d.Key, Queue: d.Queue, State: d.State, Function: d.Function, Created: d.Created, RunAt: d.RunAt, Started: d.Started, Ended: d.Ended,
 		Priority: d.Priority, Attempts: d.Attempts, MaxAttempts: d.MaxAttempts, Dispatches: d.Dispatches, Node: d.Node, Worker: d.Worker,
 		Fault: d.Fault, Cancellation: d.Cancellation, LimitKey: d.LimitKey, ResultTTL: d.ResultTTL, Position: d.Position,
-		Labels: &Labels{Key: d.Key, Tags: d.Tags, Meta: d.Meta, Params: d.Params},
+		Labels: new(d.Labels()),
 	}
 	if d.RunAt.IsZero() {
 		v.RunAt = d.Created

@@ -83,7 +83,7 @@ func present(l *ledger.Ledger, d *job.Document) (now *job.Document, kept, ok boo
 	case !stored.Created.Equal(d.Created):
 		return d, false, false
 	}
-	stored.Key, stored.Tags, stored.Meta, stored.Params = d.Key, d.Tags, d.Meta, d.Params
+	stored.SetLabels(d.Labels())
 	return &stored, true, true
 }
 
