@@ -173,8 +173,8 @@ func cursorText(c segment.Cursor, sort query.Sort) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor returns the cursor of a text that cursorText returned for this order, and the order with what it
-// refers to.
+// parseCursor returns the cursor of a text that cursorText returned for this order, and the order with the
+// [query.Sort.Since] of the cursor.
 func parseCursor(text string, order query.Sort) (c segment.Cursor, sort query.Sort, ok bool) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	start := len(order.String()) + 1

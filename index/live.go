@@ -11,26 +11,27 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// maxLooked is how many documents of jobs that have not ended a page may look at. The rest of the
-// jobs are those of the next page.
+// maxLooked is the number of documents of jobs that have not ended after which a page ends. The next page
+// looks at the rest.
 const maxLooked = 50_000
 
-// liveSearch is what the sources of one search share that have documents of jobs that had not ended.
+// liveSearch is shared by the live sources of one search: the sources of jobs that had not ended when they were
+// indexed.
 //
-// The ledger may be at a later entry than the documents, and another one whenever it is asked. A document only
-// says that its job may match; whether it does is decided by the ledger's job, with the labels of the document.
-// A job that has ended in between is found here, because the sources of ended jobs do not have it yet.
+// The ledger may have advanced since then, and advances between two calls of View. Therefore a document only shows
+// that its job may match. The ledger's job, with the labels of the document, decides whether it does.
+// A job that has ended since the search began is found here, because the sources of ended jobs lack it.
 type liveSearch struct {
 	index   *Index
 	ctx     context.Context
-	since   time.Time // of the ledger; the sources of ended jobs have all that ended before
+	since   time.Time // ledger time; the sources of ended jobs have all jobs that ended before it
 	ahead   bool      // the ledger is behind the index, and may not know yet that a job has ended
 	looked  int       // how many documents were looked at
 	stalled bool      // the index did not take changes within the time that a search waits for them
-	lacks   bool      // jobs may be missing that have ended since, and that the ledger has forgotten
+	lacks   bool      // jobs may be missing: they ended after since, and the ledger has forgotten them
 }
 
-// liveSource has documents of jobs that had not ended.
+// liveSource is a source of jobs that had not ended when they were indexed.
 type liveSource struct {
 	segment.Source
 	*liveSearch
@@ -73,8 +74,8 @@ func (s *liveSource) Find(q *query.Query, from, to *segment.Cursor, limit int) (
 	}
 }
 
-// present returns the documents of jobs as these are now; nil for a job that was removed, or that ended before
-// the search began.
+// present returns the current documents of the jobs of docs, in the same order: nil for a job that was removed,
+// or that ended before the search began.
 func (s *liveSearch) present(docs []*job.Document) []*job.Document {
 	present := make([]*job.Document, len(docs))
 	var ended map[ledger.JobPlace]bool
@@ -107,8 +108,8 @@ func (s *liveSearch) present(docs []*job.Document) []*job.Document {
 	return present
 }
 
-// addForgotten sets those of the present documents, by their positions, of jobs that ended since the search began and
-// that the ledger has forgotten already, up to the entry asOf.
+// addForgotten sets present at the given positions: the ledger had forgotten the jobs of these docs at the entry
+// asOf. It takes the documents of jobs that ended since the search began from the index.
 func (s *liveSearch) addForgotten(docs, present []*job.Document, positions []int, asOf uint64) {
 	if len(positions) == 0 {
 		return
@@ -122,7 +123,7 @@ func (s *liveSearch) addForgotten(docs, present []*job.Document, positions []int
 		x.mu.Lock()
 		s.stalled = x.mark.Index < asOf
 	}
-	others := make(map[ledger.JobPlace]int) // that are not in memory
+	others := make(map[ledger.JobPlace]int) // positions of the jobs that are not in memory
 	var places []segment.Cursor
 	for _, i := range positions {
 		switch d := x.inMemory(placeOf(docs[i])); {
@@ -150,7 +151,7 @@ func (s *liveSearch) addForgotten(docs, present []*job.Document, positions []int
 	}
 }
 
-// haveEnded reports, by place, which of the documents are of jobs that have ended, by the documents of the index.
+// haveEnded reports by place which jobs of docs have ended according to the index.
 func (x *Index) haveEnded(docs []*job.Document) map[ledger.JobPlace]bool {
 	places := make([]segment.Cursor, len(docs))
 	for i, d := range docs {
@@ -163,29 +164,4 @@ func (x *Index) haveEnded(docs []*job.Document) map[ledger.JobPlace]bool {
 		ended[at] = d.State.Ended()
 	}
 	return ended
-}
-
-// isNewer reports whether a is a later document than b of a job that had not ended in both. A dispatch is first
-// waiting or active; when it has failed, its job is delayed.
-func isNewer(a, b *job.Document) bool {
-	if a.Dispatches != b.Dispatches {
-		return a.Dispatches > b.Dispatches
-	}
-	return a.State == job.Delayed && b.State != job.Delayed
-}
-
-// latest returns one document of each job, because a segment finds only one: the last one.
-func latest(docs []*job.Document) []*job.Document {
-	segment.Sort(docs)
-	var unique []*job.Document
-	for _, d := range docs {
-		last := len(unique) - 1
-		switch {
-		case last < 0 || placeOf(unique[last]) != placeOf(d):
-			unique = append(unique, d)
-		case isNewer(d, unique[last]):
-			unique[last] = d
-		}
-	}
-	return unique
 }

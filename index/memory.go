@@ -103,8 +103,8 @@ func (s *documents) addToParts(d *job.Document) {
 	s.parts[len(s.parts)-1].Add(d)
 }
 
-// all returns all documents, in parts of jobs that were accepted one after the other, so that a search reads few of
-// them.
+// all returns all documents in parts. Each part has jobs that were accepted one after the other, so that a search
+// reads few parts.
 func (s *documents) all() []segment.Memory {
 	if s.parts == nil {
 		s.parts, s.outdated = []segment.Memory{}, 0

@@ -131,6 +131,31 @@ func (x *Index) merge(list *[]*file) (merged bool, err error) {
 	return true, nil
 }
 
+// latest returns the last document of each job, because a segment finds only one of a job.
+func latest(docs []*job.Document) []*job.Document {
+	segment.Sort(docs)
+	var unique []*job.Document
+	for _, d := range docs {
+		last := len(unique) - 1
+		switch {
+		case last < 0 || placeOf(unique[last]) != placeOf(d):
+			unique = append(unique, d)
+		case isNewer(d, unique[last]):
+			unique[last] = d
+		}
+	}
+	return unique
+}
+
+// isNewer reports whether a is a later document than b, both of one job, before its end. During a dispatch
+// the job is waiting or active; once the dispatch has failed, it is delayed.
+func isNewer(a, b *job.Document) bool {
+	if a.Dispatches != b.Dispatches {
+		return a.Dispatches > b.Dispatches
+	}
+	return a.State == job.Delayed && b.State != job.Delayed
+}
+
 // behind reports whether the ledger is behind the documents.
 func (x *Index) behind() bool {
 	x.mu.Lock()

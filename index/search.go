@@ -29,9 +29,9 @@ type Page struct {
 // follow the cursor after, unless it is nil. It waits for a moment until the index has what the
 // ledger has now.
 //
-// A job that matches in the index at Status.Index, and in the ledger from there until the page has been read,
-// is found, whatever else happens to it meanwhile. The same is true of all pages of a list, unless the jobs are
-// sorted by their end and one that has ended is retried, which moves it to another place.
+// A job that matches from the entry Status.Index until the page has been read is found, even if it changes
+// meanwhile. The same is true of all pages of a list, with one exception: in a list sorted by end, a retry
+// moves a job that has ended to another place.
 func (x *Index) Find(ctx context.Context, q *query.Query, after *segment.Cursor, limit int) (*Page, error) {
 	if err := x.closed(); err != nil {
 		return nil, err
@@ -151,9 +151,9 @@ func (x *Index) dropDamaged(err error) bool {
 	return true
 }
 
-// sources returns what a query searches: all documents that the index has at one moment, whichever are deleted
-// while they are searched. The files among them are to be released. The index must have the changes of all
-// entries before the time since.
+// sources returns all documents that a query searches, as they are now: a document that is deleted during the
+// search is still found. The caller must release files. The index must have the changes of all entries before the
+// time since.
 func (x *Index) sources(ctx context.Context, q *query.Query, since time.Time) (sources []segment.Source, search *liveSearch, files []*file) {
 	withLive, oldest := mayNotHaveEnded(q.Where), x.oldestEnd()
 	kept := &query.Term{Field: query.FieldEnded, Values: []query.Value{{From: oldest, To: math.MaxInt64}}}
@@ -193,7 +193,7 @@ func (x *Index) sources(ctx context.Context, q *query.Query, since time.Time) (s
 	return sources, search, files
 }
 
-// fileSource is the documents that a file had at one moment. It adds to errors which file is damaged.
+// fileSource has the documents that a file had at one moment. Its errors name a damaged file.
 type fileSource struct {
 	*file
 	then segment.Snapshot

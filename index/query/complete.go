@@ -2,11 +2,12 @@ package query
 
 import (
 	"cmp"
-	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 )
 
 // MaxProposals is the largest number of [Proposal] values that [Complete] returns.

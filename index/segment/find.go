@@ -241,7 +241,7 @@ func (r *reader) inOrder(i int) uint16 {
 	return uint16(r.order[at]) | uint16(r.order[at+1])<<8
 }
 
-// Snapshot is a segment with the documents that it had at one moment, whichever are deleted later.
+// Snapshot is a segment at one moment: it also has the documents that are deleted later.
 type Snapshot struct {
 	*Segment
 	deleted *bitmap
