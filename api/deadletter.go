@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -93,6 +95,19 @@ type DeadLetterGroup struct {
 	Type  string `json:"type"`           // of the error, else the beginning of the reason
 	Code  string `json:"code,omitempty"` // "" if it has none
 	Count int    `json:"count"`
+}
+
+// DeadLetterGroups returns the groups with the given counts, the largest first. The groups that are keys have
+// the Count 0.
+func DeadLetterGroups(counts map[DeadLetterGroup]int) (groups []DeadLetterGroup) {
+	for group, n := range counts {
+		group.Count = n
+		groups = append(groups, group)
+	}
+	slices.SortFunc(groups, func(a, b DeadLetterGroup) int {
+		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Type, b.Type), cmp.Compare(a.Code, b.Code))
+	})
+	return groups
 }
 
 // DeadLetterStats counts dead letters. Add up the parts of a request.

@@ -142,13 +142,7 @@ func countDeadLetters(ctx context.Context, p pages) error {
 	if err != nil {
 		return err
 	}
-	for group, n := range groups {
-		group.Count = n
-		total.Groups = append(total.Groups, group)
-	}
-	slices.SortFunc(total.Groups, func(a, b api.DeadLetterGroup) int {
-		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Type, b.Type), cmp.Compare(a.Code, b.Code))
-	})
+	total.Groups = api.DeadLetterGroups(groups)
 	return command.PrintValue(p.env, total, statsTable)
 }
 

@@ -197,13 +197,7 @@ func (s *Server) stats(ctx context.Context, q *request) (_ *api.DeadLetterStats,
 		e.count(&stats.DeadLetterCounts, groups)
 		return true
 	})
-	for group, n := range groups {
-		group.Count = n
-		stats.Groups = append(stats.Groups, group)
-	}
-	slices.SortFunc(stats.Groups, func(a, b api.DeadLetterGroup) int {
-		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Type, b.Type), cmp.Compare(a.Code, b.Code))
-	})
+	stats.Groups = api.DeadLetterGroups(groups)
 	return stats, err
 }
 
