@@ -12,9 +12,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// directory knows what dead letters are selected by, of those from a sequence on, so that they can be
-// counted, and listed from the newest on, without reading them. It follows the stream at each request: new
-// letters are read, and letters that were removed are dropped.
+// directory has an entry for each dead letter from some sequence on, so that letters can be selected and
+// counted, the newest first, without reading them. It follows the stream at each request: it reads new
+// letters, and drops letters that were removed.
 type directory struct {
 	reader Reader
 	turn   chan struct{} // holds a value while the directory is brought up to date
@@ -26,7 +26,7 @@ type directory struct {
 	known known
 }
 
-// known is what a directory knows at a time. It is never changed.
+// known is the content of a directory at one moment. It is never changed.
 type known struct {
 	entries         []entry // by sequence
 	first, low, end uint64  // the stream's first sequence; letters with sequences from low to end-1 are known
@@ -35,15 +35,14 @@ type known struct {
 // complete reports whether all letters are known.
 func (k *known) complete() bool { return k.low <= k.first }
 
-// entry is what a dead letter is selected by.
+// entry has the properties by which a request selects a dead letter.
 type entry struct {
 	seq                              uint64
 	failed                           int64 // Unix nanoseconds
 	job                              job.ID
 	queue, function, errorType, code string
 	texts                            string // reason and message, in lower case
-	isCut                            bool   // texts is not all of them
-	accepted                         int64
+	isCut                            bool   // texts has only their beginning
 }
 
 const (
@@ -51,16 +50,16 @@ const (
 	maxEntryNames = 1 << 16
 	firstSpan     = 512
 	maxSpan       = 1 << 22
-	fewLetters    = 256 // of a block, after which the next one is larger
-	manyLetters   = 2048
-	maxGaps       = 50_000 // of which the sequences are asked for
+	fewLetters    = 256    // a block with fewer of them makes the next block larger
+	manyLetters   = 2048   // a block with more of them makes the next block smaller
+	maxGaps       = 50_000 // up to which the directory asks for the sequences of removed letters
 )
 
 func newDirectory(r Reader) *directory {
 	return &directory{reader: r, turn: make(chan struct{}, 1), names: map[string]string{}, span: firstSpan}
 }
 
-// current returns what the directory knows.
+// current returns the present content.
 func (d *directory) current() known {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,15 +72,24 @@ func (d *directory) set(k known) {
 	d.known = k
 }
 
+// takeTurn blocks until no other goroutine changes the directory, or ctx ends. The caller must call release.
+func (d *directory) takeTurn(ctx context.Context) (release func(), err error) {
+	select {
+	case d.turn <- struct{}{}:
+		return func() { <-d.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // update brings the directory up to date: then it knows all letters from some sequence to the end of the
 // stream, and none that was removed before the call.
 func (d *directory) update(ctx context.Context) (known, error) {
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	case <-ctx.Done():
-		return known{}, ctx.Err()
+	release, err := d.takeTurn(ctx)
+	if err != nil {
+		return known{}, err
 	}
+	defer release()
 	for range 3 {
 		k, ok, err := d.follow(ctx)
 		if ok || err != nil {
@@ -93,7 +101,8 @@ func (d *directory) update(ctx context.Context) (known, error) {
 	return known{}, &job.UnavailableError{Reason: "dead letters are read from a replica that lags", RetryAfter: time.Second}
 }
 
-// follow is one attempt of update; ok is false if the stream does not have what the directory knew.
+// follow is one attempt of update; ok is false if the directory does not agree with the stream, and has to
+// be read again.
 func (d *directory) follow(ctx context.Context) (k known, ok bool, err error) {
 	state, err := d.reader.LetterState(ctx, false)
 	if err != nil {
@@ -138,14 +147,13 @@ func (d *directory) follow(ctx context.Context) (k known, ok bool, err error) {
 	return k, true, nil
 }
 
-// extend makes earlier letters known: a block of them.
+// extend adds one block of earlier letters to the directory.
 func (d *directory) extend(ctx context.Context) (known, error) {
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	case <-ctx.Done():
-		return known{}, ctx.Err()
+	release, err := d.takeTurn(ctx)
+	if err != nil {
+		return known{}, err
 	}
+	defer release()
 	k := d.current()
 	if k.complete() {
 		return k, nil
@@ -166,7 +174,7 @@ func (d *directory) extend(ctx context.Context) (known, error) {
 	return k, nil
 }
 
-// read reads the letters with sequences from from to until.
+// read returns the entries of the letters with sequences from from to until.
 func (d *directory) read(ctx context.Context, from, until uint64) (entries []entry, err error) {
 	err = d.reader.DeadLetters(ctx, "", from, until, func(b streams.Batch) bool {
 		l := parse(&b)
@@ -194,13 +202,13 @@ func (d *directory) entryOf(l *letter) entry {
 	return e
 }
 
-// failedWith reports whether the error's type or code is text, or its message or the reason contains it, as
-// far as the entry has them.
+// failedWith reports whether the error's type or code is text, or texts contains it. If the entry isCut, the
+// rest of the letter may contain it too.
 func (e *entry) failedWith(text string) bool {
 	return strings.EqualFold(e.errorType, text) || strings.EqualFold(e.code, text) || strings.Contains(e.texts, strings.ToLower(text))
 }
 
-// intern returns a copy of text that all entries with it share.
+// intern returns a copy of text. Entries with the same text share the copy.
 func (d *directory) intern(text string) string {
 	if shared, ok := d.names[text]; ok {
 		return shared

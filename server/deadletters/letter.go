@@ -87,7 +87,7 @@ func containsFold(text, part string) bool {
 // statistics distinguishes.
 const maxStatNames = 500
 
-// otherNames stands for the names beyond those.
+// otherNames is the name under which all further names are counted.
 const otherNames = "…"
 
 // countName adds one to the count of name, or to that of "…" if there are too many.
@@ -99,6 +99,7 @@ func countName(counts map[string]int, name string) {
 	counts[name]++
 }
 
+// shortName returns name, cut to the length of the longest function name.
 func shortName(name string) string {
 	if len(name) > job.MaxFunctionLen {
 		name = strings.ToValidUTF8(name[:job.MaxFunctionLen], "")

@@ -13,7 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 )
 
-// Run makes the directory complete, so that no request has to wait for that, and returns when ctx ends.
+// Run completes the directory, so that no request has to wait until it is complete, and returns when ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	for {
 		k, err := s.directory.update(ctx)
@@ -36,9 +36,9 @@ func (s *Server) Run(ctx context.Context) error {
 const directoryRetry = time.Second
 
 // scan calls fn for each dead letter that the request selects, newest first, until fn returns false or the
-// request's deadline has passed. Then Next of the result is where another request can continue, downwards,
-// and otherwise 0. Until is the last number of the scan, which letters that are added meanwhile do not
-// change.
+// request's deadline has passed. Then Next of the result is the number at which another request can continue,
+// downwards; otherwise it is 0. Until is the newest number of the scan. Letters that are added meanwhile are
+// not part of it.
 func (s *Server) scan(ctx context.Context, req *request, fn func(*entry) (more bool)) (continuation api.Continuation, err error) {
 	k, err := s.directory.update(ctx)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *Server) scan(ctx context.Context, req *request, fn func(*entry) (more b
 	}
 }
 
-// selects reports whether a request selects the letter of an entry. It reads the letter if the entry does
-// not have all of the text that is looked for.
+// selects reports whether a request selects the letter of an entry. It reads the letter if the request looks
+// for a text and the entry has only a part of the letter's texts.
 func (s *Server) selects(ctx context.Context, r *request, e *entry) (bool, error) {
 	switch failed := time.Unix(0, e.failed); {
 	case r.Queue != "" && e.queue != r.Queue,
@@ -166,8 +166,8 @@ func (s *Server) read(ctx context.Context, numbers []uint64) ([]letter, error) {
 	return letters, group.Wait()
 }
 
-// last returns the newest dead letter that q selects, or nil. It goes through the whole stream, in as many
-// parts as necessary.
+// last returns the newest dead letter that q selects, or nil. It scans the whole directory if necessary, in
+// parts.
 func (s *Server) last(ctx context.Context, q *request) (last *letter, err error) {
 	for c := (api.Continuation{Next: q.From}); ; {
 		q.From, q.Until, q.deadline = c.Next, c.Until, time.Now().Add(walkTimeout)
@@ -190,6 +190,7 @@ func (s *Server) last(ctx context.Context, q *request) (last *letter, err error)
 	}
 }
 
+// stats counts the dead letters that q selects.
 func (s *Server) stats(ctx context.Context, q *request) (_ *api.DeadLetterStats, err error) {
 	stats := &api.DeadLetterStats{DeadLetterCounts: api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}}
 	groups := map[api.DeadLetterGroup]int{}

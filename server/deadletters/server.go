@@ -21,8 +21,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
-// Server answers requests about dead letters. It lists and counts them by its directory, and walks through
-// their stream, in parts, to remove or requeue those that match.
+// Server answers requests about dead letters. It lists and counts them with its directory. To remove or
+// requeue dead letters, or to list them oldest first, it walks through their stream, in parts.
 type Server struct {
 	cfg       Config
 	directory *directory
