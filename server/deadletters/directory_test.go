@@ -207,3 +207,26 @@ func TestDirectory_Random(t *testing.T) {
 		}
 	}
 }
+
+// A letter that is named by its number is read alone, also while the directory is not complete.
+func TestServer_ShowReadsOneLetter(t *testing.T) {
+	stored := &storedLetters{first: 1}
+	stored.add(5000, func(int) api.DeadLetterMessage { return api.DeadLetterMessage{Queue: "q", Reason: "no"} })
+	s := letterServer(stored)
+	req, err := newRequest(api.DeadLetterRequest{Letters: []uint64{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := s.show(t.Context(), req); err != nil || l.Number != 1 {
+		t.Fatal(l, err)
+	}
+	if stored.read > 0 {
+		t.Errorf("%d letters were read besides the one", stored.read)
+	}
+	for _, number := range []uint64{0, 6000} {
+		req.Letters = []uint64{number}
+		if l, err := s.show(t.Context(), req); err == nil {
+			t.Errorf("letter %d is %+v", number, l)
+		}
+	}
+}

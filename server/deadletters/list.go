@@ -166,9 +166,12 @@ func (s *Server) read(ctx context.Context, numbers []uint64) ([]letter, error) {
 	return letters, group.Wait()
 }
 
-// last returns the newest dead letter that q selects, or nil. It scans the whole directory if necessary, in
-// parts.
+// last returns the newest dead letter that q selects, or nil. If q names no letters by number, it scans the whole
+// directory if necessary, in parts.
 func (s *Server) last(ctx context.Context, q *request) (last *letter, err error) {
+	if len(q.Letters) > 0 {
+		return s.lastNamed(ctx, q)
+	}
 	for c := (api.Continuation{Next: q.From}); ; {
 		q.From, q.Until, q.deadline = c.Next, c.Until, time.Now().Add(walkTimeout)
 		number := uint64(0)
@@ -188,6 +191,24 @@ func (s *Server) last(ctx context.Context, q *request) (last *letter, err error)
 			return nil, nil
 		}
 	}
+}
+
+// lastNamed is last for a request that names letters by number. It needs no directory, which may not be complete.
+func (s *Server) lastNamed(ctx context.Context, q *request) (*letter, error) {
+	numbers := q.Letters // sorted
+	if numbers[0] == 0 { // the first letter has the number 1
+		numbers = numbers[1:]
+	}
+	letters, err := s.read(ctx, numbers)
+	if err != nil {
+		return nil, deadLetterReadError(err)
+	}
+	for i := len(letters) - 1; i >= 0; i-- {
+		if l := &letters[i]; l.number > 0 && q.matches(l) {
+			return l, nil
+		}
+	}
+	return nil, nil
 }
 
 // stats counts the dead letters that q selects.
