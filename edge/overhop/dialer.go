@@ -46,12 +46,13 @@ func newNodeDialer(nodes []string, dial func(context.Context, string) (net.Conn,
 	}
 }
 
-// withoutPanic returns dial with its panics as errors.
+// withoutPanic returns a function that calls dial and turns a panic of it into an error.
 func withoutPanic(dial func(ctx context.Context, addr string) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, addr string) (nc net.Conn, err error) {
-		if panicked := usercode.Do("Dial", func() { nc, err = dial(ctx, addr) }); panicked != nil {
-			return nil, panicked
-		}
+		err = usercode.Do(func() (err error) {
+			nc, err = dial(ctx, addr)
+			return err
+		}, "Dial")
 		if nc == nil && err == nil {
 			err = errors.New("Dial returned no connection")
 		}
@@ -163,10 +164,7 @@ func wrapTLS(ctx context.Context, nc net.Conn, addr string, config *tls.Config) 
 		config.ServerName = host
 	}
 	conn := tls.Client(nc, config)
-	var err error
-	if panicked := usercode.Do("the TLS configuration", func() { err = conn.HandshakeContext(ctx) }); panicked != nil {
-		err = panicked
-	}
+	err := usercode.Do(func() error { return conn.HandshakeContext(ctx) }, "the TLS configuration")
 	if err != nil {
 		nc.Close()
 		return nil, err

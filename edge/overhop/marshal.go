@@ -173,10 +173,10 @@ func (m *marshaler) raw(encoded Raw, levels int) error {
 // asJSON appends the value that v encodes itself as.
 func (m *marshaler) asJSON(v json.Marshaler, levels int) error {
 	var text []byte
-	err := calling("MarshalJSON", reflect.TypeOf(v), func() (err error) {
+	err := usercode.Do(func() (err error) {
 		text, err = v.MarshalJSON()
 		return err
-	})
+	}, "MarshalJSON of a %T", v)
 	if err != nil {
 		return m.fail("%s", usercode.Text(err))
 	}
@@ -187,24 +187,14 @@ func (m *marshaler) asJSON(v json.Marshaler, levels int) error {
 	return m.raw(encoded, levels)
 }
 
-// marshalText returns what MarshalText returns of v, whose type has the method.
+// marshalText calls MarshalText of v, which must be an [encoding.TextMarshaler].
 func marshalText(v reflect.Value) (string, error) {
 	var text []byte
-	err := calling("MarshalText", v.Type(), func() (err error) {
+	err := usercode.Do(func() (err error) {
 		text, err = v.Interface().(encoding.TextMarshaler).MarshalText()
 		return err
-	})
+	}, "MarshalText of a %s", v.Type())
 	return string(text), err
-}
-
-// calling returns the error of call, which calls a method of a type. A panic is an error.
-func calling(method string, t reflect.Type, call func() error) (err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("%s of a %s panicked: %s", method, t, usercode.PanicText(reason))
-		}
-	}()
-	return call()
 }
 
 func (m *marshaler) text(s string) error {

@@ -64,7 +64,7 @@ func (u *unmarshaler) typed(r Raw, v reflect.Value, has *methods) error {
 	if has.unmarshalJSON {
 		text, err := AppendJSON(nil, r)
 		if err == nil {
-			err = calling("UnmarshalJSON", v.Type(), func() error { return v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text) })
+			err = usercode.Do(func() error { return v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text) }, "UnmarshalJSON of a %s", v.Type())
 		}
 		if err != nil {
 			return u.fail("%s", usercode.Text(err))
@@ -76,7 +76,7 @@ func (u *unmarshaler) typed(r Raw, v reflect.Value, has *methods) error {
 		if !isText {
 			return u.mismatch(r, v)
 		}
-		err := calling("UnmarshalText", v.Type(), func() error { return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(text) })
+		err := usercode.Do(func() error { return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(text) }, "UnmarshalText of a %s", v.Type())
 		if err != nil {
 			return u.fail("%s", usercode.Text(err))
 		}

@@ -128,15 +128,17 @@ func walk(err error, match func(error) bool) (found bool) {
 	return search(err)
 }
 
-// Do calls f and returns the panic that ends it as an error that names what was called, or nil.
-func Do(what string, f func()) (err error) {
+// Do calls f and returns its error. A panic becomes an error that names what was called, by a format
+// and its arguments:
+//
+//	MarshalJSON of a main.Order panicked: no JSON
+func Do(f func() error, format string, args ...any) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = fmt.Errorf("%s panicked: %s", what, PanicText(reason))
+			err = fmt.Errorf("%s panicked: %s", fmt.Sprintf(format, args...), PanicText(reason))
 		}
 	}()
-	f()
-	return nil
+	return f()
 }
 
 // Logger returns a logger that writes to log, nil for [slog.Default]. A record whose handler
@@ -156,16 +158,16 @@ type handler struct{ slog.Handler }
 
 // Enabled implements [slog.Handler].
 func (h handler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
-	_ = Do("Enabled", func() { enabled = h.Handler.Enabled(ctx, level) })
+	_ = Do(func() error {
+		enabled = h.Handler.Enabled(ctx, level)
+		return nil
+	}, "Enabled")
 	return enabled
 }
 
 // Handle implements [slog.Handler].
-func (h handler) Handle(ctx context.Context, r slog.Record) (err error) {
-	if panicked := Do("the handler of log records", func() { err = h.Handler.Handle(ctx, r) }); panicked != nil {
-		return panicked
-	}
-	return err
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	return Do(func() error { return h.Handler.Handle(ctx, r) }, "the handler of log records")
 }
 
 // WithAttrs implements [slog.Handler].
