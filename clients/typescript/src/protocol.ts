@@ -28,8 +28,8 @@ export const CAPABILITIES: readonly Capability[] = ["json", "content", "api", "s
  */
 export const END_OF_HTTP = "\r\n\r\n";
 
-/** How the error begins of a node whose address is that of another port. */
-export const OTHER_PORT = "its port speaks ";
+/** Thrown if the peer does not speak Overhop: the address of the node names another port. */
+export class OtherPort extends CodecError {}
 
 const OTHER_PORTS: Readonly<Record<number, string>> = {
   0x48545450: "HTTP, as http.listen of a node does, 4280 by default",
@@ -101,8 +101,10 @@ export class FrameReader {
     const size = first[0]! * 2 ** 24 + ((first[1]! << 16) | (first[2]! << 8) | first[3]!);
     if (size === 0 || size > MAX_INCOMING_FRAME) {
       const other = OTHER_PORTS[size];
-      const problem = other && `${OTHER_PORT}${other}: give the address of the worker port, server.port, 9876 by default`;
-      throw new CodecError(problem ?? `announced a frame of ${size} bytes`);
+      if (other !== undefined) {
+        throw new OtherPort(`its port speaks ${other}: give the address of the worker port, server.port, 9876 by default`);
+      }
+      throw new CodecError(`announced a frame of ${size} bytes`);
     }
     if (this.#length < 4 + size) {
       return undefined;

@@ -4,7 +4,7 @@ import * as net from "node:net";
 import * as tls from "node:tls";
 import { OverhopError, TLSError } from "./errors.js";
 import { parseAddress } from "./nodes.js";
-import { frame, OTHER_PORT, T } from "./protocol.js";
+import { frame, OtherPort, T } from "./protocol.js";
 
 /** How to verify the nodes, and how to authenticate to them, with TLS: as for `tls.connect` of Node. */
 export interface TLSOptions {
@@ -48,10 +48,11 @@ const CERTIFICATE_CODES = /CERT|SIGNATURE|ISSUER|CRL|HOSTNAME|ALTNAME|PATH_LENGT
  * opposite, as it also does when it stops. So it is tried the other way round.
  */
 export async function tlsError(node: string, settings: { readonly tls?: boolean | TLSOptions | undefined }, error: Error): Promise<TLSError | undefined> {
-  const { code, message } = rootOf(error);
-  if (message.startsWith(OTHER_PORT)) {
-    return new TLSError(node, message, { cause: error });
+  const root = rootOf(error);
+  if (root instanceof OtherPort) {
+    return new TLSError(node, root.message, { cause: error });
   }
+  const { code, message } = detailsOf(root);
   if (error instanceof OverhopError || /^E(CONNREFUSED|HOSTUNREACH|NETUNREACH|NOTFOUND|AI_AGAIN|TIMEDOUT)$/.test(code)) {
     return undefined;
   }
@@ -71,12 +72,16 @@ export async function tlsError(node: string, settings: { readonly tls?: boolean 
   return isPlain ? new TLSError(node, "its port does not speak TLS: leave out `tls`, or set server.tls of the node", { cause: error }) : undefined;
 }
 
-/** Returns the error of the socket that has caused another one. */
-function rootOf(error: Error): { code: string; message: string } {
+/** Returns the error, such as one of the socket, that has caused another one. */
+function rootOf(error: Error): Error {
   let root = error;
   while (root.cause instanceof Error) {
     root = root.cause;
   }
+  return root;
+}
+
+function detailsOf(root: Error): { code: string; message: string } {
   const { code, reason } = root as { code?: unknown; reason?: unknown };
   return { code: String(code ?? ""), message: typeof reason === "string" ? reason : root.message }; // OpenSSL's message has places in its source
 }
