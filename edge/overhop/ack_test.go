@@ -20,13 +20,21 @@ func holdAcks(y *fakeCluster) (next func() (*fakeNode, Envelope)) {
 	return func() (*fakeNode, Envelope) { return (<-acks)() }
 }
 
-// A handler starts when the node has answered the ACK: before that, another worker may
-// have the job.
-func TestWorker_StartsWhenAcknowledged(t *testing.T) {
+// runUnacknowledged runs a worker that has received quest from n, in a synctest bubble until
+// test returns. The test answers the ACKs of the worker, each of which next returns.
+func runUnacknowledged(t *testing.T, test func(n *fakeNode, quest Quest, next func() (*fakeNode, Envelope))) {
+	t.Helper()
 	runWorker(t, echoHandler, func(y *fakeCluster) {
 		next := holdAcks(y)
 		n := y.node(0)
-		n.quest(1, nil)
+		test(n, n.quest(1, nil), next)
+	})
+}
+
+// A handler starts when the node has answered the ACK: before that, another worker may
+// have the job.
+func TestWorker_StartsWhenAcknowledged(t *testing.T) {
+	runUnacknowledged(t, func(n *fakeNode, _ Quest, next func() (*fakeNode, Envelope)) {
 		time.Sleep(3 * time.Second)
 		if done := n.messages(TDone); len(done) > 0 {
 			t.Fatal("the handler has run before the ACK was answered")
@@ -62,10 +70,7 @@ func TestWorker_AckRefused(t *testing.T) {
 // A worker that was stopped past the ACK time finds its QUEST, the news that its credits
 // are gone, and the refusal of its ACK. It may have the whole of its credits afterwards.
 func TestWorker_AckRefused_Stalled(t *testing.T) {
-	runWorker(t, echoHandler, func(y *fakeCluster) {
-		next := holdAcks(y)
-		n := y.node(0)
-		n.quest(1, nil)
+	runUnacknowledged(t, func(n *fakeNode, _ Quest, next func() (*fakeNode, Envelope)) {
 		n.mu.Lock()
 		n.balance["mail"] = 0
 		n.mu.Unlock()
@@ -82,10 +87,7 @@ func TestWorker_AckRefused_Stalled(t *testing.T) {
 
 // A job that was recalled before its ACK was answered is not started.
 func TestWorker_RecalledBeforeStart(t *testing.T) {
-	runWorker(t, echoHandler, func(y *fakeCluster) {
-		next := holdAcks(y)
-		n := y.node(0)
-		q := n.quest(1, nil)
+	runUnacknowledged(t, func(n *fakeNode, q Quest, next func() (*fakeNode, Envelope)) {
 		n.push(TRecall, Fields{"jid": q.JID, "tok": q.Token[:], "reason": "CANCELLED", "grace_ms": 5000})
 		_, ack := next()
 		n.ok(ack, Fields{"lease_ms": 6000})
@@ -120,10 +122,7 @@ func TestWorker_AckUnanswered(t *testing.T) {
 		done int
 	}{"running": {"", 1}, "given to another": {CodeLeaseLost, 0}} {
 		t.Run(name, func(t *testing.T) {
-			runWorker(t, echoHandler, func(y *fakeCluster) {
-				next := holdAcks(y)
-				n := y.node(0)
-				n.quest(1, nil)
+			runUnacknowledged(t, func(n *fakeNode, _ Quest, next func() (*fakeNode, Envelope)) {
 				next()
 				n.nc.Close()
 				n, ack := next()
@@ -146,21 +145,14 @@ func TestWorker_AckUnanswered(t *testing.T) {
 
 // A job whose ACK no node has answered within its lease is forgotten.
 func TestWorker_AckNeverAnswered(t *testing.T) {
-	runWorker(t, echoHandler, func(y *fakeCluster) {
-		next := holdAcks(y)
-		n := y.node(0)
-		n.quest(1, nil)
+	runUnacknowledged(t, func(n *fakeNode, _ Quest, next func() (*fakeNode, Envelope)) {
 		next()
-		y.mu.Lock()
-		y.dialErr = func(string) error { return errors.New("no node") }
-		y.mu.Unlock()
+		n.cluster.setDialErr(func(string) error { return errors.New("no node") })
 		n.nc.Close()
 		time.Sleep(10 * time.Second)
-		y.mu.Lock()
-		y.dialErr = nil
-		y.mu.Unlock()
+		n.cluster.setDialErr(nil)
 		time.Sleep(30 * time.Second)
-		n = y.node(1)
+		n = n.cluster.node(1)
 		if got := n.messages(TAck); len(got) > 0 {
 			t.Errorf("the job is acknowledged again: %x", got)
 		}
@@ -172,10 +164,7 @@ func TestWorker_AckNeverAnswered(t *testing.T) {
 // again before it starts the handler.
 func TestWorker_LeaseOverBeforeStart(t *testing.T) {
 	for _, code := range []Code{"", CodeLeaseLost} {
-		runWorker(t, echoHandler, func(y *fakeCluster) {
-			next := holdAcks(y)
-			n := y.node(0)
-			n.quest(1, nil)
+		runUnacknowledged(t, func(n *fakeNode, _ Quest, next func() (*fakeNode, Envelope)) {
 			_, ack := next()
 			n.ok(ack, Fields{"lease_ms": 0})
 			_, ack = next()

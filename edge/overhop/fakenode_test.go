@@ -64,6 +64,13 @@ func (c *fakeCluster) setAnswer(f func(n *fakeNode, e Envelope) (then func(), ok
 	c.answer = f
 }
 
+// setDialErr makes attempts to connect fail with the error that f returns; a nil f ends that.
+func (c *fakeCluster) setDialErr(f func(addr string) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dialErr = f
+}
+
 // node returns the i-th connection, once the bubble is idle.
 func (c *fakeCluster) node(i int) *fakeNode {
 	c.t.Helper()

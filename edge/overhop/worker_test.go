@@ -242,9 +242,7 @@ func TestWorker_GraceExpires_Disconnected(t *testing.T) {
 		go func() { ended <- w.Run(ctx) }()
 		n := y.node(0)
 		n.quest(1, nil)
-		y.mu.Lock()
-		y.dialErr = func(string) error { return errors.New("no node") }
-		y.mu.Unlock()
+		y.setDialErr(func(string) error { return errors.New("no node") })
 		n.nc.Close()
 		stop()
 		begin := time.Now()

@@ -88,14 +88,12 @@ func TestWorker_Drain(t *testing.T) {
 		runWorkerHere(t, waitHandler(done), func(y *fakeCluster) {
 			old := y.node(0)
 			q := old.quest(1, nil)
-			y.mu.Lock()
-			y.dialErr = func(addr string) error {
+			y.setDialErr(func(addr string) error {
 				if addr != "elsewhere" {
 					return net.ErrClosed
 				}
 				return nil
-			}
-			y.mu.Unlock()
+			})
 			y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 				if n.addr == "elsewhere" && e.T == TBeat { // the job has moved: the old node recalls it
 					b, _ := AppendFields(nil, TRecall, PushRID, Fields{"jid": q.JID, "tok": q.Token[:], "reason": "SUPERSEDED", "grace_ms": 0})
