@@ -172,15 +172,11 @@ class Executor:
             return outcome_of_payload(job, handler, e)
         except BaseException as e:
             return outcome_of_exception(job, e)
-        pid = os.getpid()
         try:
-            result = handler.with_middleware(self.middleware)(job)
+            with _EndOfForks():
+                result = handler.with_middleware(self.middleware)(job)
         except BaseException as e:  # including SystemExit: a job must not end its worker
-            if os.getpid() != pid:
-                _end_fork(e)
             return outcome_of_exception(job, e)
-        if os.getpid() != pid:
-            _end_fork(None)
         return outcome_of_result(result)
 
     async def run_async(self, job: Job[Any], handler: Registered) -> Outcome:
@@ -196,20 +192,16 @@ class Executor:
             return outcome_of(job, lambda: outcome_of_payload(job, handler, payload_error))
         except BaseException as error:
             return self._async_exception(job, error)
-        pid = os.getpid()
         try:
-            result = await handler.with_middleware(self.middleware)(job)
+            with _EndOfForks():
+                result = await handler.with_middleware(self.middleware)(job)
         except BaseException as error:
-            if os.getpid() != pid:
-                _end_fork(error)
             if isinstance(error, asyncio.CancelledError) and not job.cancelled.is_set():
                 await self._await_cancellation()
                 if self._loop_error is not None:
                     return outcome_of_loop(job, error, self._loop_error)
                 job._interrupted = self._is_cancelled
             return self._async_exception(job, error)
-        if os.getpid() != pid:
-            _end_fork(None)
         return outcome_of(job, lambda: outcome_of_result(result))
 
     async def _await_cancellation(self) -> None:
@@ -253,8 +245,19 @@ class _Task:
         self._executor._returned(self._job, self._handler, outcome)
 
 
-def _end_fork(error: Optional[BaseException]) -> NoReturn:
-    """End a process that a handler has forked and whose copy of the handler has returned, or raised this exception."""
+class _EndOfForks:
+    """A context in which a handler runs. A process that the handler has forked ends where it would leave the context."""
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, _: object, error: Optional[BaseException], __: object) -> None:
+        if os.getpid() != self._pid:
+            _end_process(error)
+
+
+def _end_process(error: Optional[BaseException]) -> NoReturn:
+    """End this process as Python does at the end of a program, or if an exception has ended it."""
     code: object = 0
     if isinstance(error, SystemExit):
         code = error.code
