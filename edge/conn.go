@@ -38,7 +38,7 @@ func (s *Server) newConn(ctx context.Context, netConn net.Conn) *conn {
 	c := &conn{
 		link:    link{server: s, netConn: netConn, host: hostOf(netConn.RemoteAddr()), frames: s.anonymousFrames},
 		in:      frame.NewReader(netConn, s.cfg.Wire.MaxEnvelope),
-		session: overhop.NewSession(s.lifetimes, time.Now()),
+		session: overhop.NewSession(s.cfg.Wire.Session.lifetimes(), time.Now()),
 	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.worker.conn, c.worker.deliveries = c, s.deliveries
@@ -199,7 +199,7 @@ func (c *conn) tick(now time.Time) {
 		c.out.finish()
 	case overhop.ActionIdent:
 		c.out.push(pushLimit, func(b []byte) []byte {
-			return overhop.AppendIdent(b, c.server.lifetimes.Ident, next.Deadline)
+			return overhop.AppendIdent(b, c.server.cfg.Wire.Session.lifetimes().Ident, next.Deadline)
 		})
 	}
 }

@@ -28,7 +28,6 @@ type Server struct {
 	cluster    Cluster
 	log        *slog.Logger
 	started    time.Time
-	lifetimes  overhop.Lifetimes
 	certs      *certs.Store // nil if the edge does not use TLS
 	tls        *tls.Config  // nil if the edge does not use TLS
 	deliveries *deliveries
@@ -64,7 +63,7 @@ func New(cfg Config, cluster Cluster, executor Executor, log *slog.Logger) (*Ser
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, cluster: cluster, log: log, started: time.Now(), lifetimes: cfg.Wire.Session.lifetimes(),
+		cfg: cfg, cluster: cluster, log: log, started: time.Now(),
 		frames: semaphore.NewWeighted(int64(cfg.Limits.FrameMemory)), anonymousFrames: semaphore.NewWeighted(int64(cfg.Wire.MaxEnvelope)), deliveries: newDeliveries(&cfg, cluster, executor, log),
 		conns: make(map[*conn]struct{}), connsByHost: make(map[string]int), anonymous: make(map[*conn]struct{}),
 	}
@@ -186,7 +185,7 @@ func (s *Server) removeConn(c *conn) {
 // tickAnonymous applies the protocol's time limits to connections that have not
 // registered, until ctx ends.
 func (s *Server) tickAnonymous(ctx context.Context) {
-	for backoff.Sleep(ctx, s.lifetimes.TickInterval()) == nil {
+	for backoff.Sleep(ctx, s.cfg.Wire.Session.lifetimes().TickInterval()) == nil {
 		now := time.Now()
 		for _, c := range s.listAnonymous() {
 			c.tick(now)

@@ -317,7 +317,7 @@ func (q queries) handleSetJob(ctx context.Context, s overhop.SetJob) (overhop.Ra
 	if s.Priority != nil {
 		priority = new(uint8(*s.Priority))
 	}
-	start := Start{}
+	var start Start
 	switch {
 	case s.At != nil:
 		start.At = *s.At
