@@ -157,15 +157,15 @@ type WireConfig struct {
 }
 
 // SessionConfig limits how long a connection may exist without registering, in
-// whole seconds, 1 to 3600. The limits are checked at the interval of the
-// shortest one, so that a connection may exceed the others by up to that.
+// whole seconds, 1 to 3600. The server checks them at the interval of the
+// shortest limit, so a connection may exceed the others by up to that time.
 type SessionConfig struct {
 	// Unhelloed is the time from the connection to HELLO. Default 10.
 	Unhelloed int `toml:"unhelloed_max_lifetime_seconds"`
 	// Unregistered is the time from HELLO until the client is asked to register.
 	// Default 10.
 	Unregistered int `toml:"helloed_unregistered_max_lifetime_seconds"`
-	// Ident is the time from there to REGISTER. Default 2.
+	// Ident is the time from that request to REGISTER. Default 2.
 	Ident int `toml:"ident_register_timeout_seconds"`
 }
 

@@ -10,14 +10,14 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// freezable is a connection from which nothing is read while running has no token, as by a
-// process that is stopped.
+// freezable is a connection that passes on what it reads only while running has a token, like
+// the connection of a process that was stopped.
 type freezable struct {
 	netConn
 	running chan struct{} // capacity 1
 }
 
-// Read reads, and passes on what was read once the process runs.
+// Read reads from the connection and returns once the process runs.
 func (f *freezable) Read(b []byte) (int, error) {
 	n, err := f.netConn.Read(b)
 	<-f.running

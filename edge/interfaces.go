@@ -124,7 +124,7 @@ type Status struct {
 	Cluster      map[string]string // shown as "cluster"
 }
 
-// Start is when a job is to start at the earliest. At most one field is set.
+// Start is the earliest start of a job. At most one field is set.
 type Start struct {
 	At    time.Time     // a time that has passed means now
 	Delay time.Duration // from now

@@ -194,8 +194,8 @@ func (ds *deliveries) leaseLocked(d *dispatch, now time.Time, length time.Durati
 }
 
 // handleAck makes a dispatch run, now that the worker has acknowledged it, and
-// answers with its lease. The worker starts the job on this answer, so a dispatch is
-// refused that was recalled before the worker knew that it may start.
+// answers with its lease. The worker starts the job when it gets this answer, so
+// handleAck refuses a dispatch that was recalled before.
 func (w *worker) handleAck(ctx context.Context, lease overhop.LeaseRef) (overhop.Raw, error) {
 	d, err := w.lockDispatch(ctx, lease) // returns with deliveries.mu held
 	if err != nil {
@@ -214,8 +214,8 @@ func (w *worker) handleAck(ctx context.Context, lease overhop.LeaseRef) (overhop
 	return overhop.AppendTime(overhop.AppendStr(b, "lease_until"), until), nil
 }
 
-// leaseLeft returns how long a lease is that ends at until, in milliseconds. Workers count
-// it from their request, because their clocks differ from the node's.
+// leaseLeft returns the length of a lease that ends at until, in milliseconds. Workers count
+// it from their request, because their clocks may differ from the node's.
 func leaseLeft(until time.Time) int64 { return max(time.Until(until).Milliseconds(), 0) }
 
 // handleBeat extends the lease of one job, or of several, and answers with the

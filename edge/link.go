@@ -95,7 +95,7 @@ func (l *link) logReadError(err error) {
 	}
 }
 
-// isHTTP reports whether the first bytes of a client are those of a request of HTTP.
+// isHTTP reports whether the first bytes from a client begin an HTTP request.
 func isHTTP(err *frame.TooLargeError) bool {
 	switch err.Prefix() {
 	case "GET ", "HEAD", "POST", "PUT ", "DELE", "OPTI", "PATC":
@@ -104,7 +104,7 @@ func isHTTP(err *frame.TooLargeError) bool {
 	return false
 }
 
-// httpAnswer is what a client gets that speaks HTTP.
+// httpAnswer is the answer to a client that speaks HTTP.
 const httpAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
 	"this is the port of workers, server.port; HTTP is at http.listen, 4280 by default\n"
 

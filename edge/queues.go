@@ -27,11 +27,11 @@ func (q queries) handleQueue(ctx context.Context, name string) (overhop.Raw, err
 	return queueFields(queue).Raw(), nil
 }
 
-// listOverhead is at most how many bytes of a frame the list of queues does not have.
+// listOverhead is an upper bound for the bytes of an LSQUEUE answer outside its list.
 const listOverhead = 512
 
-// handleLsQueue answers with all queues, sorted by name. The contract knows no pages: if the
-// list does not fit into a frame, which clients must refuse, the error names other ways.
+// handleLsQueue answers with all queues, sorted by name. The contract has no pages: if the
+// list does not fit into a frame, the error names other ways to list the queues.
 func (q queries) handleLsQueue(ctx context.Context, payload overhop.Raw) (overhop.Raw, error) {
 	if err := overhop.ParseEmpty(payload); err != nil {
 		return nil, err

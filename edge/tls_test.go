@@ -185,7 +185,7 @@ func TestTLS_ProtocolMismatch(t *testing.T) {
 	})
 }
 
-// A client that speaks HTTP is told so, and logged once for many.
+// A client that speaks HTTP gets an answer that names the right port. One warning is logged for many such clients.
 func TestHTTPClient(t *testing.T) {
 	bubble(t, Config{}, func(r *harness) {
 		for range 5 {

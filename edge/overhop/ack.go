@@ -47,8 +47,8 @@ func (wc *workerConn) acknowledgeAfter(delay time.Duration, job *activeJob) {
 }
 
 // grantedLease returns the length of the lease that a node has granted, by its OK to
-// an ACK or by its entry for one job of a BEAT. The length is that in the QUEST at a node
-// of an older release, which names none.
+// an ACK or by its entry for one job of a BEAT. If the answer has no length, as from
+// a node of an older release, grantedLease returns the length in the QUEST.
 func grantedLease(answer Raw, quest *Quest) time.Duration {
 	if lease, ok := answer.Get("lease_ms").Int(); ok && lease >= 0 {
 		return milliseconds(lease)

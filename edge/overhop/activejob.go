@@ -205,7 +205,7 @@ func (j *activeJob) call() (result Raw, err error) {
 	return j.handler(&j.ctx, &j.handled)
 }
 
-// read returns how a handler has ended that has returned this result and this error.
+// read returns how the handler has ended, by the result and the error that it has returned.
 func (j *activeJob) read(result Raw, err error) handlerEnd {
 	switch {
 	case err == nil:
@@ -216,8 +216,8 @@ func (j *activeJob) read(result Raw, err error) handlerEnd {
 	return handlerEnd{failure: newFail(withStopCause(&j.ctx, err))}
 }
 
-// maxStack is how many bytes of the stack of a panic are reported, so that a FAIL fits into the smallest
-// frame limit.
+// maxStack is the number of bytes of a panic's stack that are reported, so that a FAIL fits into the
+// smallest frame limit.
 const maxStack = 28 << 10
 
 // stackDetails returns the details of a failure with the stack of a panic.
@@ -339,7 +339,7 @@ func newFail(err error) *Fail {
 	return &fail
 }
 
-// maxFaultName is how many bytes of the type and of the code of a failure are sent.
+// maxFaultName is the number of bytes of the type and of the code of a failure that are sent.
 const maxFaultName = 200
 
 // sendOutcome sends a job's outcome over wc, and the job's credit with it,
@@ -377,8 +377,8 @@ func (wc *workerConn) sendOutcome(job *activeJob) {
 	})
 }
 
-// reduced returns the outcome to send in place of one that cannot be sent or stored, for this
-// reason: a failure without its details, or instead of a result a final failure.
+// reduced returns the outcome to send in place of one that cannot be sent or stored for the given
+// reason: the failure without its details, or a final failure in place of a result.
 func (o *outcome) reduced(reason string) outcome {
 	if o.failure != nil && len(o.failure.Details) > 0 {
 		without := *o.failure

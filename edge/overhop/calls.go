@@ -197,7 +197,7 @@ func (c *Client) Nack(q *Quest, n Nack, done func(Raw, error)) {
 }
 
 // Beat extends the leases of quests. When the node has answered, Beat calls done for every
-// job with its entry in the answer, and with the node's reason if the lease could not be
+// job with its entry in the answer. code is the node's reason if the lease could not be
 // extended, otherwise "".
 func (c *Client) Beat(quests []*Quest, done func(jid string, entry Raw, code Code)) {
 	appendPayload := func(b []byte) []byte {

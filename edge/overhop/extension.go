@@ -17,9 +17,9 @@ const (
 	JSONSuffix = "_json"
 )
 
-// capHTTP is no capability: it ends the request that an HTTP server takes a HELLO for. So the
-// server answers at once, and not when the time for a request has passed, and a client can tell
-// what it has connected to.
+// capHTTP is not a capability. An HTTP server reads a HELLO as the beginning of a request, and this
+// text as its end. So the server answers at once, and not when its timeout has passed, and the client
+// can tell that the port speaks HTTP.
 const capHTTP = "\r\n\r\n"
 
 // Requests of the delivery extension.

@@ -69,8 +69,8 @@ func (nd *nodeDialer) explainRefusal(ctx context.Context, addr string, err error
 	return fmt.Errorf("it does not answer HELLO; if its port requires TLS, configure TLS and the CA of its certificate here, too: %w", err)
 }
 
-// otherPort returns what to say of a port whose answer to HELLO begins with these four bytes, or
-// "" if they do not tell what it is.
+// otherPort returns an error text that names the protocol of a port, by the first four bytes of
+// its answer to HELLO, or "" if these begin no protocol that it knows.
 func otherPort(begin string) string {
 	const want = "; give the address of the worker port, server.port, 9876 by default"
 	switch begin {

@@ -264,7 +264,7 @@ func TestProducer_Misconfigured(t *testing.T) {
 	})
 }
 
-// answers returns the address of a server that says something once it has received a text.
+// answers returns the address of a server that sends says once it has received after.
 func answers(t *testing.T, says, after string) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

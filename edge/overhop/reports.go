@@ -29,7 +29,7 @@ func (q *Quest) Progress(ctx context.Context, percent int, data any) error {
 	})
 }
 
-// maxLogLine is how many bytes of a line are sent. A node keeps 2048 characters.
+// maxLogLine is the number of bytes of a line that are sent. A node keeps 2048 characters.
 const maxLogLine = 8 << 10
 
 // Log adds lines to the job's log. ctx must be the handler's context. Log

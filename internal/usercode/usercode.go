@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxText is how many bytes Text and PanicText return at most.
+// MaxText is the largest number of bytes that Text and PanicText return.
 const MaxText = 16 << 10
 
 // Text returns the text of an error, cut to [MaxText] bytes of valid UTF-8. If its method Error
@@ -31,8 +31,7 @@ func Text(err error) (text string) {
 	return Cut(err.Error(), MaxText)
 }
 
-// PanicText returns the text of the value that code has panicked with, cut like that of
-// [Text].
+// PanicText returns the text of a value that recover has returned, cut as by [Text].
 func PanicText(reason any) (text string) {
 	defer func() {
 		if recover() != nil {
@@ -42,7 +41,7 @@ func PanicText(reason any) (text string) {
 	return Cut(fmt.Sprint(reason), MaxText)
 }
 
-// typeOf returns the type of v, with "nil" before that of a nil pointer.
+// typeOf returns the type of v, after "nil" if v is a nil pointer: "nil *net.OpError", for example.
 func typeOf(v any) string {
 	if value := reflect.ValueOf(v); value.Kind() == reflect.Pointer && value.IsNil() {
 		return fmt.Sprintf("nil %T", v)
@@ -50,8 +49,8 @@ func typeOf(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Cut returns text without invalid UTF-8, and at most limit bytes of it, of which the last are
-// "…" if it is longer.
+// Cut returns text cut to limit bytes, with "…" at the end if it was longer. U+FFFD replaces invalid
+// UTF-8.
 func Cut(text string, limit int) string {
 	const mark = "…"
 	if len(text) > limit {
@@ -64,11 +63,11 @@ func Cut(text string, limit int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// maxErrors is how many errors of a tree are looked at.
+// maxErrors is the number of errors of a tree that As and Is examine.
 const maxErrors = 1000
 
-// As returns the first error in the tree of err that is a T, as [errors.AsType] does. It finds
-// none if a method of an error panics before, or after the first 1000 errors.
+// As returns the first error in the tree of err that is a T, as [errors.AsType] does. It
+// returns false if a method of an error panics before, or after the first 1000 errors.
 func As[T error](err error) (found T, ok bool) {
 	ok = walk(err, func(err error) bool {
 		if match, ok := err.(T); ok {
@@ -141,8 +140,8 @@ func Do(f func() error, format string, args ...any) (err error) {
 	return f()
 }
 
-// Logger returns a logger that writes to log, nil for [slog.Default]. A record whose handler
-// panics is an error of the handler.
+// Logger returns a logger that writes to log, or to [slog.Default] if log is nil. A panic of log's
+// handler does not reach the caller.
 func Logger(log *slog.Logger) *slog.Logger {
 	if log == nil {
 		log = slog.Default()
@@ -153,7 +152,7 @@ func Logger(log *slog.Logger) *slog.Logger {
 	return slog.New(handler{log.Handler()})
 }
 
-// handler is a handler of log records whose panics are errors.
+// handler is a handler of log records that returns the panics of another one as errors.
 type handler struct{ slog.Handler }
 
 // Enabled implements [slog.Handler].
