@@ -290,7 +290,7 @@ type JobError struct {
 }
 
 // DecodeDetails stores the handler's details of the error in v, a non-nil pointer. Without
-// details it does nothing. Texts in long details have lost their middle.
+// details it does nothing. If they were too long to be stored, their texts lack the middle.
 func (e *JobError) DecodeDetails(v any) error { return decode(e.details, v) }
 
 // Is reports whether the job ended for the reason target, [ErrCancelled] or [ErrDeadline].

@@ -16,7 +16,7 @@ type Cron struct{ c *Client }
 func (c *Client) Cron() Cron { return Cron{c} }
 
 // AddCron adds a cron entry whose ticks enqueue a job with these args and options. Queue and
-// Job of the change are set from them. A start or a key is no option of a cron entry.
+// Job of the change are set from them. The options may set neither a start nor a key.
 func AddCron[A Args](ctx context.Context, c *Client, change api.CronChange, args A, options ...Option) (api.Cron, error) {
 	s := NewSpec(args, options...)
 	if err := s.validate(); err != nil {
@@ -48,8 +48,8 @@ func (cr Cron) Get(ctx context.Context, name string) (api.CronDetail, error) {
 }
 
 // Ticks returns the next n ticks of a cron entry, at most [api.MaxCronTicks], in UTC and in the
-// entry's time zone, with notes where clocks are set: the tick of a skipped hour, for example, has
-// the note "skipped hour: runs at 03:00".
+// entry's time zone. A tick has a note if the clocks change then: "skipped hour: runs at 03:00", for
+// example.
 func (cr Cron) Ticks(ctx context.Context, name string, n int) ([]api.CronTick, error) {
 	detail, err := operate[api.CronDetail](ctx, cr.c, "cron.show", api.CronShowRequest{Name: name, Next: n})
 	return detail.Ticks, err

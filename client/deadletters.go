@@ -14,8 +14,8 @@ type DeadLetters struct{ c *Client }
 // DeadLetters returns the operations on dead letters.
 func (c *Client) DeadLetters() DeadLetters { return DeadLetters{c} }
 
-// List returns the selected dead letters without their records, newest first unless the request says
-// otherwise. It reads one page after the other; Limit is the size of a page.
+// List returns the selected dead letters without their records, newest first by default. It
+// reads one page after the other; Limit is the size of a page.
 func (d DeadLetters) List(ctx context.Context, request api.DeadLetterRequest) iter.Seq2[api.DeadLetter, error] {
 	return pages(func(after string) ([]api.DeadLetter, string, error) {
 		if after != "" {

@@ -34,7 +34,7 @@ func (j Jobs) Logs(ctx context.Context, id string, n int) (api.LogReply, error) 
 	return operate[api.LogReply](ctx, j.c, "job.logs", api.LogRequest{ID: id, Lines: n})
 }
 
-// Errors returns the errors of the last attempts of a job that failed with details, such as a stack, newest
+// Errors returns the errors that a job's last attempts reported with details, such as a stack, newest
 // first and at most n; 0 means 100.
 func (j Jobs) Errors(ctx context.Context, id string, n int) (api.JobErrors, error) {
 	return operate[api.JobErrors](ctx, j.c, "job.errors", api.JobErrorsRequest{ID: id, Limit: n})

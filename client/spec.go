@@ -32,7 +32,7 @@ type Spec struct {
 	// RunAt is the earliest start; the zero time means now.
 	RunAt time.Time
 	// Delay is the time from acceptance to the earliest start. It depends on no wall clock.
-	// One of RunAt and Delay may be set.
+	// RunAt and Delay exclude each other.
 	Delay time.Duration
 	// Priority is 0 to 9, 9 starts first; nil means 5.
 	Priority *int
@@ -51,8 +51,9 @@ type Spec struct {
 	ResultTTL time.Duration
 
 	// UniqueKey makes no job while another one holds this key: [ErrConflict], and
-	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL since its enqueue, 0
-	// for six hours, whether or not it has ended by then, or until UniqueUntil, its "start" or "end".
+	// [Error.JobID] is the other's id. The job holds the key for UniqueTTL after its enqueue, even
+	// if it ends earlier or later; 0 means six hours. Or it holds the key until UniqueUntil, its
+	// "start" or "end".
 	UniqueKey   string
 	UniqueTTL   time.Duration
 	UniqueUntil string
@@ -178,8 +179,8 @@ func Queue(name string) Option { return func(s *Spec) { s.Queue = name } }
 // Key makes the enqueue idempotent: see [Spec.Key].
 func Key(key string) Option { return func(s *Spec) { s.Key = key } }
 
-// Delay lets a job start no earlier than d after it was accepted, whatever clocks show. In the
-// JSON of a [Spec], it is a start by the clock of this program.
+// Delay lets a job start no earlier than d after the cluster has accepted it. It depends on no wall
+// clock, except in the JSON of a [Spec], which has the start by the clock of this program.
 func Delay(d time.Duration) Option {
 	return func(s *Spec) { s.Delay = max(d, 0).Round(time.Millisecond) }
 }
@@ -205,8 +206,8 @@ func RetryEvery(d time.Duration) Option { return func(s *Spec) { s.RetryInterval
 // ResultTTL sets how long the result is shown after the end of the job.
 func ResultTTL(d time.Duration) Option { return func(s *Spec) { s.ResultTTL = d } }
 
-// Unique makes no job while another one holds this key, for ttl since its enqueue, whether or not
-// the other one has ended by then: see [Spec.UniqueKey].
+// Unique makes no job while another one holds this key, for ttl after the enqueue of
+// the other one, even if that ends earlier or later: see [Spec.UniqueKey].
 func Unique(key string, ttl time.Duration) Option {
 	return func(s *Spec) { s.UniqueKey, s.UniqueTTL = key, ttl }
 }

@@ -18,7 +18,7 @@ type typedNil struct{ text string }
 
 func (e *typedNil) Error() string { return e.text }
 
-// badError is an error whose methods do what its functions do; nil: what they should.
+// badError is an error with methods that call its functions, or work well for a nil function.
 type badError struct {
 	text   func() string
 	unwrap func() error
@@ -50,8 +50,8 @@ func (exits) Error() string                { runtime.Goexit(); return "" }
 func (exits) MarshalJSON() ([]byte, error) { runtime.Goexit(); return nil, nil }
 func (exits) LogValue() slog.Value         { runtime.Goexit(); return slog.Value{} }
 
-// panics is text, JSON, a map key and a log value whose methods panic with an error whose text cannot be
-// read either.
+// panics is text, JSON and a log value with methods that panic. The text of their panic may not be
+// readable either.
 type panics struct{}
 
 func (panics) Error() string                { panic((*typedNil)(nil)) }
@@ -78,7 +78,7 @@ type badLog struct{ slog.Handler }
 func (badLog) Handle(context.Context, slog.Record) error { panic("no log") }
 func (h badLog) WithAttrs([]slog.Attr) slog.Handler      { return h }
 
-// badValues are handlers, and what the error of their jobs says. "": the job completes.
+// badValues are handlers, each with a part of its job's error; "" if the job completes.
 var badValues = map[string]struct {
 	handler client.HandlerFunc
 	message string
@@ -178,8 +178,8 @@ func itself() *loop {
 	return &l
 }
 
-// Whatever a handler does and returns, its job ends with an error that says what was wrong, and the
-// worker runs the next one, also if its log panics.
+// Whatever a handler does and returns, its job ends with an error that names the problem, and the
+// worker runs the next job, even if its log panics.
 func TestWorker_BadValues(t *testing.T) {
 	c := open(t, client.Options{Log: slog.New(badLog{slog.DiscardHandler})})
 	w := c.Worker()
@@ -219,8 +219,8 @@ func TestWorker_BadValues(t *testing.T) {
 	}
 }
 
-// Params whose methods panic are an error for the caller, also where the library sends jobs from
-// goroutines of its own.
+// Params with methods that panic are an error for the caller, also where the library encodes them in
+// other goroutines.
 func TestClient_EnqueueMany_BadParams(t *testing.T) {
 	c := connect(t)
 	answers := c.EnqueueMany(t.Context(), []client.Spec{{Queue: "q", Params: panics{}}, {Queue: "q", Params: map[string]any{"a": keyPanics{}}}, {Queue: "q"}})

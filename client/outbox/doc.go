@@ -24,9 +24,9 @@
 // once. Each row has a key, and the cluster makes one job of all requests with the same key
 // in the same queue, for as long as it keeps the record of the job, and 24 hours longer. If
 // the cluster has removed the records of more than 1,000,000 other jobs since, it recognizes the key for
-// 10 minutes only: a cluster that finishes 1,000 jobs per second, for about 17 minutes. A row
-// whose job was merged into another one, because of its debounce key, or met another job that
-// held its unique key, is decided once, too; the times begin with the decision. A
+// at least 10 minutes: a cluster that finishes 1,000 jobs per second does so for about 17 minutes. The
+// cluster also decides only once about a row whose job was merged into another one, because of its
+// debounce key, or whose unique key another job held; these times begin with the decision. A
 // second job is therefore possible if
 //
 //   - a forwarder stops between sending a job and deleting its row,
@@ -51,7 +51,7 @@
 //	DELETE FROM yard_outbox WHERE id = 7
 //
 // A job whose unique or rate limit key is held by another one is refused, too, unless its
-// unique key has the option client.OnConflict(client.UseExisting). One that was refused because of
-// its unique key is refused again as long as the cluster keeps its key: to enqueue it after
-// all, give it up and call [Enqueue] once more.
+// unique key has the option client.OnConflict(client.UseExisting). A job that was refused because of
+// its unique key is refused again for as long as the cluster recognizes the key of its row. To enqueue
+// it after all, give it up and call [Enqueue] once more.
 package outbox
