@@ -2,10 +2,11 @@
 
 from typing import Any, List
 
-from .fakenode import PATIENCE
-from .test_worker import SID, WorkerCase
 from yardmaster import Job
 from yardmaster.protocol import ACK, CREDIT, CREDITS, DONE, FAIL, RECALL
+
+from .fakenode import PATIENCE
+from .test_worker import SID, WorkerCase
 
 
 class Starts(WorkerCase):

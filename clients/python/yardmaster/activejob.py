@@ -33,10 +33,10 @@ class ActiveJob:
         self.progress_pending = False            # an earlier one has not been answered
 
     def extend(self, sent: float, answer: Fields, is_first: bool) -> None:
-        """Take note of a node's answer about the lease to a request that was sent at this monotonic time.
+        """Set the end of the lease by a node's answer to an ACK or BEAT that was sent at this monotonic time.
 
-        The first answer, to the ACK, may make the lease shorter than it is in the QUEST. A
-        node of an older release does not say how long it is.
+        The first answer, to the ACK, may make the lease shorter than it is in the QUEST. The
+        answer of a node of an older release has no length.
         """
         end = sent + (answer["lease_ms"] / 1000 if "lease_ms" in answer else self.lease)
         self.lease_end = end if is_first else max(self.lease_end, end)

@@ -66,7 +66,7 @@ class ApiCalls(Session):
     @deprecated("list_jobs()")
     async def search_jobs(self, queues: Sequence[str] = (), states: Sequence[str] = (), *, function: Optional[str] = None,
                           oldest_first: bool = False, page_size: int = 100) -> AsyncIterator[ListedJob]:
-        """Iterate over what list_jobs() iterates over."""
+        """Iterate over the same jobs as list_jobs()."""
         async for job in self.list_jobs(queues, states, function=function, oldest_first=oldest_first, page_size=page_size):
             yield job
 
@@ -96,7 +96,7 @@ class ApiCalls(Session):
         return list((await self.api("job.logs", {"id": job, "lines": lines}))["lines"])
 
     async def job_errors(self, job: str, *, limit: int = 100) -> List[Fields]:
-        """Return the errors of the last attempts of a job that failed with details, such as a traceback, newest first.
+        """Return the errors that a job's last attempts reported with details, such as a traceback, newest first.
 
         Each has the fields ``dispatch``, ``at``, ``node`` and ``error``, with its ``message`` and ``details``.
         """
@@ -191,8 +191,8 @@ class ApiCalls(Session):
     async def cron_entry(self, name: str, *, next: Optional[int] = None) -> CronEntry:
         """Return one cron entry; raise ApiError 404 if there is none.
 
-        ``next`` is how many next times it has, up to 100, in ``upcoming`` and, in the
-        entry's time zone with notes where clocks are set, in ``ticks``; by default 3.
+        ``next`` is the number of next times, up to 100 and by default 3, in ``upcoming`` and
+        in ``ticks``, which has them in the entry's time zone and notes where clocks change.
         """
         return cast(CronEntry, await self.api("cron.show", without_none({"name": name, "next": next})))
 

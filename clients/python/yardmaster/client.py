@@ -169,7 +169,7 @@ class Client:
     retention = _blocking(AsyncClient.retention)
     set_retention = _blocking(AsyncClient.set_retention)
 
-    # -- names that are left out in the next release
+    # -- earlier names, which the next release removes
 
     job = _blocking(AsyncClient.job)
     jobs = _iterating(AsyncClient.jobs)

@@ -172,7 +172,7 @@ class Connection:
         self._wake()
 
     def join(self, timeout: float) -> None:
-        """Wait until a closed connection has written all queued requests, or for some seconds."""
+        """Wait until a closed connection has written all queued requests, at most ``timeout`` seconds."""
         self._thread.join(timeout)
 
     def after_fork(self) -> None:

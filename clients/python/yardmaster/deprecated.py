@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def deprecated(instead: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a call of a client that is left out in the next release, with what to call instead."""
+    """Decorate a call of a client that the next release removes: it warns, and names the call to make instead."""
     def mark(call: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(call)
         def method(*args: P.args, **options: P.kwargs) -> T:

@@ -231,7 +231,7 @@ class Dispatcher:
         self._send_ack(connection, job)
 
     def _start_handler(self, job: ActiveJob) -> None:
-        """Start the handler of a job whose ACK was answered; before, the job may be another worker's, if this process was stopped."""
+        """Start a handler, now that a node has answered the ACK: until then, another worker may have the job, if this process was stopped."""
         subscription = self.subscriptions.by_queue[job.job.queue]
         handler = subscription.handler_of(job.job.fn)
         if handler is None:

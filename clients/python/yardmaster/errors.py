@@ -148,8 +148,9 @@ class TLSError(ConnectionLost):
     """TLS with a node fails, and would again: the message says what to check.
 
     The node's certificate is not accepted, or the client's, or only one side uses
-    TLS; or the address is that of another port, such as the one for HTTP. A client or worker raises it if it has reached no node so far and each has
-    failed so; later it goes on trying, as certificates are replaced one by one.
+    TLS, or the address names another port, such as the one for HTTP. A client or
+    worker raises it if it has reached no node so far and each has failed so; later it
+    goes on trying, as certificates are replaced one by one.
     """
 
     def __init__(self, node: str, message: str) -> None:

@@ -74,7 +74,10 @@ class Executor:
             loop.close()
 
     def watch_loop(self, calls: CallLoop, lost: Callable[[], None], had_ended: bool = False) -> None:
-        """Make a call if the event loop has ended: found twice, as the caller's may be between two calls that run it."""
+        """Call ``lost`` once the event loop has ended.
+
+        It must be found so twice, as the caller's loop may be between two calls that run it.
+        """
         has_ended = self.loop_has_ended
         if has_ended and had_ended:
             lost()
@@ -82,7 +85,7 @@ class Executor:
             calls.call_later(_LOOP_CHECK, self.watch_loop, calls, lost, has_ended)
 
     def cancel(self, error: Optional[BaseException]) -> None:
-        """Take note, in the caller's loop, that the task that runs the worker is cancelled, and of the exception that ends the loop."""
+        """Record that the task that runs the worker is cancelled, and the exception that ends the caller's loop."""
         self._is_cancelled, self._loop_error = True, self._loop_error or error
 
     @property
@@ -205,7 +208,7 @@ class Executor:
         return outcome_of(job, lambda: outcome_of_result(result))
 
     async def _await_cancellation(self) -> None:
-        """Let the worker's own task find that it is cancelled, if someone has cancelled all tasks of the loop, as asyncio.run() does."""
+        """Wait until the task that runs the worker has recorded its cancellation, if all tasks of the loop were cancelled, as by asyncio.run()."""
         for _ in range(5):
             if self._is_cancelled:
                 return

@@ -27,6 +27,7 @@ Outcome = Tuple[int, Fields]  # DONE or FAIL, and its payload
 _UNKNOWN_DELAY, _MAX_UNKNOWN_DELAY, _UNKNOWN_GRACE = 5.0, 600.0, 86400.0
 _MAX_MESSAGE = 4000  # characters
 _MAX_TRACEBACK = 28 << 10  # bytes, so that it fits into the details
+_OMISSION = 64  # bytes for the line of excerpt()
 _MAX_DETAILS_SIZE = 32 << 10  # bytes of an error's details, so that a FAIL fits into the smallest frame limit
 
 
@@ -160,11 +161,11 @@ def _warn(message: str, *args: object, exc_info: Optional[BaseException] = None)
 
 
 def excerpt(text: str, size: int) -> str:
-    """Return text in at most ``size`` bytes of UTF-8: a longer one loses its middle, for which a line stands."""
+    """Return text cut to ``size`` bytes of UTF-8: a line replaces the middle of a longer one."""
     data = text.encode("utf-8", "replace")
     if len(data) <= size:
         return text
-    head, tail = data[:size // 4].decode("utf-8", "ignore"), data[size // 4 + 64 - size:].decode("utf-8", "ignore")
+    head, tail = data[:size // 4].decode("utf-8", "ignore"), data[size // 4 + _OMISSION - size:].decode("utf-8", "ignore")
     omitted = len(data) - len(head.encode()) - len(tail.encode())
     return f"{head}\n... {omitted} bytes omitted ...\n{tail}"
 
@@ -252,12 +253,12 @@ def fail_message(message: str, error_type: str, code: Optional[str] = None, deta
 
 
 def _call(convert: Callable[[object], str], value: object) -> str:
-    """Return the text of a value, or which exception its own method has raised instead."""
+    """Return the text of a value, or a text that names the exception of its own method."""
     try:
         return convert(value)
     except BaseException as e:
         return f"a {type(value).__name__} that cannot be read: {_text_of(e, True)}"
 
 
-#: Of a handler in whose thread another one has raised an exception, where no other outcome can be made.
+#: The outcome of a handler whose thread was interrupted by an exception of another thread, before it had one.
 INTERRUPTED = fail_message("the thread of the handler was interrupted", "interrupted")

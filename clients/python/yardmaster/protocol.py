@@ -27,7 +27,7 @@ CAPABILITY_JSON = "json"        # values of users as JSON, in HELLO and HI
 CAPABILITY_CONTENT = "content"  # values of any size by CONTENT
 CAPABILITY_API = "api"          # operations of the yard's API by API
 CAPABILITY_SNOOZE = "snooze"    # FAIL with snooze_ms
-# The last is no capability: it ends the request that an HTTP server takes a HELLO for, so that the server answers at once.
+# The last is not a capability: an HTTP server reads a HELLO as the beginning of a request, and this as its end, and answers at once.
 CAPABILITIES = [CAPABILITY_JSON, CAPABILITY_CONTENT, CAPABILITY_API, CAPABILITY_SNOOZE, "\r\n\r\n"]
 
 PUSH_RID = "0"           # request id of a push: a message that answers no request
@@ -53,13 +53,13 @@ _OTHER_PORTS = {
 
 
 class OtherPort(ValueError):
-    """The peer does not speak Overhop: its address is that of another port."""
+    """The peer does not speak Overhop: the address of the node names another port."""
 
 
 def check_size(begin: bytes, most: int) -> int:
     """Return the size of a frame by its first four bytes.
 
-    Raises ValueError if it is 0 or above ``most``, and its subclass OtherPort if the bytes tell what the port is.
+    Raises ValueError if it is 0 or above ``most``, and its subclass OtherPort if the bytes begin another protocol.
     """
     size = int.from_bytes(begin, "big")
     if not 0 < size <= most:

@@ -94,7 +94,7 @@ class QueueCalls(Session):
         return dict((await self._call(QSTATS, {"q": name}))["stats"])
 
     async def node_status(self) -> Fields:
-        """Return the status of the connected node; yard_status() is that of the whole yard."""
+        """Return the status of the connected node; yard_status() returns the status of the whole yard."""
         return await self._call(STATUS, {})
 
     @deprecated("node_status(), or yard_status() for the whole yard")

@@ -123,11 +123,11 @@ class DeadLetterResult(TypedDict, total=False):
 
 
 class CronTick(TypedDict, total=False):
-    """A next time of a cron entry."""
+    """A future time of a cron entry."""
 
     at: str
     local: str  # the same time in the entry's time zone
-    note: str   # if clocks are set then, such as "skipped hour: runs at 03:00" or "double hour: first"
+    note: str   # if clocks change then, such as "skipped hour: runs at 03:00" or "double hour: first"
 
 
 class CronEntry(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""What handlers report while they run: progress and lines of the job's log."""
+"""Reports of running handlers: progress and lines of the job's log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("yardmaster")
 class Reports:
     """Sends the reports of a worker's jobs.
 
-    ``jobs`` are those of the worker, by token, and ``connection`` returns its current
+    ``jobs`` has the worker's jobs, by token, and ``connection`` returns its current
     connection, if there is one. Both belong to the thread of ``loop``, to which handlers
     post their reports.
     """
