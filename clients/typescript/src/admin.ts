@@ -199,12 +199,12 @@ export interface CronEntry {
   overlap?: "allow" | "skip";
 }
 
-/** A next time of a cron entry. */
+/** A future time of a cron entry. */
 export interface CronTick {
   readonly at: string;
   /** The same time in the entry's time zone. */
   readonly local: string;
-  /** If clocks are set then, such as "skipped hour: runs at 03:00" or "double hour: first". */
+  /** If clocks change then, such as "skipped hour: runs at 03:00" or "double hour: first". */
   readonly note?: string;
 }
 
@@ -251,7 +251,7 @@ export class CronEntries {
     }
   }
 
-  /** Returns an entry with `next` next times, up to 100; default 3. */
+  /** Returns an entry with its `next` future times, up to 100; default 3. */
   async get(name: string, options: CallOptions & { next?: number } = {}): Promise<Cron> {
     const { next, ...call } = options;
     return (await this.#call("cron.show", next === undefined ? { name } : { name, next }, call)) as Cron;

@@ -32,7 +32,7 @@ export interface JobOptions {
   /** Whether an attempt that exceeds its `timeout` is retried; default: what the queue has, or not at all. */
   retryOnTimeout?: boolean;
   /**
-   * Another job with this key is refused (DuplicateJob) for `uniqueTtl`, whether or not this one has ended by then, or
+   * Another job with this key is refused (DuplicateJob) for `uniqueTtl`, even if this one ends earlier or later, or
    * until this one has reached `uniqueUntil`.
    */
   uniqueKey?: string;

@@ -21,10 +21,9 @@ export class ConnectionLost extends YardmasterError {}
 
 /**
  * TLS with a node fails, and would again; the message says what to check. The node's certificate
- * is not accepted, or the client's, or only one side uses TLS; or the address is that of another
- * port, such as the one for HTTP. A client or worker throws it if it
- * has reached no node so far and each has failed so; later it goes on trying, as certificates are
- * replaced one by one.
+ * is not accepted, or the client's, or only one side uses TLS, or the address names another port,
+ * such as the one for HTTP. A client or worker throws it if it has reached no node so far and each
+ * has failed so; later it goes on trying, as certificates are replaced one by one.
  */
 export class TLSError extends ConnectionLost {
   constructor(readonly node: string, message: string, options?: Cause) {

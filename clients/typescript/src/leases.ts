@@ -127,8 +127,8 @@ export class Leases {
 
   /**
    * Reports whether the lease that the ACK's answer granted has not ended, so that the handler may
-   * start. If it has, as the process was stopped meanwhile, the job is acknowledged again. A job
-   * that was given back has none.
+   * start. If it has ended, because the process was stopped for a while, the job is acknowledged
+   * again. A job that was given back has no lease.
    */
   holdsLease(job: Assignment): boolean {
     if (this.find(job.quest.token) !== job) {

@@ -10,7 +10,7 @@ type Write = (message: string, facts?: Record<string, unknown>) => unknown;
 
 /**
  * Returns a logger with both levels; the default passes warnings to the console, one line each.
- * What the given one throws is ignored, and so is what its promises are rejected with.
+ * Exceptions and rejections of the given logger are ignored.
  */
 export function toLogger(logger: Logger | undefined): Required<Logger> {
   if (logger === undefined) {

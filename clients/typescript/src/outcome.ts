@@ -19,6 +19,7 @@ export type Outcome =
 const MAX_MESSAGE = 4000; // characters
 const MAX_NAME = 200;
 const MAX_STACK = 28 << 10; // bytes, so that it fits into the details
+const OMISSION = 64; // bytes for the line of excerpt
 const MAX_DETAILS = 32 << 10; // bytes, so that a FAIL fits into the smallest frame limit
 
 /** Returns the outcome of a handler that has returned a value. */
@@ -78,7 +79,7 @@ export function thrown(err: unknown, stopped: JobStopped | undefined): Outcome {
   }
 }
 
-/** Returns the text of anything that was thrown: the message of an Error, or what stands for another value. It never throws. */
+/** Returns the text of anything that was thrown: the message of an Error, or a description of another value. It never throws. */
 export function textOf(err: unknown): string {
   try {
     return err instanceof Error && typeof err.message === "string" ? err.message : typeof err === "string" ? err : nameOf(err);
@@ -87,7 +88,7 @@ export function textOf(err: unknown): string {
   }
 }
 
-/** Returns the JSON of an object, or what stands for it or another value. */
+/** Returns the kind and the JSON of an object, or the text of another value. */
 function nameOf(value: unknown): string {
   if (typeof value !== "object" || value === null) {
     return String(value);
@@ -152,7 +153,7 @@ function stackOf(err: Error): string {
   return err.cause instanceof Error ? `${excerpt(stack, MAX_STACK / 2)}\ncaused by ${err.cause.stack ?? String(err.cause)}` : stack;
 }
 
-/** Returns text in at most `size` bytes of UTF-8: a longer one loses its middle, for which a line stands. */
+/** Returns text cut to `size` bytes of UTF-8: a line replaces the middle of a longer one. */
 function excerpt(text: string, size: number): string {
   const data = Buffer.from(text, "utf8");
   if (data.length <= size) {
@@ -160,7 +161,7 @@ function excerpt(text: string, size: number): string {
   }
   const isPart = (at: number) => (data[at]! & 0xc0) === 0x80; // of a character, and not its first byte
   let start = Math.floor(size / 4);
-  let end = data.length - (size - start - 64);
+  let end = data.length - (size - start - OMISSION);
   for (; isPart(start); start--);
   for (; end < data.length && isPart(end); end++);
   const decoder = new TextDecoder();

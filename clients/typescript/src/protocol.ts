@@ -23,8 +23,8 @@ export type Capability = "json" | "content" | "api" | "snooze";
 export const CAPABILITIES: readonly Capability[] = ["json", "content", "api", "snooze"];
 
 /**
- * What HELLO has beside the capabilities: it ends the request that an HTTP server takes it for,
- * so that the server answers at once.
+ * Sent in HELLO after the capabilities: an HTTP server reads a HELLO as the beginning of a request,
+ * and this as its end, and answers at once.
  */
 export const END_OF_HTTP = "\r\n\r\n";
 
