@@ -153,7 +153,7 @@ func nodeRequestError(err error, member string) error {
 	case refused != nil:
 		return usererror.Refused(refused, "")
 	case errors.Is(err, cluster.ErrNoNodes):
-		return usererror.Timeout("node "+member+" did not reply", "'yardmaster status' lists the members and their state")
+		return usererror.NotReady("node "+member+" did not reply", "'yardmaster status' lists the members and their state")
 	}
 	return err
 }
