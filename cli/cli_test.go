@@ -249,6 +249,19 @@ func TestAPIErrors(t *testing.T) {
 	}
 }
 
+// A node that accepts a connection but does not answer in time is a timeout over HTTP, too.
+func TestHealth_Timeout(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	got := runLine(t, "", "health", "--url", "http://"+silent.Addr().String(), "--timeout", "50ms")
+	if got.code != 5 || !strings.Contains(got.err, "no node replied over HTTP within 50ms; ") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // An invalid command line fails with code 2 before any request.
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct{ line, want string }{
