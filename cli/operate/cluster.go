@@ -94,20 +94,18 @@ func membersTable(w io.Writer, membership *api.Membership) {
 // memberChange is a verb that starts a change of members and follows it to its
 // end, and the values of its flags.
 type memberChange struct {
-	endpoint      string // last part of the endpoint's name
-	newMember     string // name of the replacement; "": the same name
-	route, raft   string // "" if not given
-	wait, noWait  bool
-	needAddresses bool // --route and --raft are required
+	endpoint      string      // last part of the endpoint's name
+	newMember     string      // name of the replacement; "": the same name
+	route, raft   string      // "" if not given
+	waits         func() bool // whether to wait for the end of the change
+	needAddresses bool        // --route and --raft are required
 }
 
 // addTo makes c the command that requests the change ch, and returns c: it sets RunE
 // and adds the flags --wait and --json. The command's only argument, if it has one,
 // is the name of the member to change.
 func (ch *memberChange) addTo(env *command.Env, c *cobra.Command) *cobra.Command {
-	c.Flags().BoolVar(&ch.wait, "wait", true, "wait until the change has ended; --wait=false only starts it")
-	c.Flags().BoolVar(&ch.noWait, "no-wait", false, "")
-	command.Deprecate(c, c.Flags().Lookup("no-wait"), "--wait=false")
+	ch.waits = addWait(c, "wait until the change has ended; --wait=false only starts it")
 	c.RunE = func(_ *cobra.Command, args []string) error {
 		if ch.needAddresses && (ch.route == "" || ch.raft == "") {
 			return usererror.Usage(c, "give both addresses of the node, as the members reach them: --route HOST:PORT --raft HOST:PORT")
@@ -140,7 +138,7 @@ func (ch *memberChange) run(ctx context.Context, env *command.Env, request map[s
 	if err != nil {
 		return err
 	}
-	if ch.noWait || !ch.wait {
+	if !ch.waits() {
 		return command.Print(env, reply, membersTable)
 	}
 

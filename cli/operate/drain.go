@@ -23,7 +23,7 @@ import (
 // Drain returns the verb 'node drain'.
 func Drain(env *command.Env) *cobra.Command {
 	var limit time.Duration
-	var wait, noWait bool
+	var waits func() bool
 	c := env.WithJSON(&cobra.Command{
 		Use:   "drain <member>",
 		Short: "Drain a member before maintenance",
@@ -35,15 +35,22 @@ resume' or a restart of the node ends the drain.`,
 		Example: `  yardmaster node drain n2
   yardmaster node drain n2 --for 30m && ssh n2 systemctl stop yardmaster`,
 		RunE: func(c *cobra.Command, names []string) error {
-			return drain(c.Context(), env, names[0], limit, wait && !noWait)
+			return drain(c.Context(), env, names[0], limit, waits())
 		},
 	})
 	durationflag.Var(c.Flags(), &limit, "for", 10*time.Minute, "longest `time` to wait until nothing is left; then exit with 5")
 	command.Renamed(c, "limit", "for")
-	c.Flags().BoolVar(&wait, "wait", true, "wait until nothing is left; with --wait=false show what is left")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "")
-	command.Deprecate(c, c.Flags().Lookup("no-wait"), "--wait=false")
+	waits = addWait(c, "wait until nothing is left; with --wait=false show what is left")
 	return c
+}
+
+// addWait adds the flag --wait to c, which is on by default, and --no-wait of earlier
+// releases. It returns a function that reports whether the command waits.
+func addWait(c *cobra.Command, usage string) func() bool {
+	wait := c.Flags().Bool("wait", true, usage)
+	noWait := c.Flags().Bool("no-wait", false, "")
+	command.Deprecate(c, c.Flags().Lookup("no-wait"), "--wait=false")
+	return func() bool { return *wait && !*noWait }
 }
 
 // Resume returns the verb 'node resume'.
