@@ -43,15 +43,15 @@ func completionVerb(env *command.Env, root *cobra.Command) *cobra.Command {
 // completionTimeout limits how long a shell waits for names from the yard.
 const completionTimeout = time.Second
 
-// namesOf has the endpoints that list names, and the key of the list in the reply, by what an
-// argument or a flag is called in the help.
-var namesOf = map[string]struct{ endpoint, list string }{
+// nameLists maps the name of an argument or a flag in the help, such as queue in <queue>, to the
+// endpoint that lists its values and to the key of the list in the reply.
+var nameLists = map[string]struct{ endpoint, list string }{
 	"queue": {"queue-list", "queues"}, "queues": {"queue-list", "queues"},
 	"entry": {"cron-list", "entries"}, "limit": {"limit-list", "limits"}, "member": {"cluster-members", "members"},
 }
 
-// filesOf has what arguments and flags are called whose values are paths.
-var filesOf = []string{"file", "files", "directory", "dir", "path", "paths"}
+// pathNames are the names in the help of arguments and flags that take a path.
+var pathNames = []string{"file", "files", "directory", "dir", "path", "paths"}
 
 // argumentNames matches the arguments in a Use line, such as <queue>, [job]... and <key=weight>.
 var argumentNames = regexp.MustCompile(`[<\[]+([a-z]+)[^>\]]*[>\]]+`)
@@ -84,7 +84,7 @@ func addCompletion(env *command.Env, c *cobra.Command) {
 		if f.Name == "queue" {
 			name = "queue"
 		}
-		if f.Value.Type() == "bool" || slices.Contains(filesOf, name) || strings.Contains(f.Usage, "@") { // @file
+		if f.Value.Type() == "bool" || slices.Contains(pathNames, name) || strings.Contains(f.Usage, "@") { // @file
 			return
 		}
 		// An error means that the verb has completed the flag itself.
@@ -94,13 +94,13 @@ func addCompletion(env *command.Env, c *cobra.Command) {
 	})
 }
 
-// complete returns the values with a prefix of an argument or a flag that the help calls name. Without a
-// yard that answers there are none.
+// complete returns the values of an argument or a flag that begin with prefix. name is its name in the
+// help. If no yard answers, complete returns no values.
 func complete(ctx context.Context, env *command.Env, name, prefix string) (values []string, _ cobra.ShellCompDirective) {
-	if slices.Contains(filesOf, name) {
+	if slices.Contains(pathNames, name) {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	source, ok := namesOf[name]
+	source, ok := nameLists[name]
 	if !ok {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

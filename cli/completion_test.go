@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A shell is offered names of the yard, files only where a path is expected, and nothing if no
-// yard answers. The last line of a completion is its directive: :0 files, :4 no files.
+// The shell gets names from the yard, files only where a path is expected, and nothing if no yard
+// answers. The last line of a completion is its directive: :0 files, :4 no files.
 func TestCompletion(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{
 		"yard.api.v1.queue.list": `{"queues":[{"name":"mail"},{"name":"maps"},{"name":"post"}]}`,

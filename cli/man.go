@@ -36,8 +36,8 @@ created if it does not exist.`,
 	}
 }
 
-// escapeMarkdown escapes the texts of c and of all verbs below it, which are Markdown in man
-// pages: an argument such as <job> would be taken for HTML and left out.
+// escapeMarkdown escapes the texts of c and of all verbs below it, because package doc reads them as
+// Markdown: it would take an argument such as <job> for HTML and leave it out.
 func escapeMarkdown(c *cobra.Command) {
 	c.Use, c.Short, c.Long = strings.ReplaceAll(c.Use, "<", `\<`), strings.ReplaceAll(c.Short, "<", `\<`), strings.ReplaceAll(c.Long, "<", `\<`)
 	for _, verb := range c.Commands() {

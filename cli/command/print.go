@@ -35,7 +35,7 @@ func Print[T any](env *Env, reply []byte, table func(io.Writer, *T)) error {
 	return err
 }
 
-// align returns lines whose cells tabs separate as a table that fits the terminal.
+// align returns lines of cells, which are separated by tabs, as a table that fits the terminal.
 func (env *Env) align(cells string) []byte {
 	var out bytes.Buffer
 	w := Table(&out)

@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// renamed annotates a flag of an earlier release with what to use instead.
+// renamed is the annotation of a flag of an earlier release. Its value is the replacement.
 const renamed = "yardmaster/renamed"
 
 // Renamed lets c accept the former name of its flag name for one more release.
@@ -17,7 +17,7 @@ func Renamed(c *cobra.Command, former, name string) {
 }
 
 // Deprecate lets c accept a flag of an earlier release for one more release. instead is
-// what to use now, such as "--wait=false".
+// the replacement, such as "--wait=false".
 func Deprecate(c *cobra.Command, flag *pflag.Flag, instead string) {
 	flag.Hidden, flag.Usage, flag.Annotations = true, "of earlier releases: use "+instead, map[string][]string{renamed: {instead}}
 	if c.Flags().Lookup(flag.Name) == nil {
@@ -25,7 +25,7 @@ func Deprecate(c *cobra.Command, flag *pflag.Flag, instead string) {
 	}
 }
 
-// NoteRenamed notes which flags of an earlier release the command line of c has.
+// NoteRenamed notes the flags of an earlier release that the command line of c has.
 func (env *Env) NoteRenamed(c *cobra.Command, _ []string) {
 	c.Flags().Visit(func(flag *pflag.Flag) {
 		if instead := flag.Annotations[renamed]; len(instead) > 0 {
@@ -34,7 +34,7 @@ func (env *Env) NoteRenamed(c *cobra.Command, _ []string) {
 	})
 }
 
-// NoteDeprecated notes that something on the command line will be refused in the next release.
+// NoteDeprecated notes that what is given on the command line will be refused in the next release.
 func (env *Env) NoteDeprecated(what, instead string) {
 	env.Note("%s is accepted in this release only; use %s", what, instead)
 }

@@ -115,7 +115,7 @@ func Fields(w io.Writer) func(name, value string) {
 }
 
 // Block writes text as lines that begin with indent, for a text of several lines such as a traceback: its
-// indentation stays. What a terminal would not show as it is, see [Printf], is escaped: \x1b, \u202e.
+// indentation stays. The characters that [Printf] replaces are escaped: \x1b, \u202e.
 func Block(w io.Writer, indent, text string) {
 	text = strings.TrimRight(strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\r\n", "\n"), "\n")
 	for line := range strings.SplitSeq(text, "\n") {

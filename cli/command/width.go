@@ -15,7 +15,7 @@ const minColumn = 8
 // uuid matches a text that begins with a UUID.
 var uuid = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// width returns the width of the terminal that standard output is, in characters; 0 if it is none.
+// width returns the width of the terminal in characters, or 0 if standard output is not a terminal.
 func (env *Env) width() int {
 	f, ok := env.Out.(*os.File)
 	if !ok || !term.IsTerminal(f.Fd()) {
@@ -28,10 +28,10 @@ func (env *Env) width() int {
 	return width
 }
 
-// fitColumns narrows the columns of tables, whose cells tabs separate, to a width in characters: the
-// widest first, and none below minColumn. A cell that is cut ends with "…". The first column and
-// those with ids are not cut, so that they can be copied. Lines of fewer than three cells, which are
-// fields and texts, are left as they are, and so is everything if width is 0.
+// fitColumns narrows the columns of tables to a width in characters: the widest column first, and no
+// column below minColumn. Cells are separated by tabs. A cell that is cut ends with "…". The first
+// column and columns with ids are not cut, so that users can copy them. Lines of fewer than three
+// cells, which are fields and texts, are not changed. A width of 0 means no limit.
 func fitColumns(text string, width int) string {
 	if width <= 0 {
 		return text
@@ -69,25 +69,25 @@ func fitTable(lines []string, width int) {
 		return
 	}
 	for ; excess > 0; excess-- {
-		widestOne := -1
+		next := -1
 		for i, w := range widest {
-			if !isWhole[i] && w > minColumn && (widestOne < 0 || w > widest[widestOne]) {
-				widestOne = i
+			if !isWhole[i] && w > minColumn && (next < 0 || w > widest[next]) {
+				next = i
 			}
 		}
-		if widestOne < 0 {
+		if next < 0 {
 			break
 		}
-		widest[widestOne]--
+		widest[next]--
 	}
 	for n, line := range lines {
-		body, hadBreak := strings.CutSuffix(line, "\n")
+		body, hasBreak := strings.CutSuffix(line, "\n")
 		cells := strings.Split(body, "\t")
 		for i, cell := range cells {
 			cells[i] = fit(cell, widest[i])
 		}
 		lines[n] = strings.Join(cells, "\t")
-		if hadBreak {
+		if hasBreak {
 			lines[n] += "\n"
 		}
 	}

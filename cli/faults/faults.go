@@ -21,11 +21,11 @@ func Line(f *job.Fault) string {
 	if more {
 		message += " …"
 	}
-	return nameOf(f) + message
+	return prefix(f) + message
 }
 
-// nameOf returns the type and the code of an error as the beginning of a line.
-func nameOf(f *job.Fault) string {
+// prefix returns the beginning of a line for an error: its type and code, as "Timeout [http_503]: ".
+func prefix(f *job.Fault) string {
 	switch {
 	case f.Code != "" && f.Code != f.Type:
 		return strings.TrimSpace(f.Type+" ["+f.Code+"]") + ": "
@@ -37,14 +37,14 @@ func nameOf(f *job.Fault) string {
 
 // Write writes an error as lines that begin with indent: its type, code and message, and its details.
 func Write(w io.Writer, indent string, f *job.Fault) {
-	command.Block(w, indent, nameOf(f)+f.Message)
+	command.Block(w, indent, prefix(f)+f.Message)
 	if len(f.Details) > 0 {
 		writeDetails(w, indent, f.Details)
 	}
 }
 
-// writeDetails writes the details of an error: texts, also those in an object, as they are, and other
-// values as JSON.
+// writeDetails writes the details of an error: a text, or a member of an object that is a text, without
+// quotes, and other values as JSON.
 func writeDetails(w io.Writer, indent string, details json.RawMessage) {
 	var text string
 	if json.Unmarshal(details, &text) == nil {

@@ -257,8 +257,8 @@ func cronRows(w io.Writer, c *api.CronDetail) {
 	}
 }
 
-// localText returns what follows a next time of an entry: the time in the entry's time zone, if
-// that is not UTC, and the note.
+// localText returns the text that follows the next time number i of an entry: the time in the
+// entry's time zone, if that is not UTC, and the note.
 func localText(c *api.Cron, i int) (text string) {
 	if i >= len(c.Ticks) { // the node is of an earlier build
 		return ""

@@ -17,8 +17,9 @@ func jobErrors(env *command.Env) *cobra.Command {
 		Short: "Show the errors of a job's attempts, with their tracebacks",
 		Long: `Shows the errors of the last attempts of a job that failed with details, such as a
 traceback, or with a long message; oldest first. An error above
-scheduler.max_error_bytes has lost its middle, for which a line stands. Errors are
-kept as long as logs, up to 1000 of a job: 'yardmaster retention show'.`,
+scheduler.max_error_bytes is kept without its middle, and a line says how much is
+missing. Errors are kept as long as logs, up to 1000 of a job: 'yardmaster retention
+show'.`,
 		Example: `  yardmaster job errors order-7 --queue mail`,
 	}, func(w io.Writer, reply *api.JobErrors) {
 		if len(reply.Errors) == 0 {

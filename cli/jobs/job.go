@@ -268,7 +268,7 @@ func resultNote(j *api.Job) string {
 	return ""
 }
 
-// writeError writes the error of a job's last attempt in lines, if it has more than the first one.
+// writeError writes the error of a job's last attempt in lines, unless its row in the table shows all of it.
 func writeError(out io.Writer, f *job.Fault) {
 	if f == nil || len(f.Details) == 0 && len(f.Message) <= maxErrorLine && !strings.Contains(f.Message, "\n") {
 		return
@@ -277,7 +277,7 @@ func writeError(out io.Writer, f *job.Fault) {
 	faults.Write(out, "  ", f)
 }
 
-// maxErrorLine is the size of an error's message that its row in a table has all of, in bytes.
+// maxErrorLine is the longest message, in bytes, that is shown in the table only.
 const maxErrorLine = 1000
 
 // cancellationText returns when and why a job was cancelled, and the actor; "" for nil.

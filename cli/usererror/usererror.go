@@ -23,8 +23,8 @@ import (
 const (
 	CodeFailed   = 1 // refused, or a job failed
 	CodeUsage    = 2 // the command line is invalid
-	CodeNotFound = 3 // what is named does not exist, or not any more
-	CodeNotReady = 4 // no node can be reached, or the yard cannot do it at present
+	CodeNotFound = 3 // a job, queue or other object does not exist, or no longer exists
+	CodeNotReady = 4 // no node can be reached, or the yard is not ready
 	CodeTimeout  = 5 // a time limit has passed; a change that was requested may take effect
 )
 
@@ -44,7 +44,7 @@ func (e *Error) Error() string {
 // New returns an error with a remedy, which may be "", and the exit code of a failure.
 func New(msg, remedy string) error { return &Error{Msg: msg, Remedy: remedy} }
 
-// NotFound is New with the exit code for what does not exist.
+// NotFound is New with the exit code for an object that does not exist.
 func NotFound(msg, remedy string) error { return &Error{msg, remedy, CodeNotFound} }
 
 // NotReady is New with the exit code for a yard that cannot be reached or is not ready.
