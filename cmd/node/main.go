@@ -1,4 +1,5 @@
-// Command node is the program yardmaster, under the name that its builds from source have used.
+// Command node is the program yardmaster. Builds from source use this directory; "go install" needs
+// cmd/yardmaster, because it names a program after its directory.
 package main
 
 import "github.com/yardmaster-dev/yardmaster/cmd/internal/program"

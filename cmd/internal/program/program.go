@@ -13,7 +13,7 @@ import (
 )
 
 // Main runs the program with the arguments of the process and exits. version is the version of
-// the build; "" stands for the version of the module, which "go install" records.
+// the build; if it is "", Main uses the version of the module, which "go install" records.
 func Main(version string) {
 	args := os.Args[1:]
 	if file, err := os.Executable(); err == nil && os.Getpid() == initPID && len(args) > 0 && args[0] == "node" {
