@@ -176,8 +176,8 @@ type Scheduler struct {
 	// RetryJitter is by how many percent a delay is lengthened at most, 0 to 100.
 	// Default 50.
 	RetryJitter *uint8 `toml:"retry_jitter"`
-	// MaxErrorBytes is how much is kept of the error of an attempt: of its message and details, such as a
-	// traceback, 4096 to 65536 bytes. Default 16384.
+	// MaxErrorBytes is how many bytes are kept of the error of an attempt, with its message and details,
+	// such as a traceback: 4096 to 65536. Default 16384.
 	MaxErrorBytes int `toml:"max_error_bytes"`
 	// ConsistencyCheckInterval is how often all members compare the hashes of their
 	// ledgers, 1s to 24h. Default 5m.

@@ -264,8 +264,8 @@ func TestFromEnvironment_SecretFiles(t *testing.T) {
 	}
 }
 
-// Variables that Kubernetes sets for Services are ignored with a warning, also one with the name of a key;
-// others with such names are not.
+// Variables that Kubernetes sets for Services are ignored with a warning, even if one has the name of a
+// key. Variables with such names but other values are refused.
 func TestLoad_ServiceVariables(t *testing.T) {
 	services := map[string]string{
 		"YARD_PORT": "tcp://10.0.0.7:9876", "YARD_SERVICE_HOST": "10.0.0.7", "YARD_SERVICE_PORT": "9876", "YARD_SERVICE_PORT_OVERHOP": "9876",

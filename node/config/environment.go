@@ -184,7 +184,8 @@ var serviceVariable = regexp.MustCompile(`^` + envPrefix + `(\w+_)?(` +
 	`PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://\S+|` +
 	`PORT_\d+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=\d+|ADDR=[\da-f.:]+))$`)
 
-// splitServiceVariables separates the variables of Kubernetes, of which it returns the names.
+// splitServiceVariables returns the environment without the variables of Kubernetes Services, and the
+// names of those variables.
 func splitServiceVariables(environment []string) (rest, services []string) {
 	for _, entry := range environment {
 		if name, _, _ := strings.Cut(entry, "="); serviceVariable.MatchString(entry) {
