@@ -21,8 +21,8 @@ func nightly() api.CronDetail {
 	}}
 }
 
-// cronPage returns a page of a console whose yard has the entry nightly, what posts its forms, and
-// the fields of its form as the page has them.
+// cronPage returns a page of the console of a yard that has the entry nightly, a function that posts
+// its forms, the yard, and the fields of the page's form with their values.
 func cronPage(t *testing.T, path string) (text string, post func(act string, form url.Values) (*http.Response, string), yard *testYard, form url.Values) {
 	t.Helper()
 	s, yard := startConsole(t, nil)
@@ -97,7 +97,7 @@ func TestCron_Acts(t *testing.T) {
 	checkRequest(t, yard, `{"name":"nightly"}`)
 }
 
-// What is refused is shown at its field, with what was entered.
+// A refusal is shown at its field, with the text that the user entered.
 func TestCron_Refused(t *testing.T) {
 	check := func(act func(url.Values) (*http.Response, string), form url.Values, status int, field, value, says string) {
 		t.Helper()
@@ -143,7 +143,7 @@ func TestCron_Refused(t *testing.T) {
 	}
 }
 
-// Who may not change entries has no form for it, and a declared entry none for anyone.
+// A user who may not change entries gets no form for it, and no user gets one for a declared entry.
 func TestCron_NoForms(t *testing.T) {
 	s, yard := startConsole(t, func(cfg *Config) {
 		cfg.Users[1].May = func(subject string) bool {

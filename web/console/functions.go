@@ -2,7 +2,6 @@ package console
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"html/template"
 	"math"
@@ -30,8 +29,8 @@ func functions() template.FuncMap {
 		"ms":      func(n any) string { return format.Duration(time.Duration(format.Int(n)) * time.Millisecond) },
 		"dur":     format.Duration,
 		"took":    func(from, to *time.Time) string { return format.Duration(to.Sub(*from)) },
-		"details": func(details json.RawMessage) template.HTML { return format.Details(details) },
-		"tree":    func(text json.RawMessage) template.HTML { return format.Tree(text) },
+		"details": format.Details,
+		"tree":    format.Tree,
 		"json":    format.Indented,
 		"bar":     draw.Bar,
 		"strip":   draw.Strip,

@@ -18,7 +18,7 @@ var cronFields = []field{
 	{"skip_overlap", checked}, {"run_missed", checked},
 }
 
-// addCron adds a cron entry, or replaces one by what the form has.
+// addCron adds a cron entry, or changes one as the form was edited.
 func addCron(ctx context.Context, a *Act) (string, error) {
 	name, isNew := a.value("name"), a.Form.Get("new") != ""
 	for key := range a.Form { // browsers send lines that end with CR LF
@@ -78,8 +78,8 @@ func (a *Act) entered(present settings, name string) string {
 	return present.text(name)
 }
 
-// cronJob returns the job of the entry that the form describes: the other options with the
-// function and the params.
+// cronJob returns the job of the entry as JSON. The form has its function, its params and its other
+// options in three fields.
 func (a *Act) cronJob(present settings) (json.RawMessage, error) {
 	job := map[string]json.RawMessage{}
 	if options := a.entered(present, "options"); options != "" {

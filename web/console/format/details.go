@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// CutError is the size at which a text in the details of an error is cut, in bytes: no error that is
-// stored has more.
-const CutError = 64 << 10
+// cutError is the size at which a text in the details of an error is cut, in bytes. It is the largest
+// size of an error that is stored, job.MaxErrorBytes, which this package may not import.
+const cutError = 64 << 10
 
-// Details returns the details of an error as HTML: texts of several lines, such as a traceback, as lines,
-// and anything else as a tree.
+// Details returns the details of an error as HTML: a text of several lines, such as a traceback, as lines,
+// and other values as a tree.
 func Details(details json.RawMessage) template.HTML {
 	var text string
 	if json.Unmarshal(details, &text) == nil {
@@ -46,9 +46,9 @@ func Details(details json.RawMessage) template.HTML {
 
 // block returns a text of several lines with its name.
 func block(name, text string) template.HTML {
-	heading := template.HTML("")
+	var heading template.HTML
 	if name != "" {
 		heading = `<p class="dim small">` + Text(name, CutName, false) + `</p>`
 	}
-	return heading + `<pre class="trace">` + Text(strings.ReplaceAll(text, "\r\n", "\n"), CutError, true) + `</pre>`
+	return heading + `<pre class="trace">` + Text(strings.ReplaceAll(text, "\r\n", "\n"), cutError, true) + `</pre>`
 }

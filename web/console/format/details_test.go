@@ -2,7 +2,8 @@ package format
 
 import "testing"
 
-// A traceback is shown as lines; what is hidden in it, or would change the direction of the page, is not.
+// A traceback is shown as lines. Characters that are invisible, or change the direction of the page, are
+// shown as code points.
 func TestDetails(t *testing.T) {
 	for _, c := range []struct{ details, want string }{
 		{`{"traceback":"T:\n  File \"<a>\"\u001b[2J\u202e\r\nE","n":1}`, `<p class="dim small">traceback</p><pre class="trace">T:

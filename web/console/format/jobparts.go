@@ -2,9 +2,9 @@ package format
 
 import "encoding/json"
 
-// JobParts returns what a job's JSON has for the fields of a form: the function, the params as
-// indented JSON, and an indented object of all other options, "" for what it lacks. It returns a
-// job that is no object as the options.
+// JobParts splits a job's JSON into the fields of a form: the function, the params as indented JSON,
+// and an indented object with all other options. A field is "" if the job has no such part. If the
+// job is not an object, JobParts returns all of it as the options.
 func JobParts(job json.RawMessage) (function, params, options string) {
 	var parts map[string]json.RawMessage
 	if err := json.Unmarshal(job, &parts); err != nil {

@@ -23,7 +23,7 @@ func Cron(ctx context.Context, e *Env, v *View) (any, error) {
 	return d, err
 }
 
-// shownTicks is how many next ticks the page of an entry shows.
+// shownTicks is the number of next ticks on the page of an entry.
 const shownTicks = 20
 
 // cronEntryData is the data of the page of a cron entry.

@@ -86,7 +86,7 @@ func (d *jobData) readLogs(ctx context.Context, e *Env, v *View, id string) {
 	}
 }
 
-// maxShownErrors is how many errors of earlier attempts the page has.
+// maxShownErrors is the largest number of errors of attempts on the page.
 const maxShownErrors = 20
 
 // readErrors adds the errors of attempts to the steps in which they failed, if they are kept.

@@ -1,7 +1,6 @@
 package pages
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -14,17 +13,11 @@ type lettersData struct {
 	Stats api.DeadLetterStats
 	Whole bool // Stats count all dead letters of the filter
 	// Groups are the largest ones of Stats, MoreGroups is the number of the others.
-	Groups     []letterGroup
+	Groups     []api.DeadLetterGroup
 	MoreGroups int
 
 	filter api.DeadLetterRequest
 }
-
-// letterGroup is a group of dead letters with the same type and code of error.
-type letterGroup struct{ api.DeadLetterGroup }
-
-// Filter returns the value of the filter by error that selects the group.
-func (g letterGroup) Filter() string { return cmp.Or(g.Code, g.Type) }
 
 // maxLetterGroups is how many groups the page has.
 const maxLetterGroups = 30
@@ -46,9 +39,7 @@ func Letters(ctx context.Context, e *Env, v *View) (any, error) {
 		return nil, err
 	}
 	d.Whole = d.Stats.Next == 0
-	for _, group := range d.Stats.Groups[:min(len(d.Stats.Groups), maxLetterGroups)] {
-		d.Groups = append(d.Groups, letterGroup{group})
-	}
+	d.Groups = d.Stats.Groups[:min(len(d.Stats.Groups), maxLetterGroups)]
 	d.MoreGroups = len(d.Stats.Groups) - len(d.Groups)
 	page := filter
 	page.Limit = 50
