@@ -15,12 +15,12 @@ const (
 	maxStoringErrors     = 64              // at once
 	maxStoringErrorBytes = 64 << 20        // of all errors that wait to be stored
 	errorStoreTimeout    = 2 * time.Second // from Report until the error is stored
-	errorStorePause      = 5 * time.Second // after one that could not be stored, in which none is tried
+	errorStorePause      = 5 * time.Second // after an error could not be stored: until then no other is tried
 )
 
-// errorStore stores errors of attempts that are too large for the ledger, or that it would not keep once
-// the next attempt has failed, and then passes the outcomes on. An error that cannot be stored delays its
-// outcome only a little: the outcome has its beginning and its end.
+// errorStore stores errors of attempts that are too large for the ledger, or that the ledger would drop
+// once the next attempt has failed, and then passes the outcomes on. An error that cannot be stored delays
+// its outcome only a little: the outcome keeps the beginning and the end of the error.
 type errorStore struct {
 	transport Transport
 	log       *slog.Logger
@@ -28,12 +28,12 @@ type errorStore struct {
 	maxBytes  int // of an error
 	pool      taskPool
 	bytes     atomic.Int64          // of all errors that wait to be stored
-	pausedTo  atomic.Int64          // in Unix nanoseconds; none is tried before
+	pausedTo  atomic.Int64          // in Unix nanoseconds; no error is tried before
 	stored    func(*pendingOutcome) // called for every outcome
 }
 
-// cut shortens the fault of an outcome to what a report may have. It returns the error that is to be
-// stored before, nil if the report and history have all of it.
+// cut shortens the fault of an outcome to [job.MaxInlineFault] bytes. It returns the error that is to be
+// stored before the outcome is reported, or nil if the report and history have all of the error.
 func (s *errorStore) cut(outcome *job.Outcome) *job.AttemptError {
 	fault := outcome.Fault
 	if fault == nil {
@@ -48,8 +48,8 @@ func (s *errorStore) cut(outcome *job.Outcome) *job.AttemptError {
 	return kept
 }
 
-// add has an error stored in the background, unless too many wait or the stream could not store an
-// earlier one a moment ago, and then passes its outcome on.
+// add stores an error in the background, unless too many errors wait or an earlier one could not be
+// stored a moment ago, and then passes its outcome on.
 func (s *errorStore) add(pending *pendingOutcome, kept *job.AttemptError) {
 	now := time.Now()
 	size := int64(kept.Error.Size())

@@ -60,7 +60,7 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		return
 	}
 
-	a.elapsed = elapsedTime{told: ack.Elapsed, at: time.Now(), epoch: ack.Epoch}
+	a.elapsed = elapsedTime{received: ack.Elapsed, receivedAt: time.Now(), epoch: ack.Epoch}
 	a.checkLease() // first: if the node was frozen, watchLease may not have run since the lease expired
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,20 +89,20 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 	signal(a.reporter.wake)
 }
 
-// elapsedTime is the elapsed time of the ledger, see [job.Heartbeat], that an authority told this
-// node. It belongs to the goroutine of the heartbeats.
+// elapsedTime is the elapsed time of the ledger, see [job.HeartbeatAck], as this node keeps it since an
+// authority last sent it. It belongs to the goroutine of the heartbeats.
 type elapsedTime struct {
-	told  time.Time
-	at    time.Time // when
-	epoch uint64    // of the authority; 0: none has told it
+	received   time.Time // the elapsed time in the acknowledgement; zero: the authority sent none
+	receivedAt time.Time // when the acknowledgement arrived, by this node's clock
+	epoch      uint64    // of the authority
 }
 
-// now returns what the time is now, and the epoch of the authority that told it.
+// now returns the present elapsed time, and the epoch of the authority that sent it.
 func (e elapsedTime) now() (time.Time, uint64) {
-	if e.epoch == 0 || e.told.IsZero() {
+	if e.received.IsZero() {
 		return time.Time{}, 0
 	}
-	return e.told.Add(time.Since(e.at)), e.epoch
+	return e.received.Add(time.Since(e.receivedAt)), e.epoch
 }
 
 // Edges returns the edge addresses of the other available nodes, to which clients may

@@ -19,8 +19,8 @@ import (
 //
 // Report also takes the outcome of a dispatch that was not assigned to this node,
 // because its worker came from another node. Of two outcomes of one dispatch the
-// first counts; the callbacks of both are called. Report owns outcome's Fault: it has
-// what [job.AttemptError] keeps of it stored, and shortens one that is too long.
+// first counts; the callbacks of both are called. Report owns outcome's Fault: it shortens
+// a long one, and before that stores it as a [job.AttemptError].
 func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 	id := outcome.DispatchID()
 	a.mu.Lock()

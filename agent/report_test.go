@@ -171,6 +171,7 @@ func TestReport_LargeNamesOfFaults(t *testing.T) {
 		if len(got) != 2 {
 			t.Fatalf("%d outcomes are reported", len(got))
 		}
+		slices.SortFunc(got, func(a, b job.Outcome) int { return bytes.Compare(a.Job[:], b.Job[:]) }) // errors are stored at the same time
 		f := got[0].Fault
 		if n := len(f.Message) + len(f.Type) + len(f.Code) + len(f.Details); n > job.MaxInlineFault || n < job.MaxInlineFault-100 {
 			t.Errorf("the fault has %d bytes", n)
@@ -230,8 +231,9 @@ func TestReport_LossKeepsOrderAndResendsOffers(t *testing.T) {
 	})
 }
 
-// An error with details is stored up to its bound before its outcome is reported, which has its beginning
-// and its end; one that cannot be stored delays the outcome by a moment, and those after it not at all.
+// An error with details is stored up to its bound before its outcome is reported with the beginning and the
+// end of the error. An error that cannot be stored delays its outcome by a moment, and later outcomes not at
+// all.
 func TestReport_StoresErrors(t *testing.T) {
 	inBubble(t, Config{MaxError: 16 << 10}, func(t *testing.T, b *harness) {
 		trace := strings.Repeat("  File \"a.py\", line 1\n", 1<<19) + "ValueError: the last line"

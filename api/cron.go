@@ -18,7 +18,7 @@ const (
 
 // Numbers of next ticks of a cron entry.
 const (
-	CronTicks    = 3 // unless the request asks for others
+	CronTicks    = 3 // unless the request sets another number
 	MaxCronTicks = 100
 )
 
@@ -69,7 +69,7 @@ type Cron struct {
 	Declared    bool            `json:"declared"` // in the configuration of the nodes
 	State       string          `json:"state"`    // running, paused, or ended (no more ticks)
 	Next        *time.Time      `json:"next"`     // nil unless it is running
-	Upcoming    []time.Time     `json:"upcoming"` // the next ticks, at most 3 unless the request asks for others, the first of them Next
+	Upcoming    []time.Time     `json:"upcoming"` // the next ticks, at most [CronTicks] unless the request sets another number, the first of them Next
 	Ticks       []CronTick      `json:"ticks"`    // the same ticks, in the entry's time zone
 	Last        *time.Time      `json:"last"`     // the last tick that created a job; nil means none did
 	LastJob     *job.ID         `json:"last_job"`

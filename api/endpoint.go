@@ -80,8 +80,7 @@ func (e *Endpoint) OverhopOp() string {
 	return ""
 }
 
-// NeededKeys returns the keys of the request without which it names nothing: those that have a
-// wildcard in the path, and those that are required.
+// NeededKeys returns the keys that a request must have: the wildcards of the path, and the required keys.
 func (e *Endpoint) NeededKeys() (keys []string) {
 	for part := range strings.SplitSeq(e.Pattern, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok && strings.TrimSuffix(name, "}") != e.Token {
@@ -91,8 +90,8 @@ func (e *Endpoint) NeededKeys() (keys []string) {
 	return append(keys, strings.Fields(e.Required)...)
 }
 
-// Keys returns those of all, the keys of the request's type, that the endpoint takes, in the same
-// order. Those of a nested object are written after its key and a dot.
+// Keys returns the keys in all that the endpoint takes, in the same order. all has the keys of the request's
+// type; a key of a nested object is written as in "retry.backoff_ms".
 func (e *Endpoint) Keys(all []string) (keys []string) {
 	accepted := append(strings.Fields(e.Accepts), e.NeededKeys()...)
 	takesAll := e.Pattern == "" || slices.Contains(accepted, "*")

@@ -210,7 +210,7 @@ type JobErrorsRequest struct {
 }
 
 // JobErrors holds the errors of the attempts of a job that failed with details, such as a traceback, or
-// with a long message, newest first. What is too long has lost its middle, for which a line stands such as
+// with a long message, newest first. The middle of a text that is too long is replaced by a line such as
 // "... 12345 bytes omitted ...".
 type JobErrors struct {
 	ID     job.ID             `json:"id"`

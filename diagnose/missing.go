@@ -19,7 +19,7 @@ func (g *Diagnoser) explainDecision(e *api.JobExplanation, q *api.JobRequest) (f
 	g.cfg.View(func(l *ledger.Ledger) {
 		for _, id := range candidateIDs(l, q) {
 			d, at, ok := l.LastDecision(id)
-			if !ok || d.Ingested <= ledger.IngestedKnown { // it became a job, or has been repeated
+			if !ok || d.Ingested <= ledger.IngestedKnown { // the last record with this id became a job or repeated one
 				var alias ledger.Alias
 				if alias, ok = l.Alias(id); ok {
 					d, at = alias.Decision(), time.Time{}

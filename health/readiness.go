@@ -62,7 +62,7 @@ func (r *Reporter) downWarnings(members []api.MemberStatus) (warnings []string) 
 	return warnings
 }
 
-// zoneWarnings returns a warning for each member with other time zones than this node.
+// zoneWarnings returns a warning for each member whose database of time zones differs from this node's.
 func (r *Reporter) zoneWarnings(members []api.MemberStatus) (warnings []string) {
 	for i := range members {
 		if m := &members[i]; m.TimeZones != "" && m.TimeZones != r.cfg.TimeZones {

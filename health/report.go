@@ -31,7 +31,7 @@ type ReporterConfig struct {
 	HTTP          string // address of the HTTP listener, "" without one
 
 	View      func(func(*ledger.Ledger))                                                   // reads this node's ledger
-	Now       func(*ledger.Ledger) time.Time                                               // returns the time of the ledger that View has passed, also while no entry is committed
+	Now       func(*ledger.Ledger) time.Time                                               // returns the present ledger time, which also advances while no entry is committed; called within View
 	Raft      func() consensus.Status                                                      // returns this node's state in the Raft group
 	Authority func() (node string, known bool)                                             // returns the authority according to the ledger
 	Tenure    func(context.Context) (scheduler.AuthorityStatus, error)                     // asks this node's scheduler

@@ -59,20 +59,20 @@ func CutJSON(value json.RawMessage, n int) json.RawMessage {
 	return append(b, end...)
 }
 
-// Excerpt returns text in at most n bytes, which must be at least 64: a longer text loses its middle, for
-// which a line stands that has the number of bytes, such as "... 12345 bytes omitted ...". head is the
-// part of the result, in percent, that is the beginning of text. It cuts between lines where it can. An
+// Excerpt returns text in at most n bytes, which must be at least 64. The middle of a longer text is
+// replaced by a line with its number of bytes, such as "... 12345 bytes omitted ...". head is the part
+// of the result, in percent, that is the beginning of text. Excerpt cuts between lines where it can. An
 // excerpt can be cut again: then the line has the number of all bytes that the original has lost.
 func Excerpt(text string, n, head int) string {
 	return excerpt(text, n, head, func(r rune) int { return utf8.RuneLen(r) })
 }
 
-// omission matches the line that stands for the middle of a text.
+// omission matches the line that replaces the middle of a text.
 var omission = regexp.MustCompile(`\n?\.\.\. ([0-9]{1,12}) bytes omitted \.\.\.\n?`)
 
 const maxOmission = len("\\n... 123456789012 bytes omitted ...\\n") // as JSON
 
-// excerpt is Excerpt with the size of a character as size returns it.
+// excerpt is Excerpt for n and sizes of characters that are counted by size.
 func excerpt(text string, n, head int, size func(rune) int) string {
 	text = strings.ToValidUTF8(text, "\ufffd")
 	total := 0
@@ -117,8 +117,8 @@ func excerpt(text string, n, head int, size func(rune) int) string {
 	return fmt.Sprintf("%s\n... %d bytes omitted ...\n%s", text[:start], min(omitted+end-start, 999_999_999_999), text[end:])
 }
 
-// detailsHead is the part of cut details, in percent, that is their beginning: the rest is their end,
-// where a traceback of Python has the line that failed.
+// detailsHead is the part of cut details, in percent, that is their beginning. The rest is their end,
+// because a traceback of Python ends with the error and the line that failed.
 const detailsHead = 25
 
 // Limits of details that remain an object when they are cut.
@@ -128,9 +128,10 @@ const (
 	minCutMember  = 128 // bytes of a member that is cut
 )
 
-// CutDetails returns a JSON value of at most n bytes, which must be at least 128. Of a longer value it
-// keeps the form as far as it can: texts lose their middle, see [Excerpt], the longest members of an
-// object first. Any other value becomes an object with its size in bytes, and an excerpt of its JSON.
+// CutDetails returns a JSON value of at most n bytes, which must be at least 128. A longer value keeps
+// its form where possible: texts lose their middle, see [Excerpt], the longest members of an object
+// first. Any other value becomes an object with its size in bytes, and an excerpt of its JSON, such as
+// {"cut":true,"bytes":70000,"text":"[1,2,\n... 69000 bytes omitted ...\n"}.
 func CutDetails(value json.RawMessage, n int) json.RawMessage {
 	if len(value) <= n {
 		return value

@@ -9,15 +9,15 @@ import (
 // names another one in its body.
 var ErrKeysDiffer error = &InvalidError{Reason: "the id in the job and the header Nats-Msg-Id name different jobs; give one of them"}
 
-// ReadDirect returns the body of the record, and the producer's key, of a job that a client has
-// published to a lane, where no node has checked it: with what the headers h give, and without
-// the key, which the client gives as the field "id", or in a header. header is the key in the
-// header, "" if there is none.
+// ReadDirect reads a job that a client has published to a lane, where no node has checked it. It
+// returns the body of its record, to which the values of the headers h are added, and the producer's
+// key. The client gives the key as the field "id", which the record does not keep, or in a header:
+// header is the key in the header, or "".
 //
 // A body that need not be changed is returned as it is, and so is an invalid one. The error is
 // an [*InvalidError]: unlike [ParseSpec], ReadDirect refuses a field that no job has, such as
-// "max_attemps", because the producer would not learn otherwise that it has no effect. It is
-// [ErrKeysDiffer] if the two keys name different jobs.
+// "max_attemps", because otherwise the producer would not learn that the field has no effect. The
+// error is [ErrKeysDiffer] if the two keys name different jobs.
 func ReadDirect(queue, header string, body []byte, h Headers) (record []byte, key string, err error) {
 	spec, plain := ScanSpec(body)
 	id := ""

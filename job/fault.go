@@ -38,7 +38,7 @@ const (
 	MaxFaultNameLen = 256     // of its type or code
 )
 
-// What of an [AttemptError] is kept, in bytes: by default, and what the configuration may set.
+// Sizes of a stored [AttemptError], in bytes: the default, and the bounds of the configuration.
 const (
 	DefaultErrorBytes = 16 << 10
 	MinErrorBytes     = MaxInlineFault
@@ -51,7 +51,7 @@ func (f *Fault) Size() int { return len(f.Message) + len(f.Type) + len(f.Code) +
 // messageHead is the part of a cut message, in percent, that is its beginning.
 const messageHead = 75
 
-// IsCut reports whether f has lost a part, and a whole one may be stored elsewhere.
+// IsCut reports whether f has lost a part. The whole fault may be stored as an [AttemptError].
 func (f *Fault) IsCut() bool {
 	return omission.MatchString(f.Message) || omission.Match(f.Details)
 }

@@ -20,8 +20,8 @@ const MaxKeyLen = 128
 // bytes.
 var ErrKeyTooLong = fmt.Errorf("idempotency key is longer than %d bytes; use a shorter one or a UUID", MaxKeyLen)
 
-// ErrNilKey is returned for the nil UUID as an idempotency key. It names no job, because
-// everywhere the zero [ID] stands for no job.
+// ErrNilKey is returned for the nil UUID as an idempotency key. A job cannot have it, because the
+// zero [ID] means "no job" everywhere.
 var ErrNilKey error = &InvalidError{Reason: "the nil UUID, of zeros alone, names no job; use another key"}
 
 // ErrBadID is returned for a text that is not a UUID.

@@ -135,8 +135,8 @@ func FuzzParseRequestID(f *testing.F) {
 	})
 }
 
-// TestKeyID_NilUUID checks that the nil UUID, which stands for no job, is no key at any door: a record
-// with it is rejected under an id of its own. Other special UUIDs are keys.
+// TestKeyID_NilUUID checks that the nil UUID is refused as a key: a record with it is rejected, with an
+// id from its position. Other special UUIDs are valid keys.
 func TestKeyID_NilUUID(t *testing.T) {
 	const nilKey, maxKey = "00000000-0000-0000-0000-000000000000", "FFFFFFFF-ffff-ffff-ffff-ffffffffffff"
 	if id, err := KeyID("mail", nilKey); !errors.Is(err, ErrNilKey) || !id.IsZero() {

@@ -76,8 +76,8 @@ type Heartbeat struct {
 	Epoch      uint64
 	AckSeq     uint64
 	Dispatches []DispatchID
-	// Elapsed is the elapsed time of the ledger, as the node keeps it since an authority last told
-	// it, that of ElapsedEpoch; see [HeartbeatAck]. Zero: none has.
+	// Elapsed is the elapsed time of the ledger, as the node keeps it since the authority of
+	// ElapsedEpoch sent it, see [HeartbeatAck]. Zero: no authority has sent it.
 	Elapsed      time.Time
 	ElapsedEpoch uint64
 }

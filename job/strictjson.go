@@ -63,9 +63,9 @@ func UnmarshalStrict(subject string, data []byte, v any) error {
 
 // UnknownKeyError is returned for an object with a key that has no meaning there.
 type UnknownKeyError struct {
-	Subject string   // what has the key, such as "request"
-	Key     string   // the key
-	Keys    []string // those that there are, sorted
+	Subject string   // the object with the key, such as "request"
+	Key     string   // the unknown key
+	Keys    []string // the keys that the object may have, sorted
 }
 
 func (e *UnknownKeyError) Error() string {

@@ -96,8 +96,7 @@ func (n *Node) newDiagnoser() *diagnose.Diagnoser {
 	})
 }
 
-// addPeerInfo sets in each of members which version and time zones it has, whether its connection to this
-// node uses TLS, and why the two refuse each other, as far as this node knows.
+// addPeerInfo sets in each of members its version and its time zones, whether its connection to this node uses TLS, and why the two refuse each other, as far as this node knows.
 func (n *Node) addPeerInfo(members []api.MemberStatus) {
 	contacts := map[string]consensus.Contact{n.cfg.Node.Name: {Build: n.build(), TLS: n.certs.cluster != nil}}
 	if listener := n.id.Listener(); listener != nil {

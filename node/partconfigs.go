@@ -28,7 +28,7 @@ import (
 
 // The configurations of the parts.
 
-// build returns what this node tells other members of its program.
+// build describes this node's program to other members.
 func (n *Node) build() consensus.Build {
 	return consensus.Build{Version: n.version, Level: protocolVersion, Zones: zoneinfo.Version()}
 }

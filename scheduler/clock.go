@@ -28,10 +28,10 @@ type stampClock struct {
 	lead  time.Duration // how far Now was ahead of Wall at since; it loses that much
 }
 
-// newStampClock returns a clock that continues from the last entry's times. How long ago that
-// entry was made is passed, if it is positive; otherwise the wall clock tells. Unless single is
-// true, for a cluster of one member, that is at most maxTakeoverLead, because one wrong clock
-// must not end what waits: [stampClock.settle] adds the rest. The first tenure of a cluster
+// newStampClock returns a clock that continues from the times of the last entry. passed is how long
+// ago that entry was made; if it is 0 or less, this node's wall clock decides. Then a cluster of
+// several members, for which single is false, adds at most maxTakeoverLead, because one wrong clock
+// must not end delays and waits: [stampClock.settle] adds the rest. The first tenure of a cluster
 // begins with the time of the wall clock.
 func newStampClock(last ledger.Clock, passed time.Duration, single bool) stampClock {
 	now := time.Now()
@@ -62,9 +62,9 @@ func (c stampClock) times() ledger.Clock {
 // now returns the time that the ledger is to show.
 func (c stampClock) now() time.Time { return c.times().Now }
 
-// follow returns a clock whose Wall is the given time. If its Now is behind that, it shows it at
-// once; if it is ahead, it runs slower until it is not. Deviations within clockSlack change
-// nothing, so that the clocks of a healthy cluster are the same.
+// follow returns a clock with the given time as Wall. If Now is behind Wall, it is set to Wall; if it
+// is ahead, it runs slower until it is not. Deviations within clockSlack change nothing, so that the
+// clocks of a healthy cluster are the same.
 func (c stampClock) follow(wall time.Time) stampClock {
 	now, t := time.Now(), c.times()
 	if wall.Sub(t.Wall).Abs() > clockSlack {
@@ -83,9 +83,10 @@ func (c stampClock) follow(wall time.Time) stampClock {
 	return next
 }
 
-// settle is follow for the first known median of a tenure that continues from the last entry's
-// times. Elapsed advances to the time that members have kept since the last authority told them,
-// or, if that is zero because none has, by what has passed by the wall clocks.
+// settle is follow for the first known median of a tenure, which continues from the times of the
+// last entry. Elapsed advances to the given elapsed time, which members have kept since the last
+// authority sent it to them. If it is zero, because no member has kept one, Elapsed advances by the
+// time that has passed on the wall clocks.
 func (c stampClock) settle(wall, elapsed time.Time, last ledger.Clock) stampClock {
 	if last.Now.Unix() > 0 {
 		if elapsed.IsZero() {
@@ -96,14 +97,15 @@ func (c stampClock) settle(wall, elapsed time.Time, last ledger.Clock) stampCloc
 		}
 	}
 	c = c.follow(wall)
-	if t := &c.start; t.Elapsed.Sub(t.Now).Abs() <= clockSlack && !t.Elapsed.Before(t.Now) && c.lead == 0 {
-		t.Now, t.Wall = t.Elapsed, t.Wall.Add(t.Elapsed.Sub(t.Now)) // the same again
+	t := &c.start
+	if behind := t.Elapsed.Sub(t.Now); behind >= 0 && behind <= clockSlack && c.lead == 0 {
+		t.Now, t.Wall = t.Elapsed, t.Wall.Add(behind) // Now and Elapsed are the same again
 	}
 	return c
 }
 
-// memberClocks is what a tenure knows of the members' wall clocks. It belongs to the loop's
-// goroutine.
+// memberClocks are the clocks of the ledger and of the members, as far as a tenure knows them. It
+// belongs to the loop's goroutine.
 type memberClocks struct {
 	last    ledger.Clock  // of the ledger before the tenure
 	epoch   uint64        // of the authority before the tenure
@@ -147,7 +149,8 @@ func (c *capacity) medianOffset() (median time.Duration, ok bool) {
 	return offsets[(len(offsets)-1)/2], true
 }
 
-// localTime returns a time of this node by a clock that no step of its wall clock affects.
+// localTime returns t, a time that [time.Now] has returned, by a clock that no step of this node's
+// wall clock affects.
 func (e *eventLoop) localTime(t time.Time) time.Time {
 	return e.startedAt.Round(0).Add(t.Sub(e.startedAt))
 }
@@ -198,9 +201,9 @@ func (t *tenure) setWallClock(wall, now time.Time) {
 	}
 }
 
-// clockWarnings returns what to know about the ledger's time: how far it is ahead of the members'
-// clocks, and by how much these were set lately.
-func (t *tenure) clockWarnings(now time.Time) (warnings []string) {
+// ledgerTimeWarnings returns a warning if the ledger's time is ahead of the members' clocks, and one
+// if these were set lately.
+func (t *tenure) ledgerTimeWarnings(now time.Time) (warnings []string) {
 	if ahead := t.loop.clock.times().Ahead(); ahead > maxClockSkew {
 		warnings = append(warnings, fmt.Sprintf("the yard's time is %s ahead of the members' clocks, because they were ahead before: it runs slower until it is right; delays and waits do not depend on it, times of events do", ahead.Round(100*time.Millisecond)))
 	}

@@ -43,8 +43,8 @@ func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	return t, s.bootstrap(ctx, t)
 }
 
-// elapsedSince returns how much time has passed since the last entry, if the last authority was a
-// tenure of this scheduler, whose clock goes on; otherwise 0.
+// elapsedSince returns how much time has passed since the last entry if the last authority was a
+// tenure of this scheduler: its clock has gone on. Otherwise it returns 0.
 func (s *Scheduler) elapsedSince(c *memberClocks) time.Duration {
 	if s.lastEpoch == 0 || s.lastEpoch != c.epoch {
 		return 0

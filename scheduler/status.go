@@ -92,7 +92,7 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	if t.retention.problem != "" {
 		st.Warnings = append(st.Warnings, "retention settings are not applied to all streams: "+t.retention.problem)
 	}
-	st.Warnings = append(st.Warnings, t.clockWarnings(now)...)
+	st.Warnings = append(st.Warnings, t.ledgerTimeWarnings(now)...)
 	st.ClockAhead = t.loop.clock.times().Ahead()
 	for _, lane := range t.lanes.all {
 		if lane.problem == "" && !lane.ready {

@@ -168,8 +168,9 @@ func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []clust
 // maxNamedRequest is the size of the largest request, in bytes, in which a missing key is named.
 const maxNamedRequest = 16 << 10
 
-// nameKeys returns err, the error of a request to an endpoint, or one that names the keys that the endpoint
-// takes if the request has another one, or the key that the request lacks. The request is nil if it isLarge.
+// nameKeys makes err, the error of a request to an endpoint, more precise: if the request has an unknown key,
+// the result names the keys that the endpoint takes; if it lacks a key that the endpoint needs, it names that
+// key. The request is nil if it isLarge.
 func nameKeys(e *api.Endpoint, request []byte, isLarge bool, err error) error {
 	unknown, ok := errors.AsType[*job.UnknownKeyError](err)
 	switch {

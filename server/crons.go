@@ -38,11 +38,11 @@ func (h *Crons) Handlers() map[string]Handler {
 	}
 }
 
-// cronOf returns v as the API shows it, with a number of next ticks.
+// cronOf returns v as the API shows it, with at most the given number of next ticks.
 func cronOf(v *ledger.CronView, ticks int) api.Cron {
 	c := api.CronOf(v)
 	schedule, err := cronspec.Parse(v.Schedule, v.TimeZone)
-	if err != nil { // set by another release that accepts it
+	if err != nil { // another release, which accepts the schedule, has set it
 		return c
 	}
 	for at := v.Next; !at.IsZero() && len(c.Upcoming) < ticks; at = schedule.After(at) {

@@ -87,14 +87,14 @@ func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Lo
 }
 
 // mapFromFirstRead makes the server apply the mappings of the yard's account, such as
-// that of yard.jobs.*, to everything that a client sends.
+// yard.jobs.*, to everything that a client sends.
 //
-// A server looks at an account's mappings only if the account had any when it read from the
-// connection, and until CONNECT every connection is in the global account. So of a client that
-// sends CONNECT and publishes at once, without waiting for the server, those publishes that are
-// read together with CONNECT would reach the subjects that nobody subscribes to. The server
-// takes the mappings themselves from the client's own account, so any mapping of the global
-// account, in which there are no users, is enough.
+// Before each read from a connection, the server checks whether the connection's account has
+// mappings. Until CONNECT, a connection is in the global account. If a client sends CONNECT and
+// publishes without waiting for the server, the server reads both at once, and would not map
+// these publishes: they would reach subjects without subscribers. The server looks up the
+// mappings in the client's own account, so any mapping of the global account, which has no
+// users, is enough.
 func mapFromFirstRead(srv *server.Server) error {
 	if err := srv.GlobalAccount().AddMapping("yard.unused", "yard.unused.mapped"); err != nil {
 		return fmt.Errorf("map a subject of the global account: %w", err)

@@ -82,7 +82,7 @@ func (d *directPublishes) receive(m *nats.Msg) {
 
 // recordOf returns the record of the job that m asks for, with what m gives in headers, and the
 // job's id as its key. ok is false if the record cannot share a message with others: m asks the
-// stream for more than to store it, or it is invalid, and its own message says why.
+// stream for more than to store it, or it is invalid and must be rejected on its own.
 func recordOf(m *nats.Msg, queue string) (record job.Record, ok bool) {
 	for name := range m.Header {
 		if name != subjects.HeaderMsgID && !slices.Contains(streams.ProducerHeaderNames, name) {

@@ -12,8 +12,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// StoreError stores the error of an attempt of a job, in the stream of logs, which keeps as many of one
-// job as messages of its log. A second error of the same dispatch is dropped within 30 s.
+// StoreError stores the error of an attempt of a job in the stream of logs. The stream keeps as many errors of
+// a job as messages of its log. A second error of the same dispatch is dropped within 30 s.
 func (w *Writer) StoreError(ctx context.Context, id job.ID, e *job.AttemptError) error {
 	data, err := job.EncodeJSON(e)
 	if err != nil {
@@ -25,8 +25,8 @@ func (w *Writer) StoreError(ctx context.Context, id job.ID, e *job.AttemptError)
 // errorTimeout bounds the reading of one error, which is not essential.
 const errorTimeout = 500 * time.Millisecond
 
-// AttemptError returns the error of a job's dispatch, if it is the last one that is stored for the job.
-// The error is [ErrNotStored] if it is not.
+// AttemptError returns the error of a job's dispatch n, which must be the last error that is stored for the job.
+// Otherwise it returns [ErrNotStored].
 func (r *Reader) AttemptError(ctx context.Context, id job.ID, n uint32) (*job.AttemptError, error) {
 	ctx, cancel := context.WithTimeout(ctx, errorTimeout)
 	defer cancel()
@@ -45,7 +45,7 @@ func (r *Reader) AttemptError(ctx context.Context, id job.ID, n uint32) (*job.At
 }
 
 // AttemptErrors returns the errors of the last attempts of a job that failed with details, newest first.
-// It returns at most limit, of at most maxBytes; more reports whether there are earlier ones.
+// It returns at most limit errors, in total at most maxBytes; more reports whether there are earlier ones.
 func (r *Reader) AttemptErrors(ctx context.Context, id job.ID, limit, maxBytes int) (last []job.AttemptError, more bool, err error) {
 	size := 0
 	for from := uint64(1); ; {

@@ -10,17 +10,17 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
-// LetterState is which dead letters are stored: those with sequences from First to Last without those
-// that were removed in between.
+// LetterState describes the stored dead letters: they have the sequences from First to Last, except those
+// of letters that were removed.
 type LetterState struct {
 	First, Last uint64 // First is Last+1 if there are none
 	Letters     uint64
 	Gaps        int      // sequences between First and Last without a letter
-	Removed     []uint64 // those sequences, if they were asked for
+	Removed     []uint64 // the sequences that Gaps counts, if the caller asked for them
 }
 
-// LetterState returns which dead letters are stored, as their stream's leader knows it; with removed also
-// the sequences of those that were removed.
+// LetterState asks the stream's leader which dead letters are stored. If removed is set, it also asks for the
+// sequences of removed letters.
 func (r *Reader) LetterState(ctx context.Context, removed bool) (LetterState, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()

@@ -107,8 +107,9 @@ func toRecords(lane uint8, s *storedMsg) []job.Record {
 }
 
 // toRecord converts a stored message of a lane that holds one record. A job that a client has
-// published straight to the lane is checked as no node has done, see [job.ReadDirect]. A job that a node has published has the time at which that node accepted it in a
-// header, which replaces the time at which the stream stored it; clients, which may not
+// published straight to the lane is checked here, because no node has checked it; see
+// [job.ReadDirect]. A job that a node has published has in a header the time at which that node
+// accepted it, which replaces the time at which the stream stored it; clients, which may not
 // publish to such a subject, cannot set it.
 func toRecord(lane uint8, s *storedMsg) job.Record {
 	if lane == job.RelocatedLane {

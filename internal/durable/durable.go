@@ -17,8 +17,8 @@ const (
 )
 
 // Protect removes the permissions of group and others from a directory and everything in it. It
-// leaves what belongs to another user, such as a volume that a container mounts as its
-// data directory, and what disappears meanwhile.
+// ignores files of another user, such as a volume that a container mounts as its data
+// directory, and files that disappear meanwhile.
 func Protect(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() && !entry.Type().IsRegular() {

@@ -35,8 +35,8 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("frame of %d bytes is larger than the limit of %d", e.Size, e.Limit)
 }
 
-// Prefix returns the four bytes that were read as the length. They are text if the peer speaks
-// a protocol of lines, such as "HTTP".
+// Prefix returns the four bytes that were read as the length. They are text, such as "HTTP", if the
+// peer speaks a line-based protocol.
 func (e *TooLargeError) Prefix() string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(e.Size)))
 }

@@ -1,4 +1,4 @@
-// Package similar finds the name that someone probably meant to write.
+// Package similar finds the name of which a text is probably a misspelling.
 package similar
 
 import "strings"

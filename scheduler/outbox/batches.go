@@ -177,7 +177,7 @@ func (o *Outbox) deadLetter(ctx context.Context, item *ledger.DeadLetter) (Batch
 	default:
 		letter.Record = body
 	}
-	if f := item.Fault; f != nil && f.IsCut() { // without the whole error, the letter has the part
+	if f := item.Fault; f != nil && f.IsCut() { // if the whole error cannot be loaded, the letter keeps the part
 		if whole, err := o.cfg.LoadError(ctx, item.Job, item.N); err == nil {
 			letter.Error = withDetails(f, &whole.Error)
 		}
@@ -191,8 +191,8 @@ func (o *Outbox) deadLetter(ctx context.Context, item *ledger.DeadLetter) (Batch
 	}, nil
 }
 
-// withDetails returns the fault f of a settlement with the message and the details of the whole error that
-// was reported: the type of f may be another one, which says why the job was stopped.
+// withDetails returns the fault f of a settlement with the message and the details of the whole error
+// that was reported. It keeps the type of f, which may be the reason why the job was stopped.
 func withDetails(f, whole *job.Fault) *job.Fault {
 	return validFault(&job.Fault{Message: whole.Message, Type: f.Type, Code: f.Code, Details: whole.Details})
 }

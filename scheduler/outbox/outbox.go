@@ -77,7 +77,7 @@ type Config struct {
 	AwaitStreams func(ctx context.Context)
 	// LoadBody returns the body of a dead job, or nil if it is lost for good.
 	LoadBody func(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
-	// LoadError returns the error of a dispatch, of which the ledger may have only a part.
+	// LoadError returns the whole error of a dispatch; the ledger may have only a part of it.
 	LoadError func(ctx context.Context, id job.ID, n uint32) (*job.AttemptError, error)
 	// SetProblem is called on the event loop with the reason why a stream is not
 	// published, or with nil when it is published again.

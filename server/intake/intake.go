@@ -209,8 +209,8 @@ func (in *Intake) CheckPayload(queue string, spec *job.Spec) error {
 	return err
 }
 
-// findKnown is the function findKnown with the local ledger, so that a producer's late retry
-// costs no publish.
+// findKnown calls findKnown with the local ledger. A job that it finds is not published again, so
+// that a producer's late retry is cheap.
 func (in *Intake) findKnown(id job.ID, queue string) (a Ack, ok bool, err error) {
 	in.cfg.Waiters.View(func(l *ledger.Ledger) { a, ok, err = findKnown(l, id, queue) })
 	return a, ok, err

@@ -11,22 +11,22 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// addError replaces the error of a job's last attempt, of which the ledger has only a part, by the whole
-// one. It leaves the part if the whole one is not stored, or cannot be read now.
+// addError replaces the error of a job's last attempt, which the ledger has cut, by the whole error. It keeps the
+// cut one if the whole error is not stored, or cannot be read now.
 func (v *Viewer) addError(ctx context.Context, view *job.View) {
 	if view.State != job.Active && view.State != job.Completed { // then the error is an earlier one, and not shown
 		view.Fault = v.wholeError(ctx, view.ID, view.Dispatches, view.State == job.Waiting, view.Fault)
 	}
 }
 
-// AddErrorOf is addError for a job as the API shows it.
+// AddErrorOf is like addError, for a job of the API.
 func (v *Viewer) AddErrorOf(ctx context.Context, j *api.Job) {
 	j.Error = v.wholeError(ctx, j.ID, j.Dispatches, j.State == job.Waiting.String(), j.Error)
 }
 
-// wholeError returns the error of the last dispatch that failed, of which the ledger has kept the part
-// fault, which may be nil, or else the part. n is the number of the job's last dispatch, which is the one
-// after it if the job waits.
+// wholeError returns the whole error of the last dispatch that failed, or fault if the whole error cannot be
+// read. fault is the error as the ledger has it; nil means that no dispatch failed. n is the number of the
+// job's current dispatch, which has not failed yet if the job waits.
 func (v *Viewer) wholeError(ctx context.Context, id job.ID, n uint32, waits bool, fault *job.Fault) *job.Fault {
 	if fault == nil || len(fault.Details) == 0 && !strings.HasSuffix(fault.Message, " (cut)") {
 		return fault

@@ -119,8 +119,8 @@ func newPage(l *ledger.Ledger, op *ledger.Operation, q *query.Query, found *ledg
 	return p
 }
 
-// add adds a job that matched when it was found. One that does not match any more, or only matches since it has
-// ended after the operation began, is skipped.
+// add adds a job that matched when it was found. It skips a job that does not match any more, and a job that
+// ended after the operation began and did not match before its end.
 func (p *page) add(l *ledger.Ledger, op *ledger.Operation, q *query.Query, d *job.Document) {
 	now, kept, ok := present(l, d)
 	switch {
@@ -162,7 +162,7 @@ func alsoMatches(q *query.Query, d *job.Document) (states ledger.States) {
 	return matchingStates(q, d)
 }
 
-// matchingStates returns the states in which a job would match that had not ended.
+// matchingStates returns the states, among those before the end, in which the job would match.
 func matchingStates(q *query.Query, d *job.Document) (states ledger.States) {
 	for _, state := range []job.State{job.Waiting, job.Delayed, job.Active} {
 		other := *d
