@@ -107,14 +107,21 @@ func (m *Member) Job(t testing.TB, id string) (j api.Job) {
 	return j
 }
 
-// WaitOutcome waits until a job has ended, and returns it.
+// WaitOutcome waits until a job has ended, and returns it. It repeats a request that is refused with
+// 503: while the stream with the job's body has no leader, the job cannot be shown.
 func (m *Member) WaitOutcome(t testing.TB, id string) (j api.Job) {
 	t.Helper()
-	if err := m.API("job.wait", api.JobRequest{ID: id, TimeoutMS: waitTimeout.Milliseconds() - 1000}, &j); err != nil {
+	m.cluster.Eventually("job "+id+" has ended", func() error {
+		j = api.Job{}
+		err := m.API("job.wait", api.JobRequest{ID: id, TimeoutMS: waitTimeout.Milliseconds() - 1000}, &j)
+		if refused := new(api.Error); err == nil || errors.As(err, &refused) && refused.Code == "503" {
+			return err
+		}
 		var now api.Job
 		shown := m.API("job.show", api.JobRequest{ID: id}, &now)
 		t.Fatalf("%v; the job is %+v (%v)", err, now, shown)
-	}
+		return nil
+	})
 	return j
 }
 
