@@ -96,6 +96,9 @@ type NodeStatus struct {
 	Offers      int    `json:"offers"`      // number of its slots
 	Available   int    `json:"room"`        // jobs that could be placed on it now
 	Running     int    `json:"running"`     // its running dispatches
+	// ClockOffsetMS is how far the member's wall clock is ahead of the members' median, in
+	// milliseconds; negative if it is behind. nil: the authority has too few heartbeats to know.
+	ClockOffsetMS *int64 `json:"clock_offset_ms"`
 
 	Edge    string        `json:"edge"`    // address of its Overhop listener; "" means unknown
 	Credits int           `json:"credits"` // the part of Available at Overhop subscriptions

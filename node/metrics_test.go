@@ -61,7 +61,7 @@ func TestMetrics(t *testing.T) {
 		`yard_jobs_finished_total{function="demo#echo",kind="runner",queue="mail",runner="demo",state="completed"} 1`,
 		`yard_http_requests_total{endpoint="enqueue",status="200"} 3`, `yard_schema_violations_total{function="checked",queue="mail",result="refused"} 1`,
 		`yard_jetstream_stream_limit_bytes{stream="YARD_JOBS_0",when_full="refuse"} 6.710886e+07`,
-		`yard_lane_lag_records{lane="0"} 0`, `yard_authority_known 1`, `yard_members{state="up"} 1`, `yard_records_ingested_total{result="job"} 3`,
+		`yard_lane_lag_records{lane="0"} 0`, `yard_authority_known 1`, `yard_members{state="up"} 1`, `yard_member_clock_offset_seconds{member="local"} 0`, `yard_time_ahead_seconds 0`, `yard_records_ingested_total{result="job"} 3`,
 		`yard_runner_processes_up{runner="demo"} 1`, `yard_dispatches_ended_total{function="demo#echo",kind="runner",outcome="success",queue="mail",runner="demo"} 1`,
 		`yard_jetstream_streams_leaderless 0`, `yard_raft_leader 1`, `yard_queue_oldest_waiting_seconds{queue="mail"} 0`,
 		`yard_limit_slots{limit="stripe"} 2`, `yard_limit_jobs{limit="stripe",state="running"} 0`, `yard_limit_circuit_open{limit="stripe"} 0`,

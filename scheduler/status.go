@@ -25,8 +25,7 @@ type AuthorityStatus struct {
 	Reasons     []string         `json:"reasons"`            // texts of all conditions
 	Warnings    []string         `json:"warnings,omitempty"` // what needs attention and stops nothing
 	Nodes       []api.NodeStatus `json:"nodes"`
-	ClockAhead  time.Duration    `json:"clock_ahead,omitempty"` // how far the ledger's time is ahead of the members' clocks, in nanoseconds
-	Error       string           `json:"error,omitempty"`       // why the status could not be read; set by callers
+	Error       string           `json:"error,omitempty"` // why the status could not be read; set by callers
 
 	// RetentionIndex is the index of the ledger whose retention settings were last applied
 	// to the streams, and RetentionProblem why not all of them were; "": they were.
@@ -93,7 +92,6 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 		st.Warnings = append(st.Warnings, "retention settings are not applied to all streams: "+t.retention.problem)
 	}
 	st.Warnings = append(st.Warnings, t.ledgerTimeWarnings(now)...)
-	st.ClockAhead = t.loop.clock.times().Ahead()
 	for _, lane := range t.lanes.all {
 		if lane.problem == "" && !lane.ready {
 			st.Deferred = true
@@ -110,6 +108,7 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	for _, d := range t.dispatches.running {
 		running[d.node]++
 	}
+	median, known := t.capacity.medianOffset()
 	for _, n := range t.capacity.nodes {
 		s := api.NodeStatus{
 			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
@@ -117,6 +116,10 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 		}
 		if !n.heartbeatAt.IsZero() {
 			s.BeatAgoMS = now.Sub(n.heartbeatAt).Milliseconds()
+		}
+		if known && !n.silent && n.clock.n > 0 {
+			offset := (n.clock.offset() - median).Milliseconds()
+			s.ClockOffsetMS = &offset
 		}
 		setAvailable(&s, n)
 		st.Nodes = append(st.Nodes, s)

@@ -37,6 +37,8 @@ var families = []family{
 	{"yard_authority_epoch", "Epoch of the authority; it increases with every change.", false, nil},
 	{"yard_authority_changes_total", "Changes of the epoch that this node has seen.", true, nil},
 	{"yard_members", "Members by state, as seen by the authority.", false, []string{"state"}},
+	{"yard_member_clock_offset_seconds", "Time by which a member's wall clock is ahead of the members' median, as seen by the authority; negative if it is behind.", false, []string{"member"}},
+	{"yard_time_ahead_seconds", "Time by which the yard's time is ahead of the members' wall clocks; 0 unless they were set back.", false, nil},
 	{"yard_queues", "Queues.", false, nil},
 	{"yard_queue_jobs", "Jobs of a queue by state.", false, []string{"queue", "state"}},
 	{"yard_queue_paused", "1 if a queue is paused.", false, []string{"queue"}},

@@ -61,6 +61,11 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 		members[s.Members[i].State]++
 	}
 	emitByLabel(emit, "yard_members", members)
+	for i := range s.Nodes {
+		if offset := s.Nodes[i].ClockOffsetMS; offset != nil {
+			emit("yard_member_clock_offset_seconds", float64(*offset)/1000, s.Nodes[i].Name)
+		}
+	}
 	emit("yard_held_keys", float64(s.HeldKeys))
 	emit("yard_finished_records", float64(s.Finished.Records), "yard")
 	emit("yard_finished_records", float64(s.Finished.Own), "own")
@@ -233,6 +238,7 @@ func collectLedger(view func(func(*ledger.Ledger)), emit web.Emit) {
 	view(func(l *ledger.Ledger) {
 		balance := l.Balance()
 		emit("yard_ledger_imbalance", float64(balance.Imbalance()))
+		emit("yard_time_ahead_seconds", l.Clock().Ahead().Seconds())
 		emit("yard_outbox_bytes", float64(l.OutboxBytes()))
 		emit("yard_outbox_limit_bytes", ledger.MaxOutbox)
 		emit("yard_outbox_items", float64(l.LastEvent()-l.PublishedEvents()), "events")
