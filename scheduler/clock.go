@@ -149,6 +149,15 @@ func (c *capacity) medianOffset() (median time.Duration, ok bool) {
 	return offsets[(len(offsets)-1)/2], true
 }
 
+// clockDeviation returns how far the node's clock is ahead of the median of the members' clocks. ok is
+// false if that is not known: the node is silent, or has sent no time.
+func (n *node) clockDeviation(median time.Duration) (ahead time.Duration, ok bool) {
+	if n.silent || n.clock.n == 0 {
+		return 0, false
+	}
+	return n.clock.offset() - median, true
+}
+
 // localTime returns t, a time that [time.Now] has returned, by a clock that no step of this node's
 // wall clock affects.
 func (e *eventLoop) localTime(t time.Time) time.Time {
@@ -225,10 +234,7 @@ func (c *capacity) clockWarnings() (reasons []string) {
 		return nil
 	}
 	for _, n := range c.nodes {
-		if n.silent || n.clock.n == 0 {
-			continue
-		}
-		if off := n.clock.offset() - median; off.Abs() > maxClockSkew {
+		if off, ok := n.clockDeviation(median); ok && off.Abs() > maxClockSkew {
 			reasons = append(reasons, fmt.Sprintf("member %s's clock is off by %s: set it, and let a time service keep it", n.name, off.Round(100*time.Millisecond)))
 		}
 	}

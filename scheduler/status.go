@@ -117,8 +117,8 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 		if !n.heartbeatAt.IsZero() {
 			s.BeatAgoMS = now.Sub(n.heartbeatAt).Milliseconds()
 		}
-		if known && !n.silent && n.clock.n > 0 {
-			offset := (n.clock.offset() - median).Milliseconds()
+		if ahead, ok := n.clockDeviation(median); ok && known {
+			offset := ahead.Milliseconds()
 			s.ClockOffsetMS = &offset
 		}
 		setAvailable(&s, n)

@@ -19,6 +19,24 @@ type LetterState struct {
 	Removed     []uint64 // the sequences that Gaps counts, if the caller asked for them
 }
 
+// NewLetterState describes a stream that stores the given letters, in the order of their sequences, all
+// from first to last.
+func NewLetterState(first, last uint64, letters []Batch) LetterState {
+	state := LetterState{First: first, Last: last, Letters: uint64(len(letters))}
+	next := first
+	for _, b := range letters {
+		for ; next < b.Seq; next++ {
+			state.Removed = append(state.Removed, next)
+		}
+		next++
+	}
+	for ; next <= last; next++ {
+		state.Removed = append(state.Removed, next)
+	}
+	state.Gaps = len(state.Removed)
+	return state
+}
+
 // LetterState asks the stream's leader which dead letters are stored. If removed is set, it also asks for the
 // sequences of removed letters.
 func (r *Reader) LetterState(ctx context.Context, removed bool) (LetterState, error) {

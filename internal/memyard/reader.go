@@ -105,24 +105,13 @@ func (r Reader) DeadLetter(ctx context.Context, seq uint64) (streams.Batch, erro
 func (r Reader) LetterState(context.Context, bool) (streams.LetterState, error) {
 	all := r.messages(subjects.StreamDLQ)
 	r.mu.Lock()
-	state := streams.LetterState{Last: r.history[outbox.DeadLetters].seq, Letters: uint64(len(all))}
+	last := r.history[outbox.DeadLetters].seq
 	r.mu.Unlock()
-	state.First = state.Last + 1
+	first := last + 1
 	if len(all) > 0 {
-		state.First = all[0].Seq
+		first = all[0].Seq
 	}
-	next := state.First
-	for _, b := range all {
-		for ; next < b.Seq; next++ {
-			state.Removed = append(state.Removed, next)
-		}
-		next++
-	}
-	for ; next <= state.Last; next++ {
-		state.Removed = append(state.Removed, next)
-	}
-	state.Gaps = len(state.Removed)
-	return state, nil
+	return streams.NewLetterState(first, last, all), nil
 }
 
 // LastDeadLetter returns the sequence of the newest dead letter.

@@ -67,19 +67,7 @@ func (s *storedLetters) DeadLetter(_ context.Context, seq uint64) (streams.Batch
 }
 
 func (s *storedLetters) LetterState(context.Context, bool) (streams.LetterState, error) {
-	state := streams.LetterState{First: s.first, Last: s.last, Letters: uint64(len(s.letters))}
-	next := s.first
-	for _, b := range s.letters {
-		for ; next < b.Seq; next++ {
-			state.Removed = append(state.Removed, next)
-		}
-		next++
-	}
-	for ; next <= s.last; next++ {
-		state.Removed = append(state.Removed, next)
-	}
-	state.Gaps = len(state.Removed)
-	return state, nil
+	return streams.NewLetterState(s.first, s.last, s.letters), nil
 }
 
 // letterServer returns a server of a stream of dead letters.
