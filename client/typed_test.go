@@ -15,7 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/client"
 )
 
-// letter is a job with a queue of its own.
+// letter is a job that names its queue.
 type letter struct {
 	To     string  `json:"to"`
 	Weight float64 `json:"weight"`
@@ -187,7 +187,7 @@ func TestTyped(t *testing.T) {
 	t.Run("many", func(t *testing.T) { enqueueMany(t, c) })
 }
 
-// enqueueMany checks that each of many jobs has an answer of its own.
+// enqueueMany checks that EnqueueMany answers for each of many jobs.
 func enqueueMany(t *testing.T, c *client.Client) {
 	const n = 10_000
 	var ran atomic.Int64

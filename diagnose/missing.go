@@ -132,7 +132,7 @@ func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, 
 	return true
 }
 
-// recordsAfter yields the records of a lane after its cursor, those of up to maxScanned messages. It
+// recordsAfter yields the records in the first maxScanned messages of a lane after its cursor. It
 // ends early if they cannot be read.
 func (g *Diagnoser) recordsAfter(ctx context.Context, lane uint8, cursor uint64) iter.Seq[job.Record] {
 	return func(yield func(job.Record) bool) {

@@ -60,7 +60,7 @@ func (q queries) find(ctx context.Context, name string, lookUp viewFunc) (view j
 }
 
 // require is find for requests that need the job: it returns job.ErrJobNotFound
-// if there is none.
+// if the job does not exist.
 func (q queries) require(ctx context.Context, name string, lookUp viewFunc) (job.View, error) {
 	view, found, err := q.find(ctx, name, lookUp)
 	if err == nil && !found {

@@ -6,7 +6,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Alias is the job that the producer of a record was given instead of a job of its own. It is
+// Alias is the job that the producer of a record was given because the record created none. It is
 // found by the id that the record's job would have had, so that a repetition of the record gets
 // the same job and changes nothing.
 type Alias struct {

@@ -220,8 +220,8 @@ func (c *codec) buckets(m *limit, now int64) {
 	}
 }
 
-// rebind carries out a change after which limits bound other jobs, or jobs start in another order:
-// those of the queues that affects reports.
+// rebind carries out a change after which limits bound other jobs of some queues, or these jobs start
+// in another order. affects reports whether the change affects a queue.
 func (j *jobs) rebind(affects func(*queue) bool, change func()) {
 	var active []*storedJob
 	for item := range j.active.Scan {

@@ -22,7 +22,8 @@ type Transition struct {
 // part of the state.
 func (l *Ledger) RecordTransitions() { l.transitions = new([]Transition) }
 
-// Transitions returns those of the last entry, in order. The slice is valid until the next entry.
+// Transitions returns the transitions of the last entry, in order. The slice is valid until the next
+// entry.
 func (l *Ledger) Transitions() []Transition {
 	if l.transitions == nil {
 		return nil

@@ -199,7 +199,7 @@ func (t *tenure) setWallClock(wall, now time.Time) {
 	}
 	after := t.loop.clock.times()
 	if step := after.Wall.Sub(before.Wall); step.Abs() > maxClockSkew {
-		t.loop.log.Warn("the members' clocks were set, or are those of another time than the ledger's", "by", step.Round(time.Millisecond))
+		t.loop.log.Warn("the members' clocks were set, or differ from the ledger's time", "by", step.Round(time.Millisecond))
 		if c.settled {
 			c.step, c.stepAt = step, now
 		}

@@ -63,7 +63,7 @@ func Shows(ctx context.Context, l *ledger.Ledger) {
 	SetEvent(ctx, l.LastEvent())
 }
 
-// requestName is what errors call the body of a request, unless it has a name of its own.
+// requestName is the name of the body of a request in errors, unless the body has another one.
 const requestName = "request"
 
 // JSON returns a handler that decodes a request's body from JSON, calls handle, and

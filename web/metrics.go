@@ -107,7 +107,7 @@ var families = []family{
 	{"yard_disk_free_bytes", "Free bytes in the file system of the node's data directory.", false, nil},
 	{"yard_disk_refuse_bytes", "Free bytes below which this node accepts no jobs.", false, nil},
 	{"yard_disk_stop_bytes", "Free bytes below which this node starts nothing new.", false, nil},
-	{"yard_disk_size_bytes", "Bytes of the file system that its data lies in.", false, nil},
+	{"yard_disk_size_bytes", "Bytes of the file system with its data.", false, nil},
 	{"yard_certificate_expires_timestamp_seconds", "Expiry of the certificate of a listener, in seconds since 1970.", false, []string{"listener"}},
 	{"yard_overhop_connections", "Connections at this node's Overhop edge.", false, nil},
 	{"yard_overhop_workers", "Workers registered at this node's Overhop edge.", false, nil},

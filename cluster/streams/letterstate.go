@@ -10,8 +10,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
-// LetterState describes the stored dead letters: they have the sequences from First to Last, except those
-// of letters that were removed.
+// LetterState describes the stored dead letters: they have the sequences from First to Last, except the
+// sequences of removed letters.
 type LetterState struct {
 	First, Last uint64 // First is Last+1 if there are none
 	Letters     uint64

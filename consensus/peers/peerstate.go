@@ -54,8 +54,8 @@ type Contact struct {
 	Refused string    // why the members refuse each other; "": they do not
 }
 
-// peerState is what this node knows of the members, and what it tells them of
-// itself.
+// peerState is the last known state of the members, and the state of this node that it sends to
+// them.
 type peerState struct {
 	log      *slog.Logger
 	declared []Member // members in the configuration

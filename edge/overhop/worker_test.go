@@ -337,8 +337,8 @@ func TestWorker_Queues(t *testing.T) {
 	})
 }
 
-// A worker that reaches no node says so at once and then now and then, and what a port that
-// closes the connection may want.
+// A worker that reaches no node logs it at once and then at intervals, with the likely cause if a
+// port closes the connection.
 func TestWorker_LogsSeldomWithoutNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		dial func(context.Context, string) (net.Conn, error)

@@ -49,8 +49,8 @@ func (r *reader) add(set *bitmap, x query.Expr, within *bitmap) {
 	}
 }
 
-// cost returns a rank of conditions, by which those of an And are evaluated: those first that
-// read less and exclude more.
+// cost returns a rank of conditions. Those of an And are evaluated in its order: conditions that read
+// less and exclude more come first.
 func cost(x query.Expr) int {
 	most := 0
 	switch x := x.(type) {

@@ -40,7 +40,7 @@ type Failures struct {
 	Count uint64
 }
 
-// QueueStats are those of a queue.
+// QueueStats are the statistics of a queue.
 type QueueStats struct {
 	Stats
 	Recent Counts   // of the last minute: of six slots of ten seconds that have ended
