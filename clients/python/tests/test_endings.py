@@ -191,6 +191,14 @@ class Loops(WorkerCase):
             return await asyncio.create_task(exits())
         self.fails(awaits, "SystemExit")
 
+    def test_generator_exit_of_a_task(self) -> None:
+        async def exits() -> object:
+            raise GeneratorExit("g")
+
+        async def awaits() -> object:
+            return await asyncio.create_task(exits())
+        self.fails(awaits, "GeneratorExit")
+
     def test_interrupt_of_a_gathered_task(self) -> None:
         async def interrupts() -> object:
             raise KeyboardInterrupt

@@ -243,9 +243,24 @@ class _Task:
             self._begun = True
             if self._job._holds_lease():
                 outcome = await self._executor.run_async(self._job, self._handler)
+        except GeneratorExit as error:
+            if not self._is_current():  # the coroutine is closed, because its loop has ended
+                raise
+            outcome = self._executor._async_exception(self._job, error)
         finally:
             self._executor._tasks.discard(self)
         self._executor._returned(self._job, self._handler, outcome)
+
+    def _is_current(self) -> bool:
+        """Report whether the loop runs this task.
+
+        Then a GeneratorExit is that of a task which the handler awaited. Python closes the
+        coroutines inside of this one with it, and drops what they return.
+        """
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:
+            return False
 
 
 class _EndOfForks:
