@@ -45,7 +45,7 @@ class JobCalls(Session):
         both, as in ``enqueue(SendMail(to="ann"))``.
 
         The job starts as soon as possible, or not before ``at`` (a datetime with a
-        zone, or RFC 3339 text), or ``delay`` seconds from now by the node's clock.
+        zone, or RFC 3339 text), or ``delay`` seconds after it was accepted.
         If it has not started ``expires_in`` seconds after it was accepted, it ends.
         An attempt may take ``timeout`` seconds, and the next follows after
         ``retry_interval`` seconds; after a timeout only with ``retry_on_timeout``,

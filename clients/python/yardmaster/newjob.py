@@ -74,10 +74,11 @@ class NewJob:
     def request(self, now: Optional[datetime]) -> Fields:
         """Return the payload of an ENQUEUE.
 
-        ``now`` is the node's time, needed if the job has a delay. Without a key
-        one is generated, so that the request can be repeated. Raises ValueError
-        for options that are missing, exclude each other or are out of range,
-        TypeError for a payload's class without a kind, and CodecError.
+        ``now`` is the node's time, needed if the job has a delay: nodes of older
+        releases ignore ``delay_ms``. Without a key one is generated, so that the
+        request can be repeated. Raises ValueError for options that are missing,
+        exclude each other or are out of range, TypeError for a payload's class
+        without a kind, and CodecError.
         """
         fields = self.check()
         queue, fn, payload = self.target()
@@ -90,7 +91,8 @@ class NewJob:
             raise CodecError("a payload with floats or ints beyond 64 bits must be a dict")
         return without_none({
             "q": checks.queue_name(queue), **value, "fn": checks.text("fn", fn, _MAX_FUNCTION, 0),
-            "scheduled_at": None if at is None else format_time(at), "key": f"auto-{uuid.uuid4().hex}", **fields,
+            "scheduled_at": None if at is None else format_time(at), "delay_ms": checks.duration("delay", delay, 0),
+            "key": f"auto-{uuid.uuid4().hex}", **fields,
         })
 
     def check(self) -> Fields:

@@ -17,7 +17,7 @@ export interface JobOptions {
    * one, a key is generated, so that a lost answer never makes two jobs.
    */
   key?: string;
-  /** The earliest start, from now; excludes `runAt`. */
+  /** The earliest start, from acceptance, whatever clocks show; excludes `runAt`. */
   delay?: number;
   /** The earliest start: a date, or an RFC 3339 text. */
   runAt?: Date | string;
@@ -151,6 +151,7 @@ export function enqueueRequest(job: JobRequest): EnqueueRequest {
     ...payload, key, q: checks.queueName(job.queue), fn: checks.text("fn", job.fn, MAX_FUNCTION, 0),
     trace: checks.texts("trace", job.trace, { count: Infinity, name: Infinity, value: Infinity }),
     scheduled_at: startOf(job),
+    delay_ms: duration("delay", job.delay, 0),
     priority: integer("priority", job.priority, 0, 9),
     max_attempts: integer("maxAttempts", job.maxAttempts, 1),
     timeout_ms: duration("timeout", job.timeout, 1),
@@ -166,7 +167,7 @@ export function enqueueRequest(job: JobRequest): EnqueueRequest {
   return { key, fields, size: "bytes" in body ? body.bytes.length : body.length };
 }
 
-/** Returns the time of a job's start as text; undefined means now. */
+/** Returns the time of a job's start as text; undefined means now. A delay is given so to nodes of older releases, which ignore delay_ms. */
 export function startOf({ delay, runAt }: Pick<JobOptions, "delay" | "runAt">): string | undefined {
   if (delay === undefined) {
     return runAt === undefined ? undefined : timeText("runAt", runAt);

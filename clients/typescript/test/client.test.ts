@@ -40,6 +40,7 @@ test("an enqueue is repeated with the same key", async (t) => {
   connection = await node.accept();
   assert.deepEqual(await connection.refuseNext(T.ENQUEUE, "UNAVAILABLE", { retry_after_ms: 50 }), first);
   assert.deepEqual(first["job_payload"], payload);
+  assert.equal(first["delay_ms"], 1000);
   assert.match(String(first["key"]), /^auto-[0-9a-f]{32}$/);
   assert.deepEqual(await connection.answer(T.ENQUEUE, { jid: JID }), first);
   assert.equal(await soon(enqueued), JID);
