@@ -232,8 +232,9 @@ func (in *ingestion) newStoredJob(j *job.Job, q *queue) storedJob {
 
 // freshRecord is how long ago a lane may have been ingested to its end so that the age of a record
 // in it is not taken into account. The age is measured by wall clocks, and a wrong one must not
-// let a delay end early.
-const freshRecord = 10 * time.Second
+// let a delay end early. The authority has the end of an idle lane recorded every 10 seconds, so a
+// lane that is read was ingested to its end less than freshRecord ago.
+const freshRecord = 25 * time.Second
 
 // age returns how long ago a record was accepted, by the wall clock, but not more than has passed
 // since its lane was ingested to its end; 0 if that was less than freshRecord ago.

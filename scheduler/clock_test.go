@@ -138,3 +138,32 @@ func TestClock_SingleMember(t *testing.T) {
 		}
 	})
 }
+
+// TestClock_LaneBehind has records of a delay stored by a publisher, or a leader of the lane, whose
+// clock is two hours behind: no delay must end early, whenever the lane was last read to its end.
+func TestClock_LaneBehind(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		h.node("n1").offer(job.Overhop, "mail", "w1", 100)
+		h.advance(3 * time.Second)
+		delayed := map[job.ID]time.Time{} // when each job may start
+		for range 60 {
+			r := h.lanes.store(0, "mail", "", `{"function":"send","delay_ms":8000}`)
+			r.Stored = r.Stored.Add(-2 * time.Hour)
+			h.lanes.set(func() { h.lanes.lanes[0].records[r.Seq-1] = r })
+			h.sched.ReceiveRecords([]job.Record{r})
+			delayed[h.id(r)] = time.Now().Add(8 * time.Second)
+			h.advance(700 * time.Millisecond)
+			for id, end := range delayed {
+				if got := h.state(id); time.Now().Before(end.Add(-time.Second)) && got != job.Delayed {
+					t.Fatalf("a job whose delay ends in %s is %s", time.Until(end), got)
+				}
+			}
+		}
+		h.advance(9 * time.Second)
+		for id := range delayed {
+			if got := h.state(id); got != job.Completed {
+				t.Errorf("a job after its delay is %s", got)
+			}
+		}
+	})
+}
