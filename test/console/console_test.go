@@ -17,7 +17,7 @@ import (
 // pagePaths are the pages that are checked, by name.
 var pagePaths = []struct{ name, path string }{
 	{"overview", ""}, {"queues", "queues"}, {"queue", "queues/mail"}, {"schema", "queues/mail/schema"}, {"jobs", "jobs"}, {"job", "jobs/webhooks:fails"}, {"operations", "operations"}, {"preview", "operations/new?action=requeue&query=state:failed&params=%7B%22final%22:false%7D"}, {"workers", "workers"},
-	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"cron-entry", "cron/nightly"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"},
+	{"dead-letters", "dead-letters"}, {"cron", "cron"}, {"cron-entry", "cron/nightly"}, {"limits", "limits"}, {"limit", "limits/smtp"}, {"members", "members"}, {"events", "events"}, {"settings", "settings"}, {"past", "past"},
 }
 
 // lowContrast is a script that returns texts whose contrast with their background is less
@@ -39,8 +39,8 @@ const lowContrast = `(() => {
 	return faults;
 })()`
 
-// misplaced is a script that returns lists whose columns reach beyond their edge, and texts smaller than
-// 11 px, as they are on the screen.
+// misplaced is a script that returns lists whose columns reach beyond their edge, texts smaller than
+// 11 px, as they are on the screen, what reaches beyond its panel, and states that are broken into lines.
 const misplaced = `(() => {
 	const faults = [];
 	for (const e of document.querySelectorAll(".scroll")) {
@@ -52,6 +52,17 @@ const misplaced = `(() => {
 		const scale = e instanceof SVGGraphicsElement ? e.getScreenCTM().a : 1;
 		const size = parseFloat(getComputedStyle(e).fontSize) * scale;
 		if (size < 10.95) faults.push(e.nodeName + " " + text.slice(0, 30) + " has " + size.toFixed(1) + " px");
+	}
+	for (const e of document.querySelectorAll(":is(.panel, .card) :is(a, button, input, time, td, th, .chip, .mark, .tag, text, line)")) {
+		const panel = e.closest(".panel, .card").getBoundingClientRect(), box = e.getBoundingClientRect();
+		let scrolls = e.parentElement;
+		while (scrolls && !/auto|scroll|hidden/.test(getComputedStyle(scrolls).overflowX)) scrolls = scrolls.parentElement;
+		const inside = scrolls?.closest(".panel, .card"); // what is cut or scrolled there cannot reach beyond the panel
+		if (inside && scrolls !== e && scrolls.getBoundingClientRect().right <= panel.right + 1) continue;
+		if (box.width > 0 && box.right > panel.right + 1 && e.checkVisibility()) faults.push(e.nodeName + " " + e.textContent.slice(0, 30) + " ends " + Math.round(box.right - panel.right) + " px right of its panel");
+	}
+	for (const e of document.querySelectorAll(":is(td, dd) > .mark.ok, .chip")) {
+		if (e.getClientRects().length > 0 && e.offsetHeight > 1.9 * parseFloat(getComputedStyle(e).lineHeight)) faults.push("the state " + e.textContent + " is broken into lines");
 	}
 	return [...new Set(faults)];
 })()`

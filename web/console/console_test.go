@@ -401,7 +401,7 @@ func TestPage_One(t *testing.T) {
 		{Node: "n1", Workers: &api.Subscribers{Count: 1, Credits: 1}}, {Node: "n2", Workers: &api.Subscribers{Count: 2, Credits: 0}}}}
 	yard.replies["worker-list"] = api.WorkerList{Nodes: []api.NodeWorkers{{Node: "n1", Running: 1}, {Node: "n2", Running: 2}}}
 	ann := signIn(t, s, url.Values{"token": {"ann-token"}})
-	for path, want := range map[string][]string{"queues/mail": {"1 worker, 1 job more would", "2 workers, 0 jobs more would"}, "workers": {"1 job running", "2 jobs running"}} {
+	for path, want := range map[string][]string{"queues/mail": {"1 worker, 1 job can start now", "2 workers, 0 jobs can start now"}, "workers": {"1 job running", "2 jobs running"}} {
 		_, page := request(t, s, "GET", Path+path, nil, ann)
 		for _, text := range want {
 			if !strings.Contains(page, text) {

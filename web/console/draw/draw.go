@@ -39,11 +39,10 @@ type Mark struct {
 }
 
 // Size of a chart in pixels. It is as wide as its place: only the lines are stretched, so that
-// texts have the same size in every chart. The style sheet has the width of class plot, which leaves
-// space for the labels of values.
+// texts have the same size in every chart. The style sheet leaves space left of class chart
+// for the labels of values.
 const (
 	height = 180.0
-	left   = 52.0
 	top    = 10.0
 	bottom = 22.0
 )
@@ -71,9 +70,9 @@ func Lines(c *Chart) template.HTML {
 	const lines = 3 // of the grid
 	y := func(i int) float64 { return height - bottom - (height-top-bottom)*float64(i)/(lines-1) }
 	for i := range lines {
-		fmt.Fprintf(&b, `<text class="axis" x="%g" y="%.1f" text-anchor="end">%s</text>`, left-6, y(i)+4, template.HTMLEscapeString(label(ceiling*float64(i)/(lines-1))))
+		fmt.Fprintf(&b, `<text class="axis" x="-6" y="%.1f" text-anchor="end">%s</text>`, y(i)+4, template.HTMLEscapeString(label(ceiling*float64(i)/(lines-1))))
 	}
-	fmt.Fprintf(&b, `<svg class="plot" x="%g">`, left)
+	b.WriteString(`<svg class="plot">`)
 	for i := range lines {
 		fmt.Fprintf(&b, `<line class="grid" x1="0" y1="%.1f" x2="100%%" y2="%.1f"/>`, y(i), y(i))
 	}
@@ -150,7 +149,7 @@ type Span struct {
 func Strip(title string, from, to time.Time, spans []Span, marks []Mark) template.HTML {
 	const high, row = 74.0, 22.0
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg class="chart strip" height="%g" role="img" aria-label="%s"><svg class="plot" x="%g">`, high, template.HTMLEscapeString(title), left)
+	fmt.Fprintf(&b, `<svg class="chart strip" height="%g" role="img" aria-label="%s"><svg class="plot">`, high, template.HTMLEscapeString(title))
 	for i, s := range spans {
 		start, end := share(s.From, from, to), share(s.To, from, to)
 		text := template.HTMLEscapeString(s.Label)

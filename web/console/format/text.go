@@ -100,6 +100,14 @@ func Text(text string, n int, lines bool) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // escaped above
 }
 
+// breaks matches line breaks with the spaces around them.
+var breaks = regexp.MustCompile(`\s*[\r\n]\s*`)
+
+// Line returns text as [Text] does, in one line: a space stands for line breaks.
+func Line(text string) template.HTML {
+	return Text(breaks.ReplaceAllString(text, " "), CutLine, false)
+}
+
 // hidden reports whether a character is not visible, or changes how others are shown.
 func hidden(r rune) bool {
 	switch {

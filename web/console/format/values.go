@@ -3,6 +3,7 @@ package format
 import (
 	"fmt"
 	"html/template"
+	"regexp"
 	"strings"
 	"time"
 
@@ -87,6 +88,22 @@ func Time(at any, ago bool) template.HTML {
 	}
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s UTC"%s>%s UTC</time>`, //nolint:gosec // digits only
 		t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05.000"), kind, t.Format("2006-01-02 15:04:05")))
+}
+
+// instant matches a time in UTC as texts of the API have it, such as 2026-11-29T07:10:02.291Z.
+var instant = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+
+// Verdict returns a text of an explanation as [Text] does, in which times are elements that scripts
+// show in the zone of the viewer, as [Time] writes them.
+func Verdict(text string) template.HTML {
+	html := instant.ReplaceAllStringFunc(string(Text(text, CutBlock, true)), func(found string) string {
+		at, err := time.Parse(time.RFC3339Nano, found)
+		if err != nil {
+			return found
+		}
+		return string(Time(at, false))
+	})
+	return template.HTML(html) //nolint:gosec // escaped by Text
 }
 
 // Duration returns a duration with the digits that people need.
