@@ -60,7 +60,9 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		return
 	}
 
-	a.elapsed = elapsedTime{received: ack.Elapsed, receivedAt: time.Now(), epoch: ack.Epoch}
+	if !ack.Elapsed.IsZero() && ack.Epoch >= a.elapsed.epoch { // else what an earlier authority sent goes on
+		a.elapsed = elapsedTime{received: ack.Elapsed, receivedAt: time.Now(), epoch: ack.Epoch}
+	}
 	a.checkLease() // first: if the node was frozen, watchLease may not have run since the lease expired
 	a.mu.Lock()
 	defer a.mu.Unlock()

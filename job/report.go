@@ -91,7 +91,7 @@ type HeartbeatAck struct {
 	Seq       uint64    // increases with every answer within an epoch
 	LastBatch uint64    // number of the last AssignmentBatch sent to the node
 	Edges     []string  // addresses of the other nodes' edges that accept clients
-	Elapsed   time.Time // by which relative times end; a new authority continues from what the nodes keep of it
+	Elapsed   time.Time // by which relative times end; a new authority continues from what the nodes keep of it; zero: it does not know yet
 }
 
 // Recall is the authority's order to a node to stop a dispatch.

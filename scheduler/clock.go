@@ -11,12 +11,12 @@ import (
 
 // Limits of clock deviations.
 const (
-	maxTakeoverLead = 5 * time.Second        // how far a tenure's first stamp is ahead of the ledger's time at most; a failover takes less
-	clockSlack      = 500 * time.Millisecond // deviation from the members' median that is left alone: heartbeats are delayed, too
-	maxClockSkew    = 2 * time.Second        // deviation of a clock that is reported
-	clockSamples    = 3                      // heartbeats that a member's clock is judged by
-	slewDivisor     = 2                      // a time that is ahead loses one part in slewDivisor
-	stepReported    = time.Hour              // for how long a step of the members' clocks is reported
+	keptWait     = 3 * time.Second        // how long a new authority waits for the heartbeat of a member that has kept the elapsed time
+	clockSlack   = 500 * time.Millisecond // deviation from the members' median that is left alone: heartbeats are delayed, too
+	maxClockSkew = 2 * time.Second        // deviation of a clock that is reported
+	clockSamples = 3                      // heartbeats that a member's clock is judged by
+	slewDivisor  = 2                      // a time that is ahead loses one part in slewDivisor
+	stepReported = time.Hour              // for how long a step of the members' clocks is reported
 )
 
 // stampClock determines the times of entries, see [ledger.Clock]. All follow the monotonic
@@ -29,20 +29,18 @@ type stampClock struct {
 }
 
 // newStampClock returns a clock that continues from the times of the last entry. passed is how long
-// ago that entry was made; if it is 0 or less, this node's wall clock decides. Then a cluster of
-// several members, for which single is false, adds at most maxTakeoverLead, because one wrong clock
-// must not end delays and waits: [stampClock.settle] adds the rest. The first tenure of a cluster
-// begins with the time of the wall clock.
+// ago that entry was made; if it is 0 or less, that is not known. A single member then goes by its
+// wall clock. A cluster of several, for which single is false, adds nothing, because one wrong clock
+// must not end delays and waits: [stampClock.reach] and [stampClock.settle] do. The first tenure of a
+// cluster begins with the time of the wall clock.
 func newStampClock(last ledger.Clock, passed time.Duration, single bool) stampClock {
 	now := time.Now()
 	wall := now.Round(0)
 	if last.Now.Unix() <= 0 {
 		return stampClock{since: now, start: ledger.SameClock(wall)}
 	}
-	if passed <= 0 {
-		if passed = max(0, wall.Sub(last.Wall)); !single {
-			passed = min(passed, maxTakeoverLead)
-		}
+	if passed = max(0, passed); passed == 0 && single {
+		passed = max(0, wall.Sub(last.Wall))
 	}
 	c := stampClock{since: now, start: ledger.Clock{Now: last.Now, Elapsed: last.Elapsed.Add(passed), Wall: last.Wall.Add(passed)}}
 	if single {
@@ -83,23 +81,21 @@ func (c stampClock) follow(wall time.Time) stampClock {
 	return next
 }
 
-// settle is follow for the first known median of a tenure, which continues from the times of the
-// last entry. Elapsed advances to the given elapsed time, which members have kept since the last
-// authority sent it to them. If it is zero, because no member has kept one, Elapsed advances by the
-// time that has passed on the wall clocks.
-func (c stampClock) settle(wall, elapsed time.Time, last ledger.Clock) stampClock {
-	if last.Now.Unix() > 0 {
-		if elapsed.IsZero() {
-			elapsed = last.Elapsed.Add(wall.Sub(last.Wall))
-		}
-		if ahead := elapsed.Sub(c.times().Elapsed); ahead > 0 {
-			c.start.Elapsed = c.start.Elapsed.Add(ahead)
-		}
+// reach returns a clock whose Elapsed is not behind the given elapsed time.
+func (c stampClock) reach(elapsed time.Time) stampClock {
+	if behind := elapsed.Sub(c.times().Elapsed); behind > 0 {
+		c.start.Elapsed = c.start.Elapsed.Add(behind)
 	}
+	return c
+}
+
+// settle is follow for the first known median of a tenure. If Elapsed is ahead of Now by no more than
+// clockSlack, Now is set to it, so that both are the same again.
+func (c stampClock) settle(wall time.Time) stampClock {
 	c = c.follow(wall)
 	t := &c.start
 	if behind := t.Elapsed.Sub(t.Now); behind >= 0 && behind <= clockSlack && c.lead == 0 {
-		t.Now, t.Wall = t.Elapsed, t.Wall.Add(behind) // Now and Elapsed are the same again
+		t.Now, t.Wall = t.Elapsed, t.Wall.Add(behind)
 	}
 	return c
 }
@@ -107,12 +103,20 @@ func (c stampClock) settle(wall, elapsed time.Time, last ledger.Clock) stampCloc
 // memberClocks are the clocks of the ledger and of the members, as far as a tenure knows them. It
 // belongs to the loop's goroutine.
 type memberClocks struct {
-	last    ledger.Clock  // of the ledger before the tenure
-	epoch   uint64        // of the authority before the tenure
-	elapsed time.Time     // the latest time that members have kept for that authority, at the tenure's start; zero: none is known
-	settled bool          // their median is known
-	step    time.Duration // by which the median was last set
-	stepAt  time.Time     // when it was; zero: it was not
+	last         ledger.Clock  // of the ledger before the tenure
+	epoch        uint64        // of the authority before the tenure
+	keptKnown    bool          // the elapsed time that a member has kept is known
+	elapsedKnown bool          // how much time has passed since last; from then on Elapsed only follows the monotonic clock
+	settled      bool          // their median is known
+	step         time.Duration // by which the median was last set
+	stepAt       time.Time     // when it was; zero: it was not
+}
+
+// kept reports whether a member has kept its elapsed time of a heartbeat since an authority before the
+// tenure sent it, and no restore has replaced the ledger since. That need not be the last authority:
+// the elapsed time of an earlier one goes on as well.
+func (c *memberClocks) kept(b *job.Heartbeat) bool {
+	return !b.Elapsed.IsZero() && b.ElapsedEpoch <= c.epoch && c.epoch-b.ElapsedEpoch < ledger.RestoreJump
 }
 
 // clockOffsets holds the last samples of a member's clock: how far its time in a
@@ -149,6 +153,11 @@ func (c *capacity) medianOffset() (median time.Duration, ok bool) {
 	return offsets[(len(offsets)-1)/2], true
 }
 
+// allHeard reports whether the time of every member's clock is known.
+func (c *capacity) allHeard() bool {
+	return !slices.ContainsFunc(c.members, func(name string) bool { n := c.nodes[name]; return n == nil || n.clock.n == 0 })
+}
+
 // clockDeviation returns how far the node's clock is ahead of the median of the members' clocks. ok is
 // false if that is not known: the node is silent, or has sent no time.
 func (n *node) clockDeviation(median time.Duration) (ahead time.Duration, ok bool) {
@@ -174,28 +183,35 @@ func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
 	}
 	n.clock.add(b.At.Round(0).Sub(t.loop.localTime(arrived)))
 	c := &t.clocks
-	if !c.settled && !b.Elapsed.IsZero() && b.ElapsedEpoch == c.epoch {
-		c.elapsed = latest(c.elapsed, b.Elapsed.Add(t.loop.startedAt.Sub(arrived)))
+	before := c.elapsedKnown
+	if !before && c.kept(&b) {
+		t.loop.clock, c.keptKnown = t.loop.clock.reach(b.Elapsed.Add(time.Since(arrived))), true
 	}
-	median, ok := t.capacity.medianOffset()
-	if !ok {
-		return
+	if median, ok := t.capacity.medianOffset(); ok {
+		now := time.Now()
+		t.setWallClock(t.loop.localTime(now).Add(median), now)
 	}
-	now := time.Now()
-	t.setWallClock(t.loop.localTime(now).Add(median), now)
+	if !before && c.elapsedKnown {
+		t.loop.placeDirty = true
+		t.loop.markUrgent() // what was held back until the elapsed time is known
+	}
 }
 
-// setWallClock has the stamp clock follow the median of the members' clocks.
+// setWallClock has the stamp clock follow the median of the members' clocks. If no member has kept
+// the elapsed time, it advances by as much as has passed on the wall clocks.
 func (t *tenure) setWallClock(wall, now time.Time) {
 	c, before := &t.clocks, t.loop.clock.times()
+	switch {
+	case c.elapsedKnown:
+	case c.keptKnown:
+		c.elapsedKnown = true
+	case t.capacity.allHeard(), now.Sub(t.loop.startedAt) > keptWait:
+		t.loop.clock, c.elapsedKnown = t.loop.clock.reach(c.last.Elapsed.Add(wall.Sub(c.last.Wall))), true
+	}
 	if c.settled {
 		t.loop.clock = t.loop.clock.follow(wall)
 	} else {
-		elapsed := c.elapsed
-		if !elapsed.IsZero() {
-			elapsed = elapsed.Add(now.Sub(t.loop.startedAt))
-		}
-		t.loop.clock = t.loop.clock.settle(wall, elapsed, c.last)
+		t.loop.clock = t.loop.clock.settle(wall)
 	}
 	after := t.loop.clock.times()
 	if step := after.Wall.Sub(before.Wall); step.Abs() > maxClockSkew {

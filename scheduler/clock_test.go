@@ -124,7 +124,7 @@ func TestClock_SingleMember(t *testing.T) {
 			want   ledger.Clock
 		}{
 			{"a single member that was down", same(last), 0, true, same(now)},
-			{"one of several members", same(last), 0, false, same(last.Add(maxTakeoverLead))},
+			{"one of several members", same(last), 0, false, same(last)},
 			{"a single member whose clock was set forward meanwhile", same(last), time.Second, true,
 				ledger.Clock{Now: now, Elapsed: last.Add(time.Second), Wall: now}},
 			{"a single member whose clock was set back", same(now.Add(time.Hour)), 0, true,
@@ -139,31 +139,24 @@ func TestClock_SingleMember(t *testing.T) {
 	})
 }
 
-// TestClock_LaneBehind has records of a delay stored by a publisher, or a leader of the lane, whose
-// clock is two hours behind: no delay must end early, whenever the lane was last read to its end.
-func TestClock_LaneBehind(t *testing.T) {
-	runHarness(t, 3, func(h *harness) {
-		h.node("n1").offer(job.Overhop, "mail", "w1", 100)
-		h.advance(3 * time.Second)
-		delayed := map[job.ID]time.Time{} // when each job may start
-		for range 60 {
-			r := h.lanes.store(0, "mail", "", `{"function":"send","delay_ms":8000}`)
-			r.Stored = r.Stored.Add(-2 * time.Hour)
-			h.lanes.set(func() { h.lanes.lanes[0].records[r.Seq-1] = r })
-			h.sched.ReceiveRecords([]job.Record{r})
-			delayed[h.id(r)] = time.Now().Add(8 * time.Second)
-			h.advance(700 * time.Millisecond)
-			for id, end := range delayed {
-				if got := h.state(id); time.Now().Before(end.Add(-time.Second)) && got != job.Delayed {
-					t.Fatalf("a job whose delay ends in %s is %s", time.Until(end), got)
-				}
-			}
+// TestClock_Kept checks which elapsed times a new authority continues from: those of all epochs before
+// it, but not those from before a restore.
+func TestClock_Kept(t *testing.T) {
+	at := time.Unix(1000, 0)
+	epoch := uint64(ledger.RestoreJump + 50)
+	for _, test := range []struct {
+		name string
+		b    job.Heartbeat
+		want bool
+	}{
+		{"of the last authority", job.Heartbeat{Elapsed: at, ElapsedEpoch: epoch}, true},
+		{"of an earlier one", job.Heartbeat{Elapsed: at, ElapsedEpoch: epoch - 40}, true},
+		{"of this one", job.Heartbeat{Elapsed: at, ElapsedEpoch: epoch + 1}, false},
+		{"from before a restore", job.Heartbeat{Elapsed: at, ElapsedEpoch: 40}, false},
+		{"none", job.Heartbeat{}, false},
+	} {
+		if got := (&memberClocks{epoch: epoch}).kept(&test.b); got != test.want {
+			t.Errorf("%s: %t", test.name, got)
 		}
-		h.advance(9 * time.Second)
-		for id := range delayed {
-			if got := h.state(id); got != job.Completed {
-				t.Errorf("a job after its delay is %s", got)
-			}
-		}
-	})
+	}
 }

@@ -19,7 +19,9 @@ import (
 func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	var clocks memberClocks
 	s.ledger.View(func(l *ledger.Ledger) { clocks.last, clocks.epoch = l.Clock(), l.Authority().Epoch })
-	clock := newStampClock(clocks.last, s.elapsedSince(&clocks), len(s.cfg.Members) <= 1)
+	passed, single := s.elapsedSince(&clocks), len(s.cfg.Members) <= 1
+	clock := newStampClock(clocks.last, passed, single)
+	clocks.elapsedKnown = single || passed > 0 || clocks.last.Now.Unix() <= 0
 	requestedAt := time.Now()
 	at := clock.times()
 	c, err := s.commit(ctx, Proposal{At: at.Now, Offsets: at.Offsets(), Commands: []ledger.Command{

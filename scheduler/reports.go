@@ -28,10 +28,14 @@ func (t *tenure) receiveHeartbeat(b job.Heartbeat, reply func(job.HeartbeatAck))
 	}
 	t.dispatches.ackSeq++
 	missedReport := b.Rev > n.rev
+	elapsed := time.Time{}
+	if t.clocks.elapsedKnown {
+		elapsed = t.loop.clock.times().Elapsed
+	}
 	reply(job.HeartbeatAck{
 		Epoch: t.loop.epoch, Lease: lease, Seq: t.dispatches.ackSeq,
 		WantFull: missedReport || n.needsFull(n.heartbeatAt), LastBatch: n.lastBatch, Edges: t.capacity.otherEdges(n),
-		Elapsed: t.loop.clock.times().Elapsed,
+		Elapsed: elapsed,
 	})
 	t.dispatches.endMissing(n, &b)
 }

@@ -173,6 +173,10 @@ func (t *tenure) entryWait(now time.Time) time.Duration {
 func (t *tenure) submitEntry() (bool, error) {
 	b := &entryBuilder{at: t.loop.clock.times()}
 	t.loop.ledger.View(func(l *ledger.Ledger) {
+		if !t.clocks.elapsedKnown { // the elapsed time still lacks what has passed: a relative time that began now would end early
+			t.loop.addCommands(b)
+			return
+		}
 		t.lanes.addIngests(l, b)
 		t.dispatches.addOutcomes(l, b)
 		t.loop.addCommands(b)
@@ -208,7 +212,7 @@ func (t *tenure) carryOver() {
 	for _, c := range e.commands {
 		e.size += sizeOf(c.command)
 	}
-	if len(t.dispatches.outcomes) > 0 || len(e.commands) > 0 || t.lanes.ingestible() {
+	if len(e.commands) > 0 || t.clocks.elapsedKnown && (len(t.dispatches.outcomes) > 0 || t.lanes.ingestible()) {
 		t.loop.markUrgent()
 	}
 }
