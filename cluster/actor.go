@@ -53,6 +53,15 @@ func (s *Server) actorOf(header nats.Header, reply string) ledger.Actor {
 	return actor
 }
 
+// clientInfo returns who has sent a request, by the header that the server adds to the
+// requests of users; the zero ClientInfo if there is none.
+func clientInfo(header nats.Header) (info server.ClientInfo) {
+	if json.Unmarshal([]byte(header.Get(server.ClientInfoHdr)), &info) != nil {
+		return server.ClientInfo{}
+	}
+	return info
+}
+
 // clientName returns the name of the user who has sent a request, or else the client's
 // address. To requests of users the server adds the header that is read here, whatever
 // the client has put there; without users there is none.
@@ -61,9 +70,6 @@ func (s *Server) clientName(header nats.Header, reply string) string {
 	if len(s.local.Config.Users) == 0 {
 		return cmp.Or(s.local.ClientAddress(reply), unknown)
 	}
-	var info server.ClientInfo
-	if json.Unmarshal([]byte(header.Get(server.ClientInfoHdr)), &info) != nil {
-		return unknown
-	}
+	info := clientInfo(header)
 	return cmp.Or(s.local.Config.UserName(info.User), strings.TrimSpace(info.Host), unknown)
 }

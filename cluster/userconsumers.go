@@ -79,7 +79,7 @@ func (u *userConsumers) handle(m *nats.Msg, verb string) {
 	var reply *nats.Msg
 	var err error
 	if target, create := strings.CutPrefix(verb, subjects.ConsumerCreate); create {
-		reply, err = u.create(target, m.Data)
+		reply, err = u.create(target, m)
 	} else {
 		reply, err = u.remove(strings.TrimPrefix(verb, subjects.ConsumerDelete))
 	}
@@ -112,23 +112,25 @@ func (u *userConsumers) respond(m *nats.Msg, reply []byte) {
 }
 
 // create creates a consumer for a client and returns JetStream's reply. target is the
-// end of the request's subject, "<stream>.<name>[.<filter>]" or "<stream>"; body is the
+// end of the request's subject, "<stream>.<name>[.<filter>]" or "<stream>"; m is the
 // client's request, whose configuration is restricted by restrictConsumer. The error
 // says why the request is refused: a setting that clients must not use, or too many
 // consumers of the stream. JetStream itself refuses a body that names another stream.
-func (u *userConsumers) create(target string, body []byte) (*nats.Msg, error) {
+func (u *userConsumers) create(target string, m *nats.Msg) (*nats.Msg, error) {
 	var request struct {
 		Stream string                     `json:"stream_name"`
 		Config map[string]json.RawMessage `json:"config"`
 		Action string                     `json:"action,omitempty"`
 	}
-	if err := json.Unmarshal(body, &request); err != nil {
+	if err := json.Unmarshal(m.Data, &request); err != nil {
 		return nil, fmt.Errorf("malformed consumer configuration: %w", err)
 	}
 	if request.Config == nil {
 		request.Config = map[string]json.RawMessage{}
 	}
-	if err := restrictConsumer(request.Config); err != nil {
+	if err := restrictConsumer(request.Config, func(subject string) bool {
+		return u.local.Config.OwnsInbox(clientInfo(m.Header).User, subject)
+	}); err != nil {
 		return nil, err
 	}
 	stream, _, _ := strings.Cut(target, ".")
@@ -179,9 +181,9 @@ func (u *userConsumers) awaitInterest(reply []byte) {
 // consumer can do no harm: it is kept in memory without replicas, needs no
 // acknowledgements, and expires after at most maxConsumerIdle without use. It returns
 // an error if the client has set a key that is not in allowedConsumerKeys, or a subject
-// to deliver to that is not an inbox. Such a key with its default is removed: the nats
+// to deliver to for which ownsInbox, which reports whether it is an inbox of the client's, is false. Such a key with its default is removed: the nats
 // CLI sends them all.
-func restrictConsumer(config map[string]json.RawMessage) error {
+func restrictConsumer(config map[string]json.RawMessage, ownsInbox func(subject string) bool) error {
 	for key, value := range config {
 		if slices.Contains(allowedConsumerKeys, key) {
 			continue
@@ -194,8 +196,8 @@ func restrictConsumer(config map[string]json.RawMessage) error {
 	}
 	if raw, pushed := config["deliver_subject"]; pushed {
 		var subject string
-		if err := json.Unmarshal(raw, &subject); err != nil || subject != "" && !strings.HasPrefix(subject, "_INBOX") {
-			return fmt.Errorf("consumers of the yard's streams can only deliver to an inbox, and %s is not one", raw)
+		if err := json.Unmarshal(raw, &subject); err != nil || subject != "" && !ownsInbox(subject) {
+			return fmt.Errorf("consumers of the yard's streams can only deliver to an inbox of their user, and %s is not one", raw)
 		}
 	}
 	var maxIdle time.Duration

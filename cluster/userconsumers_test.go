@@ -15,11 +15,12 @@ func TestRestrictConsumer(t *testing.T) {
 		if err := json.Unmarshal([]byte(config), &asked); err != nil {
 			t.Fatal(err)
 		}
-		return asked, restrictConsumer(asked)
+		return asked, restrictConsumer(asked, func(subject string) bool { return strings.HasPrefix(subject, "_INBOX_eye.") })
 	}
 	for config, want := range map[string]string{
 		`{"deliver_subject":"yard.history"}`:         "is not one",
 		`{"deliver_subject":"$KV.YARD_QUEUES.mail"}`: "is not one",
+		`{"deliver_subject":"_INBOX_ann.x"}`:         "is not one",
 		`{"deliver_subject":5}`:                      "is not one",
 		`{"direct":true}`:                            `"direct" cannot be set`,
 		`{"deliver_group":"g"}`:                      `"deliver_group" cannot be set`,

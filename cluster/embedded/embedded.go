@@ -21,7 +21,7 @@ import (
 const (
 	AccountYard    = "YARD"     // all streams, and operators if there are no users
 	accountNodes   = "NODES"    // messages between nodes, which no client can reach
-	accountClients = "CLIENTS"  // users with a role
+	accountClients = "CLIENTS"  // prefix of the accounts of users with a role
 	userInternal   = "internal" // this node's own connections; in-process only
 	userNode       = "node"     // of the account of the nodes; in-process only
 	userSystem     = "system"   // of the system account; in-process only
@@ -231,7 +231,7 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	}
 	line("  }")
 	if len(cfg.Users) > 0 {
-		writeClientAccount(line, cfg)
+		writeClientAccounts(line, cfg)
 	}
 	line("}")
 	line("system_account: \"$SYS\"")

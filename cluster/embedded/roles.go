@@ -258,6 +258,16 @@ func (u *User) inboxSubjects() []string {
 	return []string{InboxPrefix(u.Name) + ".>"}
 }
 
+// OwnsInbox reports whether subject is in an inbox of the user who logs in as login, which
+// is as in [Config.UserName] or that of anonymous clients.
+func (c *Config) OwnsInbox(login, subject string) bool {
+	return slices.ContainsFunc(loginUsers(c), func(u User) bool {
+		return login != "" && (login == u.Name || login == u.NKey) && slices.ContainsFunc(u.inboxSubjects(), func(inbox string) bool {
+			return server.SubjectMatchesFilter(subject, inbox)
+		})
+	})
+}
+
 // InboxPrefix returns the prefix of the reply subjects of a user, given by name or
 // by public nkey.
 func InboxPrefix(user string) string { return "_INBOX_" + user }

@@ -160,7 +160,7 @@ func TestRoles(t *testing.T) {
 		run  func(*testing.T, *clustertest.Cluster, map[byte]*userConn)
 	}{
 		{"Login", logins}, {"Internal", internalSubjects}, {"Endpoints", endpoints}, {"Work", roleActions}, {"Read", roleReads},
-		{"Replies", replies}, {"Consumers", consumers},
+		{"Replies", replies}, {"Inboxes", otherInboxes}, {"Consumers", consumers},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, p := range everybody {
@@ -506,13 +506,63 @@ func replies(t *testing.T, cl *clustertest.Cluster, conns map[byte]*userConn) {
 	}
 }
 
+// otherInboxes checks that no answer reaches the inbox of another user, at the same node
+// or another, whatever reply subject a request names.
+func otherInboxes(t *testing.T, cl *clustertest.Cluster, conns map[byte]*userConn) {
+	received := map[byte]*nats.Subscription{}
+	for who, p := range conns {
+		sub, err := p.nc.SubscribeSync(embedded.InboxPrefix(p.name) + ".other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		received[who] = sub
+	}
+	ways := map[byte][]string{
+		'p': {"yard.jobs.mail", "yard.enqueue.mail", "yard.api.v1.job.show"}, 'q': {"yard.jobs.mail", "yard.enqueue.mail"},
+		'w': {"yard.snapshot", "yard.status", "yard.node.n2.health", "yard.api.v1.job.show"},
+		'o': {"yard.api.v1.queue.list", "$SRV.PING", "$JS.API.INFO", "$JS.API.STREAM.INFO.YARD_DLQ", "$JS.API.STREAM.CREATE.MINE",
+			"$JS.API.DIRECT.GET.YARD_JOBS_0", "$JS.API.CONSUMER.CREATE.YARD_DLQ.x"},
+	}
+	ways['a'] = append([]string{"yard.exec", "yard.enqueue.mail"}, ways['o']...)
+	const body = `{"seq":1,"function":"f"}`
+	for who, subjects := range ways {
+		for _, subject := range subjects {
+			for other, name := range userNames {
+				if other != who && !conns[who].mayPublish(subject, embedded.InboxPrefix(name)+".other", []byte(body)) {
+					t.Errorf("%s may not send requests to %s", userNames[who], subject)
+				}
+			}
+			// The last request is answered after those before it.
+			if _, err := conns[who].nc.Request(subject, []byte(body), 10*time.Second); err != nil {
+				t.Errorf("request of %s to %s: %v", userNames[who], subject, err)
+			}
+		}
+	}
+	for who, sub := range received {
+		if err := conns[who].nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for n, _, _ := sub.Pending(); n > 0; n-- {
+			if m, err := sub.NextMsg(time.Second); err == nil {
+				t.Errorf("%s received an answer to a request of another user: %.100s", userNames[who], m.Data)
+			}
+		}
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // consumers checks that a user's consumer can only deliver to an inbox, and that no user
 // can delete the consumers of nodes.
 func consumers(t *testing.T, cl *clustertest.Cluster, conns map[byte]*userConn) {
 	nc, _ := connect(t, cl.Members[0])
-	for _, subject := range []string{"yard.history", "yard.lane.0.n.mail", "yard.node.n1.assign", "$KV.YARD_QUEUES.mail", "$JS.API.STREAM.PURGE.YARD_DLQ", "elsewhere"} {
+	for _, subject := range []string{"yard.history", "yard.lane.0.n.mail", "yard.node.n1.assign", "$KV.YARD_QUEUES.mail", "$JS.API.STREAM.PURGE.YARD_DLQ", "elsewhere", "_INBOX_shop.x", "_INBOX.x", "_INBOX_eye"} {
 		output, err := conns['o'].ask("$JS.API.CONSUMER.CREATE.YARD_DLQ.c", `{"stream_name":"YARD_DLQ","config":{"name":"c","deliver_subject":"`+subject+`"}}`)
-		if err != nil || !strings.Contains(output, "deliver to an inbox") {
+		if err != nil || !strings.Contains(output, "deliver to an inbox of their user") {
 			t.Errorf("a consumer that delivers to %s: %s, %v", subject, output, err)
 		}
 	}
