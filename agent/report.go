@@ -46,11 +46,12 @@ func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
 	}
 
 	// Without mu: only this call uses a new outcome until it is enqueued.
+	dropDeep(&pending.outcome)
 	if kept := a.errors.cut(&pending.outcome); kept != nil {
 		a.errors.add(pending, kept)
 		return
 	}
-	if outcome.Blob == nil && len(outcome.Result.Data) > job.MaxInlineResult {
+	if outcome.Blob == nil && len(pending.outcome.Result.Data) > job.MaxInlineResult {
 		a.results.add(pending)
 		return
 	}

@@ -23,7 +23,7 @@ type LimitListRequest struct {
 // change.
 type LimitChange struct {
 	Name        string            `json:"name"`
-	Total       Setting[int64]    `json:"total,omitzero"`          // jobs that run at the same time, 0 to [job.MaxLimit]; null: any number
+	Total       Setting[int64]    `json:"total,omitzero"`          // jobs that run at the same time, 1 to [job.MaxLimit]; null: any number
 	PerKey      Setting[int64]    `json:"per_key,omitzero"`        // the same, of each key
 	Rate        Setting[string]   `json:"rate,omitzero"`           // starts, such as "100/s", "5/m", "1/h" or "3/10s"
 	Burst       Setting[int64]    `json:"burst,omitzero"`          // starts at once, after a pause; null: those of a tenth of a second
@@ -40,8 +40,8 @@ type LimitChange struct {
 func (c *LimitChange) Change() (change job.LimitChange, err error) {
 	var v settings
 	slots := func(name string, s Setting[int64]) *job.Slots {
-		return settingOf(&v, name, s, job.Unbounded, func(n int64) (job.Slots, bool) { return job.Slots(n), n >= 0 && n <= job.MaxLimit },
-			"0 to 4294967295, or null for no bound")
+		return settingOf(&v, name, s, job.Unbounded, func(n int64) (job.Slots, bool) { return job.Slots(n), n >= 1 && n <= job.MaxLimit },
+			"1 to 4294967295, or null for no bound; pausing the limit starts no job")
 	}
 	rate := func(name string, s Setting[string]) *job.Rate {
 		return settingOf(&v, name, s, job.Rate{}, func(text string) (job.Rate, bool) {

@@ -92,7 +92,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 // check returns an error that wraps [ErrInvalidJob] if the cluster would refuse the job.
 func (s *storedSpec) check() error {
 	_, keyErr := job.KeyID(s.Queue, s.ID)
-	if err := errors.Join(job.ValidQueue(s.Queue), keyErr, s.UseKey(), s.Validate()); err != nil {
+	if err := errors.Join(job.ValidQueue(s.Queue), keyErr, s.UseKey(), s.Validate(), s.CheckProducer()); err != nil {
 		return invalidJob("%w", err)
 	}
 	return nil

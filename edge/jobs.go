@@ -200,6 +200,11 @@ func JSONOf(payload []byte) ([]byte, error) {
 	return overhop.AppendJSON(nil, payload)
 }
 
+// CheckPayload returns why no worker can be given the MessagePack of a payload, or nil.
+func CheckPayload(payload []byte) error {
+	return overhop.CheckDepth(payload, job.MaxDepth)
+}
+
 // largeValueSize is the size in bytes from which only a few values at a time
 // are converted to JSON: during the conversion a malicious value can take many
 // times its size.

@@ -287,6 +287,11 @@ func (w *worker) handleProgress(ctx context.Context, message overhop.Progress) (
 		return nil, tooLarge(overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes", maxProgress)
 	}
 	data := jobValue(message.Data, message.DataJSON)
+	if !data.Msgpack {
+		if err := job.CheckDepth("data", data.Data); err != nil {
+			return nil, err
+		}
+	}
 	d, err := w.lockRunning(ctx, message.LeaseRef) // returns with deliveries.mu held
 	if err != nil {
 		return nil, err

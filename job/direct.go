@@ -53,12 +53,14 @@ func ReadDirect(queue, header string, body []byte, h Headers) (record []byte, ke
 	return full, key, nil
 }
 
-// CheckProducer returns an [*InvalidError] if a producer has set a field that only nodes set.
+// CheckProducer returns an [*InvalidError] if a producer has set a field that only nodes set, or
+// params that are nested more than [MaxDepth] deep. Records that are accepted may have both:
+// earlier builds accepted params of any depth.
 func (s *Spec) CheckProducer() error {
 	if s.Blob != nil || s.Indexed != nil {
 		return errForNodes
 	}
-	return nil
+	return CheckDepth("params", s.Params)
 }
 
 // errForNodes is the error for fields that only nodes write.

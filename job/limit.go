@@ -40,8 +40,8 @@ type Limit struct {
 // NewLimit returns a limit that bounds nothing.
 func NewLimit(name string) Limit { return Limit{Name: name, Total: Unbounded, PerKey: Unbounded} }
 
-// Slots is the highest number of jobs that run at the same time, from 0 to [MaxLimit], or
-// [Unbounded].
+// Slots is the highest number of jobs that run at the same time, from 1 to [MaxLimit], or
+// [Unbounded]. Limits that earlier builds have set may have 0, which starts no job.
 type Slots int64
 
 // Unbounded is the Slots that bounds nothing.

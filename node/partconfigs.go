@@ -121,7 +121,7 @@ func (n *Node) schedulerConfig() scheduler.Config {
 // schemasConfig returns what the check of payloads depends on.
 func (n *Node) schemasConfig() schemas.Config {
 	return schemas.Config{
-		Schemas: n.raft.Schemas, ToJSON: edge.JSONOf, LoadBody: n.cluster.Reader.LoadRecordBody, Log: n.log,
+		Schemas: n.raft.Schemas, Msgpack: edge.CheckPayload, ToJSON: edge.JSONOf, LoadBody: n.cluster.Reader.LoadRecordBody, Log: n.log,
 		Secret: func() (secret []byte) {
 			n.raft.View(func(l *ledger.Ledger) { secret = l.Secret() })
 			return secret

@@ -128,6 +128,9 @@ func (h *Crons) add(ctx context.Context, q *api.CronChange) (*api.Cron, error) {
 	}
 	spec, err := job.ParseJob(q.Job)
 	if err == nil {
+		err = spec.CheckProducer()
+	}
+	if err == nil {
 		err = h.Intake.CheckLimits(&spec)
 	}
 	if err == nil {

@@ -107,8 +107,8 @@ starts until one that probes has completed.`,
   yardmaster limit set stripe --open-after 10 --within 1m --on http_503 --probe-after 30s`,
 	})
 	add := addSettings(c, []setting{
-		{"total", "total", "`number` of jobs that run at the same time", number(0, job.MaxLimit)},
-		{"per-key", "per_key", "`number` of jobs of each key that run at the same time", number(0, job.MaxLimit)},
+		{"total", "total", "`number` of jobs that run at the same time", number(1, job.MaxLimit)},
+		{"per-key", "per_key", "`number` of jobs of each key that run at the same time", number(1, job.MaxLimit)},
 		{"rate", "rate", "`starts` in a time, such as 100/s, 5/m or 3/10s", rateText},
 		{"burst", "burst", "`number` of starts at once, after a pause (default those of a tenth of a second)", number(1, job.MaxBurst)},
 		{"rate-per-key", "rate_per_key", "`starts` of each key in a time", rateText},

@@ -94,7 +94,7 @@ func (n *node) wire() {
 			m.View(func(l *ledger.Ledger) { secret = l.Secret() })
 			return secret
 		},
-		ToJSON: edge.JSONOf, LoadBody: streams.LoadRecordBody, Log: n.yard.log,
+		Msgpack: edge.CheckPayload, ToJSON: edge.JSONOf, LoadBody: streams.LoadRecordBody, Log: n.yard.log,
 	})
 	n.keys = &limitkeys.Finder{
 		ParamPaths: func() (paths *ledger.AllParamPaths) {

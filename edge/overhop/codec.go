@@ -13,6 +13,10 @@ import (
 // envelope.
 const MaxDepth = 128
 
+// MaxValueDepth is how deep a value of a user may be nested that a client sends: a payload, a
+// result, the details of a failure, or the data of a progress.
+const MaxValueDepth = 120
+
 // Raw is one valid MessagePack value: one that [Check] accepts or that this
 // package has written. Its methods read the value in place, without copying or
 // decoding the whole.
@@ -74,7 +78,7 @@ func CheckDepth(b []byte, levels int) error { return check(b, levels, false) }
 
 // check is CheckDepth for a value that may contain numbers if numbers is set.
 func check(b []byte, levels int, numbers bool) error {
-	c := checker{b: b, numbers: numbers}
+	c := checker{b: b, levels: levels, numbers: numbers}
 	if err := c.value(levels); err != nil {
 		return err
 	}
@@ -87,6 +91,7 @@ func check(b []byte, levels int, numbers bool) error {
 type checker struct {
 	b       []byte
 	at      int
+	levels  int  // how deep the value may be nested
 	numbers bool // numbers are allowed
 }
 
@@ -121,7 +126,7 @@ func (c *checker) value(levels int) error {
 // counts as one of the levels.
 func (c *checker) container(h header, levels int) error {
 	if levels == 0 {
-		return c.fail("nested too deep")
+		return c.fail(fmt.Sprintf("nested more than %d deep", c.levels))
 	}
 	c.at += h.size
 	for range h.n {

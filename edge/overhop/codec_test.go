@@ -57,8 +57,8 @@ func TestCheck(t *testing.T) {
 		{"huge array, no items", "dd ffffffff", "cut off"},
 		{"huge map, no items", "df ffffffff", "cut off"},
 		{"huge binary, no bytes", "c6 ffffffff", "cut off"},
-		{"129 levels", nested(129), "nested too deep"},
-		{"100000 levels", nested(100_000), "nested too deep"},
+		{"129 levels", nested(129), "nested more than 128 deep"},
+		{"100000 levels", nested(100_000), "nested more than 128 deep"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := Check(decodeHex(t, c.bytes))

@@ -48,7 +48,7 @@ func (e *ValueError) Error() string {
 func Marshal(v any) (Raw, error) {
 	m := marshalers.Get().(*marshaler)
 	defer m.release()
-	if err := m.value(reflect.ValueOf(v), payloadDepth); err != nil {
+	if err := m.value(reflect.ValueOf(v), MaxValueDepth); err != nil {
 		return nil, err
 	}
 	if m.numberAt != nil && Raw(m.out).HasBinary() {
@@ -154,7 +154,7 @@ func (m *marshaler) typed(v reflect.Value, has *methods, levels int) error {
 }
 
 func (m *marshaler) nestedTooDeep() error {
-	return m.fail("is nested more than %d deep, or within itself", payloadDepth)
+	return m.fail("is nested more than %d deep, or within itself", MaxValueDepth)
 }
 
 // raw appends a value that is encoded already, nil if it is empty.

@@ -98,7 +98,7 @@ func TestMarshal_Errors(t *testing.T) {
 		"value at a: a chan int cannot be sent":        map[string]any{"a": make(chan int)},
 		"map keys must be text or integers, not bool":  map[bool]int{true: 1},
 		"is nested more than":                          endless,
-		"is nested more than 126 deep":                 self,
+		"is nested more than 120 deep":                 self,
 		"value at r: not an allowed MessagePack value": map[string]Raw{"r": {0xca}},
 	} {
 		_, err := Marshal(v)

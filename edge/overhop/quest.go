@@ -109,8 +109,9 @@ func appendQuestWithoutPayload(b []byte, q *Quest, limit int) ([]byte, error) {
 // questPayload is the key of the payload in a QUEST.
 const questPayload = "job_payload"
 
-// payloadDepth is how deep a job's payload may be nested. It is below the
-// envelope and the message's own map.
+// payloadDepth is how deep a value may be nested that a frame contains. It is below the
+// envelope and the message's own map, and above [MaxValueDepth], so that payloads can be
+// sent which earlier builds have accepted.
 const payloadDepth = MaxDepth - 2
 
 // appendPayload appends the key and the value of the job's payload, or of its params, which

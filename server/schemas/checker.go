@@ -26,6 +26,7 @@ import (
 // Config configures a [Checker]. All fields are required.
 type Config struct {
 	Schemas  func() *ledger.Schemas                                   // of the local ledger, now
+	Msgpack  func(payload []byte) error                               // why no worker can be given the MessagePack, or nil
 	ToJSON   func(msgpack []byte) ([]byte, error)                     // fails for values that JSON cannot represent
 	LoadBody func(ctx context.Context, record []byte) ([]byte, error) // returns the body that a record refers to; an error that wraps [streams.ErrNotStored] is final
 	Secret   func() []byte                                            // of the cluster
@@ -118,11 +119,27 @@ func (c *Checker) compiledSet() *compiledSet {
 	return next
 }
 
+// checkMsgpack returns a [*job.InvalidError] if no worker can be given the MessagePack of a job's
+// payload, because it is damaged, contains a fraction, or is nested too deep.
+func (c *Checker) checkMsgpack(spec *job.Spec) error {
+	if c == nil || len(spec.Payload) == 0 {
+		return nil
+	}
+	if err := c.cfg.Msgpack(spec.Payload); err != nil {
+		return &job.InvalidError{Reason: "payload_msgpack: " + err.Error()}
+	}
+	return nil
+}
+
 // Check checks the payload of a job for a queue, which must not be a reference to a blob. The
-// error is a [*job.PayloadError] if the payload does not match a schema that is enforced.
+// error is a [*job.PayloadError] if the payload does not match a schema that is enforced, and a
+// [*job.InvalidError] if no worker can be given it.
 // version is that of the schema, 0 if none is enforced. A schema that only warns is left to
 // [Checker.CheckRecord], so that each job counts once.
 func (c *Checker) Check(queue string, spec *job.Spec) (version uint64, err error) {
+	if err := c.checkMsgpack(spec); err != nil {
+		return 0, err
+	}
 	schema := c.find(queue, spec.Function)
 	if schema == nil || schema.Warn {
 		return 0, nil
@@ -172,6 +189,9 @@ var errBodyNeeded = errors.New("the payload is stored apart from its record")
 // more than once. Unless mayRead is set, an error means that the body, which is stored apart,
 // has to be read; else that this failed, and has to be tried again.
 func (c *Checker) CheckRecord(ctx context.Context, r *job.Record, spec *job.Spec, mayRead bool) (verdict scheduler.Verdict, err error) {
+	if err := c.checkMsgpack(spec); err != nil {
+		return scheduler.Verdict{Rejection: err}, nil
+	}
 	schema := c.find(r.Queue, spec.Function)
 	if schema == nil {
 		return verdict, nil

@@ -38,6 +38,12 @@ func newTestCluster() *testCluster {
 			c.ledger.View(func(l *ledger.Ledger) { s = l.Schemas() })
 			return s
 		},
+		Msgpack: func(payload []byte) error {
+			if payload[0] == 0xcb {
+				return errors.New("float at byte 0")
+			}
+			return nil
+		},
 		ToJSON: func(msgpack []byte) ([]byte, error) {
 			if text, ok := asJSON[string(msgpack)]; ok {
 				return []byte(text), nil
@@ -112,6 +118,14 @@ func TestChecker_Check(t *testing.T) {
 		_, invalid := errors.AsType[*job.InvalidError](err)
 		if !ok || !invalid || refused.Path != tt.path || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: %v, want %q at %q", name, err, tt.text, tt.path)
+		}
+	}
+	for _, queue := range []string{"mail", "without"} { // whether the queue has a schema or not
+		_, err := c.Check(queue, &job.Spec{Function: "send", Payload: []byte{0xcb}})
+		verdict, _ := c.CheckRecord(t.Context(), &job.Record{Queue: queue}, &job.Spec{Function: "send", Payload: []byte{0xcb}}, false)
+		const want = "payload_msgpack: float at byte 0"
+		if _, invalid := errors.AsType[*job.InvalidError](err); !invalid || err.Error() != want || verdict.Rejection == nil || verdict.Rejection.Error() != want {
+			t.Errorf("%s: a payload that no worker can be given: %v, %v", queue, err, verdict.Rejection)
 		}
 	}
 	counts := c.Counts("mail")

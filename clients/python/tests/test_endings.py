@@ -69,6 +69,13 @@ def _chain() -> Exception:
     return error
 
 
+def _nested(levels: int) -> object:
+    value: object = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
 def _itself() -> List[Any]:
     value: List[Any] = []
     value.append(value)
@@ -91,7 +98,7 @@ RAISED: List[Tuple[Callable[[], BaseException], str, str]] = [
 
 #: What a handler returns, and a part of the message of its job's error.
 RETURNED: List[Tuple[Callable[[], object], str]] = [
-    (_itself, "result: value is nested too deep"), (lambda: float("nan"), "result: value cannot be sent as JSON"),
+    (_itself, "result: value is nested too deep"), (lambda: _nested(121), "result: value is nested too deep: at most 120"), (lambda: float("nan"), "result: value cannot be sent as JSON"),
     (lambda: {"a": float("inf")}, "result: value cannot be sent as JSON"), (lambda: {1: 2}, "result: keys of a dict must be str, not int"),
     (lambda: [b"", 1.5], "result: a value with floats"), (lambda: "\ud800", "result: text is not UTF-8"), (object, "does not carry a object"),
     (_Items, "result: a _Items raised LookupError: no items"), (_Length, "result: a _Length raised SystemExit: 4"),

@@ -16,7 +16,8 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .errors import CodecError
 
-MAX_DEPTH = 128  # nesting of lists and dicts, including the payload's own dict
+MAX_DEPTH = 128  # nesting of lists and dicts in a message, with its own two dicts
+MAX_VALUE_DEPTH = 120  # nesting of a value of the user, such as a payload or a result
 
 
 class Encoded(bytes):
@@ -58,7 +59,7 @@ def _encode_value(out: bytearray, value: Any, levels: int) -> None:
         out += body
     elif isinstance(value, (list, tuple, dict)):
         if levels == 0:
-            raise CodecError("value is nested too deep")
+            raise CodecError(f"value is nested too deep: at most {MAX_VALUE_DEPTH}")
         if isinstance(value, dict):
             _encode_dict(out, value, levels - 1)
             return
@@ -262,7 +263,7 @@ def _check_json(value: Any, levels: int) -> None:
     if not isinstance(value, (list, tuple, dict)):
         return
     if levels == 0:
-        raise CodecError("value is nested too deep")
+        raise CodecError(f"value is nested too deep: at most {MAX_VALUE_DEPTH}")
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -9,7 +9,7 @@ import typing
 from datetime import datetime, timezone
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypeVar, Union
 
-from .codec import MAX_DEPTH, Encoded, encode, user_value
+from .codec import MAX_DEPTH, MAX_VALUE_DEPTH, Encoded, encode, user_value
 from .errors import CancelledError, CodecError, Fail, PayloadError, Retry, Snooze
 from .job import Job, valid_utf8
 from .protocol import DONE, FAIL, Duration, Fields, milliseconds
@@ -96,7 +96,7 @@ def read_payload(job: Job[Any], handler: Registered) -> None:
 def outcome_of_result(result: object) -> Outcome:
     """Return DONE with a handler's result, or a final FAIL if it cannot be sent."""
     try:
-        return DONE, user_value("result", to_plain(result), MAX_DEPTH - 2)
+        return DONE, user_value("result", to_plain(result), MAX_VALUE_DEPTH)
     except (CodecError, PayloadError, RecursionError) as e:
         reason = str(e)
         if inspect.iscoroutine(result):
@@ -240,7 +240,7 @@ def fail_message(message: str, error_type: str, code: Optional[str] = None, deta
     if details is not None:
         field: Dict[str, Union[str, bytes]]
         try:
-            field = {**user_value("details", to_plain(details), MAX_DEPTH - 3)}
+            field = {**user_value("details", to_plain(details), MAX_VALUE_DEPTH)}
         except BaseException:  # of the codec, or of their own methods
             field = {"details": valid_utf8(_call(repr, details))[:1500]}
         size = len(next(iter(field.values())))

@@ -9,7 +9,7 @@ import time
 from datetime import datetime, timezone
 from typing import Any, Callable, Dict, Generic, List, MutableMapping, Optional, Protocol, Tuple, TypeVar, cast
 
-from .codec import MAX_DEPTH, Encoded, encode, read_json, user_value
+from .codec import MAX_DEPTH, MAX_VALUE_DEPTH, Encoded, encode, read_json, user_value
 from .errors import CancelledError, StopReason
 from .protocol import Fields, format_time, parse_optional_time, parse_time, without_none
 from .typed import to_plain
@@ -87,7 +87,7 @@ class Job(Generic[P]):
         self.check()
         if percent is not None and (isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100):
             raise ValueError(f"percent is {percent!r}, must be an int from 0 to 100")
-        value = {} if data is None else user_value("data", to_plain(data), MAX_DEPTH - 2)
+        value = {} if data is None else user_value("data", to_plain(data), MAX_VALUE_DEPTH)
         self._reporter.report_progress(self, self._message({"percent": percent, **value}))
 
     def log(self, message: str, level: str = "info") -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple, TypedDict
 
 from . import checks
-from .codec import MAX_DEPTH, user_value
+from .codec import MAX_VALUE_DEPTH, user_value
 from .errors import CodecError
 from .protocol import Duration, Fields, Moment, format_time, seconds_of, without_none
 from .typed import kind_names, to_plain
@@ -86,7 +86,7 @@ class NewJob:
         if delay is not None:
             assert now is not None
             at = now + timedelta(seconds=seconds_of(delay))
-        value = user_value("job_payload", payload, MAX_DEPTH - 2)
+        value = user_value("job_payload", payload, MAX_VALUE_DEPTH)
         if "job_payload_json" in value and not isinstance(payload, dict):
             raise CodecError("a payload with floats or ints beyond 64 bits must be a dict")
         return without_none({

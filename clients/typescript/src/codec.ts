@@ -8,6 +8,9 @@ import { CodecError } from "./errors.js";
 /** Nesting of arrays and maps that a frame may have, its own two maps included. */
 export const MAX_DEPTH = 128;
 
+/** Nesting that a value of the user may have, such as a payload or a result. */
+export const MAX_VALUE_DEPTH = 120;
+
 /** A value that is already encoded; the encoder copies it unchanged. */
 export class Encoded {
   constructor(readonly bytes: Uint8Array) {}
@@ -171,7 +174,7 @@ class Writer {
       throw new CodecError(`Overhop does not carry ${describe(value)}: convert it to a plain object, a string, or a Uint8Array`);
     }
     if (levels === 0) {
-      throw new CodecError("value is nested too deep");
+      throw new CodecError(`value is nested too deep: at most ${MAX_VALUE_DEPTH}`);
     }
     if (isArray) {
       const { length } = value; // a getter of an item may change it

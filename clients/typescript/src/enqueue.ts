@@ -3,7 +3,7 @@
 import { randomBytes } from "node:crypto";
 import * as checks from "./checks.js";
 import { duration, integer, timeText } from "./checks.js";
-import { isPlainObject, MAX_DEPTH } from "./codec.js";
+import { isPlainObject, MAX_VALUE_DEPTH } from "./codec.js";
 import { CodecError } from "./errors.js";
 import { Fields, userField } from "./protocol.js";
 
@@ -142,7 +142,7 @@ export function enqueueRequest(job: JobRequest): EnqueueRequest {
     throw new TypeError("a debounced job starts when its window ends: debounceKey does not go with delay, runAt or rateLimitKey");
   }
   checkUnique(job);
-  const payload = userField("job_payload", job.payload, MAX_DEPTH - 2);
+  const payload = userField("job_payload", job.payload, MAX_VALUE_DEPTH);
   if ("job_payload_json" in payload && !isPlainObject(job.payload)) {
     throw new CodecError("a payload with fractions or integers beyond 64 bits must be an object");
   }

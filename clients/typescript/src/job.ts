@@ -1,6 +1,6 @@
 /** Jobs as a worker receives them. */
 
-import { Encoded, encode, MAX_DEPTH } from "./codec.js";
+import { Encoded, encode, MAX_DEPTH, MAX_VALUE_DEPTH } from "./codec.js";
 import { CodecError, JobStopped, StopReason } from "./errors.js";
 import { Fields, intOf, mapOf, textsOf, timeOf, userField, userValue } from "./protocol.js";
 
@@ -135,7 +135,7 @@ export class Job<Payload = unknown> {
     if (percent !== undefined && !(percent >= 0 && percent <= 100)) {
       throw new RangeError(`percent is ${percent}, must be 0 to 100`);
     }
-    const value = data === undefined ? {} : userField("data", data, MAX_DEPTH - 2);
+    const value = data === undefined ? {} : userField("data", data, MAX_VALUE_DEPTH);
     const size = encode(value).length;
     if (size > MAX_PROGRESS) {
       throw new CodecError(`progress data of ${size} bytes is too large: the yard keeps ${MAX_PROGRESS}`);

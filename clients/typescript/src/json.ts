@@ -1,6 +1,6 @@
 /** JSON that keeps integers of any size: as bigints where a number would change them. */
 
-import { checkText, describe, isBinary, isPlainObject, presentKeys, setOwn } from "./codec.js";
+import { checkText, describe, isBinary, isPlainObject, MAX_VALUE_DEPTH, presentKeys, setOwn } from "./codec.js";
 import { CodecError } from "./errors.js";
 
 /**
@@ -36,7 +36,7 @@ export function writeJSON(value: unknown, levels: number): string {
     throw new CodecError(`JSON has no ${describe(value).replace(/^an? /, "")}: convert it to a plain object or a string`);
   }
   if (levels === 0) {
-    throw new CodecError("value is nested too deep");
+    throw new CodecError(`value is nested too deep: at most ${MAX_VALUE_DEPTH}`);
   }
   if (isArray) {
     return `[${Array.from(value, (item) => writeJSON(item, levels - 1)).join(",")}]`;

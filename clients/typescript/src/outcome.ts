@@ -1,6 +1,6 @@
 /** How a job has ended at its worker, and the messages that report it. */
 
-import { describe, encode, Encoded, MAX_DEPTH } from "./codec.js";
+import { describe, encode, Encoded, MAX_VALUE_DEPTH } from "./codec.js";
 import { Connection } from "./connection.js";
 import { HandlerError, JobStopped, PermanentError, RetryAfter, Snooze } from "./errors.js";
 import { cutText, WORKER_STOPS } from "./job.js";
@@ -25,7 +25,7 @@ const MAX_DETAILS = 32 << 10; // bytes, so that a FAIL fits into the smallest fr
 /** Returns the outcome of a handler that has returned a value. */
 export function success(result: unknown): Outcome {
   try {
-    return { kind: "done", result: userField("result", result ?? null, MAX_DEPTH - 2) };
+    return { kind: "done", result: userField("result", result ?? null, MAX_VALUE_DEPTH) };
   } catch (err) {
     return invalidResult(textOf(err));
   }
@@ -59,7 +59,7 @@ export function failure(message: string, type: string, options: FailureOptions =
 function detailsField(details: unknown): Fields {
   let field: Fields;
   try {
-    field = userField("details", details, MAX_DEPTH - 3);
+    field = userField("details", details, MAX_VALUE_DEPTH);
   } catch (err) {
     return { details: cutText(`omitted: ${textOf(err)}`, MAX_MESSAGE) };
   }

@@ -65,7 +65,7 @@ const CASES: Array<[() => unknown, string, string]> = [
   [() => Promise.reject(), "non_error", "the handler has thrown undefined"],
   [() => ({ then: throws(new Error("then")) }), "Error", "then"],
   [() => ({ then: (_: unknown, reject: (err: unknown) => void) => reject(null) }), "non_error", "the handler has thrown null"],
-  [() => itself(), "invalid_result", "result: value is nested too deep"],
+  [() => itself(), "invalid_result", "result: value is nested too deep: at most 120"],
   [() => NaN, "invalid_result", "result: JSON has no NaN"],
   [() => ({ a: Infinity }), "invalid_result", "result: JSON has no Infinity"],
   [() => "\ud800", "invalid_result", "result: text is not valid Unicode"],
