@@ -104,7 +104,7 @@ func (r *Reconciler) plan(ms ledger.Membership, q Request) (*ledger.ChangeMember
 		return &ledger.ChangeMembers{Join: joiner}, err
 	case Remove, Replace:
 		if old < 0 {
-			return nil, refusef("there is no member %q; the members are %s", q.Name, strings.Join(ms.PresentNodes(), ", "))
+			return nil, &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("there is no member %q; the members are %s", q.Name, strings.Join(ms.PresentNodes(), ", "))}
 		}
 	default:
 		return nil, refusef("unknown operation %q on members", q.Verb)

@@ -168,8 +168,8 @@ again changes nothing.`,
 	flags.BoolVar(&f.retryOnTimeout, "retry-on-timeout", false, retryOnTimeoutUsage)
 	f.labels.add(c)
 	flags.StringVar(&zone, "zone", "", "IANA time `zone` of the schedule (default UTC)")
-	flags.StringVar(&missed, "missed", "skip", "what to do about times missed while there was no authority: skip, or `once` to make one job for all of them")
-	flags.StringVar(&overlap, "overlap", "allow", "what to do if the previous job has not ended: `allow` another one, or skip")
+	flags.StringVar(&missed, "missed", "skip", "what to do about times missed while there was no authority: the `policy` skip, or once to make one job for all of them")
+	flags.StringVar(&overlap, "overlap", "allow", "what to do if the previous job has not ended: the `policy` allow, or skip")
 	flags.BoolVar(&replace, "replace", false, "replace a different entry of this name")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		spec, err := f.spec(env, c)

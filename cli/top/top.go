@@ -47,7 +47,6 @@ present state once and ends.`,
 		Example: `  yardmaster top
   yardmaster top mail --window 15m
   yardmaster top --once`,
-		Args: cobra.MaximumNArgs(1),
 	})
 	c.Flags().BoolVar(&once, "once", false, "show the present state once")
 	c.Flags().StringVar(&window, "window", window, "`time` that totals and charts are of, up to 24h, such as 15m")
