@@ -219,8 +219,8 @@ func (c *cron) waitsFor(tick *CronTick) bool {
 	return c.waits() && c.Rev == tick.Rev && c.Next.Equal(tick.At)
 }
 
-// fireCron returns the entry old after a tick: the tick either creates a job, or
-// is counted as missed or skipped.
+// fireCron returns the entry old after a tick: the tick creates a job, is counted as missed or
+// skipped, or has no effect because its job exists.
 func (l *Ledger) fireCron(old *cron, tick *CronTick) *cron {
 	next := *old
 	next.Next = tick.Next
@@ -230,6 +230,7 @@ func (l *Ledger) fireCron(old *cron, tick *CronTick) *cron {
 	}
 	next.Missed += uint64(tick.Missed)
 
+	_, ticked := l.Known(job.TickID(tick.Name, tick.At)) // before the clocks were set back
 	lastJob, ok := l.State(old.LastJob)
 	overlaps := old.NoOverlap && ok && !lastJob.Ended()
 	switch {
@@ -237,6 +238,7 @@ func (l *Ledger) fireCron(old *cron, tick *CronTick) *cron {
 		if tick.Missed > 0 {
 			next.LastUnfired, next.UnfiredFor = tick.At, job.ID{}
 		}
+	case ticked && l.outbox.level >= level8:
 	case overlaps:
 		next.Skipped++
 		next.LastUnfired, next.UnfiredFor = tick.At, old.LastJob

@@ -221,6 +221,9 @@ func (t *tenure) setWallClock(wall, now time.Time) {
 		}
 	}
 	c.settled, t.crons.clockKnown = true, true
+	if after.Wall.Before(before.Wall) {
+		t.crons.moveAt, t.crons.dirty = now, true // the next ticks were computed for a later time
+	}
 	if after.Now.Sub(before.Now) > clockSlack {
 		t.lease.renew(t.phase()) // the lease in the ledger was granted by the old time
 	}

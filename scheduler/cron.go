@@ -17,6 +17,7 @@ const (
 	maxTicksInFlight = 256
 	maxMissed        = 1000        // missed ticks of an entry that are counted one by one
 	tickRetryDelay   = time.Second // between two attempts to publish a tick's job
+	moveRetryDelay   = time.Second // until next ticks are compared with their schedules again
 )
 
 // crons commits the ticks of cron entries and publishes their jobs. It belongs to the
@@ -32,6 +33,7 @@ type crons struct {
 
 	clockKnown bool                            // the members' median time is known
 	reconciled bool                            // reconcile has run
+	moveAt     time.Time                       // when to compare the next ticks with their schedules, see moveTicks; zero: not
 	dirty      bool                            // the entries or ticks may have changed
 	nextTick   time.Time                       // when the next tick is due; zero: not known, or there is none
 	inFlight   map[string]bool                 // names of entries whose tick is in flight
@@ -64,14 +66,14 @@ func (cr *crons) setNextTick(c ledger.Command) error {
 		schedule, err := cr.scheduleOf(&c.Cron)
 		c.Next = time.Time{}
 		if err == nil {
-			c.Next = schedule.After(cr.lastTick(cr.entry(c.Cron.Name)))
+			c.Next = cr.nextTickOf(schedule, cr.entry(c.Cron.Name))
 		}
 		return err
 	case *ledger.PauseCron:
 		c.Next = time.Time{}
 		existing := cr.entry(c.Name)
 		if schedule, err := cr.scheduleOf(&existing.Cron); err == nil && !c.Paused {
-			c.Next = schedule.After(cr.lastTick(existing))
+			c.Next = cr.nextTickOf(schedule, existing)
 		}
 	}
 	return nil
@@ -83,10 +85,14 @@ func (cr *crons) entry(name string) (entry ledger.CronView) {
 	return entry
 }
 
-// lastTick returns the time after which the next tick of an entry may be: the present time, or that of
-// the last tick if the clocks have been set back since.
-func (cr *crons) lastTick(entry ledger.CronView) time.Time {
-	return latest(cr.loop.clock.times().Wall, latest(entry.Last, entry.LastUnfired))
+// nextTickOf returns the next tick of an entry by a schedule: the first after the present time. After the
+// clocks have been set back, this may be the last tick, which does not come again.
+func (cr *crons) nextTickOf(schedule cronspec.Schedule, entry ledger.CronView) time.Time {
+	next := schedule.After(cr.loop.clock.times().Wall)
+	if next.Equal(entry.Last) {
+		next = schedule.After(next)
+	}
+	return next
 }
 
 // reconcile submits the commands that make the ledger's declared cron entries
@@ -105,7 +111,7 @@ func (cr *crons) reconcile(l *ledger.Ledger) {
 			cr.loop.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
 			continue
 		}
-		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(cr.lastTick(existing))})
+		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: cr.nextTickOf(schedule, existing)})
 	}
 	l.Crons("", func(c ledger.CronView) bool {
 		if c.Declared && !declared[c.Name] {
@@ -126,17 +132,23 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 }
 
 // moveTicks submits the commands that move the next ticks in the ledger to where the schedules
-// have them. They differ if another build has computed them, by other rules or with another
-// database of time zones. A tick that is due stays.
+// have them. They differ if the clocks have been set back, or if another build has computed them, by
+// other rules or with another database of time zones. A tick that is due stays. An entry
+// whose tick is in flight, or whose last job is not stored yet, is compared later.
 func (cr *crons) moveTicks(l *ledger.Ledger, now time.Time) {
-	now = latest(now, l.Now()) // no tick up to then may come again
+	cr.moveAt = time.Time{}
 	var moved []ledger.CronTick
-	l.DueCrons(func(c ledger.CronView) bool {
+	l.Crons("", func(c ledger.CronView) bool {
 		schedule, err := cr.scheduleOf(&c.Cron)
-		if err != nil || schedule.Interval() > 0 || !c.Next.After(now) {
+		every := schedule.Interval()
+		switch {
+		case err != nil || !c.Next.After(now) || every > 0 && c.Next.Sub(now) <= every:
+			return true
+		case c.Publishing || cr.inFlight[c.Name]:
+			cr.moveAt = time.Now().Add(moveRetryDelay)
 			return true
 		}
-		if next := schedule.After(latest(now, cr.lastTick(c))); !next.Equal(c.Next) {
+		if next := cr.nextTickOf(schedule, c); !next.Equal(c.Next) {
 			cr.loop.log.Info("next tick of cron entry moved", "entry", c.Name, "from", c.Next, "to", next)
 			cr.inFlight[c.Name] = true
 			moved = append(moved, ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Next: next})
@@ -168,6 +180,9 @@ func (cr *crons) fireDue() time.Duration {
 	tickDue := !cr.nextTick.IsZero() && !cr.nextTick.After(now)
 	if cr.dirty || tickDue {
 		cr.dirty, cr.nextTick = false, time.Time{}
+		if !cr.moveAt.IsZero() && !time.Now().Before(cr.moveAt) {
+			cr.loop.ledger.View(func(l *ledger.Ledger) { cr.moveTicks(l, now) })
+		}
 		var due ledger.TickCrons
 		var committed []ledger.Tick
 		cr.loop.ledger.View(func(l *ledger.Ledger) {

@@ -288,34 +288,70 @@ func TestCron_MovesTicks(t *testing.T) {
 	})
 }
 
-// If clocks that were fast are set back, no tick comes again: neither after a change of the entry nor when it
-// is resumed.
-func TestCron_TicksAreOrdered(t *testing.T) {
-	runHarness(t, 1, func(h *harness) {
-		future := time.Now().Truncate(time.Second).Add(time.Hour)
-		c := everySecond("e")
-		h.sched.current().loop.post(func() {
-			loop := h.sched.current().loop
-			loop.submit(&ledger.SetCron{Cron: c, Next: future}, func(ledger.Result, uint64) {
-				tick := ledger.CronTick{Name: "e", Rev: h.cron("e").Rev, At: future, Next: future.Add(time.Second), Fire: true}
-				loop.submit(&ledger.TickCrons{Ticks: []ledger.CronTick{tick}}, nil)
-			})
-		})
-		h.until("the tick of a fast clock", func() bool { return h.cron("e").Last.Equal(future) })
-		wantNext := func(when string) {
-			t.Helper()
-			if v := h.cron("e"); !v.Next.Equal(future.Add(time.Second)) {
-				t.Errorf("%s: next tick %s, want %s", when, v.Next, future.Add(time.Second))
+// TestCron_ClocksSetBack sets clocks forward, lets entries tick, and sets the clocks back: entries must tick
+// at the right times again at once, and no tick comes twice.
+func TestCron_ClocksSetBack(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		daily, twice, every := everySecond("daily"), everySecond("twice"), everySecond("every")
+		daily.Schedule, twice.Schedule, every.Schedule = "5 8 0 * * *", "10,40 * * * * *", "@every 10s"
+		for _, c := range []ledger.Cron{everySecond("second"), daily, twice, every} {
+			h.addCron(c)
+		}
+		h.advance(3 * time.Second)
+		set := func(ahead time.Duration) {
+			for _, n := range h.fleet.nodes {
+				n.do(func() { n.clockOffset = ahead })
 			}
 		}
-		h.propose(&ledger.PauseCron{Name: "e", Paused: true})
-		h.propose(&ledger.PauseCron{Name: "e"})
-		wantNext("resumed")
-		c.NoOverlap = true
-		if r := h.propose(&ledger.SetCron{Cron: c, Replace: true}); r.Err != nil {
-			t.Fatal(r.Err)
+		eight := time.Now().Truncate(24 * time.Hour).Add(8*time.Minute + 5*time.Second)
+		set(time.Until(eight) - 5*time.Second)
+		h.until("the daily tick of fast clocks", func() bool { return h.cron("daily").Last.Equal(eight) })
+		h.advance(10 * time.Second)
+		last := h.cron("second").Last
+		if ahead := time.Until(last); ahead < 5*time.Minute {
+			t.Fatalf("with fast clocks, the last tick is only %s ahead", ahead)
 		}
-		wantNext("changed")
+		set(0)
+		h.advance(4 * time.Second)
+		back := time.Now()
+		wantNext := func(when string) {
+			t.Helper()
+			for name, longest := range map[string]time.Duration{"second": time.Second, "twice": 30 * time.Second, "every": 10 * time.Second} {
+				if wait := time.Until(h.cron(name).Next); wait > longest {
+					t.Errorf("%s: %s waits for %s", when, name, wait)
+				}
+			}
+			if v := h.cron("daily"); !v.Next.Equal(eight.Add(24 * time.Hour)) {
+				t.Errorf("%s: the daily entry waits for %s", when, v.Next)
+			}
+		}
+		wantNext("set back")
+		h.propose(&ledger.PauseCron{Name: "daily", Paused: true})
+		h.propose(&ledger.PauseCron{Name: "daily"})
+		daily.NoOverlap = true
+		h.propose(&ledger.SetCron{Cron: daily, Replace: true})
+		wantNext("resumed and changed")
+		fired := h.cron("second").Fired
+		h.advance(time.Until(last.Add(time.Minute)))
+		wantNext("when the clocks show the same again")
+		v := h.cron("second")
+		again := uint64(last.Sub(back.Truncate(time.Second))/time.Second) + 60 - (v.Fired - fired)
+		if again < 5 || again > 90 {
+			t.Errorf("%d ticks came for the second time and had no effect", again)
+		}
+		total, jobs := 0, 0
+		h.raft.View(func(l *ledger.Ledger) {
+			q, _ := l.Queue("mail")
+			for _, k := range q.Counts {
+				jobs += k
+			}
+		})
+		for _, name := range []string{"second", "daily", "twice", "every"} {
+			total += int(h.cron(name).Fired)
+		}
+		if jobs != total {
+			t.Errorf("%d ticks made %d jobs", total, jobs)
+		}
 	})
 }
 

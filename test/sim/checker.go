@@ -97,7 +97,7 @@ func newChecker(sim *simulation) *checker {
 		},
 		limits:   &limitChecker{sim: sim, uses: map[job.ID]map[string]string{}},
 		external: &externalChecker{states: map[string]ledger.EventKind{}},
-		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, last: map[string]time.Time{}},
+		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, ticked: map[job.ID]bool{}},
 
 		operations: &operationChecker{sim: sim},
 	}
