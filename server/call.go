@@ -196,6 +196,9 @@ func nameNeeded(e *api.Endpoint, request []byte, err error) error {
 			isGiven = isGiven || strings.EqualFold(key, needed) && !slices.Contains([]string{`""`, "null", "[]"}, string(value))
 		}
 		if !isGiven && !strings.Contains(refusal.Text, strconv.Quote(needed)) {
+			if refusal.Code == api.CodeNotFound { // it speaks of something without a name
+				return &job.InvalidError{Reason: fmt.Sprintf("%s lacks the key %q", requestName, needed)}
+			}
 			return &job.InvalidError{Reason: fmt.Sprintf("%s lacks the key %q: %s", requestName, needed, refusal.Text)}
 		}
 	}

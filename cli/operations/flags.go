@@ -19,7 +19,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Flags are the flags with which a verb starts an operation instead of naming jobs.
@@ -27,6 +29,7 @@ type Flags struct {
 	query     string
 	rate      uint32
 	wait, yes bool
+	limit     time.Duration // longest time to wait; 0 means no limit
 	dryRun    *bool
 }
 
@@ -37,6 +40,7 @@ func (f *Flags) Add(c *cobra.Command, dryRun *bool) {
 	flags.StringVar(&f.query, "query", "", "all jobs that match a `query`, such as 'queue:mail state:failed since:1h', instead of names")
 	flags.Uint32Var(&f.rate, "rate", 0, "with --query: `jobs` per second (default as fast as the yard takes them beside its other work)")
 	flags.BoolVar(&f.wait, "wait", false, "with --query: wait for the end, and exit with 1 if a job could not be changed")
+	durationflag.Var(flags, &f.limit, "for", 0, "with --wait: longest `time` to wait; then exit with 5, and the operation goes on (default no limit)")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "with --query: start without a question")
 	if f.dryRun = dryRun; dryRun == nil {
 		f.dryRun = flags.BoolP("dry-run", "n", false, "with --query: show what would be done, without changing anything")
@@ -49,7 +53,7 @@ func (f *Flags) Add(c *cobra.Command, dryRun *bool) {
 func (f *Flags) Start(c *cobra.Command, env *command.Env, names []string, request api.OperationStart, others ...string) (given bool, err error) {
 	switch given = c.Flags().Changed("query"); {
 	case !given:
-		for _, name := range []string{"rate", "wait", "yes"} {
+		for _, name := range []string{"rate", "wait", "for", "yes"} {
 			if c.Flags().Changed(name) {
 				return true, usererror.Usage(c, "--%s is for --query", name)
 			}
@@ -57,10 +61,12 @@ func (f *Flags) Start(c *cobra.Command, env *command.Env, names []string, reques
 		return false, nil
 	case len(names) > 0:
 		return true, usererror.Usage(c, "--query excludes names")
+	case c.Flags().Changed("for") && (!f.wait || f.limit <= 0):
+		return true, usererror.Usage(c, "--for needs --wait, and a time of more than 0")
 	case strings.TrimSpace(f.query) == "":
 		return true, usererror.Usage(c, "--query is empty: write what the jobs have in common, such as queue:mail, or id:* for all jobs")
 	}
-	others = append(others, "query", "rate", "wait", "yes", "json", "dry-run")
+	others = append(others, "query", "rate", "wait", "for", "yes", "json", "dry-run")
 	c.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
 		if flag.Changed && !slices.Contains(others, flag.Name) {
 			err = usererror.Usage(c, "--query excludes --%s", flag.Name)
@@ -94,7 +100,7 @@ func (f *Flags) run(ctx context.Context, env *command.Env, request *api.Operatio
 	if err != nil {
 		return err
 	}
-	return await(ctx, env, started.ID)
+	return await(ctx, env, started.ID, f.limit)
 }
 
 var errNoTerminal = usererror.Invalid("nothing was changed: there is no terminal on which to ask", "give --dry-run to see what would be done, and --yes to do it")
@@ -190,8 +196,14 @@ func preview(out io.Writer, p *api.OperationPreview) {
 const waitInterval = 500 * time.Millisecond
 
 // await waits for the end of an operation, writes its progress to standard error, and shows it. It
-// returns [usererror.Failed] if the operation was cancelled, or could not change all jobs.
-func await(ctx context.Context, env *command.Env, id uint64) error {
+// returns [usererror.Failed] if the operation was cancelled, or could not change all jobs. A limit of 0
+// means no limit.
+func await(ctx context.Context, env *command.Env, id uint64, limit time.Duration) error {
+	var over <-chan time.Time // nil: never
+	if limit > 0 {
+		over = time.After(limit)
+	}
+	remedy := fmt.Sprintf("'yardmaster operation show %d' shows it, and 'yardmaster operation cancel %d' ends it", id, id)
 	last := ""
 	for {
 		reply, err := env.Send(ctx, api.Subject("operation-show"), map[string]any{"id": id})
@@ -217,8 +229,10 @@ func await(ctx context.Context, env *command.Env, id uint64) error {
 		}
 		select {
 		case <-time.After(waitInterval):
+		case <-over:
+			return usererror.Timeout(fmt.Sprintf("operation %d goes on after %s", id, duration.Format(limit)), remedy)
 		case <-ctx.Done():
-			return usererror.New(fmt.Sprintf("interrupted; operation %d goes on", id), fmt.Sprintf("'yardmaster operation show %d' shows it, and 'yardmaster operation cancel %d' ends it", id, id))
+			return usererror.New(fmt.Sprintf("interrupted; operation %d goes on", id), remedy)
 		}
 	}
 }

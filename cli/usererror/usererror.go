@@ -13,6 +13,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
@@ -75,8 +76,9 @@ func Usage(c *cobra.Command, format string, args ...any) error {
 func UnknownVerb(c *cobra.Command, verb string) error {
 	remedy := fmt.Sprintf("'%s --help' lists its verbs", c.CommandPath())
 	c.SuggestionsMinimumDistance = 2
-	if similar := c.SuggestionsFor(verb); len(similar) > 0 {
-		remedy = fmt.Sprintf("did you mean %q?", similar[0])
+	if verbs := c.SuggestionsFor(verb); len(verbs) > 0 { // in the order of the verbs
+		nearest := slices.MinFunc(verbs, func(a, b string) int { return cmp.Compare(similar.Distance(verb, a), similar.Distance(verb, b)) })
+		remedy = fmt.Sprintf("did you mean %q?", nearest)
 	}
 	return Invalid(fmt.Sprintf("%s has no verb %q", c.CommandPath(), verb), remedy)
 }

@@ -86,7 +86,7 @@ var layers = map[string]struct {
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
 	"cli/statedir":      {[]string{"ledger"}, "a state directory is used without a yard"},
-	"cli/usererror":     {[]string{"job", "ledger", "api", "cluster"}, "explains the errors of requests; it knows no verb"},
+	"cli/usererror":     {[]string{"job", "ledger", "api", "cluster", "internal/similar"}, "explains the errors of requests; it knows no verb"},
 	"cli/connect":       {[]string{"job", "api", "cluster", "cli/usererror", "cli/durationflag", "internal/duration"}, "connects to a yard; it knows no verb"},
 	"cli/durationflag":  {[]string{"internal/duration"}, "adds flags; it knows no verb"},
 	"cli/retentionflag": {[]string{"api", "job", "internal/duration"}, "parses settings; it knows no verb"},
