@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -20,10 +21,10 @@ type checkedOperation struct {
 	kind    *operationKind
 	state   ledger.OperationState
 	changed map[job.ID]bool
-	first   map[job.ID]bool // jobs that matched at the start
-	due     map[job.ID]bool // those of them that have matched since and are not changed
-	ended   bool            // after the last entry
-	epoch   uint64          // of the last step
+	first   map[job.ID]bool      // jobs that matched at the start
+	due     map[job.ID]time.Time // those of them that have matched since and are not changed, with when they ended
+	ended   bool                 // after the last entry
+	epoch   uint64               // of the last step
 	cursor  ledger.JobPlace
 	counts  ledger.OperationCounts
 }
@@ -139,7 +140,7 @@ func (c *operationChecker) checkComplete(o *checkedOperation, op *ledger.Operati
 func (o *checkedOperation) begin(l *ledger.Ledger, op *ledger.Operation) {
 	isFirst := o.kind == nil
 	if isFirst {
-		o.first, o.due = map[job.ID]bool{}, map[job.ID]bool{}
+		o.first, o.due = map[job.ID]bool{}, map[job.ID]time.Time{}
 		o.kind = &operationKinds[slices.IndexFunc(operationKinds, func(k operationKind) bool { return k.action == op.Action && k.query == op.Query })]
 	}
 	list := ledger.NewJobList(&ledger.JobQuery{Limit: 100 * jobsPerYard})
@@ -149,16 +150,18 @@ func (o *checkedOperation) begin(l *ledger.Ledger, op *ledger.Operation) {
 		if o.kind.match(&found.View) && !found.View.Created.After(op.Until) {
 			o.first[found.View.ID] = true
 			if isFirst {
-				o.due[found.View.ID] = true
+				o.due[found.View.ID] = found.View.Ended
 			}
 		}
 	}
 }
 
-// removeChanged removes jobs that do not match any more from those that are due.
+// removeChanged removes jobs from those that are due which do not match any more, or did not for a while: one
+// entry may retry a job that has ended, and cancel it again.
 func (o *checkedOperation) removeChanged(l *ledger.Ledger) {
-	for id := range o.due {
-		if view, _, ok := l.Find(id); !ok || o.changed[id] || !o.kind.match(&view) {
+	for id, ended := range o.due {
+		view, _, ok := l.Find(id)
+		if !ok || o.changed[id] || !o.kind.match(&view) || o.kind.ended && !view.Ended.Equal(ended) {
 			delete(o.due, id)
 		}
 	}
