@@ -19,7 +19,7 @@ import (
 const (
 	bodySweepInterval = time.Second
 	bodyListShare     = 10               // a sweep is followed by a pause of this many times the duration of its listing, at least
-	bodyGrace         = 10 * time.Minute // for the record of a body to be stored: far more than nodes allow, and their clocks may differ
+	bodyGrace         = 10 * time.Minute // for the record of a body to be stored: far more than nodes allow
 	maxBodyRemovals   = 8                // at the same time
 )
 
@@ -27,14 +27,14 @@ const (
 type StoredBody struct {
 	Name   string
 	Owner  job.ID    // see [job.Blob.Owner]
-	Stored time.Time // by the clock of the node that stored it
+	Stored time.Time // by the wall clock of the node that stored it, which may be wrong
 	Size   uint64    // bytes, estimated
 }
 
 // bodySweeper removes the large bodies that no job and no dead letter needs. It compares
 // all stored bodies with the ledger each time, so that it needs no record of what is to
 // be removed: a body whose removal fails, or that was stored for a job that was never
-// accepted, is found by a later sweep.
+// accepted, is found by a later sweep, or by those of a later authority.
 type bodySweeper struct {
 	loop   *eventLoop
 	ledger Ledger
@@ -44,6 +44,11 @@ type bodySweeper struct {
 	ingested func() time.Time // returns a time before which no record was stored that is not ingested; zero: none is known
 
 	listing time.Duration // how long the bodies took to list at the last sweep
+
+	// unknown is since when this sweeper has seen each body, by name, whose job the ledger does not
+	// know. The monotonic clock measures it: after a step of a wall clock, or when the clock of the
+	// node that stored it is behind, a body would seem old whose record is still to come.
+	unknown map[string]time.Time
 }
 
 // run removes bodies until ctx ends.
@@ -161,10 +166,10 @@ func (s *bodySweeper) removeAll(ctx context.Context, bodies []bodyCandidate) err
 
 // candidates returns the bodies that no unfinished job of the ledger needs, nor a dead
 // letter that is not published, and the ledger's index. A body whose owner the ledger does
-// not know may belong to a record that is not ingested yet, or not stored yet, until
-// bodyGrace has passed; unowned is the total size of these bodies, in bytes.
+// not know may belong to a record that is not ingested yet, or not stored yet, until it has
+// been seen for bodyGrace; unowned is the total size of these bodies, in bytes.
 func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidate, unowned, index uint64) {
-	ingested := s.ingested() // before the ledger is read
+	now, ingested := time.Now(), s.ingested() // before the ledger is read
 	s.ledger.View(func(l *ledger.Ledger) {
 		// A backup takes its hold before it copies the ledger. So without a hold here, the
 		// copy is later and needs no body that this ledger does not.
@@ -172,6 +177,8 @@ func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidat
 			return
 		}
 		index = l.Index()
+		seen := make(map[string]time.Time)
+		defer func() { s.unknown = seen }()
 		letters := make(map[job.ID]bool)
 		for _, letter := range l.DeadLettersAfter(0) {
 			letters[letter.BlobOwner] = true
@@ -180,11 +187,18 @@ func (s *bodySweeper) candidates(bodies []StoredBody) (candidates []bodyCandidat
 			if l.NeedsBody(body.Owner) || letters[body.Owner] {
 				continue
 			}
-			if _, known := l.Known(body.Owner); known || body.Stored.Before(ingested.Add(-bodyGrace)) {
-				candidates = append(candidates, bodyCandidate{body, l.FailedNeedsBody(body.Owner)})
-			} else {
-				unowned += body.Size
+			if _, known := l.Known(body.Owner); !known {
+				since, ok := s.unknown[body.Name]
+				if !ok {
+					since = now
+				}
+				seen[body.Name] = since
+				if !since.Before(ingested.Add(-bodyGrace)) {
+					unowned += body.Size
+					continue
+				}
 			}
+			candidates = append(candidates, bodyCandidate{body, l.FailedNeedsBody(body.Owner)})
 		}
 	})
 	return candidates, unowned, index

@@ -131,6 +131,25 @@ func TestBodies_Orphans(t *testing.T) {
 	})
 }
 
+// TestBodies_WrongClock checks that a body is kept for a record that is stored later, if the clock of
+// the node that stored the body was behind, or the authority's was set forward since then.
+func TestBodies_WrongClock(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		key := uuid.NewString()
+		name, record := h.storeBody(key, `,"delay_ms":86400000`)
+		h.lanes.set(func() {
+			body := h.lanes.bodies[name]
+			body.Stored = time.Now().Add(-2 * time.Hour)
+			h.lanes.bodies[name] = body
+		})
+		h.advance(time.Minute)
+		h.wantBody("before its record is stored", name, true)
+		h.enqueue("mail", key, record)
+		h.advance(2 * bodyGrace)
+		h.wantBody("while the job is delayed", name, true)
+	})
+}
+
 // TestBodies_Debounced checks that a job whose content a later record has replaced keeps
 // that record's body, and the replaced body is freed.
 func TestBodies_Debounced(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 type laneEnd struct {
 	last     uint64
 	ledgerAt time.Time // the elapsed time of the ledger before the sequence was read; zero: none was read since the last one was reached
-	seenAt   time.Time // the same, by this node's clock
+	seenAt   time.Time // the same, by this node's monotonic clock
 }
 
 // noteEnd records the end of a lane, unless an earlier one is not ingested yet.
@@ -37,18 +37,18 @@ func (ls *lanes) markIngested() {
 		}
 	}
 	if !completeAt.IsZero() {
-		ls.completeAt.Store(completeAt.UnixNano())
+		ls.completeAt.Store(&completeAt)
 	}
 	if len(c.Lanes) > 0 {
 		ls.loop.submitLazily(c, nil)
 	}
 }
 
-// ingestedBefore returns a time, by this node's clock, before which no record was stored that
+// ingestedBefore returns a time, by this node's monotonic clock, before which no record was stored that
 // is not ingested; zero: none is known. Any goroutine may call it.
 func (ls *lanes) ingestedBefore() time.Time {
-	if at := ls.completeAt.Load(); at > 0 {
-		return time.Unix(0, at)
+	if at := ls.completeAt.Load(); at != nil {
+		return *at
 	}
 	return time.Time{}
 }

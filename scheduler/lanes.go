@@ -46,7 +46,7 @@ type laneState struct {
 	pendingRecords int // records in pending
 	keptRecords    int // records in outOfOrder
 	end            laneEnd
-	completeAt     time.Time // every record that was stored before this time, by this node's clock, is ingested; zero: not known
+	completeAt     time.Time // every record that was stored before this time, by this node's monotonic clock, is ingested; zero: not known
 
 	behind atomic.Bool // so many records are pending that received ones are not worth parsing
 }
@@ -68,7 +68,7 @@ type lanes struct {
 	forgotten   ledger.ForgottenIDs
 	mayIngest   func(l *ledger.Ledger, lane uint8) bool // is [ledger.Ledger.MayIngest], except in tests
 
-	completeAt atomic.Int64 // the earliest of the lanes, in Unix nanoseconds; 0: not known. Any goroutine may read it
+	completeAt atomic.Pointer[time.Time] // the earliest of the lanes; nil: not known. Any goroutine may read it
 }
 
 func newLanes(loop *eventLoop, client Lanes, c *counters, operator operatorTopics) *lanes {
