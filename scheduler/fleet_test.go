@@ -82,6 +82,7 @@ type fakeNode struct {
 	name  string
 	queue chan func()
 	done  <-chan struct{}
+	beat  *time.Ticker // of its heartbeats
 
 	incarnation uint64
 	free        map[slotKey]int
@@ -155,8 +156,8 @@ func (n *fakeNode) do(fn func()) {
 }
 
 func (n *fakeNode) run(ctx context.Context) {
-	beat := time.NewTicker(time.Second)
-	defer beat.Stop()
+	n.beat = time.NewTicker(time.Second)
+	defer n.beat.Stop()
 	n.heartbeat()
 	for {
 		select {
@@ -164,7 +165,7 @@ func (n *fakeNode) run(ctx context.Context) {
 			return
 		case f := <-n.queue:
 			f()
-		case <-beat.C:
+		case <-n.beat.C:
 			n.heartbeat()
 		}
 		n.flush()
