@@ -22,7 +22,7 @@ func unknownFunction(queue string, functions map[string]HandlerFunc) HandlerFunc
 	names := quotedNames(functions)
 	return func(_ context.Context, job *JobInfo) (any, error) {
 		err := fmt.Errorf("this worker has no handler for function %q of queue %q; it has %s", job.Function, queue, names)
-		age := time.Since(job.Accepted)
+		age := job.quest.Sent().Sub(job.Accepted) // by the node's clock alone
 		if age < unknownGrace {
 			err = fmt.Errorf("%w: %w", err, Snooze(min(max(age/2, unknownDelay), unknownMaxDelay)))
 		}

@@ -265,11 +265,16 @@ func (q *Quest) timeLeft() (left time.Duration, ok bool) {
 	if q.Deadline.IsZero() {
 		return 0, false
 	}
+	return q.Deadline.Sub(q.Sent()), true
+}
+
+// Sent returns when the job was sent, by the node's clock. It is the time of this machine
+// if the node did not give the end of the lease.
+func (q *Quest) Sent() time.Time {
 	if q.LeaseUntil.IsZero() {
-		return time.Until(q.Deadline), true
+		return time.Now()
 	}
-	sent := q.LeaseUntil.Add(-q.Lease)
-	return q.Deadline.Sub(sent), true
+	return q.LeaseUntil.Add(-q.Lease)
 }
 
 // withStopCause returns the error to report for a handler that has returned

@@ -189,10 +189,12 @@ class Outcomes(WorkerCase):
         connection.push_quest(SID, 1, fn="resize")
         connection.answer(ACK)
         self.assertEqual(connection.answer(DONE)["result"], "resized")
+        node = datetime(2001, 1, 1, tzinfo=timezone.utc)  # not this machine's clock
         with self.assertLogs("yardmaster", "WARNING") as logged:
             cases: List[Tuple[Optional[str], float, float]] = [("other", 0, 5), ("other", 600, 300), (None, 7200, 600), (None, 90_000, 0)]
             for n, (fn, age, delay) in enumerate(cases, 2):
-                connection.push_quest(SID, n, fn=fn, created_at=(datetime.now(timezone.utc) - timedelta(seconds=age)).isoformat())
+                connection.push_quest(SID, n, fn=fn, created_at=(node - timedelta(seconds=age)).isoformat(), lease_ms=6000,
+                                      lease_until=(node + timedelta(seconds=6)).isoformat())
                 connection.answer(ACK)
                 p = connection.answer(FAIL)
                 self.assertEqual(p["error"]["code"], "UNKNOWN_FUNCTION")

@@ -6,7 +6,6 @@ import inspect
 import logging
 import traceback
 import typing
-from datetime import datetime, timezone
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypeVar, Union
 
 from .codec import MAX_DEPTH, MAX_VALUE_DEPTH, Encoded, encode, user_value
@@ -199,7 +198,7 @@ class UnknownFunctions:
                         "fail without another attempt" if self._fail else "go back for some time", job.id)
         if self._fail:
             return fail_message(message, "handler_not_found", "UNKNOWN_FUNCTION", final=True)
-        age = 0.0 if job.created_at is None else (datetime.now(timezone.utc) - job.created_at).total_seconds()
+        age = 0.0 if job.created_at is None else (job._sent - job.created_at).total_seconds()
         if age < _UNKNOWN_GRACE:
             return snooze_message(message, min(max(age / 2, _UNKNOWN_DELAY), _MAX_UNKNOWN_DELAY), "UNKNOWN_FUNCTION")
         return fail_message(message, "unknown_function", "UNKNOWN_FUNCTION")

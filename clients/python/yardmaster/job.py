@@ -6,7 +6,7 @@ import contextvars
 import logging
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Dict, Generic, List, MutableMapping, Optional, Protocol, Tuple, TypeVar, cast
 
 from .codec import MAX_DEPTH, MAX_VALUE_DEPTH, Encoded, encode, read_json, user_value
@@ -70,7 +70,9 @@ class Job(Generic[P]):
         self.stop_reason: Optional[StopReason] = None
         self.cancel_reason: Optional[str] = None
         self.cancel_message: Optional[str] = None
-        self._time_left = _time_left(quest, self.deadline)  # seconds when it was received
+        self._sent = _sent(quest)
+        # Seconds when it was received.
+        self._time_left = None if self.deadline is None else (self.deadline - self._sent).total_seconds()
         self._on_cancel: Optional[Callable[[], object]] = None  # interrupts the handler
         self._holds_lease: Callable[[], bool] = lambda: True    # the handler may start
         self._error: Optional[BaseException] = None  # what the handler has raised; written before the worker reads it
@@ -140,13 +142,11 @@ class Job(Generic[P]):
                 self._on_cancel()
 
 
-def _time_left(quest: Fields, deadline: Optional[datetime]) -> Optional[float]:
-    """Return the seconds from the sending of a QUEST to its deadline, by the node's clock; None without a deadline."""
-    if deadline is None:
-        return None
+def _sent(quest: Fields) -> datetime:
+    """Return when a QUEST was sent, by the node's clock; by this machine's if it has no end of the lease."""
     if quest.get("lease_until") is None or quest.get("lease_ms") is None:
-        return (deadline - datetime.now(timezone.utc)).total_seconds()
-    return (deadline - parse_time(quest["lease_until"])).total_seconds() + float(quest["lease_ms"]) / 1000
+        return datetime.now(timezone.utc)
+    return parse_time(quest["lease_until"]) - timedelta(milliseconds=float(quest["lease_ms"]))
 
 
 def valid_utf8(text: str) -> str:

@@ -77,7 +77,7 @@ export class Handlers {
    * Returns how a job ends whose function has no handler: it goes back for a time that grows, for
    * a worker of a newer release, or fails for good. It logs the first job of each function.
    */
-  #unhandled({ jid, queue, fn, createdAt }: Quest, handled: Array<string | undefined>): Outcome {
+  #unhandled({ jid, queue, fn, createdAt, sent }: Quest, handled: Array<string | undefined>): Outcome {
     const wanted = fn === undefined ? "names no function" : `names the function ${JSON.stringify(fn)}`;
     const has = handled.map((name) => JSON.stringify(name)).join(", ");
     const message = `job of queue ${JSON.stringify(queue)} ${wanted}, for which this worker has no handler; it has ${has}`;
@@ -90,7 +90,7 @@ export class Handlers {
     if (this.failUnknown) {
       return failure(message, "handler_not_found", { code: "UNKNOWN_FUNCTION", retry: false });
     }
-    const age = createdAt === undefined ? 0 : Date.now() - createdAt.getTime();
+    const age = createdAt === undefined ? 0 : sent - createdAt.getTime();
     if (age < UNKNOWN_GRACE) {
       return { kind: "snooze", delay: Math.round(Math.min(Math.max(age / 2, UNKNOWN_DELAY), MAX_UNKNOWN_DELAY)), reason: message };
     }

@@ -20,6 +20,8 @@ export interface Quest {
   readonly redelivered: boolean;
   readonly createdAt: Date | undefined;
   readonly deadline: Date | undefined;
+  /** When it was sent, by the node's clock, in Unix milliseconds; by this machine's if it has no end of the lease. */
+  readonly sent: number;
   /** Milliseconds from the arrival to the deadline, by the node's clock alone. */
   readonly timeLeft: number | undefined;
   readonly lease: number;
@@ -49,6 +51,7 @@ export function parseQuest(fields: Fields): Quest {
     maxAttempts: fields["max_attempts"] == null ? undefined : intOf(fields["max_attempts"]),
     redelivered: fields["redelivered"] === true,
     createdAt: timeOf(fields["created_at"]),
+    sent,
     timeLeft: deadline && deadline.getTime() - sent,
     beat: intOf(fields["beat_ms"], 2000),
     trace: mapOf(fields["trace"]) as Record<string, string>,

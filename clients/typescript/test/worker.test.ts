@@ -203,7 +203,10 @@ test("handlers by function, with a checked payload, inside of middleware", async
   assert.deepEqual(seen, ["resize begins", "resize ends", "other begins", "other ends"]);
   const unknown: Array<[string | undefined, number, number]> = [["none", 0, 5000], ["none", 600_000, 300_000], [undefined, 7.2e6, 600_000], [undefined, 9e7, 0]];
   for (const [i, [fn, age, delay]] of unknown.entries()) {
-    connection.quest(10 + i, { ...BEAT, fn, created_at: new Date(Date.now() - age).toISOString() });
+    const node = Date.UTC(2001, 0); // not this machine's clock
+    connection.quest(10 + i, {
+      ...BEAT, fn, created_at: new Date(node - age).toISOString(), lease_ms: 6000, lease_until: new Date(node + 6000).toISOString(),
+    });
     await connection.answer(T.ACK);
     const { error, retry, snooze_ms: after } = await connection.answer(T.FAIL);
     assert.deepEqual([(error as Fields)["type"], retry], delay > 0 ? ["snooze", undefined] : ["unknown_function", true]);
