@@ -12,6 +12,7 @@ import (
 // The codes of an [Error]: HTTP status codes as text, the same over NATS and HTTP.
 const (
 	CodeInvalid     = "400" // the request is malformed
+	CodeForbidden   = "403" // the user may not use the queue; over HTTP also: the role does not allow the request, or it comes from a page of another site
 	CodeNotFound    = "404" // the object does not exist
 	CodeTimeout     = "408" // the outcome did not arrive in time
 	CodeConflict    = "409" // the request conflicts with the current state
@@ -26,7 +27,6 @@ const (
 // The codes of errors over HTTP only.
 const (
 	CodeUnauthorized     = "401" // the token is missing or wrong
-	CodeForbidden        = "403" // the request comes from a page of another site
 	CodeMethodNotAllowed = "405" // the path does not allow the method
 	CodeUnsupportedMedia = "415" // the body has an encoding
 	CodeRange            = "416" // the range has no byte of the content

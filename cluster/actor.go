@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -72,4 +73,41 @@ func (s *Server) clientName(header nats.Header, reply string) string {
 	}
 	info := clientInfo(header)
 	return cmp.Or(s.local.Config.UserName(info.User), strings.TrimSpace(info.Host), unknown)
+}
+
+// queuesOf returns the queues of the user who has sent a request, as in [Request].Queues.
+func (s *Server) queuesOf(header nats.Header) []string {
+	if !s.hasQueues {
+		return nil
+	}
+	if u := s.local.Config.User(clientInfo(header).User); u != nil {
+		return u.Queues
+	}
+	return nil
+}
+
+// queuesKey is the key of a user's queues in a context.
+type queuesKey struct{}
+
+// WithQueues returns a context of a request by a user who may use only these queues and read
+// only their jobs; all queues if there are none.
+func WithQueues(ctx context.Context, queues []string) context.Context {
+	if len(queues) == 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, queuesKey{}, queues)
+}
+
+// QueuesOf returns the only queues that the sender of the request that ctx belongs to may
+// use, nil if it may use all.
+func QueuesOf(ctx context.Context) []string {
+	queues, _ := ctx.Value(queuesKey{}).([]string)
+	return queues
+}
+
+// MayUse reports whether the sender of the request that ctx belongs to may use a queue and
+// read its jobs.
+func MayUse(ctx context.Context, queue string) bool {
+	queues := QueuesOf(ctx)
+	return queues == nil || slices.Contains(queues, queue)
 }

@@ -55,7 +55,7 @@ type Endpoint struct {
 	// HandleAsync accepts a request and returns at once; the reply is sent later,
 	// once, from any goroutine. Requests are passed in order of arrival. Those
 	// without a reply subject are counted like all requests, including errors. Those
-	// over NATS have no Actor.
+	// over NATS have neither Actor nor Queues: their subject names the queue.
 	HandleAsync func(r *Request)
 }
 
@@ -64,6 +64,7 @@ type Request struct {
 	Data      []byte              // JSON, or empty
 	OnRelease func()              // called by [Request.Release]; may be nil
 	Actor     func() ledger.Actor // returns who sends the request; nil: not known
+	Queues    []string            // the only queues that the sender may use, and whose jobs it may read; nil: all
 
 	token     string
 	transport transport
@@ -288,7 +289,7 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 			e.HandleAsync(&r.Request)
 			return
 		}
-		r.Actor = r.actor
+		r.Actor, r.Queues = r.actor, s.queuesOf(m.Header)
 		if !group.TryGo(func() error { s.handle(ctx, e.Endpoint, &r.Request); return nil }) {
 			s.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}

@@ -52,7 +52,7 @@ func httpUsers(c *config.HTTP) (users []web.User, anonymous *web.User, err error
 		return nil, nil, err
 	}
 	for _, u := range configured {
-		users = append(users, web.User{Name: u.Name, Role: string(u.Role), Token: u.Token, May: u.Permissions()})
+		users = append(users, web.User{Name: u.Name, Role: string(u.Role), Token: u.Token, May: u.Permissions(), Queues: u.Queues})
 	}
 	if c.Anonymous != "" {
 		role := embedded.User{Role: embedded.Role(c.Anonymous)}

@@ -22,26 +22,27 @@ func TestWeb_Roles(t *testing.T) {
 			{Name: "shop", Role: "producer", Token: "t-shop"},
 			{Name: "mailer", Role: "producer", Token: "t-mailer", Queues: []string{"mail"}},
 			{Name: "marker", Role: "worker", Token: "t-marker"},
+			{Name: "sorter", Role: "worker", Token: "t-sorter", Queues: []string{"mail"}},
 			{Name: "eye", Role: "observer", TokenFile: file},
 			{Name: "chief", Role: "admin", Token: "t-chief"},
 		}
 	})
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	users := []string{"shop", "mailer", "marker", "eye", "chief", "token"}
+	users := []string{"shop", "mailer", "marker", "sorter", "eye", "chief", "token"}
 	for _, c := range []struct{ request, body, allowed string }{
 		{"POST /v1/queues/mail/jobs", `{"function":"send","id":"o1","params":{"n":1}}`, "shop mailer chief token"},
 		{"POST /v1/queues/other/jobs", `{"function":"send","id":"o2"}`, "shop chief token"},
-		{"POST /v1/jobs/bulk", `{"queue":"mail","jobs":[{"function":"send","id":"o3"}]}`, "shop chief token"},
-		{"GET /v1/jobs/mail:o1", "", "shop marker eye chief token"},
-		{"GET /v1/jobs/mail:o1/params", "", "shop marker eye chief token"},
+		{"POST /v1/jobs/bulk", `{"queue":"mail","jobs":[{"function":"send","id":"o3"}]}`, "shop mailer chief token"},
+		{"GET /v1/jobs/mail:o1", "", "shop mailer marker sorter eye chief token"},
+		{"GET /v1/jobs/mail:o1/params", "", "shop mailer marker sorter eye chief token"},
 		{"GET /v1/queues", "", "eye chief token"},
 		{"GET /v1/queues/mail/explain", "", "eye chief token"},
 		{"GET /v1/dlq", "", "eye chief token"},
-		{"GET /v1/status", "", "marker eye chief token"},
-		{"GET /v1/snapshot", "", "marker eye chief token"},
+		{"GET /v1/status", "", "marker sorter eye chief token"},
+		{"GET /v1/snapshot", "", "marker sorter eye chief token"},
 		{"GET /metrics", "", "eye chief token"},
-		{"GET /v1/openapi.json", "", "shop mailer marker eye chief token"},
-		{"POST /v1/exec/QueueDispatch", `{"command":"QueueDispatch","request_id":"r1","target":"ops"}`, "marker chief token"},
+		{"GET /v1/openapi.json", "", "shop mailer marker sorter eye chief token"},
+		{"POST /v1/exec/QueueDispatch", `{"command":"QueueDispatch","request_id":"r1","target":"ops"}`, "marker sorter chief token"},
 		{"POST /v1/exec", `{"command":"QueueDispatch","request_id":"r1","target":"ops"}`, "chief token"},
 		{"PUT /v1/queues/mail2", "{}", ""}, // "": an operator's only, whatever its answer
 		{"PATCH /v1/jobs/mail:o1", `{"priority":7}`, ""},

@@ -37,6 +37,9 @@ func (h *Enqueue) bulk(ctx context.Context, req *api.BulkRequest) (*api.BulkRepl
 			pending.Done()
 		}
 		queue, item, err := readBulkJob(call(ctx), req.Queue, i, text)
+		if err == nil && !cluster.MayUse(ctx, queue) {
+			err = &api.Error{Code: api.CodeForbidden, Text: fmt.Sprintf("queue %q is not one of the queues that this user may use", queue)}
+		}
 		if ctx.Err() != nil { // the node stops, or the client is gone
 			err = &job.UnavailableError{Reason: "the request was cut off before this job", RetryAfter: time.Second}
 		}

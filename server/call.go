@@ -22,12 +22,13 @@ type Handler = func(context.Context, *cluster.Request) ([]byte, error)
 // callKey is the key of a call's [cluster.Request] in its context.
 type callKey struct{}
 
-// WithCall returns a context in which the functions of this package find r, and its
-// commands the actor of r.
+// WithCall returns a context in which the functions of this package find r, its commands the
+// actor of r, and its readers of jobs the queues of r.
 func WithCall(ctx context.Context, r *cluster.Request) context.Context {
 	if r.Actor != nil {
 		ctx = cluster.WithActor(ctx, r.Actor)
 	}
+	ctx = cluster.WithQueues(ctx, r.Queues)
 	return context.WithValue(ctx, callKey{}, r)
 }
 

@@ -178,6 +178,9 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 	if err != nil {
 		return reply, err
 	}
+	if !cluster.MayUse(ctx, reply.Queue) {
+		return reply, &api.Error{Code: api.CodeForbidden, Text: "a job of a queue that this user may not use holds the same unique key: no job was made, and there is no result to wait for"}
+	}
 	Release(ctx)
 	err = h.Waiters.JobEnd(ctx, reply.ID, ack.Position) // the position is zero if the ledger knows the job already
 	if errors.Is(err, job.ErrJobNotFound) {

@@ -26,9 +26,10 @@ type Route struct {
 
 // Request is a request to the handler of a route.
 type Request struct {
-	Data   []byte // JSON, or empty
-	Token  string // value of the wildcard Token of the endpoint
-	Client string // name of the user who sends it, or else the remote address
+	Data   []byte   // JSON, or empty
+	Token  string   // value of the wildcard Token of the endpoint
+	Client string   // name of the user who sends it, or else the remote address
+	Queues []string // of the user, as in [User]
 	Header http.Header
 	Query  url.Values // the parameters in Query of the endpoint that are not keys
 	Waited bool       // set by the handler if the reply is a WaitReply, with status 200
@@ -178,6 +179,7 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 		return
 	}
 	q.release, q.Client = release, cmp.Or(userOf(r).Name, r.RemoteAddr)
+	q.Queues = userOf(r).Queues
 
 	// The handler's context ends when the client disconnects or the node stops.
 	ctx, cancel := context.WithCancel(r.Context())

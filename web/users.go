@@ -17,6 +17,8 @@ type User struct {
 	Role  string // for error messages
 	Token string
 	May   func(subject string) bool // reports whether the user may send the request of this subject over NATS
+
+	Queues []string // the only queues that the user may use, and whose jobs it may read; nil: all
 }
 
 // metricsSubject is the subject that a user of /metrics must be allowed: statistics of the

@@ -44,7 +44,7 @@ type User struct {
 	Role     Role
 	Password string   // plain text or a bcrypt hash; exclusive with NKey
 	NKey     string   // public key of a user nkey, "U…"
-	Queues   []string // the only queues that a producer may use; none: all
+	Queues   []string // the only queues that a producer may use, and whose jobs a producer or worker may read; none: all
 }
 
 // anonymous is the name of the user for clients without a user name.
@@ -53,12 +53,20 @@ const anonymous = "anonymous"
 // UserName returns the name of the user who logs in as login, which is a name or a
 // public nkey; "" if it is no user's.
 func (c *Config) UserName(login string) string {
-	for i := range c.Users {
-		if u := &c.Users[i]; login != "" && (login == u.Name || login == u.NKey) {
-			return u.Name
-		}
+	if u := c.User(login); u != nil {
+		return u.Name
 	}
 	return ""
+}
+
+// User returns the user who logs in as login, as in [Config.UserName]; nil if it is no user's.
+func (c *Config) User(login string) *User {
+	for i := range c.Users {
+		if u := &c.Users[i]; login != "" && (login == u.Name || login == u.NKey) {
+			return u
+		}
+	}
+	return nil
 }
 
 // UserName matches the names that users may have.
@@ -107,8 +115,8 @@ func (u *User) validateRole() error {
 	case !slices.Contains(Roles, u.Role):
 		return fmt.Errorf("user %s has the role %q; must be %s", u.Name, u.Role, roleNames)
 	}
-	if len(u.Queues) > 0 && u.Role != Producer {
-		return fmt.Errorf("user %s: queues can only be set for a producer, and the role is %s", u.Name, u.Role)
+	if len(u.Queues) > 0 && u.Role != Producer && u.Role != Worker {
+		return fmt.Errorf("user %s: queues can only be set for a producer or worker, and the role is %s", u.Name, u.Role)
 	}
 	for _, queue := range u.Queues {
 		if err := job.ValidQueue(queue); err != nil {
@@ -145,6 +153,7 @@ func ValidateUsers(users []User, anonymousRole Role) error {
 // The public subjects that the roles may publish to.
 var (
 	producerSubjects = []string{subjects.Jobs + ".*", api.SubjectEnqueue + ".*", api.SubjectCall + ".*"}
+	jobSubjects      = withPrefix(api.SubjectAPI, "job.show", "job.result", "job.params", "job.wait") // of jobs that the user names
 	workerSubjects   = withPrefix(api.SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
 	statusSubjects   = append(withPrefix(api.SubjectNode+".*", "health", "readiness"), api.SubjectStatus, api.SubjectSnapshot, api.SubjectAPI+".openapi")
 	observerSubjects = slices.Concat(statusSubjects, withPrefix(api.SubjectAPI,
@@ -207,16 +216,15 @@ func (u *User) Permissions() func(subject string) bool {
 	}
 }
 
-// publishSubjects returns the public subjects that the user may publish to. A producer
-// restricted to queues may not use requests that name the queue or job only in the
-// body.
+// publishSubjects returns the public subjects that the user may publish to. Where a request
+// names the queue or job only in the body, its handler decides by the user's Queues.
 func (u *User) publishSubjects() []string {
 	switch u.Role {
 	case Producer:
+		allowed := slices.Concat(jobSubjects, withPrefix(api.SubjectAPI, "job.bulk", "openapi"))
 		if len(u.Queues) == 0 {
-			return slices.Concat(producerSubjects, withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.result", "job.params", "job.wait", "openapi"))
+			return slices.Concat(producerSubjects, allowed)
 		}
-		var allowed []string
 		for _, queue := range u.Queues {
 			for _, pattern := range producerSubjects {
 				allowed = append(allowed, strings.TrimSuffix(pattern, "*")+queue)
@@ -224,7 +232,7 @@ func (u *User) publishSubjects() []string {
 		}
 		return allowed
 	case Worker:
-		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.result", "job.params", "job.wait"))
+		return slices.Concat(workerSubjects, statusSubjects, jobSubjects)
 	case Viewer, Observer:
 		return slices.Concat(observerSubjects, ackSubjects, refusedSubjects)
 	case Operator:
@@ -234,13 +242,17 @@ func (u *User) publishSubjects() []string {
 		[]string{api.SubjectExec, api.SubjectExec + ".*", api.SubjectAPI + ".>"})
 }
 
-// eventSubjects lists the subjects that all roles except producers may subscribe to.
+// eventSubjects lists the subjects that all roles except producers may subscribe to; a worker
+// with queues only to those events that are of its queues.
 var eventSubjects = []string{subjects.Live + ".>", subjects.Advisory + ".>"}
 
 // subscribeSubjects returns all subjects that the user may subscribe to.
 func (u *User) subscribeSubjects() []string {
-	if u.Role == Producer {
+	switch {
+	case u.Role == Producer:
 		return u.inboxSubjects()
+	case len(u.Queues) > 0:
+		return slices.Concat(withPrefix(subjects.Live+".*", u.Queues...), []string{subjects.Advisory + ".>"}, u.inboxSubjects())
 	}
 	return slices.Concat(eventSubjects, u.inboxSubjects())
 }

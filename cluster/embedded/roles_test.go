@@ -19,7 +19,7 @@ func TestUsers_Validate(t *testing.T) {
 		"not the public key of":       {{Name: "a", Role: Worker, NKey: "SU" + key[2:]}},
 		"visible ASCII":               {{Name: "a", Role: Worker, Password: "a\nb"}},
 		"looks like a bcrypt hash":    {{Name: "a", Role: Worker, Password: "$2a$nonsense"}},
-		"only be set for a producer":  {{Name: "a", Role: Worker, Password: "x", Queues: []string{"mail"}}},
+		"for a producer or worker":    {{Name: "a", Role: Viewer, Password: "x", Queues: []string{"mail"}}},
 		"queue name":                  {{Name: "a", Role: Producer, Password: "x", Queues: []string{"img-*"}}},
 		"user a, or its nkey, is def": {{Name: "a", Role: Worker, Password: "x"}, {Name: "a", Role: Worker, Password: "y"}},
 		"user c, or its nkey, is def": {{Name: "b", Role: Worker, NKey: key}, {Name: "c", Role: Worker, NKey: key}},
@@ -28,7 +28,7 @@ func TestUsers_Validate(t *testing.T) {
 			t.Errorf("%+v: %v, want one that contains %q", users, err, want)
 		}
 	}
-	good := []User{{Name: "a", Role: Producer, Password: "x", Queues: []string{"mail", "img-1"}}, {Name: "b", Role: Observer, NKey: key}}
+	good := []User{{Name: "a", Role: Producer, Password: "x", Queues: []string{"mail", "img-1"}}, {Name: "w", Role: Worker, Password: "x", Queues: []string{"mail"}}, {Name: "b", Role: Observer, NKey: key}}
 	if err := ValidateUsers(good, Observer); err != nil {
 		t.Error(err)
 	}

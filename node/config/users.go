@@ -23,7 +23,7 @@ type User struct {
 	PasswordFile string `toml:"password_file"`
 	// NKey is the public key of the user's nkey.
 	NKey string `toml:"nkey"`
-	// Queues that a producer may enqueue into. Default: all.
+	// Queues that a producer may enqueue into, and whose jobs a producer or worker may read. Default: all.
 	Queues []string `toml:"queues"`
 }
 
@@ -37,7 +37,7 @@ type HTTPUser struct {
 	Token edge.Secret `toml:"token"`
 	// TokenFile is a file that holds the token and nothing else.
 	TokenFile string `toml:"token_file"`
-	// Queues that a producer may enqueue into. Default: all.
+	// Queues that a producer may enqueue into, and whose jobs a producer or worker may read. Default: all.
 	Queues []string `toml:"queues"`
 }
 

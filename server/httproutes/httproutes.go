@@ -63,6 +63,7 @@ func handler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, e
 			return nil
 		})
 		r.OnRelease = req.Release
+		r.Queues = req.Queues
 		r.Actor = cluster.HTTPActor(req.Client, req.Header.Get(api.HeaderReason))
 		if e.Handle != nil {
 			data, err := e.Handle(ctx, r)

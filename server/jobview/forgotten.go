@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -69,8 +70,11 @@ func (v *Viewer) findInIndex(ctx context.Context, q *query.Query, after ledger.J
 }
 
 // findForgotten returns the first jobs that the index finds. With an [*IncompleteError] for the job name,
-// it may lack jobs.
-func (v *Viewer) findForgotten(ctx context.Context, name string, where query.Expr, limit int) ([]*job.Document, error) {
+// it may lack jobs. It finds no jobs that the caller may not read.
+func (v *Viewer) findForgotten(ctx context.Context, name string, where query.And, limit int) ([]*job.Document, error) {
+	if within := cluster.QueuesOf(ctx); within != nil {
+		where = append(where, term(query.FieldQueue, within...))
+	}
 	found, lacking, err := v.findInIndex(ctx, &query.Query{Where: where}, ledger.JobPlace{}, limit)
 	if lacking != nil {
 		err = &IncompleteError{name, lacking}
@@ -83,11 +87,11 @@ func (v *Viewer) findForgotten(ctx context.Context, name string, where query.Exp
 func (v *Viewer) forgotten(ctx context.Context, id job.ID) (*job.Document, error) {
 	removed := false
 	v.Ledger.View(func(l *ledger.Ledger) { removed = l.Removed(id) })
-	if v.Index == nil || removed {
+	if v.Index == nil || removed && cluster.QueuesOf(ctx) == nil { // else the error must not depend on removed
 		return nil, nil
 	}
 	found, err := v.findForgotten(ctx, id.String(), query.And{term(query.FieldID, id.String()), endedStates(nil)}, 1)
-	if len(found) > 0 {
+	if len(found) > 0 && !removed {
 		return found[0], nil
 	}
 	return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,8 +23,34 @@ const indexTimeout = time.Second
 // index. Before it returns that there is no such job, with an error that wraps [job.ErrJobNotFound],
 // it waits until the local ledger has all jobs that were accepted, and looks again. An
 // [*IncompleteError] means that there may be one, which has the id, if text determines one.
+//
+// For a caller who may use some queues only (see [cluster.QueuesOf]), jobs of all others do not
+// exist: the error, and what is done to find it, are the same as for an unknown job, so that the
+// caller cannot find out which ids there are.
 func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error) {
-	id, err := v.find(text, queue)
+	id, err := v.locate(ctx, text, queue)
+	return id, v.conceal(ctx, err, id, text)
+}
+
+// conceal returns err or, if it is [job.ErrJobNotFound] and the caller may use some queues only, an
+// error that does not tell more. id is that of the job, or zero if only text names it.
+func (v *Viewer) conceal(ctx context.Context, err error, id job.ID, text string) error {
+	if cluster.QueuesOf(ctx) == nil || !errors.Is(err, job.ErrJobNotFound) {
+		return err
+	}
+	if !id.IsZero() {
+		text = id.String()
+	}
+	v.Ledger.View(func(l *ledger.Ledger) {
+		err = fmt.Errorf("%q: %w in the queues that this user may use; a job is found for %s", text, job.ErrJobNotFound, foundFor(l))
+	})
+	return err
+}
+
+// locate is [Viewer.Locate] with errors that tell more.
+func (v *Viewer) locate(ctx context.Context, text, queue string) (job.ID, error) {
+	within := cluster.QueuesOf(ctx)
+	id, err := v.find(text, queue, within)
 	if err == nil && v.isKnown(id) {
 		return id, v.checkQueue(ctx, id, text, queue)
 	}
@@ -37,7 +64,7 @@ func (v *Viewer) Locate(ctx context.Context, text, queue string) (job.ID, error)
 	}
 	uncertain := v.CatchUp(ctx)
 	if uncertain == nil {
-		id, err = v.find(text, queue)
+		id, err = v.find(text, queue, within)
 		if err == nil && v.isKnown(id) {
 			return id, v.checkQueue(ctx, id, text, queue)
 		}
@@ -155,24 +182,29 @@ func (v *Viewer) catchUpWith(ctx context.Context, lane uint8) error {
 }
 
 // find is [find] in the local ledger.
-func (v *Viewer) find(text, queue string) (id job.ID, err error) {
-	v.Ledger.View(func(l *ledger.Ledger) { id, err = find(l, text, queue) })
+func (v *Viewer) find(text, queue string, within []string) (id job.ID, err error) {
+	v.Ledger.View(func(l *ledger.Ledger) { id, err = find(l, text, queue, within) })
 	return id, err
 }
 
 // find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
 // key, of the given queue or else of the only queue with such a job. The error for a job of
-// another queue than the given one wraps [job.ErrJobNotFound].
-func find(l *ledger.Ledger, text, queue string) (job.ID, error) {
+// another queue than the given one wraps [job.ErrJobNotFound], and so does that for a job which is not
+// known to be of one of the queues within, unless that is nil.
+func find(l *ledger.Ledger, text, queue string, within []string) (job.ID, error) {
 	if id, err := job.ParseID(text); err == nil {
-		if owner, _ := l.Known(id); queue != "" && owner != "" && owner != queue {
+		owner, known := l.Known(id)
+		if within != nil && (known && !slices.Contains(within, owner) || queue != "" && !slices.Contains(within, queue)) {
+			return id, job.ErrJobNotFound
+		}
+		if queue != "" && owner != "" && owner != queue {
 			err = fmt.Errorf("%s: %w in queue %s; it is a job of queue %s", id, job.ErrJobNotFound, queue, owner)
 		}
 		return id, err
 	}
 	var inQueue error // of the text as "<queue>:<…>", if there is such a queue
 	if prefix, name, found := strings.Cut(text, ":"); found && queue == "" && job.ValidQueue(prefix) == nil {
-		id, err := find(l, name, prefix)
+		id, err := find(l, name, prefix, within)
 		if err == nil {
 			return id, nil
 		}
@@ -180,7 +212,7 @@ func find(l *ledger.Ledger, text, queue string) (job.ID, error) {
 			inQueue = err
 		}
 	}
-	id, err := findKey(l, text, queue)
+	id, err := findKey(l, text, queue, within)
 	if errors.Is(err, job.ErrJobNotFound) && inQueue != nil {
 		err = inQueue
 	}
@@ -194,10 +226,15 @@ func hasQueue(l *ledger.Ledger, name string) bool {
 }
 
 // findKey returns the id of the job with a key, of the given queue or else of the only queue
-// with such a job. A job that l has had is better than none.
-func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
+// with such a job, and within is as in [find]. A job that l has had is better than none.
+func findKey(l *ledger.Ledger, key, queue string, within []string) (found job.ID, err error) {
 	queues := []string{queue}
-	if queue == "" {
+	switch {
+	case queue != "" && within != nil && !slices.Contains(within, queue):
+		queues = nil
+	case queue == "" && within != nil:
+		queues = within
+	case queue == "":
 		queues = nil
 		for _, q := range l.Queues() {
 			queues = append(queues, q.Name)
@@ -210,7 +247,7 @@ func findKey(l *ledger.Ledger, key, queue string) (found job.ID, err error) {
 			return job.ID{}, err
 		}
 		owner, known := l.Known(id)
-		if owner != name && (hasFound || !known) {
+		if owner != name && (hasFound || !known || within != nil && owner != "") {
 			continue
 		}
 		if holder != "" {

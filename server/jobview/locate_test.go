@@ -37,13 +37,24 @@ func TestFind_NilUUID(t *testing.T) {
 			}
 		}
 	}
-	if found, err := find(l, "order-7", ""); err != nil || found != id("mail") {
+	if found, err := find(l, "order-7", "", nil); err != nil || found != id("mail") {
 		t.Errorf("found %s, %v", found, err)
 	}
-	if _, err := find(l, "order-8", ""); !errors.Is(err, job.ErrJobNotFound) || !strings.Contains(err.Error(), `"<queue>:order-8"`) {
+	if _, err := find(l, "order-8", "", nil); !errors.Is(err, job.ErrJobNotFound) || !strings.Contains(err.Error(), `"<queue>:order-8"`) {
 		t.Errorf("an unknown key: %v", err)
 	}
-	if _, err := find(l, job.ID{}.String(), "mail"); !errors.Is(err, job.ErrJobNotFound) || !strings.Contains(err.Error(), "queue letters") {
+	for text, want := range map[string]bool{
+		"order-7": true, id("mail").String(): true, "mail:order-7": true, "mail:" + id("mail").String(): true,
+		"order-8": false, job.ID{}.String(): false, "letters:" + job.ID{}.String(): false, "letters:order-7": false,
+	} {
+		if _, err := find(l, text, "", []string{"mail", "none"}); (err == nil) != want || err != nil && !errors.Is(err, job.ErrJobNotFound) {
+			t.Errorf("%s within mail: %v", text, err)
+		}
+		if _, err := find(l, text, "", []string{"none"}); !errors.Is(err, job.ErrJobNotFound) {
+			t.Errorf("%s within another queue: %v", text, err)
+		}
+	}
+	if _, err := find(l, job.ID{}.String(), "mail", nil); !errors.Is(err, job.ErrJobNotFound) || !strings.Contains(err.Error(), "queue letters") {
 		t.Errorf("the nil UUID in another queue: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -59,8 +60,17 @@ func (v *Viewer) Summary(ctx context.Context, id job.ID) (job.View, error) {
 }
 
 // ledgerView returns a job from the ledger, or from the index if the ledger has forgotten it, and where its
-// result is.
-func (v *Viewer) ledgerView(ctx context.Context, id job.ID) (view job.View, ref resultRef, err error) {
+// result is. A job that the caller may not read is not found.
+func (v *Viewer) ledgerView(ctx context.Context, id job.ID) (job.View, resultRef, error) {
+	view, ref, err := v.anyView(ctx, id)
+	if err == nil && !cluster.MayUse(ctx, view.Queue) {
+		view, ref, err = job.View{}, resultRef{}, job.ErrJobNotFound
+	}
+	return view, ref, v.conceal(ctx, err, id, "")
+}
+
+// anyView is ledgerView for a job that the ledger has, whether or not the caller may read it.
+func (v *Viewer) anyView(ctx context.Context, id job.ID) (view job.View, ref resultRef, err error) {
 	ok := false
 	v.Ledger.View(func(l *ledger.Ledger) {
 		if view, ref.number, ok = l.Find(id); ok {

@@ -279,8 +279,8 @@ func refusedByNode(t *testing.T, p *userConn, subject string) {
 // without an entry is reserved to the operator.
 var mayRequest = map[string]string{
 	"enqueue": "pa", "call": "pa", "exec-command": "", // by queue or command, see below
-	"snapshot": "woa", "status": "woa", "openapi": "pwoa", "job-bulk": "pa",
-	"job-show": "pwoa", "job-wait": "pwoa", "job-explain": "oa", "job-result": "pwoa", "job-params": "pwoa", "worker-list": "oa", "job-logs": "oa", "job-errors": "oa", "job-list": "oa",
+	"snapshot": "woa", "status": "woa", "openapi": "pqwoa", "job-bulk": "pqa",
+	"job-show": "pqwoa", "job-wait": "pqwoa", "job-explain": "oa", "job-result": "pqwoa", "job-params": "pqwoa", "worker-list": "oa", "job-logs": "oa", "job-errors": "oa", "job-list": "oa",
 	"cron-list": "oa", "cron-show": "oa", "ledger-hash": "oa", "queue-list": "oa", "queue-show": "oa", "queue-explain": "oa",
 	"dlq-list": "oa", "dlq-show": "oa", "dlq-stats": "oa", "cluster-members": "oa", "cluster-scrub": "oa", "retention-show": "oa",
 	"schema-list": "oa", "schema-show": "oa", "limit-list": "oa", "limit-show": "oa",

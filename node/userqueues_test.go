@@ -1,0 +1,186 @@
+package node
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/node/config"
+)
+
+// queueUsers are users of both NATS and HTTP, whose passwords and tokens are "t-" and their names.
+var queueUsers = []config.User{
+	{Name: "shop", Role: "producer"},
+	{Name: "mailer", Role: "producer", Queues: []string{"mail", "post"}},
+	{Name: "marker", Role: "worker"},
+	{Name: "sorter", Role: "worker", Queues: []string{"mail"}},
+	{Name: "ann", Role: "operator"},
+	{Name: "chief", Role: "admin"},
+}
+
+// userYard is a node with queueUsers.
+type userYard struct {
+	t    *testing.T
+	node *Node
+	nats map[string]*nats.Conn
+}
+
+// startUserYard starts a node with queueUsers, changed by change unless that is nil, and connects
+// all of them over NATS.
+func startUserYard(t *testing.T, change func(*config.Config)) *userYard {
+	n := startSingleNode(t, func(c *config.Config) {
+		for _, u := range queueUsers {
+			secret := edge.Secret("t-" + u.Name)
+			c.HTTP.Users = append(c.HTTP.Users, config.HTTPUser{Name: u.Name, Role: u.Role, Queues: u.Queues, Token: secret})
+			u.Password = secret
+			c.NATS.Users = append(c.NATS.Users, u)
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	y := &userYard{t, n, map[string]*nats.Conn{}}
+	for _, u := range queueUsers {
+		nc, err := nats.Connect(n.Addresses().NATS, nats.UserInfo(u.Name, "t-"+u.Name), nats.CustomInboxPrefix(embedded.InboxPrefix(u.Name)),
+			nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		y.nats[u.Name] = nc
+	}
+	return y
+}
+
+// ask sends a request over NATS and returns the code of its error, "200" without one, and the reply.
+func (y *userYard) ask(user, subject, body string) (code, reply string) {
+	y.t.Helper()
+	m, err := y.nats[user].Request(subject, []byte(body), 10*time.Second)
+	if err != nil {
+		y.t.Fatalf("request of %s to %s: %v", user, subject, err)
+	}
+	if code = m.Header.Get("Nats-Service-Error-Code"); code == "" {
+		code = "200"
+	}
+	return code, string(m.Data)
+}
+
+// must is ask for the admin, whose request must succeed, and returns the id in the reply.
+func (y *userYard) must(subject, body string) (id string) {
+	y.t.Helper()
+	code, reply := y.ask("chief", subject, body)
+	var decoded struct{ ID string }
+	if err := json.Unmarshal([]byte(reply), &decoded); code != "200" || err != nil {
+		y.t.Fatalf("%s: %s %s", subject, code, reply)
+	}
+	return decoded.ID
+}
+
+// Users with queues read the jobs of these, over NATS and HTTP. Any other job is answered
+// exactly as one that does not exist, whatever became of it. Users without queues read all.
+func TestUserQueues_Read(t *testing.T) {
+	y := startUserYard(t, nil)
+	own := y.must("yard.enqueue.mail", `{"function":"f","id":"order-1","params":{"n":1}}`)
+	waits := y.must("yard.enqueue.other", `{"function":"f","id":"order-2","params":{"n":2},"unique_key":"u"}`)
+	cancelled := y.must("yard.enqueue.other", `{"function":"f","id":"order-3","params":{"n":3}}`)
+	y.must("yard.api.v1.job.cancel", `{"id":"`+cancelled+`"}`)
+	removed := y.must("yard.enqueue.other", `{"function":"f","id":"order-4","params":{"n":4}}`)
+	y.must("yard.api.v1.job.remove", `{"id":"`+removed+`"}`)
+	const duplicate = "0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"
+	y.must("yard.enqueue.other", `{"function":"f","id":"`+duplicate+`","unique_key":"u"}`)
+	const unknown = "0190c3d2-5b1e-7cc0-98c4-dc0c0c073000"
+
+	operations := []struct{ subject, path, own string }{
+		{"job.show", "GET /v1/jobs/", "200"}, {"job.params", "GET /v1/jobs//params", "200"},
+		{"job.result", "GET /v1/jobs//result", "409"}, {"job.wait", "GET /v1/jobs//wait?timeout_ms=50", "408"},
+	}
+	ask := func(user, subject, path, id string) [4]string {
+		body := `{"id":"` + id + `"`
+		if subject == "job.wait" {
+			body += `,"timeout_ms":50`
+		}
+		code, reply := y.ask(user, "yard.api.v1."+subject, body+"}")
+		method, path, _ := strings.Cut(path, " ")
+		got := send(t, y.node, method, strings.Replace(path, "/jobs/", "/jobs/"+id, 1), "", "Authorization: Bearer t-"+user)
+		without := func(text string) string { return strings.ReplaceAll(text, id, "ID") }
+		return [4]string{code, without(reply), strings.Fields(got.String())[0], without(string(got.body))}
+	}
+	for _, op := range operations {
+		for _, user := range []string{"shop", "mailer", "marker", "sorter", "ann"} {
+			for _, name := range []string{own, "order-1", "mail:order-1"} {
+				if got := ask(user, op.subject, op.path, name); got[0] != op.own || got[2] != op.own {
+					t.Errorf("%s of %s, %s: %q", op.subject, user, name, got)
+				}
+			}
+			nothing := ask(user, op.subject, op.path, unknown)
+			if nothing[0] != "404" || nothing[2] != "404" {
+				t.Errorf("%s of %s, an unknown job: %q", op.subject, user, nothing)
+			}
+			for state, id := range map[string]string{"waits": waits, "cancelled": cancelled, "removed": removed, "duplicate": duplicate} {
+				got := ask(user, op.subject, op.path, id)
+				restricted := user == "mailer" || user == "sorter"
+				if (got == nothing) != restricted {
+					t.Errorf("%s of %s, another queue's job that %s: %q, an unknown one: %q", op.subject, user, state, got, nothing)
+				}
+			}
+			for _, name := range []string{"order-2", "other:order-2", "other:" + waits} {
+				if got := ask(user, op.subject, op.path, name); (got[0] == "404" && got[2] == "404") != (user == "mailer" || user == "sorter") {
+					t.Errorf("%s of %s, %s: %q", op.subject, user, name, got)
+				}
+			}
+		}
+	}
+}
+
+// Users with queues make jobs there only, at each door, and get no result of another queue's job
+// by its unique key.
+func TestUserQueues_Make(t *testing.T) {
+	y := startUserYard(t, nil)
+	y.must("yard.enqueue.other", `{"function":"f","unique_key":"u"}`)
+	const many = `{"queue":"mail","jobs":[{"function":"f"},{"function":"f","queue":"other"},{"function":"f","queue":"post"}]}`
+	for user, want := range map[string]string{"mailer": ",403,", "shop": ",,"} {
+		_, overNATS := y.ask(user, "yard.api.v1.job.bulk", many)
+		overHTTP := send(t, y.node, "POST", "/v1/jobs/bulk", many, "Authorization: Bearer t-"+user).body
+		for _, reply := range []string{overNATS, string(overHTTP)} {
+			var decoded struct {
+				Jobs []struct{ Error struct{ Code string } }
+			}
+			if err := json.Unmarshal([]byte(reply), &decoded); err != nil || len(decoded.Jobs) != 3 {
+				t.Fatalf("%s: %s, %v", user, reply, err)
+			}
+			if got := decoded.Jobs[0].Error.Code + "," + decoded.Jobs[1].Error.Code + "," + decoded.Jobs[2].Error.Code; got != want {
+				t.Errorf("bulk of %s: %s", user, reply)
+			}
+		}
+	}
+	const call = `{"function":"f","unique_key":"u","wait_ms":50}`
+	if code, reply := y.ask("mailer", "yard.call.mail", call); code != "403" {
+		t.Errorf("a call with another queue's unique key: %s %s", code, reply)
+	}
+	if got := send(t, y.node, "POST", "/v1/queues/mail/call", call, "Authorization: Bearer t-mailer"); got.status != http.StatusForbidden {
+		t.Errorf("a call with another queue's unique key: %s", got)
+	}
+	if code, reply := y.ask("shop", "yard.call.mail", call); code != "408" {
+		t.Errorf("a call of a user without queues: %s %s", code, reply)
+	}
+	for subject, want := range map[string]bool{"yard.events.*.mail": true, "yard.events.JobCompleted.mail": true, "yard.events.>": false, "yard.events.*.other": false} {
+		nc := y.nats["sorter"]
+		if _, err := nc.SubscribeSync(subject); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		last := nc.LastError()
+		if refused := last != nil && strings.Contains(last.Error(), `"`+subject+`"`); refused == want {
+			t.Errorf("a worker with queues subscribes to %s: %v", subject, last)
+		}
+	}
+}
