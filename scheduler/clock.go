@@ -138,11 +138,12 @@ func (c *clockOffsets) offset() time.Duration { return slices.Max(c.samples[:min
 
 // medianOffset returns the median offset of the clocks of the members that are not
 // silent; the lower one of an even number, because the ledger's time cannot be set
-// back. ok is false unless these members are a majority.
-func (c *capacity) medianOffset() (median time.Duration, ok bool) {
+// back. heard, if not nil, counts as well: its heartbeat has just arrived. ok is false
+// unless these members are a majority.
+func (c *capacity) medianOffset(heard *node) (median time.Duration, ok bool) {
 	var offsets []time.Duration
 	for _, name := range c.members {
-		if n := c.nodes[name]; n != nil && !n.silent && n.clock.n > 0 {
+		if n := c.nodes[name]; n != nil && (!n.silent || n == heard) && n.clock.n > 0 {
 			offsets = append(offsets, n.clock.offset())
 		}
 	}
@@ -187,7 +188,7 @@ func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
 	if !before && c.kept(&b) {
 		t.loop.clock, c.keptKnown = t.loop.clock.reach(b.Elapsed.Add(time.Since(arrived))), true
 	}
-	if median, ok := t.capacity.medianOffset(); ok {
+	if median, ok := t.capacity.medianOffset(n); ok {
 		now := time.Now()
 		t.setWallClock(t.loop.localTime(now).Add(median), now)
 	}
@@ -248,7 +249,7 @@ func (t *tenure) ledgerTimeWarnings(now time.Time) (warnings []string) {
 // clockWarnings returns a readiness reason for each member whose clock deviates from
 // the median by more than maxClockSkew.
 func (c *capacity) clockWarnings() (reasons []string) {
-	median, ok := c.medianOffset()
+	median, ok := c.medianOffset(nil)
 	if !ok {
 		return nil
 	}

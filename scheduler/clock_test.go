@@ -160,3 +160,17 @@ func TestClock_Kept(t *testing.T) {
 		}
 	}
 }
+
+// TestMedianOffset_FirstHeartbeat verifies that the median of the members' clocks is known from the
+// first heartbeat of the member on that makes a majority, although that member was silent until then.
+func TestMedianOffset_FirstHeartbeat(t *testing.T) {
+	c := &capacity{members: []string{"n1", "n2", "n3"}, nodes: map[string]*node{"n1": {name: "n1"}, "n2": {name: "n2", silent: true}}}
+	c.nodes["n1"].clock.add(3 * time.Second)
+	c.nodes["n2"].clock.add(time.Second)
+	if _, ok := c.medianOffset(nil); ok {
+		t.Error("a median is known of one member of three")
+	}
+	if median, ok := c.medianOffset(c.nodes["n2"]); !ok || median != time.Second {
+		t.Errorf("the median is %s, %t, want 1s", median, ok)
+	}
+}

@@ -108,7 +108,7 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 	for _, d := range t.dispatches.running {
 		running[d.node]++
 	}
-	median, known := t.capacity.medianOffset()
+	median, known := t.capacity.medianOffset(nil)
 	for _, n := range t.capacity.nodes {
 		s := api.NodeStatus{
 			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
