@@ -43,12 +43,14 @@ type checker struct {
 	external       *externalChecker
 	crons          *cronChecker
 	operations     *operationChecker
-	now            time.Time         // the ledger's time
-	keys           []string          // of accepted jobs, in order
-	duplicated     map[job.ID]bool   // jobs with more than one record
-	records        map[string]int    // number of stored records, by key
-	jobs           map[string]job.ID // accepted jobs, by key
-	lastEvents     uint64            // number of events at the last call of unfinished
+	clocks         *clockChecker
+	readUntil      [members]time.Time // until when each lane had been read to its end before the entry, in elapsed time
+	now            time.Time          // the ledger's time
+	keys           []string           // of accepted jobs, in order
+	duplicated     map[job.ID]bool    // jobs with more than one record
+	records        map[string]int     // number of stored records, by key
+	jobs           map[string]job.ID  // accepted jobs, by key
+	lastEvents     uint64             // number of events at the last call of unfinished
 }
 
 // dispatch identifies a dispatch: the n-th one of a job.
@@ -100,6 +102,7 @@ func newChecker(sim *simulation) *checker {
 		crons:    &cronChecker{sim: sim, fired: map[string]uint64{}, ticked: map[job.ID]bool{}},
 
 		operations: &operationChecker{sim: sim},
+		clocks:     newClockChecker(sim),
 	}
 }
 
@@ -211,12 +214,13 @@ func (ch *checker) checkEntry(proc *process, e *logEntry, results []ledger.Resul
 	if sim.tracing() {
 		sim.trace("entry %d term %d epoch %d: %s", e.stamp.Index, e.stamp.Term, e.stamp.Epoch, describe(e.commands, results))
 	}
-	ch.checkTime(proc, e)
+	ch.now = proc.ledger.Clock().Elapsed
+	ch.clocks.checkStamp(proc.ledger, e)
 	for i, r := range results {
 		if _, lead := e.commands[i].(*ledger.Lead); !lead && r.Err == nil && e.stamp.Epoch != ch.epoch {
 			sim.fail("entry %d: a command of epoch %d took effect in epoch %d", e.stamp.Index, e.stamp.Epoch, ch.epoch)
 		}
-		ch.checkCommand(proc, e.commands[i], r)
+		ch.checkCommand(proc, e, e.commands[i], r)
 	}
 	ended := map[dispatch]bool{}
 	message := history.NewEncoder(0, ch.events+1, proc.ledger.Now())
@@ -228,10 +232,15 @@ func (ch *checker) checkEntry(proc *process, e *logEntry, results []ledger.Resul
 		ch.history.Write(ev.AppendLine(nil, number, at))
 		message.Add(number, at, ev)
 		ch.checkEvent(proc, ev, ended)
+		ch.clocks.onEvent(proc.ledger, ev)
 		return true
 	})
 	ch.checkTimeline(proc, e, message.Bytes())
 	ch.checkSettled(e, results, ended)
+	ch.clocks.checkOverdue(proc.ledger, e)
+	for i, lane := range proc.ledger.Lanes() {
+		ch.readUntil[i] = lane.IngestedUntil
+	}
 	ch.applyRetries(e, results)
 	ch.compare(proc, e)
 	ch.crons.check(proc.ledger)
@@ -257,21 +266,18 @@ func (ch *checker) checkTimeline(proc *process, e *logEntry, message []byte) {
 	}
 }
 
-// checkTime checks that the ledger's time is not ahead: with one wrong clock of three
-// it may fall behind and must not run ahead.
-func (ch *checker) checkTime(proc *process, e *logEntry) {
-	ch.now = proc.ledger.Clock().Elapsed
-	if ahead := e.stamp.At.Sub(time.Now()); ahead > maxClockLead {
-		ch.sim.fail("entry %d: its stamp is %s ahead of the current time", e.stamp.Index, ahead)
+// onIngested is called when a job was ingested.
+func (ch *checker) onIngested(proc *process, j *job.Job, became ledger.Ingested) {
+	holder := job.ID{}
+	if decision, ok := proc.ledger.Decision(j.Position); ok {
+		holder = decision.Job
 	}
+	ch.clocks.onIngested(j, became, holder, ch.readUntil[j.Position.Lane])
 }
-
-// maxClockLead is how far the ledger's time may be ahead.
-const maxClockLead = 2 * time.Second
 
 // checkCommand updates the checker's state by a command that took effect, and checks
 // placements.
-func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result) {
+func (ch *checker) checkCommand(proc *process, e *logEntry, c ledger.Command, r ledger.Result) {
 	if r.Err != nil {
 		return
 	}
@@ -287,7 +293,7 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 			case ch.paused[view.Queue]:
 				ch.sim.fail("%s starts in a queue that is paused", job.RequestID(p.Job, p.N))
 			default:
-				ch.limits.onPlaced(p.Job, ch.now)
+				ch.limits.onPlaced(p.Job, pacedStart{ch.clocks.now, ch.clocks.behind})
 			}
 		}
 	case *ledger.Ingest:
@@ -298,9 +304,16 @@ func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result
 					ch.skipped[c.Jobs[i].ID] = true
 				}
 			}
+			ch.onIngested(proc, &c.Jobs[i], r.Ingested[i])
 			ch.guards.onIngested(proc, ch.now, proc.dueOf(c.Jobs[i].ID), &c.Jobs[i], r.Ingested[i])
 			if at := &c.Jobs[i]; r.Ingested[i] == ledger.IngestedRateLimited { // its events use the record's id
 				ch.removed[job.RecordID(c.Identity, at.Position, at.Accepted)] = true
+			}
+		}
+	case *ledger.Settle:
+		for i := range c.Settlements {
+			if r.Settled[i].State == job.Delayed && !r.Settled[i].Stale && !r.Settled[i].Duplicate {
+				ch.clocks.onSettled(e, &c.Settlements[i])
 			}
 		}
 	case *ledger.RetryJob:
@@ -331,6 +344,7 @@ func (proc *process) dueOf(id job.ID) time.Time {
 
 // onRetry is called before the events of a command that may have a job run again.
 func (ch *checker) onRetry(id job.ID) {
+	ch.clocks.drop(id)
 	if t := ch.attempts[id]; t != nil {
 		t.ended = false
 	}

@@ -26,6 +26,8 @@ var composedFaults = []struct {
 	{"all nodes restart, one after the other", (*simulation).restartInTurn},
 	{"the authority crashes and its lane is without a leader", (*simulation).crashWithLane},
 	{"each node is cut off from one other, and the authority moves", (*simulation).cutRing},
+	{"clocks are set while the authority moves", (*simulation).setClocksDuringHandOver},
+	{"all nodes stop, and their clocks are set meanwhile", (*simulation).stopAllAndSetClocks},
 }
 
 // injectComposed injects a random composed fault, which ends with the fault phase.

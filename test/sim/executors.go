@@ -126,6 +126,9 @@ func (e *executor) Start(a job.Assignment, _ job.Spec) bool {
 		o.Status, o.Result, o.Fault = job.Retry, job.Value{}, &job.Fault{Message: "again"}
 	case n < 90:
 		o = job.Outcome{Job: a.Job, N: a.N, Status: job.Declined}
+		if sim.chance("snoozes "+key, 500) {
+			o.Started, o.RetryAfter = true, new(sim.duration("snooze "+key, 100*time.Millisecond, 6*time.Second))
+		}
 	case n < 95: // its process crashes or its connection breaks
 		o.Status, o.Result, o.Fault = job.Lost, job.Value{}, &job.Fault{Message: "it crashed", Type: job.FaultLost}
 	case n < 97 && e.kind == job.Overhop: // its connection breaks, and it continues

@@ -63,13 +63,13 @@ func (sim *simulation) injectFault(n int, target *node) {
 		sim.freeze(target, d)
 	case n < 55:
 		sim.stick(target, d)
-	case n < 68:
+	case n < 66:
 		if leader := sim.raft.leader; leader != nil {
 			sim.trace("leader replaced")
 			sim.raft.elect(leader)
 		}
-	case n < 72:
-		sim.skewClock(target, d)
+	case n < 73:
+		sim.clocks.fault(target, d)
 	case n < 85:
 		lane := sim.intn("which lane", members)
 		sim.trace("lane %d is down for %s", lane, d)
@@ -106,23 +106,6 @@ func (sim *simulation) stick(n *node, lasts time.Duration) {
 	sim.net.diskBlocked[n.name] = time.Now().Add(lasts)
 	sim.raft.ensureLeader()
 	sim.after(lasts+time.Millisecond, "disk "+n.name, sim.raft.ensureLeader)
-}
-
-// skewClock sets one member's clock forward or back. It never skews two at a time,
-// not even in the samples of their last heartbeats: a wrong majority cannot be
-// detected.
-func (sim *simulation) skewClock(n *node, d time.Duration) {
-	if time.Now().Before(sim.net.skewedUntil) {
-		return
-	}
-	sim.net.skewedUntil = time.Now().Add(d + 6*time.Second)
-	by := sim.duration("clock by", time.Millisecond, time.Hour)
-	if sim.chance("clock back", 500) {
-		by = -by
-	}
-	sim.trace("%s's clock is off by %s for %s", n.name, by, d)
-	sim.net.skew[n.name] = by
-	sim.after(d, "clock of "+n.name, func() { delete(sim.net.skew, n.name) })
 }
 
 // crash crashes a node and restarts it after d.

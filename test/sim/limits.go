@@ -31,7 +31,13 @@ func limitCommands() map[string]ledger.Command {
 type limitChecker struct {
 	sim    *simulation
 	uses   map[job.ID]map[string]string // the keys under which jobs use limits, by limit
-	starts []time.Time                  // of jobs that use paced, in the ledger's time
+	starts []pacedStart                 // of jobs that use paced
+}
+
+// pacedStart is when a job has been placed, and by how much the elapsed time was behind then.
+type pacedStart struct {
+	at  time.Time
+	lag time.Duration
 }
 
 // onIngested takes note of the limits that a new job names.
@@ -45,15 +51,15 @@ func (c *limitChecker) onIngested(j *job.Job) {
 	c.uses[j.ID] = uses
 }
 
-// onPlaced is called when the ledger has placed a job at a time of its own. In any window of time
-// t, at most rate·t + burst jobs may start.
-func (c *limitChecker) onPlaced(id job.ID, now time.Time) {
+// onPlaced is called when the ledger has placed a job. In any window of time t, at most rate·t + burst jobs
+// may start. A window in which the elapsed time makes up for what hand-overs had lost is longer by as much.
+func (c *limitChecker) onPlaced(id job.ID, start pacedStart) {
 	if _, paced := c.uses[id]["paced"]; !paced {
 		return
 	}
-	c.starts = append(c.starts, now)
+	c.starts = append(c.starts, start)
 	for i, first := range c.starts {
-		window, n := now.Sub(first), len(c.starts)-i
+		window, n := start.at.Sub(first.at)+max(0, first.lag-start.lag), len(c.starts)-i
 		if most := pacedBurst + int(window/pacedRate.Interval()); n > most {
 			c.sim.fail("%d jobs start within %s, their limit permits %d", n, window, most)
 		}

@@ -104,6 +104,15 @@ var mutants = []mutant{
 		"./scheduler TestHeartbeat_OfEarlierIncarnation"},
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}, ""},
+	{"a new authority ignores the elapsed time that members have kept", []edit{
+		{"scheduler/clock.go", "if !before && c.kept(&b) {", "if !before && c.kept(&b) && b.Node == \"none\" {"}}, ""},
+	{"a new authority takes the elapsed time from its own wall clock", []edit{
+		{"scheduler/clock.go", "if passed = max(0, passed); passed == 0 && single {", "if passed = max(0, passed); passed == 0 {"}}, ""},
+	{"the ledger's time goes back with the wall clocks", []edit{
+		{"scheduler/clock.go", "\t\tnext.lead = ahead\n", "\t\tt.Now = t.Wall\n"},
+		{"ledger/clock.go", "\tl.now = max(l.now, at.At.UnixNano())\n\tacquires", "\tl.now = at.At.UnixNano()\n\tacquires"}}, ""},
+	{"the clocks of members that were set are not followed", []edit{
+		{"scheduler/clock.go", "if wall.Sub(t.Wall).Abs() > clockSlack {", "if wall.Sub(t.Wall).Abs() > clockSlack && c.lead < 0 {"}}, ""},
 	{"a large body is freed before its job has ended", []edit{
 		{"scheduler/blobs.go", "if l.NeedsBody(body.Owner) || letters[body.Owner] {", "if letters[body.Owner] {"}}, ""},
 	{"a cached body keeps its whole message in memory", []edit{

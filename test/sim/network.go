@@ -21,9 +21,7 @@ type network struct {
 	lossPerMille int                // messages lost, of a thousand
 	frozen       map[string]time.Time
 	late         map[string]lateness
-	diskBlocked  map[string]time.Time     // until when a node's disk accepts no writes
-	skew         map[string]time.Duration // by which a node's clock is ahead
-	skewedUntil  time.Time                // until when samples of heartbeats may contain a skew
+	diskBlocked  map[string]time.Time // until when a node's disk accepts no writes
 }
 
 func (n *network) heal() {
@@ -31,7 +29,6 @@ func (n *network) heal() {
 	clear(n.frozen)
 	clear(n.late)
 	clear(n.diskBlocked)
-	clear(n.skew)
 	n.lossPerMille = 0
 }
 
@@ -167,13 +164,31 @@ func (v busView) Report(ctx context.Context, to string, r job.Report) (job.Repor
 	return request(ctx, v.process, to, key, func(dst *process, reply func(job.ReportAck)) error { return dst.sched.Report(r, reply) })
 }
 
-// Heartbeat implements agent.Transport. The heartbeat carries the node's skewed time.
+// Heartbeat implements agent.Transport. The heartbeat carries the time of the node's wall clock, and the
+// elapsed time that a node keeps whose clock stops while it is suspended.
 func (v busView) Heartbeat(ctx context.Context, to string, beat job.Heartbeat) (job.HeartbeatAck, error) {
-	return request(ctx, v.process, to, "beat", func(dst *process, reply func(job.HeartbeatAck)) error {
+	clock := v.sim.clocks.of(v.name)
+	ack, err := request(ctx, v.process, to, "beat", func(dst *process, reply func(job.HeartbeatAck)) error {
 		sent := beat
-		sent.At = beat.At.Add(v.sim.net.skew[v.name])
-		return dst.sched.Heartbeat(sent, reply)
+		sent.At = beat.At.Add(clock.ahead)
+		if !beat.Elapsed.IsZero() {
+			sent.Elapsed = beat.Elapsed.Add(v.suspendedAtAck - clock.suspended)
+		}
+		err := dst.sched.Heartbeat(sent, func(ack job.HeartbeatAck) {
+			if told := time.Now(); !ack.Elapsed.IsZero() {
+				v.sim.after(0, dst.id+" tells "+v.name, func() { v.sim.checker.clocks.onTold(dst, ack.Epoch, told, ack.Elapsed) })
+			}
+			reply(ack)
+		})
+		if err == nil {
+			dst.heard.add(v.name, &beat)
+		}
+		return err
 	})
+	if err == nil {
+		v.suspendedAtAck = clock.suspended
+	}
+	return ack, err
 }
 
 // request sends a request to a node and waits for its answer or error. The process

@@ -45,6 +45,9 @@ type process struct {
 	executors    *executors
 	index        *index.Index
 
+	heard          heardMembers  // of the present tenure; used by events
+	suspendedAtAck time.Duration // for how long the node had been suspended when its last heartbeat was acknowledged; of the agent's goroutine
+
 	view      sync.RWMutex // guards ledger
 	ledger    *ledger.Ledger
 	applied   int // index of the last applied entry
@@ -125,6 +128,7 @@ func (proc *process) stop() {
 func (proc *process) startTenure(term uint64) {
 	proc.mu.Lock()
 	proc.term, proc.inFlight = term, nil
+	proc.heard = heardMembers{since: time.Now(), before: proc.ledger.Authority().Epoch}
 	before, over := proc.tenure, make(chan struct{})
 	proc.tenure = over
 	ctx, resign := context.WithCancel(proc.ctx)
@@ -276,6 +280,8 @@ type raft struct {
 type logEntry struct {
 	stamp    ledger.Stamp
 	commands []ledger.Command
+	made     time.Time    // when its leader submitted it
+	heard    heardMembers // by that leader until then
 }
 
 // proposal is an entry that a leader has submitted. done is closed when commit or err
@@ -283,6 +289,8 @@ type logEntry struct {
 type proposal struct {
 	scheduler.Proposal
 	number int
+	made   time.Time // when it was submitted
+	heard  heardMembers
 	done   chan struct{}
 	commit scheduler.Commit
 	err    error
@@ -298,7 +306,7 @@ func (proc *process) Submit(p scheduler.Proposal) (func(context.Context) (schedu
 		return nil, errDeposed
 	}
 	proc.proposals++
-	e := &proposal{Proposal: p, number: proc.proposals, done: make(chan struct{})}
+	e := &proposal{Proposal: p, number: proc.proposals, made: time.Now(), heard: proc.heard, done: make(chan struct{})}
 	proc.inFlight = append(proc.inFlight, e)
 	term, key := proc.term, fmt.Sprintf("commit %s %d", proc.id, e.number)
 	at := time.Now().Add(sim.delay(key, 4*time.Millisecond, 900*time.Millisecond))
@@ -337,7 +345,7 @@ func (r *raft) commit(proc *process, term uint64, e *proposal) {
 // add appends a proposal to the log.
 func (r *raft) add(term uint64, e *proposal) {
 	at := ledger.Stamp{Index: uint64(len(r.log)) + 1, Term: term, At: e.At, Offsets: e.Offsets, Epoch: e.Epoch}
-	r.log = append(r.log, logEntry{at, e.Commands})
+	r.log = append(r.log, logEntry{at, e.Commands, e.made, e.heard})
 	r.sim.report.Entries++
 }
 
@@ -414,6 +422,7 @@ func (r *raft) elect(except *process) {
 	r.sim.trace("%s leads term %d", next.id, r.term)
 	next.stepDown() // it may not have learned that its last leadership ended
 	next.catchUp(len(r.log))
+	r.sim.clocks.onFirstElected(next)
 	next.startTenure(r.term)
 	r.replicate(next)
 }

@@ -62,8 +62,13 @@ func (p *producers) body(queue, key string) []byte {
 	switch n := sim.intn("more "+key, 100); {
 	case n < 3:
 		fields = append(fields, `"priority":"high"`)
-	case n < 15:
-		fields = append(fields, fmt.Sprintf(`"delay_ms":%d`, sim.intn("delay "+key, 4000)))
+	case n < 13:
+		fields = append(fields, fmt.Sprintf(`"delay_ms":%d`, sim.intn("delay "+key, 8000)))
+	case n < 17:
+		at := sim.clocks.right().Add(sim.duration("run at "+key, 0, 8*time.Second))
+		fields = append(fields, `"run_at":"`+at.UTC().Format(time.RFC3339Nano)+`"`)
+	case n >= 94:
+		fields = append(fields, fmt.Sprintf(`"expires_in_ms":%d`, 300+sim.intn("expiry "+key, 8000)))
 	case n < 25:
 		fields = append(fields, fmt.Sprintf(`"priority":%d`, sim.intn("priority "+key, 10)))
 	case queue != "mail":

@@ -70,6 +70,9 @@ func TestSeeds(t *testing.T) {
 	if n := *seedsFlag; !t.Failed() && n >= 100 && (sum.Accepted < 40*n || sum.Packed < n || sum.Tenures < 2*n || sum.Crashes < n || sum.Restarts < n || sum.StaleOutcomes < n/8) {
 		t.Errorf("too few jobs, packed records, tenures, crashes, restarts or stale outcomes in %d seeds", n)
 	}
+	if n := *seedsFlag; !t.Failed() && n >= 100 && sum.Clocks.tooFew(n) {
+		t.Errorf("not tried: a fault of clocks, or what they may affect, is too rare in %d seeds", n)
+	}
 }
 
 // reportFailure reports a failed run, and the smallest plan that still fails.

@@ -30,19 +30,20 @@ type Report struct {
 	Entries        int      // Raft entries
 	Tenures        int
 	Crashes        int
-	Restarts       int           // starts of jobs after their first start
-	StaleOutcomes  int           // outcomes that came too late and were ignored
-	Moves          int           // dispatches that moved to another node
-	Ticks          int           // cron ticks that made a job
-	Faults         int           // faults of the plan, also those left out
-	Composed       int           // composed faults
-	LongRuns       int           // runs of the long shape
-	TruncatedLanes int           // truncations of lanes that the authority has reported
-	Relocated      int           // records stored in the stream of relocated records
-	Operations     int           // operations that were carried out to their end
-	Operated       int           // changes of jobs by operations
-	Inherited      int           // operations that went on under another authority
-	Packed         int           // records stored in one message with others, apart from its first
+	Restarts       int // starts of jobs after their first start
+	StaleOutcomes  int // outcomes that came too late and were ignored
+	Moves          int // dispatches that moved to another node
+	Ticks          int // cron ticks that made a job
+	Faults         int // faults of the plan, also those left out
+	Composed       int // composed faults
+	LongRuns       int // runs of the long shape
+	TruncatedLanes int // truncations of lanes that the authority has reported
+	Relocated      int // records stored in the stream of relocated records
+	Operations     int // operations that were carried out to their end
+	Operated       int // changes of jobs by operations
+	Inherited      int // operations that went on under another authority
+	Packed         int // records stored in one message with others, apart from its first
+	Clocks         clockCounts
 	Duration       time.Duration // simulated time
 }
 
@@ -64,14 +65,14 @@ func (r *Report) add(o *Report) {
 	r.Operations += o.Operations
 	r.Operated += o.Operated
 	r.Inherited += o.Inherited
-	r.Packed += o.Packed
-	r.Duration += o.Duration
+	r.Packed, r.Duration = r.Packed+o.Packed, r.Duration+o.Duration
+	r.Clocks.add(&o.Clocks)
 }
 
 // summary returns r's counts as text.
 func (r *Report) summary() string {
-	return fmt.Sprintf("%d jobs, %d entries, %d faults (%d composed), %d long runs, %d leaders, %d crashes, %d truncated lanes, %d records packed, %d relocated, %d operations done (%d by several authorities), %d jobs changed by them, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s",
-		r.Accepted, r.Entries, r.Faults, r.Composed, r.LongRuns, r.Tenures, r.Crashes, r.TruncatedLanes, r.Packed, r.Relocated, r.Operations, r.Inherited, r.Operated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Duration.Round(time.Second))
+	return fmt.Sprintf("%d jobs, %d entries, %d faults (%d composed), %d long runs, %d leaders, %d crashes, %d truncated lanes, %d records packed, %d relocated, %d operations done (%d by several authorities), %d jobs changed by them, %d jobs restarted, %d moved, %d ticks, %d stale outcomes, %s, %s",
+		r.Accepted, r.Entries, r.Faults, r.Composed, r.LongRuns, r.Tenures, r.Crashes, r.TruncatedLanes, r.Packed, r.Relocated, r.Operations, r.Inherited, r.Operated, r.Restarts, r.Moves, r.Ticks, r.StaleOutcomes, r.Clocks.summary(), r.Duration.Round(time.Second))
 }
 
 // Durations of a run, in simulated time.
@@ -90,7 +91,7 @@ type shape struct {
 	faultPause time.Duration // the longest time between two faults
 }
 
-// The two shapes. In a long run jobs outlast several leases, authorities and faults.
+// The two shapes. In a long run jobs outlast several leases and authorities.
 var (
 	usualShape = shape{12 * time.Second, 90 * time.Second, 9 * time.Second, 120, 11 * time.Second, 2500 * time.Millisecond}
 	longShape  = shape{40 * time.Second, 200 * time.Second, 30 * time.Second, 300, 35 * time.Second, 5 * time.Second}
@@ -116,6 +117,7 @@ type simulation struct {
 	lanes      *lanes
 	history    *historyStreams
 	net        *network
+	clocks     *clocks
 	producers  *producers
 	callers    *callers
 	checker    *checker
@@ -138,10 +140,11 @@ func Run(p Plan) Report {
 		sim.report.LongRuns++
 	}
 	sim.disks = makeDisks()
-	defer func() { _ = os.RemoveAll(sim.disks) }() // it is a temporary directory
+	defer func() { _ = os.RemoveAll(sim.disks) }()
 	sim.ctx, sim.cancel = context.WithCancel(context.Background())
 	sim.checker = newChecker(sim)
-	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, late: map[string]lateness{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
+	sim.net = &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, late: map[string]lateness{}, diskBlocked: map[string]time.Time{}}
+	sim.clocks = newClocks(sim)
 	sim.lanes, sim.history, sim.raft = newLanes(sim), &historyStreams{sim: sim}, &raft{sim: sim}
 	for i := range members {
 		n := &node{sim: sim, name: nodeName(i)}
@@ -163,6 +166,7 @@ func Run(p Plan) Report {
 	sim.after(warmup+sim.shape.faults, "heal", sim.heal)
 	sim.run()
 	sim.cancel()
+	sim.noteUntriedClocks()
 	for _, n := range sim.nodes {
 		n.process.stop()
 	}
@@ -192,6 +196,7 @@ func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 // whether the cluster recovers.
 func (sim *simulation) heal() {
 	sim.net.heal()
+	sim.clocks.heal()
 	sim.lanes.heal()
 	if sim.plan.Steps == nil {
 		sim.keepOneBroken()

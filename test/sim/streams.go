@@ -97,14 +97,10 @@ func (s *lanes) lane(number uint8) *lane {
 
 func (s *lanes) isDown(number uint8) bool { return s.lane(number).downUntil.After(time.Now()) }
 
-// clock returns the timestamp of a lane's records: its leader's time. The lead is
-// limited to maxClockAhead, because jobs with a delay would otherwise start after the
-// end of the run.
+// clock returns the timestamp of a lane's records: its leader's time.
 func (s *lanes) clock(number uint8) time.Time {
-	return time.Now().Add(min(s.sim.net.skew[nodeName(int(number))], maxClockAhead))
+	return time.Now().Add(s.sim.clocks.members[number].ahead)
 }
-
-const maxClockAhead = 3 * time.Second
 
 // callAfter calls do as an event after wait, and returns its results.
 func callAfter[T any](ctx context.Context, proc *process, key string, wait time.Duration, do func() (T, error)) (T, error) {
