@@ -183,11 +183,13 @@ func (ds *deliveries) extendLocked(d *dispatch, requested time.Duration) time.Ti
 // that this node holds from the authority: after that the authority may run the
 // job elsewhere. The server still waits for the worker for the whole length,
 // because the node's lease is normally renewed meanwhile; if it is not, the agent
-// recalls everything. deliveries.mu is held.
+// recalls everything. The wall clock of the end is that of now, so that a worker can compare
+// it with the deadline of a job that is sent now. deliveries.mu is held.
 func (ds *deliveries) leaseLocked(d *dispatch, now time.Time, length time.Duration) time.Time {
 	d.setReplyByLocked(earlier(now.Add(length), d.deadline))
 	until := earlier(ds.executor.WorkerLease(now.Add(length)), d.deadline)
-	if until.After(d.leaseUntil) { // a lease that was granted is never shortened
+	until = now.Add(until.Sub(now)) // shows now's wall clock, which may have been set since the node's lease was granted
+	if until.After(d.leaseUntil) {  // a lease that was granted is never shortened
 		d.leaseUntil = until
 	}
 	return until
