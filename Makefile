@@ -39,7 +39,7 @@ $(BINARY): FORCE
 # time: with more beside them, elections on two processors take longer than tests wait. The
 # other packages follow, four at a time, because three of them mostly wait.
 BESIDE  := ./client/... ./internal/... ./ledger/... ./scheduler/...
-WAITING := ./test/drill ./cluster ./node
+WAITING := ./test/drill ./test/wallclock ./cluster ./node
 GO_TEST := $(GO) test -json -vet=off
 test typescript race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python typescript ## run all tests; those with real processes use the binary
