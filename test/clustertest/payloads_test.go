@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
@@ -34,7 +35,7 @@ func largePayloads(t *testing.T, cl *clustertest.Cluster) {
 		overhop.AppendInt(nil, 7),
 		overhop.AppendStr(nil, strings.Repeat("ü", 1<<19)), // representable in JSON
 		overhop.AppendValue(nil, []any{int64(math.MinInt64), int64(math.MaxInt64), []byte{0, 255}, "", overhop.EmptyMap}),
-		append(bytes.Repeat([]byte{0x91}, 123), 0xc0), // the maximum depth that a page of jobs shows
+		append(bytes.Repeat([]byte{0x91}, job.MaxDepth), 0xc0),
 		body(0), body(1), body(64 << 10), body(1 << 20), body(6 << 20),
 	}
 	b.Worker(t, "bodies", 2, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
@@ -54,13 +55,13 @@ func largePayloads(t *testing.T, cl *clustertest.Cluster) {
 	})
 	producer, asker := a.Overhop(t, overhop.Options{}), c.Overhop(t, overhop.Options{})
 	yes := overhop.AppendBool(nil, true)
-	for i, sent := range all {
-		for _, job := range []struct {
+	for i, given := range all {
+		for _, sent := range []struct {
 			how             string
 			payload, result overhop.Raw
-		}{{"take", sent, yes}, {"give", overhop.AppendInt(nil, 1), sent}} {
+		}{{"take", given, yes}, {"give", overhop.AppendInt(nil, 1), given}} {
 			jid, err := producer.Enqueue(shortContext(t), overhop.Enqueue{
-				Queue: "bodies", Function: fmt.Sprintf("%s %d", job.how, i), Payload: job.payload,
+				Queue: "bodies", Function: fmt.Sprintf("%s %d", sent.how, i), Payload: sent.payload,
 			})
 			if err != nil {
 				t.Fatalf("body %d: %v", i, err)
@@ -71,12 +72,12 @@ func largePayloads(t *testing.T, cl *clustertest.Cluster) {
 				t.Fatalf("body %d: %v", i, err)
 			}
 			// A large body is freed once its job has completed.
-			freed := len(job.payload) > 64<<10 && record.Get("payload").IsNil()
-			if got := record.Get("payload"); !freed && !bytes.Equal(got, job.payload) {
-				t.Errorf("body %d, %s: payload of %d bytes became %d: %.60x", i, job.how, len(job.payload), len(got), []byte(got))
+			freed := len(sent.payload) > 64<<10 && record.Get("payload").IsNil()
+			if got := record.Get("payload"); !freed && !bytes.Equal(got, sent.payload) {
+				t.Errorf("body %d, %s: payload of %d bytes became %d: %.60x", i, sent.how, len(sent.payload), len(got), []byte(got))
 			}
-			if got := record.Get("result"); !bytes.Equal(got, job.result) {
-				t.Errorf("body %d, %s: result of %d bytes became %d: %.60x", i, job.how, len(job.result), len(got), []byte(got))
+			if got := record.Get("result"); !bytes.Equal(got, sent.result) {
+				t.Errorf("body %d, %s: result of %d bytes became %d: %.60x", i, sent.how, len(sent.result), len(got), []byte(got))
 			}
 		}
 	}
