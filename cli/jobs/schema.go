@@ -83,8 +83,13 @@ since they have started. With --json the schema can be used by programs.`,
 func schemaList(env *command.Env) *cobra.Command {
 	request := api.SchemaListRequest{}
 	c := command.Query(env, &cobra.Command{
-		Use:     "list",
-		Args:    cobra.MaximumNArgs(1), // a queue, as in earlier releases
+		Use: "list",
+		Args: func(c *cobra.Command, args []string) error { // a queue, as in earlier releases
+			if len(args) > 1 {
+				return usererror.Usage(c, "%q is one argument too many", args[1])
+			}
+			return nil
+		},
 		Aliases: []string{"ls"},
 		Short:   "List the JSON Schemas of payloads, and how many did not match",
 		Example: "  yardmaster schema list\n  yardmaster schema list --queue mail",

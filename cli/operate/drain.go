@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,7 +64,7 @@ func Resume(env *command.Env) *cobra.Command {
 			err := command.Request(c.Context(), env, api.NodeSubject(names[0], "resume"), struct{}{}, func(w io.Writer, r *api.Resumed) {
 				command.Printf(w, "%s is resumed; it was drained since %s\n", r.Node, command.TimeText(&r.Drained))
 			})
-			return nodeRequestError(err, names[0])
+			return nodeRequestError(c.Context(), env, err, names[0])
 		},
 	})
 }
@@ -116,7 +117,7 @@ const (
 func drain(ctx context.Context, env *command.Env, member string, limit time.Duration, wait bool) error {
 	d, err := connect.Decode[drainReply](env.Send(ctx, api.NodeSubject(member, "drain"), struct{}{}))
 	if err != nil {
-		return nodeRequestError(err, member)
+		return nodeRequestError(ctx, env, err, member)
 	}
 	began, replied, lastReport := time.Now(), time.Now(), ""
 	for !d.Done && wait {
@@ -141,7 +142,7 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 		case err == nil:
 			d, replied = *status.Drain, time.Now()
 		case time.Since(replied) > drainTimeout:
-			return nodeRequestError(err, member)
+			return nodeRequestError(ctx, env, err, member)
 		}
 	}
 	return command.PrintValue(env, d, func(w io.Writer, d *drainReply) {
@@ -155,12 +156,20 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 
 // nodeRequestError returns the user error for a failed request to one member.
 // The text of a conflict states its remedy.
-func nodeRequestError(err error, member string) error {
+func nodeRequestError(ctx context.Context, env *command.Env, err error, member string) error {
 	switch refused := connect.Refused(err, api.CodeConflict); {
 	case refused != nil:
 		return usererror.Refused(refused, "")
+	case errors.Is(err, cluster.ErrNoNodes) && isUnknown(ctx, env, member):
+		return usererror.NotFound("there is no member "+member, "'yardmaster status' lists the members")
 	case errors.Is(err, cluster.ErrNoNodes):
 		return usererror.NotReady("node "+member+" did not reply", "'yardmaster status' lists the members and their state")
 	}
 	return err
+}
+
+// isUnknown reports whether the yard answers and has no member of a name.
+func isUnknown(ctx context.Context, env *command.Env, name string) bool {
+	s, err := connect.Decode[api.Status](env.Send(ctx, api.Subject("status"), struct{}{}))
+	return err == nil && s.Node != name && !slices.ContainsFunc(s.Members, func(m api.MemberStatus) bool { return m.Name == name })
 }
