@@ -232,8 +232,8 @@ func TestAPIErrors(t *testing.T) {
 		{"cluster transfer --to n9", 3, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
 		{"queue resume mail", 4, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},
 		{"health", 4, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},
-		{"node drain n9", 4, "node n9 did not reply; 'yardmaster status' lists the members and their state"},
-		{"node resume n9", 4, "node n9 did not reply; 'yardmaster status' lists the members and their state"},
+		{"node drain n9", 3, "there is no member n9; 'yardmaster status' lists the members"},
+		{"node resume n9", 3, "there is no member n9; 'yardmaster status' lists the members"},
 		{"events", 4, "the NATS server at " + f.url + " is not a yardmaster node, or the node is still starting; try again, or name a node with --server"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)

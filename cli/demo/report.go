@@ -117,25 +117,20 @@ func rate(n int, in time.Duration) float64 {
 	return float64(n) / in.Seconds()
 }
 
-// failoverTime returns for how long no dispatch ended around the change of the authority:
-// from the last end before the authority was acquired again to the first end after that.
-// killed is when the node that held it was killed; if killed is zero, or nothing ended
-// afterwards, failoverTime returns 0.
+// failoverTime returns for how long no dispatch ended around the last change of the authority: from the
+// last end before the authority was acquired again to the first end after that. All of these
+// times are the yard's. killed is when the node that held the authority was killed; if killed is zero, the
+// authority was not acquired again, or nothing ended afterwards, failoverTime returns 0.
 func (h *eventLog) failoverTime(killed time.Time) time.Duration {
-	if killed.IsZero() {
+	if killed.IsZero() || len(h.acquired) < 2 {
 		return 0
 	}
-	for _, acquired := range h.acquired {
-		if acquired.Before(killed) {
-			continue
+	acquired, lastEnd := h.acquired[len(h.acquired)-1], h.acquired[0]
+	for _, end := range h.ends {
+		if end.After(acquired) {
+			return end.Sub(lastEnd)
 		}
-		lastEnd := killed
-		for _, end := range h.ends {
-			if end.After(acquired) {
-				return end.Sub(lastEnd)
-			}
-			lastEnd = end
-		}
+		lastEnd = end
 	}
 	return 0
 }

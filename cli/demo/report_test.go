@@ -112,7 +112,11 @@ func TestFailover(t *testing.T) {
 	if got := h.failoverTime(time.Time{}); got != 0 {
 		t.Errorf("without a kill: %s", got)
 	}
-	if got := h.failoverTime(after(2000)); got != 0 {
+	if got := h.failoverTime(after(1600)); got != 1500*time.Millisecond {
+		t.Errorf("of an authority that goes on from the time of the last entry: %s", got)
+	}
+	h.acquired = h.acquired[:1]
+	if got := h.failoverTime(after(250)); got != 0 {
 		t.Errorf("without a new authority: %s", got)
 	}
 }
