@@ -3,7 +3,7 @@ package agent
 import "github.com/yardmaster-dev/yardmaster/job"
 
 // dropDeep drops the result and the details of the fault of an outcome if they are nested too deep
-// for the clients that read them, and says so in their place. The status stays what it is.
+// for the clients that read them, and puts the reason in their place. The status stays the same.
 // A result in MessagePack has been checked with its frame.
 func dropDeep(outcome *job.Outcome) {
 	if r := &outcome.Result; !r.Msgpack {

@@ -7,7 +7,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// What is nested too deep to be read is dropped, and the outcome says so.
+// TestDropDeep checks that a result that is nested too deep is dropped, and that the outcome gives the reason.
 func TestDropDeep(t *testing.T) {
 	deep := []byte(strings.Repeat("[", 121) + strings.Repeat("]", 121))
 	o := job.Outcome{Status: job.Success, Result: job.Value{Data: deep}}

@@ -4,8 +4,8 @@ import "bytes"
 
 // MaxDepth is how deep arrays and objects may be nested in a value that a job carries: its params
 // or payload, its result, the details of an error, and the data of a progress. {"to":["ann"]} is
-// nested 2 deep. Every decoder that receives such a value counts what it is within, too: a
-// frame of Overhop may be nested 128 deep, and JSON that a runner in Rust decodes 127 deep.
+// nested 2 deep. The bound leaves room for the message that contains the value: a frame of Overhop
+// may be nested 128 deep.
 const MaxDepth = 120
 
 // Depth returns how deep arrays and objects are nested in text, which is valid JSON: 0 for a
