@@ -253,6 +253,7 @@ func TestWeb_Document(t *testing.T) {
 				Content map[string]struct{ Schema schema }
 			}
 		}
+		Components struct{ Schemas map[string]schema }
 	}
 	send(t, n, "GET", "/v1/openapi.json", "").decode(t, 200, &document)
 	values := map[string]string{"id": "5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11", "queue": "mail", "name": "mail", "worker": "w", "letters": "1", "state": "waiting", "command": "CaptureSnapshot"}
@@ -298,7 +299,10 @@ func TestWeb_Document(t *testing.T) {
 			if err := json.Unmarshal(got.body, &value); err != nil {
 				t.Errorf("%s %s: %s: %v", method, path, got, err)
 			}
-			described := said.Content["application/json"].Schema
+			described, ok := document.Components.Schemas[strings.TrimPrefix(said.Content["application/json"].Schema.Ref, "#/components/schemas/")]
+			if !ok {
+				t.Errorf("%s %s: no schema of %s", method, path, got)
+			}
 			if err := described.validate("", value); err != nil {
 				t.Errorf("%s %s: %v in %s", method, path, err, got)
 			}
@@ -313,6 +317,7 @@ func TestWeb_Document(t *testing.T) {
 
 // schema is the part of JSON Schema that the document uses.
 type schema struct {
+	Ref        string `json:"$ref"`
 	Type       any
 	Properties map[string]schema
 	Required   []string

@@ -47,7 +47,10 @@ func TestDescribe_Auth(t *testing.T) {
 			}
 			return v
 		}
-		body := "paths /v1/things post requestBody content application/json schema properties things items properties function type"
+		if got := at("paths /v1/things post requestBody content application/json schema $ref"); got != schemaPath+"MakeRequest" {
+			t.Errorf("the body's schema is %v", got)
+		}
+		body := "components schemas MakeRequest properties things items properties function type"
 		if got := at(body); got != "string" {
 			t.Errorf("type of an item's function is %v", got)
 		}
@@ -75,8 +78,22 @@ func TestDescribe_Auth(t *testing.T) {
 	}
 }
 
+// Two schemas must not have one name.
+func TestDescribe_Names(t *testing.T) {
+	type Error struct{ A int }
+	e, err := newEndpoint(&Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things", Reply: Error{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := describe("1.2.3", false, []*endpoint{e}); err == nil || err.Error() != "two schemas are named Error" {
+		t.Error(err)
+	}
+}
+
 // Every operation of the API has a schema of its answer and, if it takes anything but what
-// the path has, of its body or its parameters. All references have a schema.
+// the path has, of its body or its parameters. The schemas of bodies are named, and not
+// empty, so that generated clients have types for them; only Value is any JSON. All references
+// have a schema.
 func TestDocument_Complete(t *testing.T) {
 	routes := make([]Route, len(api.Endpoints))
 	for i := range api.Endpoints {
@@ -96,7 +113,7 @@ func TestDocument_Complete(t *testing.T) {
 	}
 	var document struct {
 		Paths      map[string]map[string]operation
-		Components struct{ Schemas map[string]any }
+		Components struct{ Schemas map[string]map[string]any }
 	}
 	if err := json.Unmarshal(text, &document); err != nil {
 		t.Fatal(err)
@@ -106,6 +123,31 @@ func TestDocument_Complete(t *testing.T) {
 			t.Errorf("no schema is named %s", ref[1])
 		}
 	}
+	checkNamed := func(where string, bodies content) {
+		t.Helper()
+		for media, body := range bodies {
+			ref, _ := body.Schema["$ref"].(string)
+			name, ok := strings.CutPrefix(ref, schemaPath)
+			named := document.Components.Schemas[name]
+			switch {
+			case media != "application/json": // text or bytes
+			case !ok:
+				t.Errorf("%s: the schema of the body has no name: %v", where, body.Schema)
+			case named["type"] == nil && named["oneOf"] == nil && name != "Value":
+				t.Errorf("%s: the schema %s is empty: %v", where, name, named)
+			}
+		}
+	}
+	for path, operations := range document.Paths {
+		for method, o := range operations {
+			for status, response := range o.Responses {
+				checkNamed(method+" "+path+" "+status, response.Content)
+			}
+			if o.RequestBody != nil {
+				checkNamed(method+" "+path, o.RequestBody.Content)
+			}
+		}
+	}
 	for i := range routes {
 		e, err := newEndpoint(&routes[i])
 		if err != nil {
@@ -113,7 +155,7 @@ func TestDocument_Complete(t *testing.T) {
 		}
 		o := document.Paths[e.path][strings.ToLower(e.method)]
 		for status, response := range o.Responses {
-			if s := response.Content["application/json"].Schema; len(s) == 0 && !e.Content {
+			if s := response.Content["application/json"].Schema; len(s) == 0 {
 				t.Errorf("%s: no schema of the answer %s", e.Pattern, status)
 			}
 		}
@@ -144,11 +186,13 @@ func TestDocument_Complete(t *testing.T) {
 	}
 	for _, path := range []string{"/v1/exec", "/v1/exec/{command}"} {
 		o := document.Paths[path]["post"]
-		if got := len(o.RequestBody.Content["application/json"].Schema["oneOf"].([]any)); got != len(api.ContractForms) {
-			t.Errorf("%s has %d bodies", path, got)
-		}
-		if got := len(o.Responses["200"].Content["application/json"].Schema["oneOf"].([]any)); got != len(api.ContractForms) {
-			t.Errorf("%s has %d answers", path, got)
+		for name, body := range map[string]content{"ContractCommand": o.RequestBody.Content, "ContractEvent": o.Responses["200"].Content} {
+			if got := body["application/json"].Schema["$ref"]; got != schemaPath+name {
+				t.Errorf("%s has the body %v, want %s", path, got, name)
+			}
+			if forms, _ := document.Components.Schemas[name]["oneOf"].([]any); len(forms) != len(api.ContractForms) {
+				t.Errorf("%s has %d forms", name, len(forms))
+			}
 		}
 	}
 }

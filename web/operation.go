@@ -11,10 +11,11 @@ import (
 )
 
 // operation returns the OpenAPI operation of the endpoint: its parameters in the path, the
-// query and the header, its body if the method has one, and its responses.
-func (e *endpoint) operation() schema {
-	operation := schema{"operationId": e.Name, "summary": e.Summary, "responses": e.responses()}
-	if body := e.requestBody(); body != nil {
+// query and the header, its body if the method has one, and its responses. It adds the
+// schemas of the bodies to named.
+func (e *endpoint) operation(named *components) schema {
+	operation := schema{"operationId": e.Name, "summary": e.Summary, "responses": e.responses(named)}
+	if body := e.requestBody(named); body != nil {
 		operation["requestBody"] = body
 	}
 	if parameters := slices.Concat(e.pathParameters(), e.queryParameters(), e.headerParameters()); len(parameters) > 0 {
@@ -87,11 +88,13 @@ func (e *endpoint) headerParameters() (parameters []schema) {
 	return parameters
 }
 
-// requestBody returns the body of a request, or nil if it has none.
-func (e *endpoint) requestBody() schema {
+// requestBody returns the body of a request, or nil if it has none. The schema of the body
+// is named after the endpoint, because each accepts its own fields.
+func (e *endpoint) requestBody(named *components) schema {
 	if len(e.Forms) > 0 {
+		e.addForms(named)
 		requests, _ := formNames(e.Forms)
-		return schema{"content": content(oneOf(e.Request, requests)), "required": true}
+		return schema{"content": content(named.add(reflect.TypeOf(e.Request).Name(), oneOf(e.Request, requests))), "required": true}
 	}
 	if !e.hasBody() || len(e.keys) == 0 {
 		return nil
@@ -107,18 +110,19 @@ func (e *endpoint) requestBody() schema {
 	if len(e.Required) > 0 {
 		body["required"] = strings.Fields(e.Required)
 	}
-	return schema{"content": content(body), "required": len(e.Required) > 0}
+	return schema{"content": content(named.add(exported(e.Name)+"Request", body)), "required": len(e.Required) > 0}
 }
 
-func (e *endpoint) responses() schema {
-	reply := schemaOf(reflect.TypeOf(e.Reply), true)
-	if len(e.Forms) > 0 {
-		_, replies := formNames(e.Forms)
-		reply = oneOf(e.Reply, replies)
-	}
-	success := schema{"description": "success", "content": content(reply)}
-	if e.Media != "" {
+func (e *endpoint) responses(named *components) schema {
+	success := schema{"description": "success"}
+	switch {
+	case e.Media != "":
 		success["content"] = schema{e.Media: schema{"schema": schema{"type": "string", "format": "binary"}}}
+	case len(e.Forms) > 0:
+		_, replies := formNames(e.Forms)
+		success["content"] = content(named.add(reflect.TypeOf(e.Reply).Name(), oneOf(e.Reply, replies)))
+	default:
+		success["content"] = content(named.addReply(e.Name, reflect.TypeOf(e.Reply)))
 	}
 	if e.Indexed {
 		header := func(description string, value schema) schema {
@@ -134,12 +138,12 @@ func (e *endpoint) responses() schema {
 		strconv.Itoa(e.Status): success,
 		"default": schema{
 			"description": "error; 503 and 429 have the header Retry-After",
-			"content":     content(schema{"$ref": "#/components/schemas/Error"}),
+			"content":     content(named.add("Error", schemaOf(reflect.TypeFor[api.ErrorReply](), true))),
 		},
 	}
 	if e.Content {
 		binary := schema{
-			"application/json":    schema{"schema": schema{}},
+			"application/json":    schema{"schema": named.addReply(e.Name, nil)},
 			"application/msgpack": schema{"schema": schema{"type": "string", "format": "binary"}},
 		}
 		responses["200"] = schema{"description": "all of it", "content": binary}
@@ -147,7 +151,7 @@ func (e *endpoint) responses() schema {
 	}
 	if e.WaitReply != nil {
 		responses["200"] = schema{
-			"description": "the job, if the request waited for its end", "content": content(schemaOf(reflect.TypeOf(e.WaitReply), true)),
+			"description": "the job, if the request waited for its end", "content": content(named.addReply(e.Name, reflect.TypeOf(e.WaitReply))),
 		}
 	}
 	return responses
@@ -178,17 +182,16 @@ func formNames(forms []api.Form) (requests, replies []string) {
 func oneOf(of any, names []string) schema {
 	forms, mapping := make([]schema, len(names)), schema{}
 	for i, name := range names {
-		path := "#/components/schemas/" + name
-		forms[i], mapping[name] = schema{"$ref": path}, path
+		forms[i], mapping[name] = schema{"$ref": schemaPath + name}, schemaPath+name
 	}
 	return schema{"oneOf": forms, "discriminator": schema{"propertyName": fieldsOf(reflect.TypeOf(of))[0].key, "mapping": mapping}}
 }
 
 // addForms adds the schemas that oneOf refers to.
-func (e *endpoint) addForms(schemas schema) {
+func (e *endpoint) addForms(named *components) {
 	for _, f := range e.Forms {
-		schemas[f.Request] = formSchema(e.Request, f.Request, f.Fields, false)
-		schemas[f.Reply] = formSchema(e.Reply, f.Reply, f.Fields, true)
+		named.add(f.Request, formSchema(e.Request, f.Request, f.Fields, false))
+		named.add(f.Reply, formSchema(e.Reply, f.Reply, f.Fields, true))
 	}
 }
 
