@@ -108,7 +108,7 @@ holds the authority fails.`,
 	node.AddCommand(operate.Drain(env), operate.Resume(env))
 	worker := run.Worker(env)
 	worker.AddCommand(operate.DrainWorker(env), operate.ResumeWorker(env))
-	root.AddCommand(run.Warden(env), movedVerb("drill"), movedVerb("bench"))
+	root.AddCommand(run.Warden(env), contract.MuxContract(), movedVerb("drill"), movedVerb("bench"))
 	addGroup(root, "Run", run.Demo(env), node, worker, run.Runner(env))
 	addGroup(root, "Manage", jobs.Enqueue(env), jobs.Verbs(env), jobs.QueueVerbs(env), dlq.Verbs(env), jobs.CronVerbs(env), jobs.LimitVerbs(env), operations.Verbs(env), operate.RetentionVerbs(env), operate.ClusterVerbs(env),
 		contract.Exec(env), contract.Init(env), operate.CertVerbs(env), operate.Backup(env), operate.Restore(env))

@@ -29,3 +29,13 @@ func TestMovedVerbs(t *testing.T) {
 		}
 	}
 }
+
+// A verb of other implementations of the runtime contract fails with what to use instead.
+func TestMuxContract(t *testing.T) {
+	for _, line := range []string{"mux-contract", "mux-contract --json", "mux-contract a --state-dir=b"} {
+		got := runLine(t, "", strings.Fields(line)...)
+		if got.code != 1 || got.out != "" || !strings.Contains(got.err, "'yardmaster schema --json'") {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}

@@ -196,6 +196,19 @@ show, list and remove the JSON Schemas that the payloads of jobs must match.`,
 	return c
 }
 
+// MuxContract returns the hidden verb mux-contract, by which other implementations of the
+// contract show how they type into a terminal multiplexer. It fails with what to use instead.
+func MuxContract() *cobra.Command {
+	return &cobra.Command{
+		Use: "mux", Aliases: []string{"mux-contract"}, Hidden: true, // the columns of the help are as wide as the longest Use
+		DisableFlagParsing: true, Args: cobra.ArbitraryArgs, Short: "Not offered: see 'yardmaster schema'",
+		RunE: func(*cobra.Command, []string) error {
+			return usererror.New("there is no mux-contract: this program controls no terminal multiplexer",
+				"'yardmaster schema --json' shows the commands and events; the program that notifies a target marks its dispatch with 'yardmaster exec'")
+		},
+	}
+}
+
 // commandNames returns the names of the contract's commands, also of those that only a
 // state directory carries out.
 func commandNames() []string { return slices.Concat(ledger.CommandNames, ledger.MailboxCommandNames) }
