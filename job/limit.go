@@ -209,7 +209,9 @@ func (c *Circuit) validate() error {
 	return nil
 }
 
-// Validate returns an error, which is an [*InvalidError], if a setting is out of range.
+// Validate returns an error, which is an [*InvalidError], if a setting is out of range. It accepts
+// Slots of 0, because a limit that has them from an earlier build can still be changed; requests
+// that set 0 are refused before.
 func (l *Limit) Validate() error {
 	if err := ValidLimit(l.Name); err != nil {
 		return err
@@ -219,7 +221,7 @@ func (l *Limit) Validate() error {
 		value Slots
 	}{{"total", l.Total}, {"per_key", l.PerKey}} {
 		if bound.value < Unbounded || bound.value > MaxLimit {
-			return invalid("%s is %d; must be 0 to %d, or null for no bound", bound.name, bound.value, int64(MaxLimit))
+			return invalid("%s is %d; must be 1 to %d, or null for no bound", bound.name, bound.value, int64(MaxLimit))
 		}
 	}
 	if err := l.Rate.validate("rate", l.Burst); err != nil {
