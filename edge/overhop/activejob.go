@@ -220,7 +220,8 @@ func (j *activeJob) read(result Raw, err error) handlerEnd {
 // smallest frame limit.
 const maxStack = 28 << 10
 
-// stackDetails returns the details of a failure with the stack of a panic.
+// stackDetails returns the details of a failure with the stack of a panic. It keeps the first
+// maxStack bytes, because the calls nearest to the panic, with the line that panicked, are at the start.
 func stackDetails(stack string) Raw {
 	return Fields{"stack": strings.ToValidUTF8(stack[:min(len(stack), maxStack)], "")}.Raw()
 }
