@@ -19,7 +19,7 @@ class OldNames(unittest.TestCase):
     def test_warning_is_at_the_call(self) -> None:
         client = Client("127.0.0.1:1", timeout=0.01)
         self.addCleanup(client.close)
-        for name, arguments in (("job", ("q:1",)), ("jobs", ("q", "failed")), ("jobs_page", ("q", "failed")), ("search_jobs", ()), ("status", ())):
+        for name, arguments in (("job", ("q:1",)), ("jobs", ("q", "failed")), ("jobs_page", ("q", "failed")), ("search_jobs", ()), ("configure_queue", ("q",)), ("status", ())):
             with self.subTest(name), self.assertWarnsRegex(DeprecationWarning, rf"^{name}\(\) is deprecated: call ") as warned:
                 try:
                     list(getattr(client, name)(*arguments))
@@ -308,6 +308,9 @@ class Jobs(ClientCase):
         future = self.submit(self.client.set_queue, "q", retry_on_timeout=False)
         self.assertEqual(connection.answer(SETQUEUE, {}), {"q": "q", "config": {"retry_on_timeout": False}})
         future.result(PATIENCE)
+        for limit in (0, -1):
+            with self.assertRaisesRegex(ValueError, "limit"):
+                self.client.set_queue("q", limit=limit, fair=True)
 
     def test_set_job(self) -> None:
         day = datetime(2030, 1, 1, tzinfo=timezone.utc)

@@ -204,8 +204,12 @@ class Yard(NodeCase):
             return
         limit = self.client.set_limit("api", total=20, per_key=2, rate="100/s", open_after=3, within=30)
         self.assertEqual((limit["total"], limit["per_key"], limit["rate"], limit["within_ms"]), (20, 2, "100/s", 30_000))
-        queue = self.client.configure_queue("snooze", limits=["api"], key="params.customer", key_optional=True, fair=True, timeout=60.5)
+        self.client.set_queue("snooze", limit=7, limits=["api"], key="params.customer", key_optional=True, fair=True, timeout=60.5)
+        queue = self.client.api("queue.show", {"name": "snooze"})
         self.assertEqual((queue["limits"], queue["key"], queue["fair"], queue["timeout_ms"]), (["api"], "params.customer", True, 60_500))
+        self.assertEqual(queue["concurrency_limit"], 7)
+        with self.assertWarns(DeprecationWarning):
+            self.assertEqual(self.client.configure_queue("snooze", concurrency_limit=None)["concurrency_limit"], None)
         for _ in range(2):
             self.client.pause_limit("api")
         self.assertEqual([(limit["name"], limit["paused"]) for limit in self.client.limits()], [("api", True)])

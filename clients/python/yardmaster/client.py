@@ -154,7 +154,6 @@ class Client:
     pause_limit = _blocking(AsyncClient.pause_limit)
     resume_limit = _blocking(AsyncClient.resume_limit)
     remove_limit = _blocking(AsyncClient.remove_limit)
-    configure_queue = _blocking(AsyncClient.configure_queue)
     preview_operation = _blocking(AsyncClient.preview_operation)
     start_operation = _blocking(AsyncClient.start_operation)
     operation = _blocking(AsyncClient.operation)
@@ -175,4 +174,5 @@ class Client:
     jobs = _iterating(AsyncClient.jobs)
     jobs_page = _blocking(AsyncClient.jobs_page)
     search_jobs = _iterating(AsyncClient.search_jobs)
+    configure_queue = _blocking(AsyncClient.configure_queue)
     status = _blocking(AsyncClient.status)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, AsyncIterator, Mapping, Optional, Sequence, TypedDict, cast
 
+from . import checks
 from .apicalls import ApiCalls
+from .deprecated import deprecated
 from .errors import ApiError
-from .protocol import Duration, Fields, optional_milliseconds
+from .protocol import SETQUEUE, Duration, Fields, optional_milliseconds
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,7 +33,9 @@ class LimitSettings(TypedDict, total=False):
 class QueueSettings(TypedDict, total=False):
     """How the jobs of a queue start. A setting that is left out stays, None resets it."""
 
-    concurrency_limit: Optional[int]
+    limit: Optional[int]              # jobs of the queue that run at the same time, over all workers; None: any number
+    concurrency_limit: Optional[int]  # an earlier name of limit
+    retry_on_timeout: Optional[bool]  # retry an attempt that exceeds its timeout, unless the job decides
     limits: Optional[Sequence[str]]   # names of limits that all its jobs use
     key: Optional[str]                # where params have the key of a job, such as "params.customer"
     key_optional: Optional[bool]      # accept jobs without a value there
@@ -85,9 +89,37 @@ class LimitCalls(ApiCalls):
         """Remove a limit; one that queues use needs ``force``, which takes it from them."""
         await self._operate("limit.remove", {"name": name, "force": force}, done_statuses=(404,))
 
+    async def set_queue(self, name: str, **settings: Unpack[QueueSettings]) -> None:
+        """Change settings of an existing queue: ``set_queue("mail", limit=5, limits=["stripe"], timeout=60)``.
+
+        A lowered limit stops no running job. queue() shows a queue, and
+        ``api("queue.show", {"name": name})`` all of its settings. Other settings
+        than ``limit`` and ``retry_on_timeout`` need the API.
+        """
+        if settings.keys() <= {"limit", "retry_on_timeout"}:
+            await self._call(SETQUEUE, {"q": name, "config": _queue_config(settings)})
+        else:
+            await self._set_queue(name, settings)
+
+    @deprecated("set_queue()")
     async def configure_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Fields:
-        """Change how the jobs of a queue start, and return the queue."""
-        return cast(Fields, await self.api("queue.set", {"name": name, **_in_milliseconds(settings, "age", "timeout")}))
+        """Change settings of a queue as set_queue() does, and return the queue."""
+        return await self._set_queue(name, settings)
+
+    async def _set_queue(self, name: str, settings: QueueSettings) -> Fields:
+        """Change settings of a queue over the API and return the queue."""
+        changed = _in_milliseconds(_queue_config(settings), "age", "timeout")
+        return cast(Fields, await self.api("queue.set", {"name": name, **changed}))
+
+
+def _queue_config(settings: QueueSettings) -> Fields:
+    """Return settings of a queue as the protocol names them; a retry_on_timeout of None leaves it as it is."""
+    config: Fields = dict(settings)
+    if "limit" in config:
+        config["concurrency_limit"] = checks.integer("limit", config.pop("limit"), 1)
+    if config.get("retry_on_timeout", False) is None:
+        del config["retry_on_timeout"]
+    return config
 
 
 def _in_milliseconds(settings: Mapping[str, Any], *durations: str) -> Fields:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Dict, List, Optional, Sequence, Union, cast
+from typing import Dict, List, Optional, Sequence, cast
 
 from . import checks
 from .deprecated import deprecated
 from .errors import OverhopError
-from .protocol import (ADDQUEUE, CLRQUEUE, LSQUEUE, OBLITERATE, PAUSE, PING, QSTATS, QUEUE, RESUME, RMQUEUE, SETQUEUE, STATUS, Fields,
+from .protocol import (ADDQUEUE, CLRQUEUE, LSQUEUE, OBLITERATE, PAUSE, PING, QSTATS, QUEUE, RESUME, RMQUEUE, STATUS, Fields,
                        parse_time)
 from .records import QueueRecord
 from .session import Session
 
 
-class Unchanged:
-    """The type of UNCHANGED, a setting that a caller leaves out."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED = Unchanged()
-
-
 class QueueCalls(Session):
-    """Makes, changes and shows queues."""
+    """Makes and shows queues."""
 
     async def queues(self) -> List[QueueRecord]:
         """Return all queues by name, including the yard's system queues."""
@@ -46,19 +36,6 @@ class QueueCalls(Session):
         except OverhopError as e:
             if not exist_ok or e.code != "DUPLICATE_QUEUE":
                 raise
-
-    async def set_queue(self, name: str, *, limit: Union[int, None, Unchanged] = UNCHANGED,
-                        retry_on_timeout: Optional[bool] = None) -> None:
-        """Change settings of an existing queue; those that are left out stay.
-
-        At most ``limit`` jobs of the queue run at once over all workers; None means
-        no limit. A lowered limit stops no running job. With ``retry_on_timeout`` an
-        attempt that exceeds its timeout is retried, unless the job decides.
-        """
-        config: Fields = {} if isinstance(limit, Unchanged) else {"concurrency_limit": checks.integer("limit", limit, 1)}
-        if retry_on_timeout is not None:
-            config["retry_on_timeout"] = retry_on_timeout
-        await self._call(SETQUEUE, {"q": name, "config": config})
 
     async def remove_queue(self, name: str) -> None:
         """Remove a queue whose jobs have all ended."""
