@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -85,15 +86,15 @@ type Agent struct {
 	results   resultStore
 	errors    errorStore
 
-	assignMu     sync.Mutex     // one batch at a time
+	assignMu     crash.Mutex    // one batch at a time
 	wg           sync.WaitGroup // all goroutines of Run
 	loadPool     taskPool
 	heartbeatNow chan struct{} // buffer of one: wakes heartbeatLoop
 	leaseRenewed chan struct{} // buffer of one: wakes watchLease
 	elapsed      elapsedTime
 
-	mu         sync.Mutex // guards the fields below; never held while a target or the transport is called
-	epoch      uint64     // highest seen
+	mu         crash.Mutex // guards the fields below; never held while a target or the transport is called
+	epoch      uint64      // highest seen
 	lease      lease
 	ackSeq     uint64 // number of the last acknowledged heartbeat of this epoch; 0: none
 	draining   bool

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -50,7 +51,7 @@ type reporter struct {
 	observeEpoch func(epoch uint64)                               // called for every authority
 	settle       func(ack job.ReportAck, batch []*pendingOutcome) // called for every acknowledgement
 
-	mu               sync.Mutex // guards the fields below; may be locked with the agent's mu held
+	mu               crash.Mutex // guards the fields below; may be locked with the agent's mu held
 	capacity         capacity
 	workerEvents     workerEventLog
 	pending          []*pendingOutcome // not in flight, by seq

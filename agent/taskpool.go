@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"sync"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // taskPool runs tasks in the order they were added, at most max at a time, while the
@@ -11,7 +13,7 @@ type taskPool struct {
 	max int
 	wg  *sync.WaitGroup
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	ctx     context.Context // nil before Run
 	running int
 	queue   []func(context.Context)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -34,7 +34,7 @@ type saver struct {
 	chunks chan []byte // of the file, in order; closed at its end
 	err    error       // set before chunks is closed; nil: the file is complete
 
-	reading   sync.Mutex
+	reading   crash.Mutex
 	offset    int64  // in the file, after lastChunk
 	lastChunk []byte // kept because the reply with it may be lost
 }

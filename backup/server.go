@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -62,7 +62,7 @@ type Server struct {
 	cfg   Config
 	tasks errgroup.Group
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	ctx      context.Context // of the work between requests
 	saver    *saver
 	restorer *restorer
@@ -230,7 +230,7 @@ type session struct {
 	ctx         context.Context
 	cancel      context.CancelFunc
 
-	mu          sync.Mutex
+	mu          crash.Mutex
 	lastRequest time.Time
 	step        *sessionStep // the latest
 	activity    string       // what the session does now, for the client

@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 )
 
@@ -17,7 +17,7 @@ type boardState struct {
 	log   *slog.Logger
 	wake  chan<- struct{} // makes the updater begin a pass soon
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	synced bool // all initial rows were received
 	rows   map[string]*rowState
 }

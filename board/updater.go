@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Timing and limits of the updater.
@@ -99,7 +99,7 @@ type Updater struct {
 	store  Store
 	log    *slog.Logger
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	failing map[string]*failure // by task, or by the name of a board that cannot be watched
 }
 

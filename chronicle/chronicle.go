@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/timeline"
 )
@@ -56,7 +56,7 @@ type Chronicle struct {
 	state   *timeline.State // as of the last base; nil: to be read. Only Run uses it
 	lineage uint64          // fence base of the ledger to which state belongs
 
-	mu          sync.Mutex
+	mu          crash.Mutex
 	finding     string // for readiness; "": the ledger is as its history says
 	differences int
 	checked     uint64 // number of the event at which they were compared last

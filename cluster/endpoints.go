@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
@@ -286,7 +287,7 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 		r := &natsRequest{server: s, endpoint: e, msgHeader: m.Header, reply: m.Reply, started: time.Now()}
 		r.Data, r.token, r.transport = m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], r
 		if e.HandleAsync != nil {
-			e.HandleAsync(&r.Request)
+			s.handleAsync(e.Endpoint, &r.Request)
 			return
 		}
 		r.Actor, r.Queues = r.actor, s.queuesOf(m.Header)
@@ -306,6 +307,7 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 
 // handle runs an endpoint's handler and sends its reply.
 func (s *Server) handle(ctx context.Context, e *Endpoint, r *Request) {
+	defer crash.Contain(s.local.Log, crash.NATS, func(err error) { s.logSendError(e, r.RespondError(err)) })
 	data, err := e.Handle(ctx, r)
 	if err != nil {
 		err = r.RespondError(err)
@@ -313,6 +315,12 @@ func (s *Server) handle(ctx context.Context, e *Endpoint, r *Request) {
 		err = r.Respond(data)
 	}
 	s.logSendError(e, err)
+}
+
+// handleAsync passes a request to an endpoint's handler, which replies later.
+func (s *Server) handleAsync(e *Endpoint, r *Request) {
+	defer crash.Contain(s.local.Log, crash.NATS, func(err error) { s.logSendError(e, r.RespondError(err)) })
+	e.HandleAsync(r)
 }
 
 // logSendError logs that a reply could not be sent. The client times out and

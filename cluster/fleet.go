@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/cluster/wire"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -232,7 +233,10 @@ func (f *Fleet) subscribe(handlers []verbHandler) (subs []*nats.Subscription, er
 		if slices.Contains(subjects.NodeVerbs, h.verb) {
 			return subs, fmt.Errorf("verb %s is reserved for requests of clients: use another one between nodes", h.verb)
 		}
-		sub, err := f.local.Fleet.Conn.Subscribe(subjects.NodeSubject(f.local.Config.Node, h.verb), h.handle)
+		sub, err := f.local.Fleet.Conn.Subscribe(subjects.NodeSubject(f.local.Config.Node, h.verb), func(m *nats.Msg) {
+			defer crash.Contain(f.local.Log, crash.Member, func(err error) { f.respondError(m, err) })
+			h.handle(m)
+		})
 		if err != nil {
 			return subs, fmt.Errorf("subscribe to %s of other nodes: %w", h.verb, err)
 		}
@@ -279,20 +283,26 @@ func decodeHandler[T wire.Message](f *Fleet, handle func(T, *nats.Msg)) nats.Msg
 			return
 		}
 		f.local.Log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
-		if m.Reply != "" {
-			f.send(errorReply(m.Reply, f.local.Config.Node, &api.Error{Code: api.CodeInvalid, Text: err.Error()}))
-		}
+		f.respondError(m, &api.Error{Code: api.CodeInvalid, Text: err.Error()})
 	}
 }
 
 // handleRequest runs a request handler and sends its reply.
 func (f *Fleet) handleRequest(ctx context.Context, m *nats.Msg, handle func(context.Context, []byte) ([]byte, error)) {
+	defer crash.Contain(f.local.Log, crash.Member, func(err error) { f.respondError(m, err) })
 	data, err := handle(ctx, m.Data)
 	if err != nil {
-		f.send(errorReply(m.Reply, f.local.Config.Node, AsAPIError(err)))
+		f.respondError(m, err)
 		return
 	}
 	f.respond(m, data)
+}
+
+// respondError replies to m with err, if m asks for a reply.
+func (f *Fleet) respondError(m *nats.Msg, err error) {
+	if m.Reply != "" {
+		f.send(errorReply(m.Reply, f.local.Config.Node, AsAPIError(err)))
+	}
 }
 
 // respond replies to m with data.

@@ -187,3 +187,54 @@ func TestServe_MicroService(t *testing.T) {
 		t.Errorf("stats of a successful request: %+v", enqueue)
 	}
 }
+
+// TestServe_Panic checks that a handler's panic is an error for the one who asked, and ends nothing else.
+func TestServe_Panic(t *testing.T) {
+	c := startSingle(t)
+	client, err := Dial(t.Context(), c.ClientURL(), DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	startServing(t, "service", func(ctx context.Context) error {
+		return c.Serve(ctx, Service{Name: "yard-api", Version: "1.2.3", Endpoints: []Endpoint{
+			{Endpoint: api.Endpoint{Name: "status", Subject: api.SubjectStatus}, Handle: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
+			{Endpoint: api.Endpoint{Name: "job-show", Subject: api.SubjectAPI + ".job.show"}, Handle: func(context.Context, *Request) ([]byte, error) { panic("show") }},
+			{Endpoint: api.Endpoint{Name: "enqueue", Subject: api.SubjectEnqueue + ".*"}, HandleAsync: func(*Request) { panic("enqueue") }},
+		}})
+	}, func() error {
+		_, err := client.Request(withDeadline(t, time.Second), "yard.status", nil)
+		return err
+	})
+	startServing(t, "fleet", func(ctx context.Context) error {
+		return c.Fleet.Serve(ctx, Handlers{
+			Assign: func(job.AssignmentBatch, func([]job.Answer)) { panic("assign") },
+			Request: map[string]func(context.Context, []byte) ([]byte, error){
+				"bad": func(context.Context, []byte) ([]byte, error) { panic("bad") },
+				"ok":  func(context.Context, []byte) ([]byte, error) { return []byte("ok"), nil },
+			},
+		})
+	}, func() error {
+		_, err := c.Fleet.Request(withDeadline(t, time.Second), "solo", "ok", nil)
+		return err
+	})
+	assign := func() error {
+		answered := make(chan error, 1)
+		c.Fleet.AssignAsync("solo", job.AssignmentBatch{}, func(_ []job.Answer, err error) { answered <- err })
+		return <-answered
+	}
+	for range 2 {
+		_, show := client.Request(withDeadline(t, patience), "yard.api.v1.job.show", nil)
+		_, enqueue := client.Request(withDeadline(t, patience), "yard.enqueue.mail", jobBody(1))
+		_, bad := c.Fleet.Request(withDeadline(t, patience), "solo", "bad", nil)
+		for what, err := range map[string]error{"show": show, "enqueue": enqueue, "bad": bad, "assign": assign()} {
+			apiErr, ok := errors.AsType[*api.Error](err)
+			if !ok || apiErr.Code != api.CodeInternal || !strings.HasSuffix(apiErr.Text, "panic: "+what) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	if _, err := client.Request(withDeadline(t, patience), "yard.status", nil); err != nil {
+		t.Error(err)
+	}
+}

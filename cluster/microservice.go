@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -34,6 +34,7 @@ func (s *Server) serveMicro(p *microService) ([]*nats.Subscription, error) {
 	var subs []*nats.Subscription
 	for verb, respond := range map[micro.Verb]func() any{micro.PingVerb: p.ping, micro.InfoVerb: p.info, micro.StatsVerb: p.stats} {
 		handle := func(m *nats.Msg) {
+			defer crash.Contain(s.local.Log, crash.NATS, nil)
 			if subjects.IsReserved(m.Reply) {
 				return
 			}
@@ -103,7 +104,7 @@ type activeEndpoint struct {
 	*Endpoint
 	requests atomic.Int64
 
-	mu           sync.Mutex
+	mu           crash.Mutex
 	responses    int64
 	totalTime    time.Duration // sum over all replies
 	errorsByCode map[string]uint64

@@ -7,9 +7,10 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // ForbiddenError means that the client's user lacks the permission for a subject.
@@ -21,7 +22,7 @@ func (e *ForbiddenError) Error() string { return "this user may not use " + e.Su
 // them asynchronously and sends no reply to the request, so a caller would wait in
 // vain.
 type permissionWatch struct {
-	mu       sync.Mutex
+	mu       crash.Mutex
 	requests map[*watchedRequest]struct{} // in progress
 }
 

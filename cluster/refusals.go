@@ -9,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // refusedReplies maps the verbs of requests to the JetStream API that users may not make
@@ -25,6 +26,7 @@ var refusedReplies = map[string]string{
 func refuseChanges(l *embedded.Server) error {
 	prefix := subjects.Refused + "."
 	_, err := l.API.Conn.QueueSubscribe(prefix+">", "nodes", func(m *nats.Msg) {
+		defer crash.Contain(l.Log, crash.NATS, nil)
 		if err := m.Respond(refusal(strings.TrimPrefix(m.Subject, prefix))); err != nil {
 			l.Log.Debug("refusal not sent", "err", err)
 		}

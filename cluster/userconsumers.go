@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Users with a role read streams with consumers. A consumer publishes to any subject
@@ -76,6 +77,7 @@ func (u *userConsumers) close() {
 // handle handles one request. verb is the part of the subject after subjects.Consumers:
 // subjects.ConsumerCreate or subjects.ConsumerDelete, and the names.
 func (u *userConsumers) handle(m *nats.Msg, verb string) {
+	defer crash.Contain(u.local.Log, crash.NATS, func(err error) { u.respondError(m, verb, 500, err.Error()) })
 	var reply *nats.Msg
 	var err error
 	if target, create := strings.CutPrefix(verb, subjects.ConsumerCreate); create {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -25,7 +26,7 @@ type Replica struct {
 	paramPaths atomic.Pointer[ledger.AllParamPaths] // likewise
 
 	index  atomic.Uint64 // of the last applied entry
-	nextMu sync.Mutex
+	nextMu crash.Mutex
 	next   chan struct{} // closed when the next entry is applied; nil: not waited for; guarded by nextMu
 }
 

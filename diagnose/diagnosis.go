@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -67,18 +67,18 @@ func (g *Diagnoser) queryNodes(ctx context.Context, d *diagnosis) {
 		return
 	}
 	d.workers, d.runner = g.cfg.Route(v.Queue, v.Function)
-	var queries sync.WaitGroup
-	queries.Go(func() {
+	var queries crash.Group
+	queries.Run(func() {
 		query := scheduler.PlacementQuery{Queue: v.Queue, Function: v.Function, Job: v.ID, Dispatch: v.Dispatches}
 		d.placement, d.noAnswer = g.explainPlacement(ctx, query)
 	})
 	switch v.State {
 	case job.Waiting:
-		queries.Go(func() { d.executors = g.queryExecutors(ctx, executorsRequest{d.workers, d.runner}) })
+		queries.Run(func() { d.executors = g.queryExecutors(ctx, executorsRequest{d.workers, d.runner}) })
 	case job.Active:
-		queries.Go(func() { g.AddProgress(ctx, v) })
+		queries.Run(func() { g.AddProgress(ctx, v) })
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 }
 
 // reason is one reason of an explanation.

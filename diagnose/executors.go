@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
@@ -55,20 +55,20 @@ func (g *Diagnoser) queryExecutors(ctx context.Context, req executorsRequest) []
 	defer cancel()
 	members := g.cfg.Members()
 	all := make([]api.NodeExecutors, len(members))
-	var queries sync.WaitGroup
+	var queries crash.Group
 	for i := range members {
 		if members[i] == g.cfg.Node {
 			all[i], _ = g.localExecutors(ctx, req)
 			continue
 		}
-		queries.Go(func() {
+		queries.Run(func() {
 			if err := g.cfg.Peers.RequestJSON(ctx, members[i], verbExecutors, req, &all[i]); err != nil {
 				all[i] = api.NodeExecutors{Error: cluster.ErrorText(err)}
 			}
 			all[i].Node = members[i]
 		})
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 	return all
 }
 

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -77,14 +77,14 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) (*api.JobExplanation
 	}
 	p := d.job // queryNodes changes d meanwhile
 	e := &api.JobExplanation{ID: id, Queue: p.View.Queue, State: p.State.String(), Observed: g.provenance()}
-	var queries sync.WaitGroup
+	var queries crash.Group
 	gone := false
-	queries.Go(func() { e.History = g.readHistory(ctx, &p, unpublished, allUnpublished) })
-	queries.Go(func() { g.queryNodes(ctx, d) })
+	queries.Run(func() { e.History = g.readHistory(ctx, &p, unpublished, allUnpublished) })
+	queries.Run(func() { g.queryNodes(ctx, d) })
 	if p.State == job.Failed {
-		queries.Go(func() { gone = g.cfg.LetterGone(ctx, &p.View) })
+		queries.Run(func() { gone = g.cfg.LetterGone(ctx, &p.View) })
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 	d.letterGone = gone
 	reasons := d.reasons()
 	e.Reasons = apiReasons(reasons)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -110,9 +111,9 @@ func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, 
 	})
 	var mu sync.Mutex
 	var found *job.Record
-	var reads sync.WaitGroup
+	var reads crash.Group
 	for lane := range lanes {
-		reads.Go(func() {
+		reads.Run(func() {
 			for record := range g.recordsAfter(ctx, uint8(lane), lanes[lane].Cursor) {
 				facts, _ := record.Job(lanes[lane].Identity, g.cfg.Defaults)
 				named := record.Key == q.ID || job.KeyOf(record.Body, record.Queue, facts.ID) == q.ID
@@ -124,7 +125,7 @@ func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, 
 			}
 		})
 	}
-	reads.Wait()
+	_ = reads.Wait() // the functions return no errors
 	if found == nil {
 		return false
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -41,15 +41,15 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 	queueDiagnosis.job.View.Queue, queueDiagnosis.job.QueueView = view.Name, view
 	g.cfg.View(func(l *ledger.Ledger) { heads = g.readQueue(l, e, queueDiagnosis) })
 
-	var queries sync.WaitGroup
-	queries.Go(func() {
+	var queries crash.Group
+	queries.Run(func() {
 		queueDiagnosis.placement, queueDiagnosis.noAnswer = g.explainPlacement(ctx, scheduler.PlacementQuery{Queue: view.Name})
 	})
-	queries.Go(func() { e.Nodes = g.queryExecutors(ctx, executorsRequest{e.Workers, e.Runner}) })
+	queries.Run(func() { e.Nodes = g.queryExecutors(ctx, executorsRequest{e.Workers, e.Runner}) })
 	for _, head := range heads {
-		queries.Go(func() { g.queryNodes(ctx, head) })
+		queries.Run(func() { g.queryNodes(ctx, head) })
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 
 	reasons := queueDiagnosis.blockers()
 	if r := keysReason(view.Name, queueDiagnosis.keyCounts); r != nil {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -33,9 +33,9 @@ func (g *Diagnoser) ListWorkers(ctx context.Context, request *api.WorkerRequest)
 		members = []string{request.Node}
 	}
 	nodes := make([]api.NodeWorkers, len(members))
-	var queries sync.WaitGroup
+	var queries crash.Group
 	for i, member := range members {
-		queries.Go(func() {
+		queries.Run(func() {
 			if member == g.cfg.Node {
 				nodes[i], _ = g.localWorkers(ctx, *request)
 				return
@@ -45,7 +45,7 @@ func (g *Diagnoser) ListWorkers(ctx context.Context, request *api.WorkerRequest)
 			}
 		})
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 	for i := range nodes {
 		fitWorkers(&nodes[i], maxListedBytes/len(nodes))
 	}

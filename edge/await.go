@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -64,6 +65,7 @@ func (c *conn) handleAwait(ctx context.Context, payload overhop.Raw) (overhop.Ra
 // calls endAwait.
 func (c *conn) pushJobEnd(ctx context.Context, queue string, id job.ID) {
 	defer c.endAwait()
+	defer crash.Contain(c.server.log, crash.Overhop, func(error) { c.abort() })
 	view, err := c.cluster.Await(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
 		c.pushFields(overhop.TJobEnd, overhop.Fields{

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
@@ -64,17 +65,13 @@ func hostOf(a net.Addr) string {
 func (c *conn) run() {
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		flushed := c.out.run(c.netConn, c.server.cfg.Limits.WriteTimeout)
+		flushed := c.write()
 		if !flushed || !c.readDone.Load() {
 			c.abort() // nothing can be answered any more
 			c.cancel()
 		}
 	})
-	err := c.handshake()
-	if err == nil {
-		err = c.readLoop()
-	}
-
+	err := c.read()
 	c.releaseFrame()
 	c.readDone.Store(true)
 	c.out.finish()
@@ -84,6 +81,21 @@ func (c *conn) run() {
 	c.awaitGroup.Wait()
 	c.linger(err)
 	c.netConn.Close()
+}
+
+// read serves the client's messages and returns why it has ended. A panic ends the connection.
+func (c *conn) read() (err error) {
+	defer crash.Contain(c.server.log, crash.Overhop, func(cause error) { err = cause })
+	if err := c.handshake(); err != nil {
+		return err
+	}
+	return c.readLoop()
+}
+
+// write writes the outbox and reports whether all of it was written.
+func (c *conn) write() (flushed bool) {
+	defer crash.Contain(c.server.log, crash.Overhop, nil)
+	return c.out.run(c.netConn, c.server.cfg.Limits.WriteTimeout)
 }
 
 // disconnected reports whether the connection is ending or its client has
@@ -131,9 +143,7 @@ func (c *conn) readLoop() error {
 // step applies the protocol's rules to the client's next message and performs the
 // action that they return. An error ends the connection.
 func (c *conn) step(request overhop.Envelope) error {
-	c.sessionMu.Lock()
-	next := c.session.Step(request, time.Now())
-	c.sessionMu.Unlock()
+	next := c.advance(func() overhop.Step { return c.session.Step(request, time.Now()) })
 	switch next.Action {
 	case overhop.ActionHandle:
 		err := c.handle(request)
@@ -151,6 +161,14 @@ func (c *conn) step(request overhop.Envelope) error {
 		return c.refuse(request.RID, next.Code, next.Message)
 	}
 	return nil
+}
+
+// advance calls step with the session locked. A panic of it, which ends the connection, leaves the
+// session unlocked for those who go on to use the connection.
+func (c *conn) advance(step func() overhop.Step) overhop.Step {
+	c.sessionMu.Lock()
+	defer c.sessionMu.Unlock()
+	return step()
 }
 
 // register makes the client a worker, whose large frames share the workers' memory, and
@@ -186,9 +204,7 @@ func (c *conn) refuse(rid string, code overhop.Code, message string) error {
 // tick applies the protocol's time limits to a connection that has not
 // registered.
 func (c *conn) tick(now time.Time) {
-	c.sessionMu.Lock()
-	next := c.session.Tick(now)
-	c.sessionMu.Unlock()
+	next := c.advance(func() overhop.Step { return c.session.Tick(now) })
 	switch next.Action {
 	case overhop.ActionClose:
 		c.out.finish()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) Start(assignment job.Assignment, spec job.Spec) bool {
 	full := w.conn.out.push(questLimit, func(b []byte) []byte {
 		// The outbox is locked here, so that no RECALL can precede its QUEST.
 		if d, exists = ds.reserve(w, &assignment, &quest); d != nil {
-			b, sendErr = overhop.AppendQuest(b, &quest, s.cfg.Wire.MaxEnvelope)
+			b, sendErr = s.appendQuest(b, &quest)
 		}
 		return b
 	})
@@ -57,6 +58,13 @@ func (s *Server) Start(assignment job.Assignment, spec job.Spec) bool {
 	}
 	ds.flushOffers()
 	return d != nil || exists
+}
+
+// appendQuest appends a QUEST to b. If the job makes the code panic, it returns b and an error that ends
+// the job: it would make every node panic that it is assigned to.
+func (s *Server) appendQuest(b []byte, quest *overhop.Quest) (appended []byte, err error) {
+	defer crash.Contain(s.log, crash.Job, func(cause error) { appended, err = b, cause })
+	return overhop.AppendQuest(b, quest, s.cfg.Wire.MaxEnvelope)
 }
 
 // reserve takes a credit from the worker's subscription and creates a dispatch.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -76,9 +77,9 @@ type deliveries struct {
 	executor Executor
 	log      *slog.Logger
 	tokens   tokens
-	offering sync.Mutex // held while offers are sent; locked before mu
+	offering crash.Mutex // held while offers are sent; locked before mu
 
-	mu            sync.Mutex
+	mu            crash.Mutex
 	workers       map[string]*worker           // registered connections, by worker id
 	dispatches    map[job.DispatchID]*dispatch // until their outcome is committed
 	draining      bool                         // nothing is offered any more
@@ -103,7 +104,8 @@ func (ds *deliveries) deferLocked(f func()) { ds.deferred = append(ds.deferred, 
 // their order, and sends the offers that have changed. These calls take other locks,
 // which must not be taken while ds.mu is held.
 func (ds *deliveries) unlock() {
-	var few [4]func() // usually enough, so that ds.deferred can be used again
+	crash.EndOn(recover()) // it is deferred in place of ds.mu.Unlock
+	var few [4]func()      // usually enough, so that ds.deferred can be used again
 	calls, offersChanged := append(few[:0], ds.deferred...), len(ds.dirty) > 0
 	clear(ds.deferred)
 	ds.deferred = ds.deferred[:0]

@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -45,7 +46,7 @@ type Server struct {
 	// wait for long, because a client must register in time.
 	anonymousFrames *semaphore.Weighted
 
-	mu          sync.Mutex // guards the fields below; may be held while deliveries.mu is locked
+	mu          crash.Mutex // guards the fields below; may be held while deliveries.mu is locked
 	conns       map[*conn]struct{}
 	connsByHost map[string]int     // number of connections by remote host
 	anonymous   map[*conn]struct{} // connections that have not registered

@@ -50,12 +50,19 @@ func bubble(t *testing.T, cfg Config, test func(*harness)) {
 func newHarness(t *testing.T, cfg Config) *harness { return newHarnessWith(t, cfg, newMemCluster()) }
 
 func newHarnessWith(t *testing.T, cfg Config, c *memCluster) *harness {
+	r := newHarnessOn(t, cfg, c)
+	r.cluster = c
+	return r
+}
+
+// newHarnessOn returns a harness whose server has any cluster.
+func newHarnessOn(t *testing.T, cfg Config, c Cluster) *harness {
 	cfg.Node = "n1"
-	r := &harness{t: t, cluster: c, executor: newMemExecutor(), ln: newPipeListener(), served: make(chan error, 1)}
+	r := &harness{t: t, executor: newMemExecutor(), ln: newPipeListener(), served: make(chan error, 1)}
 	var err error
 	var log *slog.Logger
 	log, r.log = testlog.NewRecorder(t)
-	if r.server, err = New(cfg, r.cluster, r.executor, log); err != nil {
+	if r.server, err = New(cfg, c, r.executor, log); err != nil {
 		t.Fatal(err)
 	}
 	var ctx context.Context

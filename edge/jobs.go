@@ -84,6 +84,16 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 	// The functions below keep these, and neither message nor request.
 	rid, queue, notify := request.RID, message.Queue, message.Notify
 	reply, releaseFrame := c.out.reserve(), c.detachFrame()
+	handedOver, awaited := false, false
+	defer func() {
+		if handedOver {
+			return
+		}
+		releaseFrame() // it was answered, or this panics
+		if awaited {
+			c.endAwait()
+		}
+	}()
 	answer := func(id job.ID, err error) {
 		releaseFrame()
 		c.out.fill(reply, func(b []byte) []byte {
@@ -104,6 +114,7 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 	}
 	if err == nil && notify {
 		err = c.beginAwait()
+		awaited = err == nil
 	}
 	if err != nil {
 		answer(job.ID{}, err)
@@ -121,6 +132,7 @@ func (c *conn) startEnqueue(request overhop.Envelope) error {
 		}
 		go c.pushJobEnd(c.ctx, queue, id)
 	})
+	handedOver = true
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -190,12 +191,12 @@ func (l *link) releaseFrame() {
 }
 
 // detachFrame keeps the current frame's memory reserved after its handling,
-// until its answer is formed. release must be called once.
+// until its answer is formed. release may be called more than once.
 func (l *link) detachFrame() (release func()) {
 	size := l.frameMemory
 	if size == 0 {
 		return func() {}
 	}
 	l.frameMemory = 0
-	return func() { l.frames.Release(int64(size)) }
+	return sync.OnceFunc(func() { l.frames.Release(int64(size)) })
 }

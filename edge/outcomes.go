@@ -77,6 +77,12 @@ func (c *conn) startDone(request overhop.Envelope) error {
 	return nil
 }
 
+// lossyJSON returns a value as JSON, in which text replaces what JSON cannot represent.
+func lossyJSON(value overhop.Raw) []byte {
+	defer acquireConversion(value)()
+	return overhop.AppendLossyJSON(nil, value)
+}
+
 // startFail ends a dispatch with a failure. If the worker stopped the job because
 // it was asked to, the outcome and the type of the fault are those of the recall, with the
 // worker's description of the failure.
@@ -89,9 +95,7 @@ func (c *conn) startFail(request overhop.Envelope) error {
 	if fail.DetailsJSON != nil {
 		fault.Details = slices.Clone(fail.DetailsJSON)
 	} else if len(fail.Details) > 0 {
-		release := acquireConversion(fail.Details)
-		fault.Details = overhop.AppendLossyJSON(nil, fail.Details)
-		release()
+		fault.Details = lossyJSON(fail.Details)
 	}
 	c.settleDispatch(request.RID, fail.LeaseRef, fail.Credits, func(d *dispatch) job.Outcome {
 		recalled := d != nil && d.state == recalling

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -47,7 +48,7 @@ type Monitor struct {
 	log      *slog.Logger
 	transfer transferPolicy
 
-	mu           sync.Mutex
+	mu           crash.Mutex
 	freeSpace    FreeSpace
 	scarce       bool // see FreeSpace.scarce
 	status       NodeStatus

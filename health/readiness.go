@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
@@ -151,11 +151,11 @@ func (r *Reporter) laneStates(ctx context.Context) []laneState {
 	var cursors []ledger.LaneCursor
 	r.cfg.View(func(l *ledger.Ledger) { cursors = l.Lanes() })
 	states := make([]laneState, len(cursors))
-	var queries sync.WaitGroup
+	var queries crash.Group
 	for i, c := range cursors {
 		s := &states[i]
 		s.LaneStatus = api.LaneStatus{Lane: i, Stream: subjects.LaneStream(uint8(i)), Cursor: c.Cursor}
-		queries.Go(func() {
+		queries.Run(func() {
 			info, err := r.cfg.LaneInfo(ctx, uint8(s.Lane))
 			if err != nil || !info.Quorum {
 				return // no leader answers, or it is cut off from a majority
@@ -167,7 +167,7 @@ func (r *Reporter) laneStates(ctx context.Context) []laneState {
 			}
 		})
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 	return states
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -58,7 +59,7 @@ type Index struct {
 	batch   ledger.ChangeBatch // this and the following are used by Run's goroutine
 	pending []ledger.Change
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	memory *memory
 	frozen *memory                  // is becoming segments; nil: none is
 	hidden map[ledger.JobPlace]bool // documents of frozen that were deleted or replaced

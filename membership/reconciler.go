@@ -12,6 +12,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -41,7 +42,7 @@ type Reconciler struct {
 	cluster Cluster
 	log     *slog.Logger
 
-	mu          sync.Mutex
+	mu          crash.Mutex
 	step        string               // description of the pending change's current step
 	outcome     string               // why the last change failed
 	skew        []string             // where Raft and JetStream differ from the membership

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
@@ -26,7 +26,7 @@ type dispatch struct {
 	deadline time.Time // as sent to the runner
 	stuck    bool      // its handler did not stop, only the end of the process stops it; guarded by Pools.mu
 
-	mu            sync.Mutex
+	mu            crash.Mutex
 	conn          *rrq.Conn        // the connection its slot waits on; nil: none
 	sent          bool             // the whole request was written
 	recallReason  job.RecallReason // "": not recalled

@@ -3,6 +3,7 @@ package runnerpool
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -190,4 +191,29 @@ func TestPIDOneIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(said.String(), fmt.Sprint(ErrInit)) {
 		t.Errorf("%v: %s", err, said.String())
 	}
+}
+
+// panicOn is a log that panics when it is told of an answer that nobody waits for.
+type panicOn struct{ slog.Handler }
+
+func (h panicOn) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "answer without request dropped" {
+		panic("log")
+	}
+	return nil
+}
+
+func (h panicOn) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h panicOn) Enabled(context.Context, slog.Level) bool { return true }
+
+// TestPanic checks that a panic while an answer is read is a failure of its dispatch, and that the pool
+// goes on.
+func TestPanic(t *testing.T) {
+	y := runHarness(t, testConfig("raw", nil), slog.New(panicOn{slog.DiscardHandler}))
+	y.expect(y.run("plain", nil), job.Success, true, "")
+	o := y.run("stranger-first", nil)
+	if o.Status != job.Error || !o.Started || !strings.Contains(o.Fault.Message, "panic: log") {
+		t.Errorf("outcome is %+v, %+v", o, o.Fault)
+	}
+	y.expect(y.run("plain", nil), job.Success, true, "")
 }

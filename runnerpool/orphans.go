@@ -15,11 +15,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // markerEnv is set in the environment of every process to "<random>/<number>".
@@ -34,7 +34,7 @@ type groupFile struct {
 	path   string // "": nothing is kept
 	marker string // "YARD_RUNNER=<random>/", to be followed by a number
 
-	mu          sync.Mutex
+	mu          crash.Mutex
 	markerCount int // number of markers created
 	groups      map[int]group
 }

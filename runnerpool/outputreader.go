@@ -6,10 +6,11 @@ import (
 	"context"
 	"io"
 	"os"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // outputReader reads the output of a process and can wait until all output up
@@ -17,7 +18,7 @@ import (
 type outputReader struct {
 	raw syscall.RawConn
 
-	mu           sync.Mutex
+	mu           crash.Mutex
 	bytesRead    int64         // bytes read from the pipe
 	bytesHandled int64         // of these, bytes whose reader has called Read again
 	changed      chan struct{} // closed when bytesHandled grows; nil: nothing waits

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -44,7 +45,7 @@ type Pools struct {
 	members      []*member
 	correlations []correlation // of the table; see correlate
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	workers  map[string]*worker // by name; only those that accept dispatches
 	running  map[job.DispatchID]*dispatch
 	draining bool

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -37,7 +38,7 @@ type process struct {
 	taps       [2]*outputReader // readers of the pipes
 	jobLog     *jobLog
 
-	mu         sync.Mutex
+	mu         crash.Mutex
 	graceUntil time.Time // until when the group may outlive its leader; zero: not at all
 	groupEnded bool      // the group has ended: its id may have been reused
 }
@@ -65,7 +66,12 @@ func startProcess(cmd *exec.Cmd, startCmd func(*exec.Cmd) error, log *jobLog) (*
 	}
 	p.pid = cmd.Process.Pid
 	for i, stream := range [...]string{job.LogStdout, job.LogStderr} {
-		p.output.Go(func() { readLines(p.taps[i], func(line []byte, cut bool) { log.writeLine(stream, line, cut) }) })
+		p.output.Go(func() {
+			readLines(p.taps[i], func(line []byte, cut bool) {
+				defer crash.Contain(log.log, crash.Runner, nil) // the next lines are read, or the runner would block
+				log.writeLine(stream, line, cut)
+			})
+		})
 	}
 	go p.watch() // ends with the process; the caller waits for cleaned
 	return p, nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
@@ -42,7 +43,7 @@ func (s *slot) run(ctx context.Context, probes bool) {
 	for {
 		select {
 		case d := <-s.w.work:
-			s.w.m.pools.finish(d, s.execute(d))
+			s.w.m.pools.finish(d, s.executeContained(d))
 		case <-probe:
 			s.probe(ctx)
 		case <-s.w.closed:
@@ -69,6 +70,16 @@ func (s *slot) probe(ctx context.Context) {
 	}
 }
 
+// executeContained is execute. A panic, of which the runner's answer may be the cause, is a failure of
+// the connection.
+func (s *slot) executeContained(d *dispatch) (o job.Outcome) {
+	defer crash.Contain(s.w.m.log, crash.Runner, func(cause error) {
+		d.disarm()
+		o = s.connFailed(d, cause)
+	})
+	return s.execute(d)
+}
+
 // execute runs one dispatch and returns its outcome once the output of the
 // process up to then is in the job's log.
 func (s *slot) execute(d *dispatch) job.Outcome {
@@ -76,9 +87,9 @@ func (s *slot) execute(d *dispatch) job.Outcome {
 		return s.doRequest(d)
 	}
 	s.w.proc.jobLog.begin(d)
+	defer s.w.proc.jobLog.end(d)
 	o := s.doRequest(d)
 	s.w.proc.drainOutput()
-	s.w.proc.jobLog.end(d)
 	return o
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // message is a message with several records, whose bodies share its bytes.
@@ -53,7 +55,7 @@ func TestParseRecords_ReleaseTheMessage(t *testing.T) {
 		for i, body := range bodies {
 			records[i] = job.Record{Position: job.Position{Seq: 1, Index: uint8(i)}, Queue: "mail", Stored: time.Unix(1, 0), Body: m.body(body)}
 		}
-		parsed, _ := parseRecords(records, "L0", job.Defaults{}, nil)
+		parsed, _ := parseRecords(slog.New(slog.DiscardHandler), records, "L0", job.Defaults{}, nil)
 		return parsed, []weak.Pointer[byte]{weak.Make(&m.bytes[0])}
 	}()
 	if n := alive(messages); n > 0 {
@@ -140,4 +142,29 @@ func TestBodies_OfRefusedJobsAreDropped(t *testing.T) {
 		})
 		h.advance(time.Millisecond)
 	})
+}
+
+// TestParseRecords_Panic checks that a record which makes the code panic is rejected under the id that
+// it would have had, and that the others of its message are not.
+func TestParseRecords_Panic(t *testing.T) {
+	records := make([]job.Record, 3)
+	for i := range records {
+		records[i] = job.Record{Position: job.Position{Seq: 1, Index: uint8(i)}, Queue: "mail", Key: fmt.Sprint("k", i), Stored: time.Unix(1, 0), Body: []byte(anyJob), Last: i == 2}
+	}
+	checks := 0
+	parsed, err := parseRecords(testlog.New(t), records, "L0", job.Defaults{}, func(r *job.Record, _ *job.Spec, _ *job.Job) (Verdict, error) {
+		if checks++; r.Key == "k1" {
+			panic("k1")
+		}
+		return Verdict{}, nil
+	})
+	if err != nil || checks != 3 || len(parsed) != 1 {
+		t.Fatalf("%d checks: %+v, %v", checks, parsed, err)
+	}
+	for i, r := range parsed[0].records {
+		id, _ := job.KeyID("mail", records[i].Key)
+		if rejected := r.err != nil; rejected != (i == 1) || r.job.ID != id {
+			t.Errorf("record %d: %v, id %s, want %s", i, r.err, r.job.ID, id)
+		}
+	}
 }

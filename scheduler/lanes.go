@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -182,7 +184,7 @@ func (ls *lanes) receiveRecords(records []job.Record) {
 // are stored apart from their records where that is necessary.
 func (ls *lanes) parse(ctx context.Context, lane *laneState, records []job.Record, mayRead bool) ([]pendingMessage, error) {
 	cfg := &ls.loop.cfg
-	return parseRecords(records, lane.identity, cfg.Defaults, func(r *job.Record, spec *job.Spec, j *job.Job) (Verdict, error) {
+	return parseRecords(ls.loop.log, records, lane.identity, cfg.Defaults, func(r *job.Record, spec *job.Spec, j *job.Job) (Verdict, error) {
 		if cfg.LimitKey != nil && spec.Blob == nil {
 			key, err := cfg.LimitKey(r.Queue, spec)
 			if err != nil {
@@ -207,19 +209,13 @@ func (ls *lanes) parse(ctx context.Context, lane *laneState, records []job.Recor
 // result shares no memory with the lane's messages. check checks the payload of
 // a valid record, and may complete its job; nil checks none. If it fails, parseRecords returns the messages before that
 // record, with the error.
-func parseRecords(records []job.Record, identity string, d job.Defaults, check func(*job.Record, *job.Spec, *job.Job) (Verdict, error)) ([]pendingMessage, error) {
+func parseRecords(log *slog.Logger, records []job.Record, identity string, d job.Defaults, check checkRecord) ([]pendingMessage, error) {
 	parsed := make([]pendingRecord, len(records))
 	messages := make([]pendingMessage, 0, len(records))
 	for i := range records {
 		parsed[i].record = records[i]
-		var spec job.Spec
-		parsed[i].job, spec, parsed[i].err = records[i].Parse(identity, d)
-		if parsed[i].err == nil && check != nil {
-			verdict, err := check(&records[i], &spec, &parsed[i].job)
-			if err != nil {
-				return messagesBefore(messages, records[i].Seq), err
-			}
-			parsed[i].err, parsed[i].ingested = verdict.Rejection, verdict.Ingested
+		if err := parsed[i].parse(log, identity, d, check); err != nil {
+			return messagesBefore(messages, records[i].Seq), err
 		}
 		parsed[i].detach()
 		if i == 0 || records[i].Seq != records[i-1].Seq {
@@ -229,6 +225,30 @@ func parseRecords(records []job.Record, identity string, d job.Defaults, check f
 		m.records = m.records[:len(m.records)+1]
 	}
 	return messages, nil
+}
+
+// checkRecord checks the payload of a valid record and may complete its job; see [parseRecords].
+type checkRecord func(*job.Record, *job.Spec, *job.Job) (Verdict, error)
+
+// parse parses and checks the record. The error is that of check. A record that makes the code panic is
+// rejected: it would end each member that becomes the authority, and so the yard.
+func (r *pendingRecord) parse(log *slog.Logger, identity string, d job.Defaults, check checkRecord) (err error) {
+	defer crash.Contain(log, crash.Job, func(cause error) {
+		invalid := r.record
+		invalid.Invalid = &job.InvalidError{Reason: cause.Error()}
+		r.job, _, r.err = invalid.Parse(identity, d) // which does not read the body of such a record
+		r.ingested, err = nil, nil
+	})
+	var spec job.Spec
+	r.job, spec, r.err = r.record.Parse(identity, d)
+	if r.err != nil || check == nil {
+		return nil
+	}
+	verdict, err := check(&r.record, &spec, &r.job)
+	if err == nil {
+		r.err, r.ingested = verdict.Rejection, verdict.Ingested
+	}
+	return err
 }
 
 // messagesBefore returns messages without the last one if that is the message seq, of which not

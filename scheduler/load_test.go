@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func TestLanes_Behind(t *testing.T) {
 	for i := range records {
 		records[i] = job.Record{Position: job.Position{Seq: uint64(i/2 + 1), Index: uint8(i % 2)}, Last: i%2 == 1}
 	}
-	parsed, _ := parseRecords(records, "L0", job.Defaults{}, nil)
+	parsed, _ := parseRecords(slog.New(slog.DiscardHandler), records, "L0", job.Defaults{}, nil)
 	ls.receive(lane, parsed)
 	if !lane.behind.Load() || len(lane.pending) != messages || lane.pendingRecords != 2*messages {
 		t.Fatalf("%d messages with %d records pending", len(lane.pending), lane.pendingRecords)

@@ -3,9 +3,9 @@ package scheduler
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -51,7 +51,7 @@ type eventLoop struct {
 	epoch     uint64 // set before run
 	startedAt time.Time
 	inbox     chan func()
-	replyMu   sync.Mutex
+	replyMu   crash.Mutex
 	replies   []func() // posted by postReply, guarded by replyMu
 	replyWake chan struct{}
 	done      chan struct{} // closed when run has returned

@@ -163,7 +163,7 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 		return
 	}
 	identity := r.identities[number]
-	parsed, _ := parseRecords(records, identity, r.loop.cfg.Defaults, nil) // fails only where payloads are checked
+	parsed, _ := parseRecords(r.loop.log, records, identity, r.loop.cfg.Defaults, nil) // fails only where payloads are checked
 	r.loop.ledger.View(func(l *ledger.Ledger) {
 		for i := range parsed {
 			if !lane.matches(l, &parsed[i], identity) {

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
@@ -176,7 +176,7 @@ type Scheduler struct {
 	lastClock stampClock
 	lastEpoch uint64 // 0: there was none
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	tenure   *tenure         // nil outside a tenure
 	deferred []func(*tenure) // messages received while the lease is being acquired; nil at other times
 }

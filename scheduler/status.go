@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -223,7 +223,7 @@ type Counts struct {
 
 // counters holds the growing [Counts]. Any goroutine may use it.
 type counters struct {
-	mu sync.Mutex
+	mu crash.Mutex
 	Counts
 }
 

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -78,7 +77,7 @@ func (h *Queues) changeJobs(ctx context.Context, q *api.QueueJobsRequest, possib
 	if q.DryRun {
 		return reply, nil
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := crash.WithContext(ctx)
 	group.SetLimit(maxParallelJobs)
 	for i := range reply.Jobs {
 		item := &reply.Jobs[i]

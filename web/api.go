@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Route is an endpoint of the API with its handler.
@@ -53,7 +54,7 @@ type apiServer struct {
 	mux    http.ServeMux
 	named  map[string][]string // methods of the paths without a wildcard, which those with one match, too
 	ctx    context.Context     // of the handlers; ends when the node stops
-	mu     sync.Mutex
+	mu     crash.Mutex
 	closed bool
 	work   sync.WaitGroup
 }
@@ -194,7 +195,7 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 		return
 	}
 	began := time.Now()
-	reply, err := e.Handle(ctx, q)
+	reply, err := a.call(ctx, e, q)
 	if !waits {
 		a.server.cfg.Metrics.requestSeconds.Observe(time.Since(began).Seconds())
 	}
@@ -221,6 +222,12 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	}
 	a.count(e, status)
 	writeReply(w, status, reply)
+}
+
+// call calls the handler of e. A panic of it is an error.
+func (a *apiServer) call(ctx context.Context, e *endpoint, q *Request) (reply []byte, err error) {
+	defer crash.Contain(a.server.log, crash.HTTP, func(cause error) { reply, err = nil, cause })
+	return e.Handle(ctx, q)
 }
 
 // writeError sends an error response and counts the request.

@@ -3,10 +3,11 @@ package web
 import (
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Dispatch is what a dispatch is counted under.
@@ -35,7 +36,7 @@ type dispatchMetrics struct {
 	started, ended, finished *prometheus.CounterVec
 	waitSeconds, runSeconds  *prometheus.HistogramVec
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	own    map[Dispatch]*dispatchSeries // those with series of their own
 	others map[Dispatch]*dispatchSeries // those of [Others], by kind and runner
 }

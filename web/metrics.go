@@ -68,6 +68,7 @@ var families = []family{
 	{"yard_index_files", "Files of the index.", false, nil},
 	{"yard_index_rebuilt_ratio", "How much of the history is read that the index needs for jobs which the ledger has forgotten, 0 to 1.", false, nil},
 	{"yard_index_usable", "1 if the index takes changes and has all jobs of the ledger.", false, nil},
+	{"yard_panics_total", "Panics of this node that ended only the work for one peer, by what was served.", true, []string{"where"}},
 	{"yard_index_failures_total", "Failures of the index since the node has started.", true, nil},
 	{"yard_outbox_bytes", "Bytes committed and not yet published.", false, nil},
 	{"yard_outbox_limit_bytes", "Size of the outbox at which all but settling stops.", false, nil},

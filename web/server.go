@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
 )
 
@@ -154,6 +155,7 @@ func (s *Server) serveConsole(w http.ResponseWriter, r *http.Request) {
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer crash.Contain(s.log, crash.HTTP, func(error) { panic(http.ErrAbortHandler) }) // a response may have begun
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	s.setBodyDeadline(w, r)
 	switch r.URL.Path {

@@ -379,3 +379,37 @@ func TestServe_WaitingRequests(t *testing.T) {
 		t.Error("the limits of requests exceed the limit of connections")
 	}
 }
+
+// TestServe_Panic checks that a handler's panic is the status 500 of its request, or, once a response
+// may have begun, the end of its connection.
+func TestServe_Panic(t *testing.T) {
+	s, addr := startServer(t, nil, Route{
+		Endpoint: api.Endpoint{Name: "bad", Pattern: "GET /v1/bad"}, Handle: func(context.Context, *Request) ([]byte, error) { panic("handler") },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- s.ServeConsole(ctx, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("console") }))
+	}()
+	for s.console.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 {
+		r, err := http.Get("http://" + addr + "/v1/bad")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		if r.StatusCode != http.StatusInternalServerError || !strings.Contains(string(body), "panic: handler") {
+			t.Errorf("%s: %s", r.Status, body)
+		}
+		if r, err := http.Get("http://" + addr + ConsolePath); err == nil {
+			t.Errorf("%s, want the end of the connection", r.Status)
+		}
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,10 +1,10 @@
 package observe
 
 import (
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -12,7 +12,7 @@ import (
 // dispatchTimer measures how long this node's dispatches run.
 type dispatchTimer struct {
 	metrics *web.Metrics
-	mu      sync.Mutex
+	mu      crash.Mutex
 	started map[job.DispatchID]startedDispatch
 }
 

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -24,7 +24,7 @@ type Inbox struct {
 	prefix string
 	closed chan struct{} // closed when the last reply has been handled
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	next    uint64
 	pending map[uint64]pendingReply
 }

@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // handshakeSeconds is the timeout of a TLS handshake.
@@ -80,7 +80,7 @@ type routeAuth struct {
 	isMember func(string) bool
 	log      *slog.Logger
 
-	mu         sync.Mutex
+	mu         crash.Mutex
 	lastLogged map[string]time.Time
 }
 

@@ -2,11 +2,11 @@ package lanes
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 )
 
@@ -21,7 +21,7 @@ type ackQueue struct {
 	delay atomic.Int64 // present delay in nanoseconds
 	held  atomic.Int64 // acknowledgements in the queue
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	queue  []heldAck
 	closed bool
 	wake   chan struct{}

@@ -14,13 +14,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -60,7 +60,7 @@ type Publisher struct {
 	closedFor    atomic.Pointer[string] // why the intake is closed; nil or "": it is open
 	othersAccept atomic.Bool            // while the intake is closed: other members accept jobs
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	parked []*pendingPublish // waiting for a lane to try
 	closed bool
 }

@@ -2,12 +2,12 @@ package lanes
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // retryInterval is after what time one job is sent to a lane that failed.
@@ -22,7 +22,7 @@ type laneStates struct {
 	lastSeq  [subjects.MaxLanes]atomic.Uint64 // highest known sequence of each lane
 	answered [subjects.MaxLanes]atomic.Int64  // how long acknowledgements of each lane take of late, in nanoseconds
 
-	mu   sync.Mutex
+	mu   crash.Mutex
 	lane [subjects.MaxLanes]laneState
 }
 

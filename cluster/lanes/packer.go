@@ -2,13 +2,13 @@ package lanes
 
 import (
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -31,7 +31,7 @@ type packer struct {
 	p    *Publisher
 	lane uint8
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	waiting  []*pendingPublish
 	size     int // bytes that the waiting ones take in a message, at most
 	inFlight int // messages without an answer
@@ -281,7 +281,7 @@ func (r *laneReply) stored(at job.Position, duplicate bool) {
 // [embedded.LaneWindow], and where. The ledger of this node may not have them yet. A lane
 // itself knows only the keys of messages with one record.
 type recentKeys struct {
-	mu           sync.Mutex
+	mu           crash.Mutex
 	keys, before map[string]job.Position // since the last rotation, and before it
 }
 

@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Lanes are checked after each of these advisories, and regularly because an
@@ -29,7 +29,7 @@ type mismatchWatch struct {
 	state *laneStates
 	wake  chan struct{}
 
-	mu         sync.Mutex
+	mu         crash.Mutex
 	identities []string // identities of the lanes in the ledger
 }
 

@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -11,6 +10,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // StallDetector detects replicas on this node that make no progress although their
@@ -21,7 +21,7 @@ type StallDetector struct {
 	local             *embedded.Server
 	interval, timeout time.Duration
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	replicas map[string]replicaProgress // by stream; replicas that lacked messages at the last check
 	gaps     map[string]gap             // by stream; replicas that had a gap at the last check
 }

@@ -3,12 +3,12 @@ package streams
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -19,7 +19,7 @@ import (
 type blobSpace struct {
 	store BlobStore
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	used     int64     // bytes in the stream at readAt
 	max      int64     // the stream's bound; 0: unknown, or none
 	readAt   time.Time // zero: not read yet

@@ -2,8 +2,8 @@ package streams
 
 import (
 	"context"
-	"sync"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -15,7 +15,7 @@ const maxCachedMessages = 64
 // in the order in which they were accepted, so the other records of a message are needed soon.
 // A message is read once if several of its records are needed at the same time.
 type packedCache struct {
-	mu       sync.Mutex
+	mu       crash.Mutex
 	messages map[job.Position]*cachedMessage
 	order    []job.Position // of messages, in the order in which they were first read
 }

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -279,15 +279,15 @@ func (r *Reader) Usage(ctx context.Context, lanes int) []Usage {
 		names = slices.Insert(names, 0, subjects.LaneStream(uint8(lane)))
 	}
 	all := make([]Usage, len(names))
-	var queries sync.WaitGroup
+	var queries crash.Group
 	for i, name := range names {
-		queries.Go(func() {
+		queries.Run(func() {
 			if info, err := Info(ctx, r.local.JS, name); err == nil {
 				all[i] = usageOf(info)
 			}
 		})
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 	return slices.DeleteFunc(all, func(u Usage) bool { return u.Stream == "" })
 }
 

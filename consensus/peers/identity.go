@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/durable"
 )
 
@@ -58,7 +58,7 @@ type Identity struct {
 	lock     *os.File
 	listener *PeerListener
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	record identityRecord
 }
 

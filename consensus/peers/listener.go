@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 const (
@@ -40,7 +41,7 @@ type PeerListener struct {
 	handshakes chan struct{}
 	work       sync.WaitGroup
 
-	connsMu sync.Mutex
+	connsMu crash.Mutex
 	conns   map[*trackedConn]struct{} // every accepted connection, to be closed by Close
 	closed  bool
 }
@@ -265,7 +266,7 @@ func (l *PeerListener) serve() {
 // connection, and one whose caller is refused. serve has reserved a place in
 // l.handshakes for it, which it releases after the handshake.
 func (l *PeerListener) handle(raw *trackedConn) {
-	conn, theirs, err := l.serverHandshake(raw)
+	conn, theirs, err := l.containedHandshake(raw)
 	<-l.handshakes
 	if err != nil {
 		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Reason != reasonNotFormed {
@@ -284,6 +285,12 @@ func (l *PeerListener) handle(raw *trackedConn) {
 	case <-l.done:
 		conn.Close()
 	}
+}
+
+// containedHandshake is serverHandshake. A panic, which the caller's hello may have caused, is an error.
+func (l *PeerListener) containedHandshake(raw net.Conn) (conn net.Conn, theirs hello, err error) {
+	defer crash.Contain(l.log, crash.Member, func(cause error) { conn, theirs, err = nil, hello{}, cause })
+	return l.serverHandshake(raw)
 }
 
 // serverHandshake accepts TLS and exchanges hellos on a connection that a caller has

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 const (
@@ -60,7 +61,7 @@ type peerState struct {
 	log      *slog.Logger
 	declared []Member // members in the configuration
 
-	mu         sync.Mutex
+	mu         crash.Mutex
 	self       hello
 	addrs      map[string]string    // address by server id
 	logInfo    LogInfo              // access to this node's log and watermarks, once set

@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/durable"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -50,7 +50,7 @@ type Check struct {
 	cfg Config
 	log *slog.Logger
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	rounds   []*round          // newest last
 	findings map[string]string // texts for readiness, by member; "": about several members
 }

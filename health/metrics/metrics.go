@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -53,6 +54,7 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	emit("yard_authority_known", boolValue(s.Authority.Owner != "" && !s.Authority.Expired))
 	emit("yard_authority_epoch", float64(s.Authority.Epoch))
 	emit("yard_authority_changes_total", float64(c.Changes()))
+	crash.Counts(func(where string, panics uint64) { emit("yard_panics_total", float64(panics), where) })
 	emitByLabel(emit, "yard_dispatches", map[string]uint64{
 		"pending": s.Backlog.Pending, "notified": s.Backlog.Notified, "delivered": s.Backlog.Delivered, "failed": s.Backlog.Failed,
 	})

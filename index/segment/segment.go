@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -24,7 +25,7 @@ type Segment struct {
 	terms   []termChunk
 	spans   []union // of spanChunks of terms each
 
-	deleting sync.Mutex // held to replace deleted
+	deleting crash.Mutex // held to replace deleted
 	deleted  atomic.Pointer[bitmap]
 }
 

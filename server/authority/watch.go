@@ -2,14 +2,14 @@ package authority
 
 import (
 	"context"
-	"sync"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Watch follows the holder of the authority in the local ledger.
 type Watch struct {
-	mu     sync.Mutex
+	mu     crash.Mutex
 	owner  string        // "": no holder is known
 	epoch  uint64        // of owner's authority
 	notify chan struct{} // closed and replaced when epoch changes

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 	"github.com/yardmaster-dev/yardmaster/web/console/calls"
@@ -127,20 +128,17 @@ func (c *Caller) Peers(ctx context.Context) []pages.Peer {
 	defer cancel()
 	members := slices.DeleteFunc(c.Members(), func(m ledger.Member) bool { return m.Node == c.Node })
 	peers := make([]pages.Peer, len(members))
-	done := make(chan struct{})
+	var requests crash.Group
 	for i, m := range members {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		requests.Run(func() {
 			peers[i].Node = m.Node
 			var at address
 			if c.Request(ctx, m.Node, verbAddress, struct{}{}, &at) == nil {
 				peers[i].URL = peerURL(at, m.Route, c.HTTP)
 			}
-		}()
+		})
 	}
-	for range members {
-		<-done
-	}
+	_ = requests.Wait() // the functions return no errors
 	return peers
 }
 

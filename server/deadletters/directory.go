@@ -5,10 +5,10 @@ import (
 	"slices"
 	"sort"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -22,7 +22,7 @@ type directory struct {
 	span   uint64 // sequences of the next block of earlier letters
 	gaps   int    // of the stream when removed letters were dropped
 
-	mu    sync.Mutex
+	mu    crash.Mutex
 	known known
 }
 

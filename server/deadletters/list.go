@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Run completes the directory, so that no request has to wait until it is complete, and returns when ctx ends.
@@ -150,7 +149,7 @@ func (s *Server) list(ctx context.Context, q *request) (*api.DeadLetterPage, err
 // read returns the letters with numbers, in that order; one that was removed has the number 0.
 func (s *Server) read(ctx context.Context, numbers []uint64) ([]letter, error) {
 	letters := make([]letter, len(numbers))
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := crash.WithContext(ctx)
 	for i, number := range numbers {
 		group.Go(func() error {
 			b, err := s.cfg.Reader.DeadLetter(ctx, number)

@@ -8,10 +8,9 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/mergepatch"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -93,7 +92,7 @@ func (s *Server) RemoveNumbered(ctx context.Context, numbers []uint64) error {
 	for _, number := range numbers {
 		left[number] = true
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := crash.WithContext(ctx)
 	group.SetLimit(maxParallelRemovals)
 	if first, last := slices.Min(numbers), slices.Max(numbers); last-first < maxReadPerLetter*uint64(len(numbers)) {
 		err := s.cfg.Reader.DeadLetters(ctx, "", first, last, func(b streams.Batch) bool {

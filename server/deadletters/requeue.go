@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
@@ -70,7 +69,7 @@ func (s *Server) change(ctx context.Context, q *request, fn func(context.Context
 		return nil, err
 	}
 	items, started := make([]api.DeadLetterResult, len(letters)), 0
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := crash.WithContext(ctx)
 	group.SetLimit(maxParallelChanges)
 	for ; started < len(letters) && groupCtx.Err() == nil; started++ {
 		if started >= maxParallelChanges && time.Now().After(q.deadline) {

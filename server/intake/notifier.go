@@ -2,8 +2,8 @@ package intake
 
 import (
 	"context"
-	"sync"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -11,7 +11,7 @@ import (
 // Notifier sends the authority the records that this node has just had acknowledged.
 // Records that arrive while a message is being sent go with the next one.
 type Notifier struct {
-	mu      sync.Mutex
+	mu      crash.Mutex
 	pending []job.Record
 	bytes   int // of their bodies
 	wake    chan struct{}

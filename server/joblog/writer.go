@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -27,7 +25,7 @@ type Writer struct {
 	log   *slog.Logger
 	wake  chan struct{} // holds one notification
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	pages   []*logPage // to be stored, in the order of their first lines
 	byJob   map[job.ID]*logPage
 	bytes   int // of the lines of all pages
@@ -123,7 +121,7 @@ func (w *Writer) Run(ctx context.Context) error {
 // flush stores up to maxLogMessages messages and returns when they are stored, so that a
 // job's later lines never overtake them. It reports whether there are more.
 func (w *Writer) flush(ctx context.Context) (more bool) {
-	var group errgroup.Group
+	var group crash.Group
 	group.SetLimit(logStoreWindow)
 	for sent := 0; sent < maxLogMessages; {
 		p := w.nextPage()

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -59,7 +58,7 @@ func (v *Viewer) readList(ctx context.Context, query *ledger.JobQuery) (*ledger.
 func (v *Viewer) AddRecords(ctx context.Context, jobs []ledger.ListedJob) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
-	var group errgroup.Group
+	var group crash.Group
 	group.SetLimit(maxParallelRecords)
 	for i := range jobs {
 		group.Go(func() error {

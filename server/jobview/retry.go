@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -67,7 +66,7 @@ func (r *Retrier) RestoreRecords(ctx context.Context, views []job.View) (copies 
 	var floor uint64
 	r.Viewer.Ledger.View(func(l *ledger.Ledger) { floor = l.RelocatedFloor() })
 	found, missing := make([]job.Record, len(views)), make([]error, len(views))
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := crash.WithContext(ctx)
 	group.SetLimit(maxParallelLetters)
 	for i := range views {
 		group.Go(func() (err error) {

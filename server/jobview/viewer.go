@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
@@ -29,7 +30,7 @@ type Viewer struct {
 	ReadBarrier func(context.Context) error                                 // waits until the local ledger is current
 	AddProgress func(context.Context, *job.View)                            // adds what the worker last reported
 
-	mu        sync.Mutex
+	mu        crash.Mutex
 	windows   map[string]Content // params in blobs that were read before, by the blobs' names
 	largeBody sync.Mutex
 }

@@ -7,10 +7,10 @@ package ledgerwait
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/wakeup"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -27,7 +27,7 @@ type Waiters struct {
 	ledger  Ledger
 	timeout time.Duration // of callers of Async
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	added  []*waiter // not checked yet
 	closed bool
 	async  atomic.Int64  // number of callers of Async that wait

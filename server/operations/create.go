@@ -5,10 +5,9 @@ import (
 	"errors"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/deadletters"
@@ -23,7 +22,7 @@ const maxParallelJobs = 256
 func (w *worker) createJobs(ctx context.Context, op *ledger.Operation, p *page) (letters []uint64, err error) {
 	ctx = cluster.WithActor(ctx, op.Actor)
 	var mu sync.Mutex
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := crash.WithContext(ctx)
 	group.SetLimit(maxParallelJobs)
 	for _, d := range p.create {
 		group.Go(func() error {
@@ -82,7 +81,7 @@ func (w *worker) removeLetters(ctx context.Context, p *page, created []uint64) {
 			}
 		}
 	})
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := crash.WithContext(ctx)
 	group.SetLimit(maxParallelJobs)
 	for _, seq := range created {
 		group.Go(func() error { return w.Letters.RemoveLetter(ctx, seq) })

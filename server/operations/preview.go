@@ -6,10 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/deadletters"
@@ -115,7 +114,7 @@ func (c *counted) add(settings *ledger.OperationSettings, d *job.Document, kept 
 // them.
 func (s *Server) checkLetters(ctx context.Context, preview *counted) {
 	var mu sync.Mutex
-	var group errgroup.Group
+	var group crash.Group
 	group.SetLimit(maxParallelJobs)
 	deadline := time.Now().Add(letterTimeout)
 	for i := range preview.create {
@@ -146,7 +145,7 @@ func (s *Server) checkLetters(ctx context.Context, preview *counted) {
 // previewJobs adds to the sample which params the new jobs would have, and why one would be
 // refused.
 func (s *Server) previewJobs(ctx context.Context, settings *ledger.OperationSettings, preview *counted) {
-	group := errgroup.Group{}
+	var group crash.Group
 	group.SetLimit(maxParallelJobs)
 	for _, j := range preview.create {
 		if j.sample < 0 || preview.Sample[j.sample].Skipped != "" {

@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/series"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -24,7 +24,7 @@ type Overview struct {
 	Status   func(context.Context) (*api.Status, error) // returns the status of the node and the yard
 	Quorum   func() bool                                // reports whether the node is in contact with a quorum
 
-	mu    sync.Mutex
+	mu    crash.Mutex
 	cache map[api.OverviewRequest]*answer
 }
 

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/index/series"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -16,7 +16,7 @@ import (
 // consensus calls.
 type Recorder struct {
 	log    *slog.Logger
-	mu     sync.Mutex
+	mu     crash.Mutex
 	series *series.Series
 }
 

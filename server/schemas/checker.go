@@ -16,6 +16,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
 	"github.com/yardmaster-dev/yardmaster/internal/payloadschema"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -38,7 +39,7 @@ type Config struct {
 type Checker struct {
 	cfg     Config
 	current atomic.Pointer[compiledSet]
-	mu      sync.Mutex // held while current is replaced
+	mu      crash.Mutex // held while current is replaced
 }
 
 // New returns a checker.
@@ -61,7 +62,7 @@ type compiled struct {
 type counters struct {
 	throttle logthrottle.Throttle
 
-	mu     sync.Mutex
+	mu     crash.Mutex
 	counts api.SchemaCounts
 }
 

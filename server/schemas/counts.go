@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -60,12 +61,12 @@ func (p *Peers) Counts(ctx context.Context, queue string) (counts map[uint64]api
 	defer cancel()
 	counts = p.Checker.Counts(queue)
 	var mu sync.Mutex
-	var requests sync.WaitGroup
+	var requests crash.Group
 	for _, member := range p.Members() {
 		if member == p.Node {
 			continue
 		}
-		requests.Go(func() {
+		requests.Run(func() {
 			var reply map[uint64]api.SchemaCounts
 			err := p.Fleet.RequestJSON(ctx, member, verbCounts, countsRequest{queue}, &reply)
 			mu.Lock()
@@ -79,7 +80,7 @@ func (p *Peers) Counts(ctx context.Context, queue string) (counts map[uint64]api
 			}
 		})
 	}
-	requests.Wait()
+	_ = requests.Wait() // the functions return no errors
 	slices.Sort(missing)
 	return counts, missing
 }

@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -46,7 +45,7 @@ func (s *session) clearState(ctx context.Context, queue string, state job.State)
 	for {
 		var views []job.View
 		s.c.Ledger.View(func(l *ledger.Ledger) { views = l.List(queue, state, 0, clearBatchSize) })
-		var group errgroup.Group
+		var group crash.Group
 		var deleted atomic.Int64
 		for _, v := range views {
 			group.Go(func() error {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -38,7 +38,7 @@ const dirSizeMaxAge = 5 * time.Second
 
 // dirSizeCache caches the size of a directory.
 type dirSizeCache struct {
-	mu      sync.Mutex
+	mu      crash.Mutex
 	expires time.Time
 	bytes   int64
 }

@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
-	"sync"
+	"log/slog"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Times of cached values.
@@ -17,10 +19,11 @@ const (
 // cached keeps a value for all pages that show it. Its zero value with load and valid is
 // ready to use.
 type cached[T any] struct {
+	log   *slog.Logger
 	load  func(context.Context) (T, error)
 	valid time.Duration
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	value   T
 	err     error
 	loaded  time.Time
@@ -65,7 +68,7 @@ func (c *cached[T]) soon(ctx context.Context) T {
 func (c *cached[T]) run(ctx context.Context, ended chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	value, err := c.load(ctx)
+	value, err := c.loadOnce(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -73,4 +76,10 @@ func (c *cached[T]) run(ctx context.Context, ended chan struct{}) {
 	}
 	c.err, c.loaded, c.loading = err, time.Now(), nil
 	close(ended)
+}
+
+// loadOnce loads the value. A panic of load is an error.
+func (c *cached[T]) loadOnce(ctx context.Context) (value T, err error) {
+	defer crash.Contain(c.log, crash.HTTP, func(cause error) { err = cause })
+	return c.load(ctx)
 }

@@ -83,10 +83,10 @@ func New(ctx context.Context, cfg Config) (*Console, error) {
 		renders: make(chan struct{}, maxRenders), placeholder: "form-" + hex.EncodeToString(token),
 	}
 	c.sessions = session.New(session.Config{Path: Path, TLS: cfg.TLS, Users: cfg.Users, Anonymous: cfg.Anonymous, Secret: cfg.Secret})
-	c.status = cached[api.Status]{load: c.loadStatus, valid: time.Second}
-	c.peers = cached[[]pages.Peer]{load: func(ctx context.Context) ([]pages.Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
+	c.status = cached[api.Status]{log: cfg.Log, load: c.loadStatus, valid: time.Second}
+	c.peers = cached[[]pages.Peer]{log: cfg.Log, load: func(ctx context.Context) ([]pages.Peer, error) { return cfg.Peers(ctx), nil }, valid: 5 * time.Second}
 	c.env = &pages.Env{
-		Node: cfg.Node, Call: cfg.Call, Status: c.status.get, Tail: tail.New(ctx, cfg.Events, cfg.Applied), Settings: cfg.Settings,
+		Node: cfg.Node, Call: cfg.Call, Status: c.status.get, Tail: tail.New(ctx, cfg.Events, cfg.Log, cfg.Applied), Settings: cfg.Settings,
 		Peers: func() []pages.Peer { return c.peers.soon(ctx) },
 	}
 	c.hub = newHub(ctx, c)

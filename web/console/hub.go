@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/web/console/pages"
 )
 
@@ -27,7 +27,7 @@ type hub struct {
 	console *Console
 	ctx     context.Context
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	topics  map[string]*topic
 	streams int
 }
@@ -39,7 +39,7 @@ type topic struct {
 	cancel  context.CancelFunc
 	streams int // guarded by hub.mu
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	latest  []byte
 	changed chan struct{} // closed when latest changes
 }
@@ -113,7 +113,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // render returns the main part of a topic's page, nil if it cannot be rendered.
-func (h *hub) render(ctx context.Context, t *topic) []byte {
+func (h *hub) render(ctx context.Context, t *topic) (rendered []byte) {
+	defer crash.Contain(h.console.cfg.Log, crash.HTTP, nil)
 	select {
 	case h.console.renders <- struct{}{}:
 		defer func() { <-h.console.renders }()

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 	"github.com/yardmaster-dev/yardmaster/web/console/format"
@@ -50,11 +50,11 @@ func Job(ctx context.Context, e *Env, v *View) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, streamsTimeout)
 	defer cancel()
-	var reads sync.WaitGroup
-	reads.Go(func() { d.readJob(ctx, e, v, id) })
-	reads.Go(func() { d.readLogs(ctx, e, v, id) })
-	reads.Go(func() { d.readErrors(ctx, e, v, id) })
-	reads.Wait()
+	var reads crash.Group
+	reads.Run(func() { d.readJob(ctx, e, v, id) })
+	reads.Run(func() { d.readLogs(ctx, e, v, id) })
+	reads.Run(func() { d.readErrors(ctx, e, v, id) })
+	_ = reads.Wait() // the functions return no errors
 	return d, nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/index/query"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -77,14 +78,14 @@ func waiting(ctx context.Context, e *Env, v *View, jobs []api.Job) map[string]st
 	texts := map[string]string{}
 	var queues []string
 	var mu sync.Mutex
-	var group sync.WaitGroup
+	var group crash.Group
 	for i := range jobs {
 		queue := jobs[i].Queue
 		if jobs[i].State != job.Waiting.String() || slices.Contains(queues, queue) || len(queues) == maxExplained {
 			continue
 		}
 		queues = append(queues, queue)
-		group.Go(func() {
+		group.Run(func() {
 			explained, err := ask[api.QueueExplanation](ctx, e, v, "queue-explain", &api.QueueRequest{Name: queue})
 			if err == nil {
 				mu.Lock()
@@ -93,7 +94,7 @@ func waiting(ctx context.Context, e *Env, v *View, jobs []api.Job) map[string]st
 			}
 		})
 	}
-	group.Wait()
+	_ = group.Wait() // the functions return no errors
 	return texts
 }
 

@@ -7,13 +7,14 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 )
 
 // Config is whose sessions there are. All fields are required unless they say otherwise.
@@ -59,7 +60,7 @@ type Sessions struct {
 	own     []byte        // key while the yard has none
 	hashing chan struct{} // semaphore of the checks of passwords
 
-	mu       sync.Mutex
+	mu       crash.Mutex
 	failures map[string]int // by address, since the window began
 	window   time.Time
 }

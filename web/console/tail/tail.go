@@ -4,9 +4,10 @@ package tail
 import (
 	"context"
 	"errors"
-	"sync"
+	"log/slog"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 )
 
@@ -38,9 +39,10 @@ const (
 type Tail struct {
 	ctx     context.Context
 	source  Source
+	log     *slog.Logger
 	applied func() (index uint64, changed <-chan struct{})
 
-	mu      sync.Mutex
+	mu      crash.Mutex
 	events  []history.Line // oldest first
 	skipped bool           // events before the first are not shown because there were too many
 	err     error          // of the last read
@@ -51,8 +53,8 @@ type Tail struct {
 
 // New returns a tail, which reads until ctx ends. Applied returns a channel that is closed when
 // there may be new events.
-func New(ctx context.Context, source Source, applied func() (index uint64, changed <-chan struct{})) *Tail {
-	return &Tail{ctx: ctx, source: source, applied: applied}
+func New(ctx context.Context, source Source, log *slog.Logger, applied func() (index uint64, changed <-chan struct{})) *Tail {
+	return &Tail{ctx: ctx, source: source, log: log, applied: applied}
 }
 
 // Recent returns the latest events that a filter selects, newest first, at most n.
@@ -91,7 +93,7 @@ func (t *Tail) run() {
 		_, changed := t.applied()
 		ctx, cancel := context.WithTimeout(t.ctx, readTimeout)
 		var err error
-		next, err = t.read(ctx, next)
+		next, err = t.readContained(ctx, next)
 		cancel()
 		t.mu.Lock()
 		t.err = err
@@ -116,6 +118,13 @@ func (t *Tail) run() {
 		case <-t.ctx.Done():
 		}
 	}
+}
+
+// readContained is read. A panic, which what it has read may cause, is an error: the events are read
+// again.
+func (t *Tail) readContained(ctx context.Context, next uint64) (after uint64, err error) {
+	defer crash.Contain(t.log, crash.HTTP, func(cause error) { after, err = next, cause })
+	return t.read(ctx, next)
 }
 
 // read adds the events from a position on, 0 for those of the last [start], and returns

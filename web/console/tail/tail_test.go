@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // yard is a history in memory, with an event in each message, from position 1 on.
@@ -78,7 +79,7 @@ func bubble(t *testing.T, test func(t *testing.T, y *yard, numbers func(f *histo
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		y := newYard()
-		tail := New(ctx, y.source(), y.applied)
+		tail := New(ctx, y.source(), testlog.New(t), y.applied)
 		test(t, y, func(f *history.Filter, n int) string {
 			events, skipped, err := tail.Recent(ctx, f, n)
 			var texts []string
