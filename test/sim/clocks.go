@@ -246,13 +246,29 @@ type heardMembers struct {
 	before  uint64    // the epoch before it
 	names   [members]string
 	n       int
-	settled time.Time // when a majority had been heard
-	newest  time.Time // when the last of them was heard first
-	elapsed bool      // one of them had kept the elapsed time, and was heard in time
+	latest  [members]uint64 // incarnation of each member, as far as it is known
+	settled time.Time       // when a majority had been heard
+	newest  time.Time       // when the last of them was heard first
+	elapsed bool            // one of them had kept the elapsed time, and was heard in time
+}
+
+// knows notes that a member has sent something, and reports whether it was its latest incarnation,
+// as far as the tenure knows: what an earlier one sends is ignored.
+func (h *heardMembers) knows(name string, incarnation uint64) bool {
+	for i := range h.latest {
+		if nodeName(i) == name {
+			h.latest[i] = max(h.latest[i], incarnation)
+			return h.latest[i] == incarnation
+		}
+	}
+	return false
 }
 
 // add adds the member that a heartbeat is from.
 func (h *heardMembers) add(name string, b *job.Heartbeat) {
+	if !h.knows(name, b.Incarnation) {
+		return
+	}
 	if !b.Elapsed.IsZero() && b.ElapsedEpoch <= h.before && time.Since(h.since) < allHeardAfter {
 		h.elapsed = true
 	}

@@ -161,7 +161,13 @@ func (v busView) Report(ctx context.Context, to string, r job.Report) (job.Repor
 	if len(r.Outcomes) > 0 {
 		key += fmt.Sprintf(" %s#%d", r.Outcomes[0].Job, r.Outcomes[0].N)
 	}
-	return request(ctx, v.process, to, key, func(dst *process, reply func(job.ReportAck)) error { return dst.sched.Report(r, reply) })
+	return request(ctx, v.process, to, key, func(dst *process, reply func(job.ReportAck)) error {
+		err := dst.sched.Report(r, reply)
+		if err == nil {
+			dst.heard.knows(v.name, r.Incarnation)
+		}
+		return err
+	})
 }
 
 // Heartbeat implements agent.Transport. The heartbeat carries the time of the node's wall clock, and the
