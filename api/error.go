@@ -18,7 +18,7 @@ const (
 	CodeConflict    = "409" // the request conflicts with the current state
 	CodeGone        = "410" // the object is no longer known
 	CodeTooLarge    = "413" // the request or the reply is too large
-	CodeLimited     = "429" // the rate limit key is held; RetryAfter is until it is free
+	CodeLimited     = "429" // the rate limit key is held, or the user may make no more queues now; RetryAfter is until then
 	CodeInternal    = "500" // the node failed
 	CodeUnavailable = "503" // not possible at the moment; retry after RetryAfter
 	CodeUnknown     = "504" // it is unknown whether it was done: repeat it under the same key
@@ -68,6 +68,25 @@ func (e *Error) Reply() []byte {
 	return body
 }
 
+// Reasons in the Data of errors, see [Error.Reason].
+const (
+	ReasonIDConflict = "id_conflict" // a job of another queue has the id
+	ReasonNewQueues  = "new_queues"  // the user has made as many queues within a minute as it may
+	reasonQuery      = "query"       // the query of the request is wrong
+)
+
+// Reason returns the word in Data that tells programs why the request was refused, "" if it has
+// none.
+func (e *Error) Reason() string {
+	var data struct {
+		Reason string `json:"reason"`
+	}
+	if json.Unmarshal(e.Data, &data) != nil {
+		return ""
+	}
+	return data.Reason
+}
+
 // QueryProblem is what is wrong with a query, and where. It is in the Data of the [Error] of a
 // request with such a query, beside "reason": "query".
 type QueryProblem struct {
@@ -76,9 +95,6 @@ type QueryProblem struct {
 	Problem string `json:"problem"`
 	Advice  string `json:"advice"` // what to write instead
 }
-
-// reasonQuery is the reason in the Data of the error of a request with an invalid query.
-const reasonQuery = "query"
 
 // InvalidQuery returns the error of a request with a query that is wrong.
 func InvalidQuery(text string, p QueryProblem) *Error {

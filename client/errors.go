@@ -91,6 +91,9 @@ func refusalOf(err error) error {
 	}
 	if refusal, ok := errors.AsType[*api.Error](err); ok {
 		refused := &Error{Code: refusal.Code, Message: refusal.Text, RetryAfter: refusal.RetryAfter, status: refusal.Status(), err: err}
+		if refusal.Reason() == api.ReasonNewQueues { // no rate limit key is held: the same request succeeds later
+			refused.status = 503
+		}
 		refused.readData(refusal.Data)
 		return refused
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -75,39 +76,63 @@ func (s *Server) clientName(header nats.Header, reply string) string {
 	return cmp.Or(s.local.Config.UserName(info.User), strings.TrimSpace(info.Host), unknown)
 }
 
-// queuesOf returns the queues of the user who has sent a request, as in [Request].Queues.
-func (s *Server) queuesOf(header nats.Header) []string {
-	if !s.hasQueues {
-		return nil
-	}
-	if u := s.local.Config.User(clientInfo(header).User); u != nil {
-		return u.Queues
-	}
-	return nil
+// Sender is what the user who has sent a request may do. The zero Sender may do everything that
+// the request's endpoint offers.
+type Sender struct {
+	Queues []string // the only queues that it may use, and whose jobs it may read; nil: all
+	Quota  string   // the name under which its new queues are counted; "": they are not
 }
 
-// queuesKey is the key of a user's queues in a context.
-type queuesKey struct{}
-
-// WithQueues returns a context of a request by a user who may use only these queues and read
-// only their jobs; all queues if there are none.
-func WithQueues(ctx context.Context, queues []string) context.Context {
-	if len(queues) == 0 {
-		return ctx
+// senderOf returns the sender of a request, the zero Sender without users.
+func (s *Server) senderOf(header nats.Header) Sender {
+	cfg := &s.local.Config
+	if len(cfg.Users) == 0 {
+		return Sender{}
 	}
-	return context.WithValue(ctx, queuesKey{}, queues)
+	u := cfg.User(clientInfo(header).User)
+	if u == nil {
+		u = &embedded.User{Role: cfg.Anonymous}
+	}
+	return Sender{Queues: u.Queues, Quota: u.QuotaName()}
+}
+
+// senderKey is the key of a request's sender in a context.
+type senderKey struct{}
+
+// WithSender returns a context of a request by the sender that find returns. find is called
+// only where it matters who has sent the request.
+func WithSender(ctx context.Context, find func() Sender) context.Context {
+	return context.WithValue(ctx, senderKey{}, find)
+}
+
+// senderIn returns a function that returns the sender of the request that ctx belongs to, nil
+// if the sender may do everything.
+func senderIn(ctx context.Context) func() Sender {
+	find, _ := ctx.Value(senderKey{}).(func() Sender)
+	return find
+}
+
+// QuotaOf returns a function that returns the Quota of the request that ctx belongs to, nil if
+// its new queues are not counted.
+func QuotaOf(ctx context.Context) func() string {
+	if find := senderIn(ctx); find != nil {
+		return func() string { return find().Quota }
+	}
+	return nil
 }
 
 // QueuesOf returns the only queues that the sender of the request that ctx belongs to may
 // use, nil if it may use all.
 func QueuesOf(ctx context.Context) []string {
-	queues, _ := ctx.Value(queuesKey{}).([]string)
-	return queues
+	if find := senderIn(ctx); find != nil {
+		return find().Queues
+	}
+	return nil
 }
 
 // MayUse reports whether the sender of the request that ctx belongs to may use a queue and
 // read its jobs.
 func MayUse(ctx context.Context, queue string) bool {
 	queues := QueuesOf(ctx)
-	return queues == nil || slices.Contains(queues, queue)
+	return len(queues) == 0 || slices.Contains(queues, queue)
 }

@@ -56,7 +56,7 @@ type Endpoint struct {
 	// HandleAsync accepts a request and returns at once; the reply is sent later,
 	// once, from any goroutine. Requests are passed in order of arrival. Those
 	// without a reply subject are counted like all requests, including errors. Those
-	// over NATS have neither Actor nor Queues: their subject names the queue.
+	// over NATS have no Actor.
 	HandleAsync func(r *Request)
 }
 
@@ -65,7 +65,7 @@ type Request struct {
 	Data      []byte              // JSON, or empty
 	OnRelease func()              // called by [Request.Release]; may be nil
 	Actor     func() ledger.Actor // returns who sends the request; nil: not known
-	Queues    []string            // the only queues that the sender may use, and whose jobs it may read; nil: all
+	Sender    func() Sender       // returns what the sender may do; nil: everything
 
 	token     string
 	transport transport
@@ -170,6 +170,9 @@ func (r *natsRequest) header(name string) string { return r.msgHeader.Get(name) 
 
 // actor returns who sends the request.
 func (r *natsRequest) actor() ledger.Actor { return r.server.actorOf(r.msgHeader, r.reply) }
+
+// sender returns what the sender of the request may do.
+func (r *natsRequest) sender() Sender { return r.server.senderOf(r.msgHeader) }
 
 // respond sends data, or apiErr if it is not nil, and counts the reply. A reply that is
 // too large for a message is replaced by an error.
@@ -286,11 +289,14 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, group *err
 		e.requests.Add(1)
 		r := &natsRequest{server: s, endpoint: e, msgHeader: m.Header, reply: m.Reply, started: time.Now()}
 		r.Data, r.token, r.transport = m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], r
+		if s.hasUsers {
+			r.Sender = r.sender
+		}
 		if e.HandleAsync != nil {
 			s.handleAsync(e.Endpoint, &r.Request)
 			return
 		}
-		r.Actor, r.Queues = r.actor, s.queuesOf(m.Header)
+		r.Actor = r.actor
 		if !group.TryGo(func() error { s.handle(ctx, e.Endpoint, &r.Request); return nil }) {
 			s.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}

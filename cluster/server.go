@@ -34,7 +34,7 @@ type Server struct {
 
 	local         *embedded.Server
 	userConsumers *userConsumers  // nil if there are no users
-	hasQueues     bool            // a user may use some queues only
+	hasUsers      bool            // users are configured
 	unrecovered   map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
 }
 
@@ -65,7 +65,7 @@ func newServer(local *embedded.Server) *Server {
 	publisher := lanes.New(local)
 	mover := replication.New(local, publisher)
 	return &Server{
-		hasQueues: slices.ContainsFunc(local.Config.Users, func(u embedded.User) bool { return len(u.Queues) > 0 }),
+		hasUsers:  len(local.Config.Users) > 0,
 		Publisher: publisher, Reader: streams.NewReader(local), Writer: streams.NewWriter(local), Admin: streams.NewAdmin(local),
 		Replication: mover, Stalls: replication.NewStallDetector(local, stallCheckInterval, stallTimeout),
 		Boards: streams.NewBoardStore(local, mover.MoveLeaderAway), Fleet: &Fleet{local}, local: local,

@@ -83,7 +83,7 @@ func consoleUsers(c *config.Config) (users []session.User, anonymous *session.Us
 	add := func(u *embedded.User, token string) {
 		may := u.Permissions()
 		if (token != "" || u.Password != "") && may(api.Subject("queue-list")) {
-			users = append(users, session.User{Name: u.Name, Role: string(u.Role), Token: token, Password: u.Password, May: may})
+			users = append(users, session.User{Name: u.Name, Role: string(u.Role), Token: token, Password: u.Password, Quota: u.QuotaName(), May: may})
 		}
 	}
 	for i := range tokens {
@@ -91,7 +91,8 @@ func consoleUsers(c *config.Config) (users []session.User, anonymous *session.Us
 	}
 	switch {
 	case c.HTTP.Anonymous != "":
-		anonymous = &session.User{Role: c.HTTP.Anonymous, May: (&embedded.User{Role: embedded.Role(c.HTTP.Anonymous)}).Permissions()}
+		u := embedded.User{Role: embedded.Role(c.HTTP.Anonymous)}
+		anonymous = &session.User{Role: c.HTTP.Anonymous, Quota: u.QuotaName(), May: u.Permissions()}
 	case len(tokens) == 0:
 		anonymous = &session.User{May: func(string) bool { return true }}
 	}

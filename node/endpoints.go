@@ -136,7 +136,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		n.enqueue,
 		n.jobHandlers(),
 		n.workerHandlers(),
-		&server.Queues{Authority: n.proposer, View: n.raft.View, Schemas: schemas},
+		&server.Queues{Authority: n.proposer, View: n.raft.View, Schemas: schemas, NewQueues: n.newQueues},
 		schemas,
 		&overview.Overview{
 			Node: n.cfg.Node.Name, Recorder: n.statistics, View: n.raft.View, Status: n.reporter.Status,
@@ -145,7 +145,7 @@ func (n *Node) apiHandlers() map[string]server.Handler {
 		&server.Limits{Authority: n.proposer, View: n.raft.View, DefaultTimeout: n.cfg.Scheduler.DefaultTimeout},
 		&server.Retention{Authority: n.proposer, View: n.raft.View, Status: n.reporter.AuthorityStatus},
 		&server.Crons{
-			Authority: n.proposer, View: n.raft.View, Intake: n.intake, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,
+			Authority: n.proposer, View: n.raft.View, Intake: n.intake, NewQueues: n.newQueues, CreateQueues: *n.cfg.Scheduler.CreateQueues, FindJob: n.viewer.Summary,
 		},
 		&server.Contract{
 			Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire, SnapshotContext: n.reporter.CaptureContext,

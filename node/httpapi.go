@@ -52,11 +52,11 @@ func httpUsers(c *config.HTTP) (users []web.User, anonymous *web.User, err error
 		return nil, nil, err
 	}
 	for _, u := range configured {
-		users = append(users, web.User{Name: u.Name, Role: string(u.Role), Token: u.Token, May: u.Permissions(), Queues: u.Queues})
+		users = append(users, web.User{Name: u.Name, Role: string(u.Role), Token: u.Token, May: u.Permissions(), Queues: u.Queues, Quota: u.QuotaName()})
 	}
 	if c.Anonymous != "" {
 		role := embedded.User{Role: embedded.Role(c.Anonymous)}
-		anonymous = &web.User{Role: c.Anonymous, May: role.Permissions()}
+		anonymous = &web.User{Role: c.Anonymous, May: role.Permissions(), Quota: role.QuotaName()}
 	}
 	return users, anonymous, nil
 }

@@ -80,6 +80,7 @@ type Node struct {
 	schemas     *schemas.Checker
 	limitKeys   *limitkeys.Finder
 	intake      *intake.Intake
+	newQueues   *intake.NewQueues
 	queuesFull  atomic.Bool // the ledger has as many queues as it may have
 	notifier    *intake.Notifier
 	waiters     *ledgerwait.Waiters
@@ -254,8 +255,7 @@ func (n *Node) closeRaft() {
 // wire creates the parts that need no start of their own and connects them.
 func (n *Node) wire() (err error) {
 	cfg := &n.cfg
-	n.fleet = n.cluster.Fleet
-	n.authority = authority.NewWatch()
+	n.fleet, n.authority = n.cluster.Fleet, authority.NewWatch()
 	identities := laneIdentities{n.raft}
 	lanes := laneAdapter{
 		Reader: n.cluster.Reader, Admin: n.cluster.Admin, Writer: n.cluster.Writer, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
@@ -276,8 +276,9 @@ func (n *Node) wire() (err error) {
 	}
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
+	n.newQueues = &intake.NewQueues{View: n.raft.View, Max: cfg.Scheduler.NewQueuesPerMinute}
 	n.intake = intake.New(intake.Config{
-		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load, Schemas: n.schemas, Keys: n.limitKeys,
+		Publish: n.cluster.Publisher.Publish, CheckLoad: n.cluster.Publisher.CheckLoad, DelayAck: n.cluster.Publisher.DelayAck, StoreBody: n.cluster.Writer.StoreBody, RemoveBody: n.cluster.Admin.RemoveBody, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues, QueuesFull: n.queuesFull.Load, NewQueues: n.newQueues, Schemas: n.schemas, Keys: n.limitKeys,
 		OnAccept: n.metrics.Accepted,
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})

@@ -184,3 +184,85 @@ func TestUserQueues_Make(t *testing.T) {
 		}
 	}
 }
+
+// Users other than admins make so many queues within a minute, over NATS and HTTP together and
+// whatever asks for them. Jobs in queues that exist are accepted as before, and so are those of
+// other users.
+func TestUserQueues_New(t *testing.T) {
+	y := startUserYard(t, func(c *config.Config) { c.Scheduler.NewQueuesPerMinute = 3 })
+	y.must("yard.enqueue.there", `{"function":"f"}`)
+	overHTTP := func(user, method, path, body string) string {
+		got := send(t, y.node, method, path, body, "Authorization: Bearer t-"+user)
+		return strings.Fields(got.String())[0] + " " + string(got.body)
+	}
+	overNATS := func(user, subject, body string) string {
+		code, reply := y.ask(user, subject, body)
+		return code + " " + reply
+	}
+	const body = `{"function":"f"}`
+	for _, answer := range []string{
+		overNATS("shop", "yard.enqueue.a", body), overHTTP("shop", "POST", "/v1/queues/b/jobs", body), overHTTP("shop", "POST", "/v1/queues/a/jobs", body),
+		overNATS("shop", "yard.enqueue.there", body), overNATS("shop", "yard.enqueue.b", body),
+	} {
+		if !strings.Contains(answer, `"id"`) {
+			t.Errorf("a job of shop: %s", answer)
+		}
+	}
+	const many = `{"jobs":[{"queue":"c","function":"f"},{"queue":"d","function":"f"},{"queue":"there","function":"f"},{"queue":"e","function":"f"},{"queue":"a","function":"f"}]}`
+	var bulk struct {
+		Refused int
+		Jobs    []struct {
+			ID    string
+			Error struct {
+				Code, Message string
+				RetryAfterMS  int `json:"retry_after_ms"`
+			}
+		}
+	}
+	_, reply := y.ask("shop", "yard.api.v1.job.bulk", many)
+	if err := json.Unmarshal([]byte(reply), &bulk); err != nil || len(bulk.Jobs) != 5 || bulk.Refused != 2 {
+		t.Fatalf("bulk: %s, %v", reply, err)
+	}
+	for i, row := range bulk.Jobs {
+		switch refused := i == 1 || i == 3; {
+		case refused != (row.Error.Code == "429") || refused != (row.ID == "") || refused != (row.Error.RetryAfterMS > 0):
+			t.Errorf("row %d of %s", i, reply)
+		case !refused: // it was acknowledged, so it is there
+			if code, shown := y.ask("shop", "yard.api.v1.job.show", `{"id":"`+row.ID+`"}`); code != "200" {
+				t.Errorf("row %d: %s %s", i, code, shown)
+			}
+		}
+	}
+	refusals := map[string]string{
+		"enqueue": overNATS("shop", "yard.enqueue.d", body), "call": overNATS("shop", "yard.call.d", body),
+		"HTTP enqueue": overHTTP("shop", "POST", "/v1/queues/d/jobs", body), "HTTP wait": overHTTP("shop", "POST", "/v1/queues/d/jobs?wait=50ms", body),
+		"HTTP call": overHTTP("shop", "POST", "/v1/queues/d/call", body),
+	}
+	const cron = `{"name":"%","queue":"%","schedule":"@daily","job":{"function":"f"}}`
+	for _, queue := range []string{"f", "g"} {
+		if answer := overNATS("ann", "yard.api.v1.queue.add", `{"name":"`+queue+`"}`); !strings.HasPrefix(answer, "200") {
+			t.Errorf("ann adds %s: %s", queue, answer)
+		}
+	}
+	if answer := overNATS("ann", "yard.api.v1.cron.add", strings.ReplaceAll(cron, "%", "h")); !strings.HasPrefix(answer, "200") {
+		t.Errorf("ann adds an entry of queue h: %s", answer)
+	}
+	refusals["queue.add"] = overNATS("ann", "yard.api.v1.queue.add", `{"name":"i"}`)
+	refusals["HTTP queue.add"] = overHTTP("ann", "PUT", "/v1/queues/i", "")
+	refusals["cron.add"] = overNATS("ann", "yard.api.v1.cron.add", strings.ReplaceAll(cron, "%", "i"))
+	y.must("yard.api.v1.cron.add", strings.ReplaceAll(cron, "%", "j"))
+	refusals["cron.run"] = overNATS("ann", "yard.api.v1.cron.run", `{"name":"j"}`)
+	for door, answer := range refusals {
+		if !strings.HasPrefix(answer, "429") || !strings.Contains(answer, `"reason":"new_queues"`) || !strings.Contains(answer, "scheduler.new_queues_per_minute") || !strings.Contains(answer, "retry_after_ms") {
+			t.Errorf("%s: %s", door, answer)
+		}
+	}
+	for _, queue := range []string{"k", "l", "m", "n", "o"} {
+		y.must("yard.enqueue."+queue, body)
+	}
+	for _, queue := range []string{"d", "e", "i", "j"} {
+		if answer := overNATS("ann", "yard.api.v1.queue.show", `{"name":"`+queue+`"}`); !strings.HasPrefix(answer, "404") {
+			t.Errorf("queue %s: %s", queue, answer)
+		}
+	}
+}

@@ -47,7 +47,7 @@ func (h *Enqueue) bulk(ctx context.Context, req *api.BulkRequest) (*api.BulkRepl
 			done(api.EnqueueReply{}, err)
 			continue
 		}
-		h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: item.Spec, Key: item.ID, Block: true}, func(a intake.Ack, err error) {
+		h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: item.Spec, Key: item.ID, Quota: cluster.QuotaOf(ctx), Block: true}, func(a intake.Ack, err error) {
 			done(enqueueReply(queue, a, err))
 		})
 	}

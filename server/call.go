@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
@@ -23,12 +24,14 @@ type Handler = func(context.Context, *cluster.Request) ([]byte, error)
 type callKey struct{}
 
 // WithCall returns a context in which the functions of this package find r, its commands the
-// actor of r, and its readers of jobs the queues of r.
+// actor of r, and its handlers what the sender of r may do.
 func WithCall(ctx context.Context, r *cluster.Request) context.Context {
 	if r.Actor != nil {
 		ctx = cluster.WithActor(ctx, r.Actor)
 	}
-	ctx = cluster.WithQueues(ctx, r.Queues)
+	if r.Sender != nil {
+		ctx = cluster.WithSender(ctx, sync.OnceValue(r.Sender))
+	}
 	return context.WithValue(ctx, callKey{}, r)
 }
 

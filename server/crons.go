@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
@@ -21,11 +22,12 @@ const (
 	maxCronPageSize     = 100 // with the largest jobs, a quarter of a NATS message
 )
 
-// Crons answers requests about cron entries. All fields are required.
+// Crons answers requests about cron entries. All fields but NewQueues are required.
 type Crons struct {
 	Authority    *authority.Client
 	View         func(func(*ledger.Ledger)) // reads the local ledger
 	Intake       *intake.Intake
+	NewQueues    *intake.NewQueues
 	CreateQueues bool                                            // jobs may create their queues
 	FindJob      func(context.Context, job.ID) (job.View, error) // returns a job, without its body
 }
@@ -140,9 +142,12 @@ func (h *Crons) add(ctx context.Context, q *api.CronChange) (*api.Cron, error) {
 		return nil, err
 	}
 	if !h.CreateQueues {
-		if _, err := h.Authority.Queue(ctx, c.Queue); err != nil {
-			return nil, err
-		}
+		_, err = h.Authority.Queue(ctx, c.Queue)
+	} else {
+		err = h.NewQueues.Check(cluster.QuotaOf(ctx), c.Queue)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return h.change(ctx, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
 }
@@ -173,7 +178,7 @@ func (h *Crons) run(ctx context.Context, q *api.CronRunRequest) (*api.EnqueueRep
 	if err != nil {
 		return nil, err
 	}
-	a, err := h.Intake.Publish(ctx, intake.Job{Queue: c.Queue, Spec: spec, Key: q.NewID})
+	a, err := h.Intake.Publish(ctx, intake.Job{Queue: c.Queue, Spec: spec, Key: q.NewID, Quota: cluster.QuotaOf(ctx)})
 	if err == nil && !a.Duplicate {
 		h.Authority.RecordAct(ctx, &ledger.RecordAct{Action: "cron.run", Job: a.ID, Queue: c.Queue, Target: q.Name})
 	}

@@ -45,7 +45,7 @@ func (h *Enqueue) HandleAsync(r *cluster.Request) {
 		h.respondError(r, err)
 		return
 	}
-	h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: req.Spec, Body: body, Key: req.ID}, func(a intake.Ack, err error) {
+	h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: req.Spec, Body: body, Key: req.ID, Quota: quotaOf(r)}, func(a intake.Ack, err error) {
 		reply, err := enqueueReply(queue, a, err)
 		if err != nil {
 			h.respondError(r, err)
@@ -138,6 +138,15 @@ func enqueueReply(queue string, a intake.Ack, err error) (api.EnqueueReply, erro
 	return api.EnqueueReply{ID: a.ID, Queue: queue, Duplicate: a.Duplicate, Debounced: a.Debounced}, err
 }
 
+// quotaOf returns a function that returns the Quota of the sender of r, nil if its new queues
+// are not counted.
+func quotaOf(r *cluster.Request) func() string {
+	if r.Sender == nil {
+		return nil
+	}
+	return func() string { return r.Sender().Quota }
+}
+
 // call accepts a job, waits for it and returns how it ended. A call may be
 // repeated under the same key at any node, whatever happened to the first: it refers
 // to the same job.
@@ -173,7 +182,7 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 	defer cancel()
 	// Publishing has its own timeout. It must not be cut short, or the reply would not
 	// carry the job's ID.
-	ack, err := h.Intake.Publish(context.WithoutCancel(ctx), intake.Job{Queue: Token(ctx), Spec: req.Spec, Body: body, Key: req.ID})
+	ack, err := h.Intake.Publish(context.WithoutCancel(ctx), intake.Job{Queue: Token(ctx), Spec: req.Spec, Body: body, Key: req.ID, Quota: cluster.QuotaOf(ctx)})
 	reply, err := enqueueReply(Token(ctx), ack, err)
 	if err != nil {
 		return reply, err

@@ -9,16 +9,19 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
-// Queues answers requests about queues. All fields are required.
+// Queues answers requests about queues. All fields but NewQueues are required.
 type Queues struct {
 	Authority *authority.Client
 	View      func(func(*ledger.Ledger)) // reads the local ledger
 	Schemas   *Schemas
+	NewQueues *intake.NewQueues
 }
 
 // Handlers returns the handlers by the name of the endpoint.
@@ -106,6 +109,9 @@ func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, erro
 	}
 	c.Config = c.Config.Changed(job.QueueChange{Retries: retries})
 	if err := job.ValidQueue(q.Name); err != nil {
+		return nil, err
+	}
+	if err := h.NewQueues.Check(cluster.QuotaOf(ctx), q.Name); err != nil {
 		return nil, err
 	}
 	return h.change(ctx, q.Name, c)

@@ -31,6 +31,7 @@ type Request struct {
 	Token  string   // value of the wildcard Token of the endpoint
 	Client string   // name of the user who sends it, or else the remote address
 	Queues []string // of the user, as in [User]
+	Quota  string   // likewise
 	Header http.Header
 	Query  url.Values // the parameters in Query of the endpoint that are not keys
 	Waited bool       // set by the handler if the reply is a WaitReply, with status 200
@@ -180,7 +181,7 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 		return
 	}
 	q.release, q.Client = release, cmp.Or(userOf(r).Name, r.RemoteAddr)
-	q.Queues = userOf(r).Queues
+	q.Queues, q.Quota = userOf(r).Queues, userOf(r).Quota
 
 	// The handler's context ends when the client disconnects or the node stops.
 	ctx, cancel := context.WithCancel(r.Context())

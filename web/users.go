@@ -19,6 +19,7 @@ type User struct {
 	May   func(subject string) bool // reports whether the user may send the request of this subject over NATS
 
 	Queues []string // the only queues that the user may use, and whose jobs it may read; nil: all
+	Quota  string   // the name under which the user's new queues are counted; "": they are not
 }
 
 // metricsSubject is the subject that a user of /metrics must be allowed: statistics of the

@@ -29,7 +29,7 @@ type serviceImport struct {
 // decides by a user's permissions which of them that user may reach.
 func serviceImports() []serviceImport {
 	list := []serviceImport{
-		{subject: subjects.Jobs + ".*"}, {subject: api.SubjectEnqueue + ".*"}, {subject: api.SubjectCall + ".*", share: true},
+		{subject: subjects.Jobs + ".*"}, {subject: api.SubjectEnqueue + ".*", share: true}, {subject: api.SubjectCall + ".*", share: true},
 		{subject: api.SubjectExec, share: true}, {subject: api.SubjectExec + ".*", share: true}, {subject: api.SubjectSnapshot}, {subject: api.SubjectStatus},
 		{subject: api.SubjectAPI + ".>", share: true}, {subject: "$SRV.>", multi: true},
 	}

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -67,6 +68,15 @@ func (c *Config) User(login string) *User {
 		}
 	}
 	return nil
+}
+
+// QuotaName returns the name under which the new queues of the user are counted, "" for an
+// admin, who may make any number of them.
+func (u *User) QuotaName() string {
+	if u.Role == Admin {
+		return ""
+	}
+	return cmp.Or(u.Name, anonymous)
 }
 
 // UserName matches the names that users may have.

@@ -161,6 +161,10 @@ type Scheduler struct {
 	// CreateQueues lets a job of an unknown queue create it, except over
 	// Overhop. Default true.
 	CreateQueues *bool `toml:"create_queues"`
+	// NewQueuesPerMinute is how many queues each user may make within a minute at one
+	// node, 1 to 10000; an admin, and everyone without users, may make any number.
+	// Default 100.
+	NewQueuesPerMinute int `toml:"new_queues_per_minute"`
 	// DefaultTimeout is the hard limit of an attempt whose job names none, 1s
 	// to 10 years. Default 5m, or the value of [rrq].
 	DefaultTimeout time.Duration `toml:"default_timeout"`
@@ -266,6 +270,7 @@ func (s Scheduler) withDefaults(rrq *runnerpool.Config) Scheduler {
 	s.RetryMax = cmp.Or(s.RetryMax, policy.MaxDelay)
 	s.RetryJitter = cmp.Or(s.RetryJitter, &policy.Jitter)
 	s.MaxErrorBytes = cmp.Or(s.MaxErrorBytes, job.DefaultErrorBytes)
+	s.NewQueuesPerMinute = cmp.Or(s.NewQueuesPerMinute, 100)
 	s.ConsistencyCheckInterval = cmp.Or(s.ConsistencyCheckInterval, 5*time.Minute)
 	if rrq.DefaultTimeout > 0 {
 		s.DefaultTimeout = cmp.Or(s.DefaultTimeout, time.Duration(rrq.DefaultTimeout*float64(time.Second)))
@@ -391,6 +396,9 @@ func (s Scheduler) validate() error {
 		if d.value < d.min || d.value > d.max {
 			return fmt.Errorf("scheduler.%s is %s; must be %s to %s", d.key, duration.Format(d.value), duration.Format(d.min), duration.Format(d.max))
 		}
+	}
+	if s.NewQueuesPerMinute < 1 || s.NewQueuesPerMinute > ledger.MaxQueues {
+		return fmt.Errorf("scheduler.new_queues_per_minute is %d; must be 1 to %d, which is as many queues as a yard may have", s.NewQueuesPerMinute, ledger.MaxQueues)
 	}
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
 		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)

@@ -27,12 +27,13 @@ func TestLoad_SchedulerZeroes(t *testing.T) {
 		{"default_timeout", "0s", "scheduler.default_timeout is 0s; must be 1s to"},
 		{"retry_base", "0d", "scheduler.retry_base is 0s; must be 1ms to"},
 		{"retry_max", "0s", "scheduler.retry_max is 0s; must be 5s to"},
+		{"new_queues_per_minute", "0", "scheduler.new_queues_per_minute is 0; must be 1 to 10000, which is as many queues as a yard may have"},
 		{"max_error_bytes", "0", "scheduler.max_error_bytes is 0; must be 4096 to 65536"},
 		{"prove_every", "0s", "scheduler.prove_every is 0s; must be 1s to"},
 	} {
 		t.Run(key.name, func(t *testing.T) {
 			value := key.zero
-			if key.name != "max_attempts" && key.name != "max_error_bytes" {
+			if key.name != "max_attempts" && key.name != "max_error_bytes" && key.name != "new_queues_per_minute" {
 				value = `"` + value + `"`
 			}
 			if _, err := load(t, "[scheduler]\n"+key.name+" = "+value); err == nil || !strings.Contains(err.Error(), key.says) {

@@ -82,6 +82,7 @@ func serve(ctx context.Context, endpoints []cluster.Endpoint, call *calls.Call) 
 	r.Actor = func() ledger.Actor {
 		return ledger.Actor{Name: call.Actor, Door: ledger.DoorConsole, Reason: call.Reason}
 	}
+	r.Sender = func() cluster.Sender { return cluster.Sender{Quota: call.Quota} }
 	data, err := endpoints[i].Handle(ctx, r)
 	if err != nil {
 		return nil, cluster.AsAPIError(err)

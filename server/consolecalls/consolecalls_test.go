@@ -18,7 +18,7 @@ import (
 // yard has the callers of its members by name; requests to others fail.
 type yard map[string]*Caller
 
-// newYard returns members whose endpoints reply with the request, the member and the actor.
+// newYard returns members whose endpoints reply with the request, the member, the actor and the quota.
 func newYard(listeners map[string]string) yard {
 	y := yard{}
 	var members []ledger.Member
@@ -31,7 +31,7 @@ func newYard(listeners map[string]string) yard {
 				if string(r.Data) == "refuse" {
 					return nil, errors.New("refused")
 				}
-				return json.Marshal([]any{node, string(r.Data), r.Token(), r.Header(api.HeaderReason), r.Actor()})
+				return json.Marshal([]any{node, string(r.Data), r.Token(), r.Header(api.HeaderReason), r.Actor(), r.Sender().Quota})
 			}}, {Endpoint: api.Endpoint{Name: "async"}}}
 		}
 		y[node] = &Caller{
@@ -58,7 +58,7 @@ func (y yard) request(ctx context.Context, node, verb string, request, reply any
 }
 
 // A request is served by this node, or by the member that it names, with its actor, the
-// console as the door, and the reason.
+// console as the door, and the reason. What this node serves knows whose new queues it counts.
 func TestCaller_Call(t *testing.T) {
 	y := newYard(map[string]string{"n1": "", "n2": ""})
 	actor := ledger.Actor{Name: "ann", Door: ledger.DoorConsole, Reason: "tests"}
@@ -67,9 +67,9 @@ func TestCaller_Call(t *testing.T) {
 		want []any // nil means an error with the code
 		code string
 	}{
-		{calls.Call{Endpoint: "queue-pause", Data: []byte("{}"), Token: "mail"}, []any{"n1", "{}", "mail", "tests", actor}, ""},
-		{calls.Call{Endpoint: "drain", Node: "n1"}, []any{"n1", "", "", "tests", actor}, ""},
-		{calls.Call{Endpoint: "drain", Node: "n2"}, []any{"n2", "", "", "tests", actor}, ""},
+		{calls.Call{Endpoint: "queue-pause", Data: []byte("{}"), Token: "mail"}, []any{"n1", "{}", "mail", "tests", actor, "ann"}, ""},
+		{calls.Call{Endpoint: "drain", Node: "n1"}, []any{"n1", "", "", "tests", actor, "ann"}, ""},
+		{calls.Call{Endpoint: "drain", Node: "n2"}, []any{"n2", "", "", "tests", actor, ""}, ""},
 		{calls.Call{Endpoint: "drain", Node: "n3"}, nil, api.CodeInternal},
 		{calls.Call{Endpoint: "status", Node: "n2"}, nil, api.CodeInvalid}, // no act
 		{calls.Call{Endpoint: "resume", Node: "n2"}, nil, api.CodeNotFound},
@@ -77,7 +77,7 @@ func TestCaller_Call(t *testing.T) {
 		{calls.Call{Endpoint: "async"}, nil, api.CodeNotFound},
 		{calls.Call{Endpoint: "queue-pause", Data: []byte("refuse")}, nil, api.CodeInternal},
 	} {
-		c.call.Actor, c.call.Reason = "ann", "tests"
+		c.call.Actor, c.call.Quota, c.call.Reason = "ann", "ann", "tests"
 		reply, err := y["n1"].Call(t.Context(), &c.call)
 		if c.want == nil {
 			if problem, ok := errors.AsType[*api.Error](err); !ok || problem.Code != c.code {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -37,7 +38,7 @@ func (s *Server) replay(ctx context.Context, req *api.ReplayRequest) (*api.Repla
 	if id, err := job.KeyID(to, req.NewID); req.NewID != "" && err == nil && id == old.id {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("new_id %q names the job that is to be replayed; choose another, or none", req.NewID)}
 	}
-	a, err := s.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: req.NewID, MustExist: req.To != ""})
+	a, err := s.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: req.NewID, MustExist: req.To != "", Quota: cluster.QuotaOf(ctx)})
 	if err == nil && !a.Duplicate {
 		s.cfg.Authority.RecordAct(ctx, &ledger.RecordAct{Action: "job.replay", Job: old.id, Queue: old.queue, Target: a.ID.String()})
 	}

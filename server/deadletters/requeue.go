@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -214,7 +215,7 @@ func (r *requeuer) enqueue(ctx context.Context, l *letter, id job.ID, to string)
 		}
 		return item, err
 	}
-	a, err := r.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: id.String(), MustExist: r.req.To != ""})
+	a, err := r.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: id.String(), MustExist: r.req.To != "", Quota: cluster.QuotaOf(ctx)})
 	if a.Duplicate {
 		item.Result, item.Note = api.ResultStale, "requeued before"
 	}

@@ -21,7 +21,7 @@ func openContent(open func(context.Context, *api.ContentRequest) (*jobview.Conte
 		if err := json.Unmarshal(req.Data, &named); err != nil { // package web has made and checked it
 			return nil, cluster.AsAPIError(err)
 		}
-		content, err := open(cluster.WithQueues(ctx, req.Queues), &named)
+		content, err := open(cluster.WithSender(ctx, senderOf(req)), &named)
 		if err != nil {
 			return nil, cluster.AsAPIError(err)
 		}

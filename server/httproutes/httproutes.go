@@ -63,7 +63,7 @@ func handler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, e
 			return nil
 		})
 		r.OnRelease = req.Release
-		r.Queues = req.Queues
+		r.Sender = senderOf(req)
 		r.Actor = cluster.HTTPActor(req.Client, req.Header.Get(api.HeaderReason))
 		if e.Handle != nil {
 			data, err := e.Handle(ctx, r)
@@ -81,6 +81,11 @@ func handler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, e
 		}
 		return answer.data, nil
 	}
+}
+
+// senderOf returns a function that returns what the user of a request may do.
+func senderOf(req *web.Request) func() cluster.Sender {
+	return func() cluster.Sender { return cluster.Sender{Queues: req.Queues, Quota: req.Quota} }
 }
 
 // headerIdempotencyKey is the HTTP header of a producer's key.

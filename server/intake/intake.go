@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -26,10 +25,11 @@ import (
 type Job struct {
 	Queue     string
 	Spec      job.Spec
-	Body      []byte // Spec as JSON if the caller has it, else nil
-	Key       string // the producer's key, or ""
-	MustExist bool   // reject an unknown queue even where jobs may create queues
-	Block     bool   // PublishAsync may block while MaxBarriers or MaxBlobs is reached
+	Body      []byte        // Spec as JSON if the caller has it, else nil
+	Key       string        // the producer's key, or ""
+	MustExist bool          // reject an unknown queue even where jobs may create queues
+	Quota     func() string // returns the name under which new queues of the caller are counted, see [NewQueues.Check]; nil: they are not
+	Block     bool          // PublishAsync may block while MaxBarriers or MaxBlobs is reached
 }
 
 // Ack is the acknowledgement of a job that was accepted.
@@ -40,7 +40,7 @@ type Ack struct {
 	Debounced bool         // ID is an earlier job, which has the new specification or, with Duplicate, had it since the first call
 }
 
-// Config is what an [Intake] uses. All fields but Schemas and Keys are required.
+// Config is what an [Intake] uses. All fields but Schemas, Keys and NewQueues are required.
 type Config struct {
 	Publish      func(queue, key string, at time.Time, body []byte, done func(lanes.Ack, error))
 	CheckLoad    func() error                                                        // returns an error if no job may be published at present
@@ -51,6 +51,7 @@ type Config struct {
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues
 	QueuesFull   func() bool                 // reports, perhaps late, [ledger.Ledger.QueuesFull]
+	NewQueues    *NewQueues                  // bounds the queues that users make
 	Schemas      *schemas.Checker            // checks the payloads of jobs; nil: there are no schemas
 	Keys         *limitkeys.Finder           // finds limit keys in the params of jobs; nil: they are not there
 	OnAccept     func()                      // called for each record that a lane has stored
@@ -131,6 +132,9 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 	}
 	id, err := in.Validate(j.Queue, &p.Spec, p.Key, j.MustExist)
 	p.id = id
+	if err == nil {
+		err = in.cfg.NewQueues.Check(j.Quota, j.Queue)
+	}
 	switch {
 	case mayBeStale(err):
 		p.background(&in.barriers, "too many jobs for queues or limits that are unknown to this node", p.retryValidate)
@@ -227,7 +231,7 @@ func findKnown(l *ledger.Ledger, id job.ID, queue string) (a Ack, ok bool, err e
 		owner = alias.Queue
 	}
 	if ok && owner != "" && owner != queue {
-		return a, true, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner)}
+		return a, true, idConflict(fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner))
 	}
 	if isAlias {
 		id, queue = alias.Job, alias.Queue

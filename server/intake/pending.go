@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -63,6 +64,9 @@ func (p *pending) retryValidate() error {
 		return err
 	}
 	id, err := p.in.Validate(p.Queue, &p.Spec, p.Key, p.MustExist)
+	if err == nil {
+		err = p.in.cfg.NewQueues.Check(p.Quota, p.Queue)
+	}
 	if err != nil {
 		return err
 	}
@@ -292,6 +296,11 @@ func staleDecisionError() error {
 // StaleDecisionDelay is well above the time for which a lane remembers a key.
 const StaleDecisionDelay = 500 * time.Millisecond
 
+// idConflict returns the error for a job whose id a job of another queue has.
+func idConflict(text string) error {
+	return &api.Error{Code: api.CodeConflict, Text: text, Data: []byte(`{"reason":"` + api.ReasonIDConflict + `"}`)}
+}
+
 // ackOf converts the ledger's decision about the record at pos to the result for the
 // caller. id is the job's id; named reports whether the caller chose the key, so that a
 // known id means a duplicate.
@@ -304,6 +313,9 @@ func ackOf(d ledger.Decision, id job.ID, pos job.Position, named bool) (Ack, err
 	case ledger.IngestedKeysFull:
 		return Ack{}, &job.UnavailableError{Reason: d.Reason, RetryAfter: authority.KeysFullDelay}
 	case ledger.IngestedRejected:
+		if strings.HasPrefix(d.Reason, api.ReasonIDConflict) {
+			return Ack{}, idConflict(d.Reason)
+		}
 		return Ack{}, &api.Error{Code: api.CodeConflict, Text: d.Reason}
 	case ledger.IngestedDebounced:
 		return Ack{ID: d.Job, Position: pos, Debounced: true}, nil

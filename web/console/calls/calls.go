@@ -21,6 +21,7 @@ type Call struct {
 	Data     []byte
 	Actor    string // the user, or else the remote address
 	Reason   string // for an act; "" means none
+	Quota    string // of the user; [Act] sets it
 }
 
 // Func sends a request and returns the reply.
@@ -37,6 +38,7 @@ func Act[Reply any](ctx context.Context, send Func, u *session.User, call *Call,
 	if !u.MayUse(call.Endpoint, call.Node) {
 		return reply, Forbidden(u, call.Endpoint)
 	}
+	call.Quota = u.Quota
 	if request != nil {
 		if call.Data, err = json.Marshal(request); err != nil {
 			return reply, err

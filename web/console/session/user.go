@@ -9,6 +9,7 @@ type User struct {
 	Role     string
 	Token    string
 	Password string                    // plain text or a bcrypt hash
+	Quota    string                    // the name under which the user's new queues are counted; "": they are not
 	May      func(subject string) bool // reports whether the user may send the request of this subject over NATS
 }
 
