@@ -18,7 +18,7 @@ type EnqueueRequest struct {
 // EnqueueReply names the job that was accepted.
 type EnqueueReply struct {
 	ID        job.ID `json:"id"`
-	Queue     string `json:"queue"`
+	Queue     string `json:"queue"`               // "": the job holds the unique key, and the user may not use its queue
 	Duplicate bool   `json:"duplicate"`           // the same enqueue was accepted before, or the job holds its unique key: nothing has changed
 	Debounced bool   `json:"debounced,omitempty"` // the job existed before and has the new specification; with Duplicate, since an earlier call with the same key
 }

@@ -70,7 +70,10 @@ func (t *natsTransport) enqueue(ctx context.Context, s *Spec) (id string, err er
 	if err := json.Unmarshal(answer, &accepted); err != nil {
 		return "", fmt.Errorf("the answer of the node: %w", err)
 	}
-	id = accepted.Queue + ":" + accepted.ID.String()
+	id = accepted.ID.String()
+	if accepted.Queue != "" { // else it is a queue that this user may not use
+		id = accepted.Queue + ":" + id
+	}
 	own, err := job.KeyID(s.Queue, request.ID)
 	if err != nil || s.UniqueKey == "" || accepted.ID == own || accepted.Debounced {
 		return id, nil

@@ -185,6 +185,33 @@ func TestUserQueues_Make(t *testing.T) {
 	}
 }
 
+// An id or a unique key that a job of another queue has does not tell a user with queues which queue
+// that is, at any door. Users without queues are told.
+func TestUserQueues_ForeignKeys(t *testing.T) {
+	y := startUserYard(t, nil)
+	const id = "0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"
+	y.must("yard.enqueue.secret-queue", `{"function":"f","id":"`+id+`","unique_key":"u"}`)
+	for name, body := range map[string]string{
+		"id": `{"function":"f","id":"` + id + `"}`, "id and guard": `{"function":"f","id":"` + id + `","rate_limit_key":"r","rate_limit_ms":1}`, "unique key": `{"function":"f","unique_key":"u"}`,
+	} {
+		bulk := `{"queue":"mail","jobs":[` + body + `]}`
+		for _, user := range []string{"mailer", "shop"} {
+			answers := map[string]string{}
+			_, answers["enqueue"] = y.ask(user, "yard.enqueue.mail", body)
+			_, answers["bulk"] = y.ask(user, "yard.api.v1.job.bulk", bulk)
+			for path, body := range map[string]string{"/v1/queues/mail/jobs": body, "/v1/jobs/bulk": bulk, "/v1/queues/mail/jobs?wait=50ms": body, "/v1/queues/mail/call": strings.Replace(body, "{", `{"wait_ms":50,`, 1)} {
+				answers[path] = string(send(t, y.node, "POST", path, body, "Authorization: Bearer t-"+user).body)
+			}
+			for at, answer := range answers {
+				waited := name == "unique key" && (strings.Contains(at, "wait=") || strings.Contains(at, "call")) // the answer is that the job has not ended
+				if told := strings.Contains(answer, "secret-queue"); told != (user == "shop" && !waited) {
+					t.Errorf("%s, %s of %s: %s", name, at, user, answer)
+				}
+			}
+		}
+	}
+}
+
 // Users other than admins make so many queues within a minute, over NATS and HTTP together and
 // whatever asks for them. Jobs in queues that exist are accepted as before, and so are those of
 // other users.

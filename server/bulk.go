@@ -48,7 +48,7 @@ func (h *Enqueue) bulk(ctx context.Context, req *api.BulkRequest) (*api.BulkRepl
 			continue
 		}
 		h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: item.Spec, Key: item.ID, Quota: cluster.QuotaOf(ctx), Block: true}, func(a intake.Ack, err error) {
-			done(enqueueReply(queue, a, err))
+			done(enqueueReply(call(ctx), queue, a, err))
 		})
 	}
 	pending.Wait() // ends: publishing has its own timeout

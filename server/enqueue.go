@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -46,7 +47,7 @@ func (h *Enqueue) HandleAsync(r *cluster.Request) {
 		return
 	}
 	h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: req.Spec, Body: body, Key: req.ID, Quota: quotaOf(r)}, func(a intake.Ack, err error) {
-		reply, err := enqueueReply(queue, a, err)
+		reply, err := enqueueReply(r, queue, a, err)
 		if err != nil {
 			h.respondError(r, err)
 			return
@@ -129,13 +130,30 @@ func readSpec(text []byte, req *api.EnqueueRequest, dst any) error {
 	return nil
 }
 
-// enqueueReply returns the reply to the request for a job of a queue. A job whose unique
-// key another job holds is answered with the ID of the holder.
-func enqueueReply(queue string, a intake.Ack, err error) (api.EnqueueReply, error) {
+// enqueueReply returns the reply to r, the request for a job of a queue. A job whose unique
+// key another job holds is answered with the ID of the holder. Neither the reply nor the error
+// names a queue that the sender of r may not use.
+func enqueueReply(r *cluster.Request, queue string, a intake.Ack, err error) (api.EnqueueReply, error) {
 	if other, ok := errors.AsType[*job.DuplicateError](err); ok {
-		return api.EnqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}, nil
+		reply := api.EnqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}
+		if within := queuesOf(r); within != nil && !slices.Contains(within, other.Queue) {
+			reply.Queue = ""
+		}
+		return reply, nil
+	}
+	refused, ok := errors.AsType[*api.Error](err)
+	if ok && refused.Reason() == api.ReasonIDConflict && queuesOf(r) != nil {
+		err = &api.Error{Code: refused.Code, Data: refused.Data, Text: "id_conflict: the id is that of another queue's job"}
 	}
 	return api.EnqueueReply{ID: a.ID, Queue: queue, Duplicate: a.Duplicate, Debounced: a.Debounced}, err
+}
+
+// queuesOf returns the only queues that the sender of r may use, nil if it may use all.
+func queuesOf(r *cluster.Request) []string {
+	if r.Sender == nil {
+		return nil
+	}
+	return r.Sender().Queues
 }
 
 // quotaOf returns a function that returns the Quota of the sender of r, nil if its new queues
@@ -183,7 +201,7 @@ func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, bo
 	// Publishing has its own timeout. It must not be cut short, or the reply would not
 	// carry the job's ID.
 	ack, err := h.Intake.Publish(context.WithoutCancel(ctx), intake.Job{Queue: Token(ctx), Spec: req.Spec, Body: body, Key: req.ID, Quota: cluster.QuotaOf(ctx)})
-	reply, err := enqueueReply(Token(ctx), ack, err)
+	reply, err := enqueueReply(call(ctx), Token(ctx), ack, err)
 	if err != nil {
 		return reply, err
 	}

@@ -380,6 +380,8 @@ func noteExisting(env *command.Env, accepted *api.EnqueueReply, unique bool) {
 		env.Note("a job was enqueued under this --id before, and replaced this one before it started")
 	case accepted.Debounced:
 		env.Note("the job replaces one that has not started, under its id")
+	case accepted.Duplicate && unique && accepted.Queue == "":
+		env.Note("there already is a job with this --unique-key, in a queue that you may not use")
 	case accepted.Duplicate && unique:
 		env.Note("there already is a job with this --unique-key or --id, in queue %s", accepted.Queue)
 	case accepted.Duplicate:
