@@ -245,8 +245,9 @@ func readWideHeader(first byte, rest []byte) (h header, ok bool) {
 
 	h = header{kind: wide.kind, size: 1 + wide.bytes}
 	switch {
-	case h.kind == KindNumber:
-		h.n, h.size = number, h.size+1 // the type of the extension
+	case h.kind == KindNumber: // an extension, which has a byte for its type
+		h.n, h.size = number, h.size+1
+		return h, len(rest) > wide.bytes
 	case h.kind == KindBool:
 		h.v = int64(first & 1)
 	case h.kind != KindInt:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
 func TestQuest_RoundTrip(t *testing.T) {
@@ -77,6 +79,13 @@ func FuzzRequests(f *testing.F) {
 	f.Add(AppendValue(nil, Fields{"q": "jobs", "credits": 1, "sid": "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d", "jid": "q:1", "tok": []byte{1}}))
 	f.Add(AppendValue(nil, Fields{"lines": []any{"a", Fields{"msg": "b"}}, "jobs": []any{1}, "error": Fields{"message": "m"}, "config": Fields{}}))
 	f.Add(AppendValue(nil, Fields{"q": "q", "trace": map[string]string{"a": "b"}, "statuses": []any{"new"}, "timeout_ms": 1, "ext": []any{Delivery}}))
+	for _, v := range vectors(f, "frames") {
+		e, err := ParseEnvelope(v.frame[frame.HeaderLen:])
+		if err != nil {
+			f.Fatal(v.name, err)
+		}
+		f.Add([]byte(e.P))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if Check(b) != nil || Raw(b).Kind() != KindMap {
 			return

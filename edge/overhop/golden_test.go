@@ -26,7 +26,7 @@ type vector struct {
 }
 
 // vectors reads a directory of testdata.
-func vectors(t *testing.T, dir string) (all []vector) {
+func vectors(t testing.TB, dir string) (all []vector) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", dir, "*.hex"))
 	if err != nil || len(files) < 15 {
@@ -46,7 +46,7 @@ func vectors(t *testing.T, dir string) (all []vector) {
 	return all
 }
 
-func readJSON(t *testing.T, file string) (content any) {
+func readJSON(t testing.TB, file string) (content any) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {

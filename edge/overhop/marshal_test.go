@@ -221,6 +221,7 @@ func TestUnmarshal_Errors(t *testing.T) {
 // A value decoded into an any is encoded as the same value, except for repeated
 // map keys.
 func FuzzUnmarshal(f *testing.F) {
+	f.Add([]byte{0xc8, '0', '0'}) // an extension without its type
 	f.Add([]byte(Fields{"a": []any{1, "x", []byte{1}, nil, true}}.Raw()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var l testMessage
