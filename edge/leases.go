@@ -131,8 +131,8 @@ func (w *worker) lockResumed(ctx context.Context, id job.DispatchID) (*dispatch,
 	}
 	if assignment.Timeout > 0 {
 		d.deadline = now.Add(assignment.Timeout)
-		if !assignment.Started.IsZero() { // by the authority's clock, which may be ahead
-			d.deadline = now.Add(assignment.Timeout - max(now.Sub(assignment.Started), 0))
+		if !assignment.Started.IsZero() { // by this node's clock, also if that is set meanwhile
+			d.deadline = assignment.Started.Add(assignment.Timeout)
 		}
 	}
 	ds.leaseLocked(d, now, ds.cfg.Delivery.Lease)
@@ -164,18 +164,29 @@ func (d *dispatch) attachLocked(w *worker) {
 // dispatch is not extended: the end of its grace is returned. deliveries.mu is
 // held.
 func (ds *deliveries) extendLocked(d *dispatch, requested time.Duration) time.Time {
+	now := time.Now()
 	if d.state == recalling {
-		return d.due
+		return shownAt(now, d.due)
 	}
 	length := ds.cfg.Delivery.Lease
 	if requested > 0 {
 		length = min(length, requested)
 	}
-	until := ds.leaseLocked(d, time.Now(), length)
+	until := ds.leaseLocked(d, now, length)
 	if d.replyBy.Before(d.due) {
 		ds.startTimer(d, d.replyBy)
 	}
 	return until
+}
+
+// shownAt returns the time t, which was computed from an earlier reading of this node's clock, with the
+// wall clock of now: the clock may have been set since, and a worker takes times for wall clocks. The
+// zero time stays.
+func shownAt(now, t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return now.Add(t.Sub(now))
 }
 
 // leaseLocked grants the worker of d a lease of at most length, starting now,
@@ -188,8 +199,8 @@ func (ds *deliveries) extendLocked(d *dispatch, requested time.Duration) time.Ti
 func (ds *deliveries) leaseLocked(d *dispatch, now time.Time, length time.Duration) time.Time {
 	d.setReplyByLocked(earlier(now.Add(length), d.deadline))
 	until := earlier(ds.executor.WorkerLease(now.Add(length)), d.deadline)
-	until = now.Add(until.Sub(now)) // shows now's wall clock, which may have been set since the node's lease was granted
-	if until.After(d.leaseUntil) {  // a lease that was granted is never shortened
+	until = shownAt(now, until)
+	if until.After(d.leaseUntil) { // a lease that was granted is never shortened
 		d.leaseUntil = until
 	}
 	return until
@@ -241,7 +252,7 @@ func (w *worker) beat(ctx context.Context, lease overhop.LeaseRef, requested tim
 		return time.Time{}, time.Time{}, err
 	}
 	defer w.deliveries.mu.Unlock()
-	return w.deliveries.extendLocked(d, requested), d.deadline, nil
+	return w.deliveries.extendLocked(d, requested), shownAt(time.Now(), d.deadline), nil
 }
 
 // beatAll extends the leases of several jobs and answers for each of them.

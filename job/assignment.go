@@ -25,7 +25,8 @@ type Assignment struct {
 	Body        []byte    // the Spec's JSON; nil: the node loads it from Position
 	// Started is when the dispatch began, if its worker moved here from another
 	// node while running it: the node then adopts it as running instead of
-	// starting it. Zero: the node starts it now.
+	// starting it. Zero: the node starts it now. It is by the yard's time, except in what
+	// the node itself has found, where it is by the node's clock, with a monotonic reading.
 	Started time.Time
 	// MoveIndex is the index of the log entry that moved the dispatch to this
 	// node, or of a later one; 0: the dispatch has not moved.

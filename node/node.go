@@ -313,7 +313,7 @@ func (n *Node) wire() (err error) {
 	n.endpoints = sync.OnceValue(func() []cluster.Endpoint { return n.binding().Bind(api.Endpoints, n.apiHandlers()) })
 	n.workers = &worker.Cluster{
 		Node: cfg.Node.Name, ClusterName: cfg.Cluster.Name, DataDir: cfg.Node.DataDir, Incarnation: n.id.Incarnation, DefaultTimeout: cfg.Scheduler.DefaultTimeout,
-		Ledger: n.raft, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer, Retrier: n.retrier,
+		Ledger: n.raft, Now: n.raft.LedgerTime, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer, Retrier: n.retrier,
 		RaftLeader: func() string { return n.raft.Status().Leader }, OtherEdges: n.agent.Edges,
 		Operations: sync.OnceValue(n.overhopOperations),
 	}

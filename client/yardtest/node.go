@@ -194,7 +194,7 @@ func (n *node) publish(queue, key string, _ time.Time, body []byte, done func(la
 func (n *node) workers() *worker.Cluster {
 	return &worker.Cluster{
 		Node: n.Name, ClusterName: "yardtest", Incarnation: n.Incarnation, DefaultTimeout: n.yard.cfg.Scheduler.DefaultTimeout,
-		Ledger: n.Member, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer, Retrier: n.retrier,
+		Ledger: n.Member, Now: (*ledger.Ledger).Now, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer, Retrier: n.retrier,
 		RaftLeader: n.Watch.Holder, OtherEdges: n.Agent.Edges, Operations: sync.OnceValue(n.operations),
 	}
 }

@@ -23,6 +23,7 @@ type Cluster struct {
 	DefaultTimeout             time.Duration // of a job that sets none
 
 	Ledger     ledgerwait.Ledger
+	Now        func(*ledger.Ledger) time.Time // returns the yard's time; called in View
 	Authority  *authority.Client
 	Intake     *intake.Intake
 	Waiters    *ledgerwait.Waiters
@@ -61,8 +62,13 @@ func (c *Cluster) Resume(ctx context.Context, id job.ID, n uint32, worker string
 		return job.Assignment{}, err
 	}
 	var found ledger.ActiveDispatch
+	var started time.Time
 	ok := false
-	c.Ledger.View(func(l *ledger.Ledger) { found, ok = l.Dispatch(id, n) })
+	c.Ledger.View(func(l *ledger.Ledger) {
+		if found, ok = l.Dispatch(id, n); ok {
+			started = time.Now().Add(-max(c.Now(l).Sub(found.Started), 0))
+		}
+	})
 	if !ok {
 		return job.Assignment{}, job.ErrLeaseLost
 	}
@@ -70,6 +76,6 @@ func (c *Cluster) Resume(ctx context.Context, id job.ID, n uint32, worker string
 		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
 		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
 		Fence: found.Fence, Timeout: cmp.Or(found.Timeout, c.DefaultTimeout), Accepted: found.Accepted, RunAt: found.Due,
-		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started, MoveIndex: moved.Index,
+		Redelivered: found.Redelivered, Position: found.Position, Started: started, MoveIndex: moved.Index,
 	}, nil
 }
