@@ -16,9 +16,9 @@ type Replica struct {
 	checks chan *ledger.Ledger // the newest copy whose hash is to be checked
 	done   chan struct{}       // closed when no more entries will be applied
 
-	mu        sync.RWMutex // held for reading by View, and while an entry is applied
-	ledger    *ledger.Ledger
-	appliedAt time.Time // when the last entry was applied; zero: none was; guarded by mu
+	mu     sync.RWMutex // held for reading by View, and while an entry is applied
+	ledger *ledger.Ledger
+	passed ledger.Passed // guarded by mu
 
 	copyTime atomic.Int64 // nanoseconds that the last copy took
 
@@ -44,14 +44,15 @@ func (r *Replica) View(fn func(*ledger.Ledger)) {
 }
 
 // LedgerTime returns the time of the ledger that [Replica.View] has passed to its caller, which
-// goes on by this node's monotonic clock since the last entry was applied. It must be called by
+// goes on by this node's monotonic clock since the last entry. It must be called by
 // the function that View calls.
 func (r *Replica) LedgerTime(l *ledger.Ledger) time.Time {
-	if r.appliedAt.IsZero() {
-		return l.Now()
-	}
-	return l.Now().Add(time.Since(r.appliedAt))
+	return l.Now().Add(r.Passed(l))
 }
+
+// Passed returns how long ago the last entry was made of the ledger that [Replica.View] has passed to
+// its caller, at least. It must be called by the function that View calls.
+func (r *Replica) Passed(l *ledger.Ledger) time.Duration { return r.passed.Since(l, time.Now()) }
 
 // Schemas returns the schemas in the ledger. It does not wait for an entry that is being
 // applied, but has those of every entry whose proposer knows that it is applied.
@@ -83,7 +84,7 @@ func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
 // advance publishes the schemas and paths of params, sets the last applied index and wakes the waiters. The caller must
 // hold mu, so that a woken waiter sees the entry.
 func (r *Replica) advance(index uint64) {
-	r.appliedAt = time.Now()
+	r.passed.Applied(r.ledger, time.Now())
 	if current := r.ledger.Schemas(); current != r.schemas.Load() {
 		r.schemas.Store(current)
 	}

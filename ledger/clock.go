@@ -103,6 +103,31 @@ func (l *Ledger) emptyUntil() time.Time {
 	return unixNano(l.elapsed).UTC()
 }
 
+// Passed tells a member how much time has passed since the last entry that it has applied, by the
+// member's monotonic clock. The zero value is ready to use.
+type Passed struct {
+	elapsed time.Time // of the entry that was applied soonest after it was made
+	at      time.Time // when it was applied; zero: none was
+	epoch   uint64    // of the authority that made it
+}
+
+// Applied notes that an entry has been applied to l at a time, which has a monotonic reading.
+func (p *Passed) Applied(l *Ledger, at time.Time) {
+	elapsed, epoch := l.Clock().Elapsed, l.authority.epoch
+	if p.at.IsZero() || p.epoch != epoch || elapsed.Sub(p.elapsed) > at.Sub(p.at) {
+		*p = Passed{elapsed, at, epoch}
+	}
+}
+
+// Since returns how long before a time the last entry of l was made, or less: by as much as the fastest
+// entry of its authority took to be applied here. It returns 0 if none was applied.
+func (p *Passed) Since(l *Ledger, at time.Time) time.Duration {
+	if p.at.IsZero() {
+		return 0
+	}
+	return max(0, p.elapsed.Add(at.Sub(p.at)).Sub(l.Clock().Elapsed))
+}
+
 // moment is when something happens to a job: by the wall clock, or in elapsed time. at is always
 // the wall-clock time, as it was known when the moment was set; shift is what had to be added to
 // it then to get the elapsed time. For example, after the wall clocks were set back by an hour, the

@@ -151,6 +151,36 @@ func TestClock_Age(t *testing.T) {
 	h.want("a lane that was just ingested", 3, job.Delayed)
 }
 
+// TestPassed checks that a member knows how much time has passed since the last entry, also if this one
+// was applied late, and no more than that.
+func TestPassed(t *testing.T) {
+	h := newClockHarness(t)
+	var p Passed
+	start := time.Now()
+	made := time.Duration(0)
+	apply := func(d, late time.Duration) { // d after the last entry, applied some time after it was made
+		made += d
+		h.pass(d)
+		p.Applied(h.l, start.Add(made+late))
+	}
+	want := func(what string, at, passed time.Duration) {
+		t.Helper()
+		if got := p.Since(h.l, start.Add(made+at)); got != passed {
+			t.Errorf("%s: %s have passed, want %s", what, got, passed)
+		}
+	}
+	want("nothing was applied", time.Hour, 0)
+	apply(time.Second, 2*time.Millisecond)
+	want("an entry", 5*time.Second, 5*time.Second-2*time.Millisecond)
+	apply(time.Second, 4*time.Second)
+	want("a late entry", 5*time.Second, 5*time.Second-2*time.Millisecond)
+	apply(time.Second, time.Millisecond)
+	want("a fast entry", 5*time.Second, 5*time.Second-time.Millisecond)
+	h.apply(&Lead{Owner: "n1", Until: h.at.Now.Add(time.Hour), Level: Level})
+	p.Applied(h.l, start.Add(made+time.Second))
+	want("another authority", 5*time.Second, 4*time.Second)
+}
+
 // TestClock_Rates checks that a step of the wall clocks gives no rate a further start, and closes no
 // circuit.
 func TestClock_Rates(t *testing.T) {

@@ -37,6 +37,8 @@ func (r *instantRaft) View(fn func(*ledger.Ledger)) {
 	fn(r.ledger)
 }
 
+func (r *instantRaft) Passed(*ledger.Ledger) time.Duration { return 0 }
+
 func (r *instantRaft) Copy() *ledger.Ledger {
 	r.mu.Lock()
 	defer r.mu.Unlock()

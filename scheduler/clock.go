@@ -49,6 +49,17 @@ func newStampClock(last ledger.Clock, passed time.Duration, single bool) stampCl
 	return c.follow(c.start.Wall)
 }
 
+// show returns a clock that shows the time since the last entry, which was made some time ago, also as
+// Now. Elapsed and Wall, which decide, stay. So the first event of an authority is not shown before
+// what has happened since that entry. A part of clockSlack is left for settle to add, so that Now
+// does not get ahead of Elapsed.
+func (c stampClock) show(ago time.Duration) stampClock {
+	ago = max(0, ago-clockSlack/2)
+	c.since = c.since.Add(-ago)
+	c.start.Elapsed, c.start.Wall = c.start.Elapsed.Add(-ago), c.start.Wall.Add(-ago)
+	return c
+}
+
 // times returns what the clock shows.
 func (c stampClock) times() ledger.Clock {
 	e := time.Since(c.since)
@@ -89,7 +100,7 @@ func (c stampClock) reach(elapsed time.Time) stampClock {
 	return c
 }
 
-// settle is follow for the first known median of a tenure. If Elapsed is ahead of Now by no more than
+// settle is follow until a tenure knows the median and the elapsed time. If Elapsed is ahead of Now by no more than
 // clockSlack, Now is set to it, so that both are the same again.
 func (c stampClock) settle(wall time.Time) stampClock {
 	c = c.follow(wall)
@@ -202,6 +213,7 @@ func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
 // the elapsed time, it advances by as much as has passed on the wall clocks.
 func (t *tenure) setWallClock(wall, now time.Time) {
 	c, before := &t.clocks, t.loop.clock.times()
+	known := c.settled && c.elapsedKnown
 	switch {
 	case c.elapsedKnown:
 	case c.keptKnown:
@@ -209,7 +221,7 @@ func (t *tenure) setWallClock(wall, now time.Time) {
 	case t.capacity.allHeard(), now.Sub(t.loop.startedAt) > keptWait:
 		t.loop.clock, c.elapsedKnown = t.loop.clock.reach(c.last.Elapsed.Add(wall.Sub(c.last.Wall))), true
 	}
-	if c.settled {
+	if known {
 		t.loop.clock = t.loop.clock.follow(wall)
 	} else {
 		t.loop.clock = t.loop.clock.settle(wall)
@@ -233,7 +245,7 @@ func (t *tenure) setWallClock(wall, now time.Time) {
 // ledgerTimeWarnings returns a warning if the ledger's time is ahead of the members' clocks, and one
 // if these were set lately.
 func (t *tenure) ledgerTimeWarnings(now time.Time) (warnings []string) {
-	if ahead := t.loop.clock.times().Ahead(); ahead > maxClockSkew {
+	if ahead := t.loop.clock.times().Ahead(); t.clocks.settled && ahead > maxClockSkew {
 		warnings = append(warnings, fmt.Sprintf("the yard's time is %s ahead of the members' clocks, because they were ahead before: it runs slower until it is right; delays and waits do not depend on it, times of events do", ahead.Round(100*time.Millisecond)))
 	}
 	if c := &t.clocks; !c.stepAt.IsZero() && now.Sub(c.stepAt) < stepReported {

@@ -93,6 +93,41 @@ func TestClock_BehindAtTakeOver(t *testing.T) {
 	})
 }
 
+// TestClock_ShownAtTakeOver checks that a new authority's first event is shown when it happens, as far as
+// the node knows how much time has passed, and that nothing starts by that: neither run_at nor a delay.
+func TestClock_ShownAtTakeOver(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		h.advance(3 * time.Second)
+		h.setClocks(0)
+		h.end()
+		var before ledger.Clock
+		h.raft.View(func(l *ledger.Ledger) { before = l.Clock() })
+		h.advance(5 * time.Second)
+		h.sched.lastEpoch = 0 // another member was the authority
+		h.raft.set(func() { h.raft.passed = 5 * time.Second })
+		entries := len(h.raft.log)
+		h.begin()
+		lead := h.raft.log[entries].Proposal
+		if shown := lead.At.Sub(before.Now); shown < 5*time.Second-clockSlack || shown > 5*time.Second {
+			t.Errorf("5 s later the authority is acquired %s after the last entry", shown)
+		}
+		at := ledger.Clock{Now: lead.At, Elapsed: lead.At.Add(lead.Offsets.Elapsed), Wall: lead.At.Add(lead.Offsets.Wall)}
+		if at.Elapsed.Sub(before.Elapsed) > 10*time.Millisecond || at.Wall.Sub(before.Wall) > 10*time.Millisecond {
+			t.Errorf("the times that decide have advanced from %+v to %+v", before, at)
+		}
+		h.advance(3 * time.Second) // heartbeats have arrived
+		h.propose(&ledger.Observe{})
+		var after ledger.Clock
+		h.raft.View(func(l *ledger.Ledger) { after = l.Clock() })
+		if after.Offsets() != (ledger.Offsets{}) {
+			t.Errorf("the clocks differ: %+v", after)
+		}
+		if off := time.Until(after.Now); off.Abs() > clockSlack {
+			t.Errorf("the ledger's time is off by %s", off)
+		}
+	})
+}
+
 func TestClock_OneOfThreeSkewed(t *testing.T) {
 	runHarness(t, 3, func(h *harness) {
 		h.advance(3 * time.Second)

@@ -30,7 +30,8 @@ type fakeRaft struct {
 	lost        bool // leadership is lost: submits fail
 	stuck       bool // nothing is committed, and no error is returned
 	inFlight    int
-	maxInFlight int // maximum number of entries in flight
+	maxInFlight int           // maximum number of entries in flight
+	passed      time.Duration // since the last entry, as far as this node knows
 	queue       chan *proposed
 	check       func(*ledger.Ledger) // called after each entry
 }
@@ -119,6 +120,8 @@ func (r *fakeRaft) View(fn func(*ledger.Ledger)) {
 	defer r.mu.Unlock()
 	fn(r.ledger)
 }
+
+func (r *fakeRaft) Passed(*ledger.Ledger) time.Duration { return r.passed }
 
 func (r *fakeRaft) Copy() *ledger.Ledger {
 	r.mu.Lock()

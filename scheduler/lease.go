@@ -18,10 +18,15 @@ import (
 // from the ledger. In the cluster's first tenure it also initializes the ledger.
 func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	var clocks memberClocks
-	s.ledger.View(func(l *ledger.Ledger) { clocks.last, clocks.epoch = l.Clock(), l.Authority().Epoch })
+	var applied time.Duration // ago
+	s.ledger.View(func(l *ledger.Ledger) {
+		clocks.last, clocks.epoch, applied = l.Clock(), l.Authority().Epoch, s.ledger.Passed(l)
+	})
 	passed, single := s.elapsedSince(&clocks), len(s.cfg.Members) <= 1
 	clock := newStampClock(clocks.last, passed, single)
-	clocks.elapsedKnown = single || passed > 0 || clocks.last.Now.Unix() <= 0
+	if clocks.elapsedKnown = single || passed > 0 || clocks.last.Now.Unix() <= 0; !clocks.elapsedKnown {
+		clock = clock.show(applied)
+	}
 	requestedAt := time.Now()
 	at := clock.times()
 	c, err := s.commit(ctx, Proposal{At: at.Now, Offsets: at.Offsets(), Commands: []ledger.Command{

@@ -77,6 +77,9 @@ type Ledger interface {
 	// View calls its argument with this node's ledger, which must not be used
 	// after the call returns.
 	View(func(*ledger.Ledger))
+	// Passed returns how long ago the last entry of the ledger that View has passed to its
+	// caller was made, or less, see [ledger.Passed].
+	Passed(*ledger.Ledger) time.Duration
 	// Copy returns the current ledger, for reads that take long.
 	Copy() *ledger.Ledger
 }

@@ -3,6 +3,7 @@ package memyard
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -11,6 +12,7 @@ import (
 type replica struct {
 	mu      sync.RWMutex // guards the fields below
 	ledger  *ledger.Ledger
+	passed  ledger.Passed
 	changed chan struct{} // closed when the next entry is applied; nil: nobody waits
 }
 
@@ -20,6 +22,9 @@ func (r *replica) View(fn func(*ledger.Ledger)) {
 	defer r.mu.RUnlock()
 	fn(r.ledger)
 }
+
+// Passed returns how long ago the last entry of the ledger that View has passed to its caller was made.
+func (r *replica) Passed(l *ledger.Ledger) time.Duration { return r.passed.Since(l, time.Now()) }
 
 // Copy returns a copy of the ledger.
 func (r *replica) Copy() *ledger.Ledger {
@@ -59,7 +64,9 @@ func (r *replica) apply(at ledger.Stamp, commands []ledger.Command) []ledger.Res
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.wakeLocked()
-	return r.ledger.Apply(at, commands)
+	results := r.ledger.Apply(at, commands)
+	r.passed.Applied(r.ledger, time.Now())
+	return results
 }
 
 // set replaces the ledger.
@@ -67,7 +74,7 @@ func (r *replica) set(l *ledger.Ledger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.wakeLocked()
-	r.ledger = l
+	r.ledger, r.passed = l, ledger.Passed{}
 }
 
 // wakeLocked wakes the callers that wait for the next entry. mu is held.

@@ -21,7 +21,8 @@ type clockChecker struct {
 	behind   time.Duration // likewise, also while the authority does not know it yet
 	byWall   time.Time     // start of the last tenure that went by wall clocks
 	settled  time.Time     // when the last entry was made by an authority that knew the members' clocks
-	now      time.Time     // when the present entry was made, and jump
+	made     time.Time     // when the last entry was made
+	now      time.Time     // likewise the present one, and jump
 	waits    map[job.ID]*wait
 	expiries map[job.ID]*wait
 	starts   map[job.ID]time.Time // run_at
@@ -69,6 +70,9 @@ func (c *clockChecker) checkStamp(l *ledger.Ledger, e *logEntry) {
 	switch e.commands[0].(type) {
 	case *ledger.Lead:
 		acquires, c.before = true, c.last
+		if shown, passed := at.Now.Sub(c.last.Now), e.made.Sub(c.made); !c.made.IsZero() && shown > passed+clockTolerance {
+			c.sim.fail("entry %d: the ledger's time advances by %s, %s have passed", e.stamp.Index, shown, passed)
+		}
 	case *ledger.Bootstrap:
 		acquires = true
 	}
@@ -76,7 +80,7 @@ func (c *clockChecker) checkStamp(l *ledger.Ledger, e *logEntry) {
 		c.checkElapsed(e, acquires)
 		c.checkWall(e, at.Wall, acquires)
 	}
-	c.last, c.now = at, e.made.Add(c.jump)
+	c.last, c.made, c.now = at, e.made, e.made.Add(c.jump)
 }
 
 // checkElapsed checks that the elapsed time advances as time passes, no faster, and no slower apart
@@ -238,13 +242,13 @@ func (c *clockChecker) ended(id job.ID, w *wait) {
 // started checks a wall-clock time that was reached.
 func (c *clockChecker) started(id job.ID, at time.Time) {
 	c.sim.report.Clocks.WallTimes++
+	if c.settled.IsZero() {
+		return // a new cluster goes by its first authority's clock until this one knows the others
+	}
 	made := c.now.Add(-c.jump)
 	since := made
 	if c.settled.Before(since) {
 		since = c.settled
-		if c.settled.IsZero() {
-			return // a new cluster goes by its first authority's clock until this one knows the others
-		}
 	}
 	if _, highest := c.sim.clocks.between(since.Add(-sampleAge)); at.Sub(made) > highest+wallTolerance {
 		c.sim.fail("job %s starts %s before its time", id, at.Sub(made)-highest)

@@ -50,7 +50,8 @@ type process struct {
 
 	view      sync.RWMutex // guards ledger
 	ledger    *ledger.Ledger
-	applied   int // index of the last applied entry
+	passed    ledger.Passed // guarded by view
+	applied   int           // index of the last applied entry
 	authority authorityWatch
 	changed   chan struct{} // closed when entries have been applied; guarded by view
 
@@ -189,6 +190,7 @@ func (proc *process) catchUp(to int) (results []ledger.Result) {
 		e := &proc.sim.raft.log[proc.applied]
 		proc.view.Lock()
 		results = proc.ledger.Apply(e.stamp, e.commands)
+		proc.passed.Applied(proc.ledger, time.Now())
 		proc.applied++
 		proc.sim.checker.observe(proc, e, results)
 		if proc.sim.minorFaultsActive() && proc.sim.net.canWrite(proc.name) && proc.sim.chance("snapshot "+proc.id, 20) {
@@ -214,6 +216,9 @@ func (proc *process) View(fn func(*ledger.Ledger)) {
 	defer proc.view.RUnlock()
 	fn(proc.ledger)
 }
+
+// Passed implements scheduler.Ledger.
+func (proc *process) Passed(l *ledger.Ledger) time.Duration { return proc.passed.Since(l, time.Now()) }
 
 // Applied implements operations.Ledger.
 func (proc *process) Applied() (index uint64, changed <-chan struct{}) {
