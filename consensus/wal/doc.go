@@ -5,7 +5,7 @@
 // the index of its first entry, and frames, one for each append:
 //
 //	segment   magic, number, first index, size, checksum │ frame │ frame │ … │ zeros
-//	frame     size, checksum of the payload, checksum of this header │ payload, padded
+//	frame     sectors of zeros in it, size, checksum of the payload, checksum of this header │ payload, padded
 //	payload   entry, entry, …: index, term, time, type, extensions, data
 //
 // A segment begins where the one before it ends: entries from the first index of a
@@ -18,5 +18,6 @@
 // [Open] reads all of the log. It drops a frame at the end that a power loss interrupted,
 // which was never acknowledged, and refuses any other that is not complete: see
 // interrupted. Package consensus detects what no file can show by itself, such as a last
-// segment that was removed or replaced by an older copy.
+// segment that was removed or replaced by an older copy, or a last frame of which a whole
+// sector has become zero.
 package wal

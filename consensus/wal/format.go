@@ -15,7 +15,7 @@ import (
 const (
 	magic           = "YARDLOG1"
 	segmentHeadSize = 32 // magic, number u64, first index u64, size of the file u32, checksum u32
-	frameHeadSize   = 16 // size of the payload u64, its checksum u32, checksum of the header u32
+	frameHeadSize   = 16 // sectors of zeros u32, size of the payload u32, its checksum u32, checksum of the header u32
 	entryHeadSize   = 33 // index u64, term u64, time u64 (Unix ns, 0: none), type u8, size of extensions u32, size of data u32
 
 	// Frames are aligned, so that a sector has all of a frame's header or nothing of it.
@@ -63,7 +63,8 @@ func appendFrame(buf []byte, number, offset uint64, entries []*raft.Log) ([]byte
 	}
 	payload := buf[begin+frameHeadSize:]
 	head := buf[begin : begin+frameHeadSize]
-	binary.BigEndian.PutUint64(head, uint64(len(payload)))
+	binary.BigEndian.PutUint32(head[4:], uint32(len(payload)))
+	binary.BigEndian.PutUint32(head, zeroSectors(buf[begin:], int(offset))) // the header's sector has the size
 	binary.BigEndian.PutUint32(head[8:], crc32.Checksum(payload, castagnoli))
 	binary.BigEndian.PutUint32(head[12:], frameHeadSum(head, number, offset))
 	padding := padded(len(payload)) - len(payload)
@@ -78,6 +79,21 @@ func frameHeadSum(head []byte, number, offset uint64) uint32 {
 	return crc32.Update(crc32.Checksum(place[:], castagnoli), castagnoli, head[:12])
 }
 
+// zeroSectors returns in how many sectors of a segment the bytes of a frame, which begins at
+// offset, are all zero. The frame is given without its padding.
+func zeroSectors(frame []byte, offset int) (n uint32) {
+	for len(frame) > 0 {
+		size := min(sectorSize-offset%sectorSize, len(frame))
+		if isZero(frame[:size]) {
+			n++
+		}
+		frame, offset = frame[size:], offset+size
+	}
+	return n
+}
+
+func isZero(b []byte) bool { return len(bytes.TrimRight(b, "\x00")) == 0 }
+
 func padded(size int) int { return (size + frameAlign - 1) / frameAlign * frameAlign }
 
 // errNoFrame is returned for a place without the header of a frame.
@@ -89,9 +105,9 @@ func frameSize(content []byte, number uint64, offset int) (int, error) {
 		return 0, errNoFrame
 	}
 	head := content[offset : offset+frameHeadSize]
-	size := binary.BigEndian.Uint64(head)
+	size := int64(binary.BigEndian.Uint32(head[4:]))
 	isValid := binary.BigEndian.Uint32(head[12:]) == frameHeadSum(head, number, uint64(offset))
-	if !isValid || size == 0 || size > uint64(len(content)-offset-frameHeadSize) {
+	if !isValid || size == 0 || size > int64(len(content)-offset-frameHeadSize) {
 		return 0, errNoFrame
 	}
 	return int(size), nil

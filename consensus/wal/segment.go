@@ -1,7 +1,7 @@
 package wal
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -189,11 +189,12 @@ func (s *segment) scanEntries(payload []byte) error {
 
 // interrupted reports whether what follows the last complete frame, at offset, can be a
 // frame whose write a power loss interrupted. The disk then has some of its sectors, and
-// zeros in place of the others, and nothing that was written after it, because a write
-// begins after the one before it was synced. Anything else was complete and is damaged.
+// zeros in place of the others: more sectors of zeros than were written. It has nothing that was
+// written after the frame, because a write begins after the one before it was synced. Anything
+// else was complete and is damaged.
 //
-// A complete frame that has a sector of zeros and is damaged elsewhere looks the same if it
-// is the last one.
+// A complete frame looks the same if it is the last one and the damage is that all of a sector
+// has become zero.
 func interrupted(content []byte, number uint64, offset int) bool {
 	size, err := frameSize(content, number, offset)
 	if err != nil {
@@ -201,15 +202,8 @@ func interrupted(content []byte, number uint64, offset int) bool {
 		return isZero(content[offset:sectorEnd]) && !hasFrame(content[sectorEnd:], content, number)
 	}
 	end := offset + frameHeadSize + size
-	if !isZero(content[end:]) {
-		return false
-	}
-	for at := offset; at < end; at = (at/sectorSize + 1) * sectorSize {
-		if isZero(content[at:min((at/sectorSize+1)*sectorSize, end)]) {
-			return true
-		}
-	}
-	return false
+	written := binary.BigEndian.Uint32(content[offset:]) // sectors of zeros
+	return isZero(content[end:]) && zeroSectors(content[offset:end], offset) > written
 }
 
 // hasFrame reports whether a complete frame begins in rest, which is the end of content.
@@ -221,5 +215,3 @@ func hasFrame(rest, content []byte, number uint64) bool {
 	}
 	return false
 }
-
-func isZero(b []byte) bool { return len(bytes.TrimRight(b, "\x00")) == 0 }

@@ -337,6 +337,9 @@ func TestOpen_InterruptedAppend(t *testing.T) {
 		store(t, l, want...)
 		path, before := l.tail().path, l.tail().end
 		last := entriesFrom(want[len(want)-1].Index+1, 1+rng.IntN(2), rng.IntN(1200))
+		if data := last[0].Data; len(data) > 0 {
+			clear(data[rng.IntN(len(data)):]) // sectors of zeros that are not lost
+		}
 		store(t, l, last...)
 		end := l.tail().end
 		l.Close()
@@ -349,11 +352,12 @@ func TestOpen_InterruptedAppend(t *testing.T) {
 		}
 		complete := true
 		for at := before; at < end; at = (at/sectorSize + 1) * sectorSize {
-			if rng.IntN(3) == 0 {
+			sector := raw[at:min((at/sectorSize+1)*sectorSize, end)]
+			if rng.IntN(3) == 0 || isZero(sector) {
 				continue
 			}
 			complete = false
-			clear(raw[at:min((at/sectorSize+1)*sectorSize, end)])
+			clear(sector)
 		}
 		if err := os.WriteFile(path, raw, 0o644); err != nil {
 			t.Fatal(err)
@@ -434,4 +438,33 @@ func TestOpen_DetectsDamage(t *testing.T) {
 	}
 	check("a lost sector before another frame", true, edit(files[2], func(b []byte) []byte { clear(b[:sectorSize]); return b }))
 	check("a missing segment", true, func(dir string) { os.Remove(filepath.Join(dir, filepath.Base(files[1]))) })
+}
+
+// TestOpen_DetectsDamageOfLastAppend checks that a log is refused if a bit is flipped in its
+// last entry, also if that entry has sectors of zeros, as if a power loss had interrupted it.
+func TestOpen_DetectsDamageOfLastAppend(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir)
+	last := entriesFrom(2, 1, 3000)
+	clear(last[0].Data[600:2600])
+	store(t, l, entriesFrom(1, 1, 100)...)
+	begin := l.tail().end
+	store(t, l, last...)
+	path, at := l.tail().path, l.tail().entries[1]
+	l.Close()
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := int(begin); i < int(at.offset+at.size); i += 7 {
+		raw := bytes.Clone(whole)
+		raw[i] ^= 1 << (i % 8)
+		if err := os.WriteFile(path, raw, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Open(dir, testSegment)
+		if _, isCorrupt := errors.AsType[*CorruptError](err); !isCorrupt {
+			t.Fatalf("a bit at %d, in %d to %d: %v, entries %v", i, begin, at.offset+at.size, err, content(t, l))
+		}
+	}
 }
