@@ -164,8 +164,21 @@ func (s *Store) openFiles(segmentBytes int64) (err error) {
 		}
 		return err
 	}
-	s.stable, err = openBolt(stable, false)
-	return err
+	if s.stable, err = openBolt(stable, false); err != nil {
+		return err
+	}
+	return s.rewriteStable()
+}
+
+// rewriteStable writes the term again, and with it the vote, which is in the same page. A
+// process may have ended after the sync of a write had failed: its content can still be read
+// then, but only from memory, and the vote would be given again without being on the disk.
+func (s *Store) rewriteStable() error {
+	term, err := zeroIfMissing(s.stable.GetUint64([]byte(keyTerm)))
+	if err != nil || term == 0 {
+		return err
+	}
+	return s.stable.SetUint64([]byte(keyTerm), term)
 }
 
 // openBolt opens a file of raft-boltdb.

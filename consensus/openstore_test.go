@@ -347,6 +347,42 @@ func TestWatermarks_Verify(t *testing.T) {
 	}
 }
 
+// TestOpenStore_WritesVoteAgain checks that a vote is on the disk once the store is open, also if
+// the sync of its file had failed.
+func TestOpenStore_WritesVoteAgain(t *testing.T) {
+	dir := t.TempDir()
+	s := &Store{dir: dir}
+	open := func() {
+		t.Helper()
+		if err := s.openFiles(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open()
+	if err := errors.Join(s.stable.SetUint64([]byte(keyTerm), 7), s.stable.SetUint64([]byte(keyVoteTerm), 7),
+		s.stable.Set([]byte(keyVote), []byte("n2-2")), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, stableFile)
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open()
+	defer s.Close()
+	after, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, m := bytes.Count(before, []byte("n2-2")), bytes.Count(after, []byte("n2-2")); m != n+1 {
+		t.Errorf("the vote is in %d pages of the file, and was in %d", m, n)
+	}
+	m := &watermarks{state: hardState{Term: 7, VoteTerm: 7, Vote: "n2-2"}}
+	if err := m.verify(s.stable, 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestEntryChecksum_CoversEveryField checks that the checksum covers all fields of an
 // entry, also of Raft's own entries.
 func TestEntryChecksum_CoversEveryField(t *testing.T) {

@@ -17,7 +17,8 @@
 //
 // [Open] reads all of the log. It drops a frame at the end that a power loss interrupted,
 // which was never acknowledged, and refuses any other that is not complete: see
-// interrupted. Package consensus detects what no file can show by itself, such as a last
-// segment that was removed or replaced by an older copy, or a last frame of which a whole
-// sector has become zero.
+// interrupted. It reads the last segment from the disk, and not from memory: see refresh.
+// Package consensus detects what no file can show by itself, such as a last segment that was
+// removed or replaced by an older copy, or a last frame of which a whole sector has become
+// zero.
 package wal

@@ -130,17 +130,35 @@ func readFirstIndex(path string, number uint64) (uint64, error) {
 // the entries must end, or 0 for the last segment. isComplete reports whether the segment
 // can be appended to, because nothing follows its last frame.
 func openSegment(file segmentFile, next uint64) (s *segment, isComplete bool, err error) {
-	content, err := os.ReadFile(file.path)
+	f, err := os.OpenFile(file.path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, false, err
 	}
-	s = &segment{path: file.path, number: file.number, first: file.first, end: segmentHeadSize, size: int64(len(content))}
-	isComplete, err = s.scan(content, next)
-	if err != nil {
-		return nil, false, &CorruptError{File: filepath.Base(file.path), Offset: s.end, Err: err}
+	if next == 0 {
+		err = refresh(f)
 	}
-	s.file, err = os.OpenFile(file.path, os.O_RDWR, 0)
-	return s, isComplete, err
+	var content []byte
+	if err == nil {
+		content, err = io.ReadAll(f)
+	}
+	if err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	s = &segment{file: f, path: file.path, number: file.number, first: file.first, end: segmentHeadSize, size: int64(len(content))}
+	if isComplete, err = s.scan(content, next); err != nil {
+		return nil, false, errors.Join(&CorruptError{File: filepath.Base(file.path), Offset: s.end, Err: err}, f.Close())
+	}
+	return s, isComplete, nil
+}
+
+// refresh makes what can be read of f durable. The process may have ended before the last
+// frame was synced, or after that had failed. What was not written can be read from memory
+// then, where the system takes it for written and no sync writes it, so it is read from the disk.
+func refresh(f *os.File) error {
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return dropCache(f)
 }
 
 // scan finds the entries in the content of a segment.

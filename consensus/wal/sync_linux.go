@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // syncData makes what was written to f durable. Unlike [os.File.Sync], it does not write
@@ -19,6 +21,11 @@ func preallocate(f *os.File, size int64) error {
 		return f.Truncate(size) // of this file system
 	}
 	return err
+}
+
+// dropCache makes the next reads of f, which was synced, come from the disk.
+func dropCache(f *os.File) error {
+	return uninterrupted("fadvise", f, func() error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) })
 }
 
 // uninterrupted calls do, again if a signal has interrupted it.

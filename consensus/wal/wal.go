@@ -100,9 +100,7 @@ func (l *Log) open() error {
 	if len(l.segments) == 0 {
 		return nil
 	}
-	// The process may have ended between the write and the sync of the last entries, or of the
-	// last segment's name.
-	return errors.Join(l.tail().file.Sync(), durable.SyncDir(l.dir))
+	return durable.SyncDir(l.dir) // the process may have ended before the last segment's name was synced
 }
 
 // Close closes the files. It may be called more than once.
