@@ -72,9 +72,8 @@ type Store struct {
 // OpenStore opens Raft's files and verifies all of them before they are used:
 // each entry of the log, the newest snapshot, and that they reach as far as this
 // node and its peers have recorded. If that fails, the error is a [*DamagedError].
-// It takes over the files of earlier releases, see migrate. It must be called before any other part of the
-// node communicates with other members. The caller closes the Store unless it
-// passes it to [Open].
+// It must be called before any other part of the node communicates with other
+// members. The caller closes the Store unless it passes it to [Open].
 func OpenStore(cfg Config, id *Identity, log *slog.Logger) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{dir: filepath.Join(cfg.Dir, "raft")}
@@ -120,8 +119,8 @@ func (s *Store) open(cfg Config, id *Identity, log *slog.Logger) (err error) {
 	if s.watermarks, err = loadWatermarks(s.dir); err != nil {
 		return &DamagedError{What: watermarkFile, Err: err}
 	}
-	if err := migrate(s.dir); err != nil {
-		return fmt.Errorf("take over the log of an earlier release: %w", err)
+	if err := checkRelease(s.dir); err != nil {
+		return err
 	}
 	if err := s.openFiles(cfg.segmentBytes); err != nil {
 		return err
@@ -146,6 +145,19 @@ func (s *Store) open(cfg Config, id *Identity, log *slog.Logger) (err error) {
 	return nil
 }
 
+// checkRelease returns an error if release 0.1.0 wrote the directory: it had the log, the term
+// and the vote in one file.
+func checkRelease(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, stableFile)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	old := filepath.Join(dir, "raft.db")
+	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("%s is of release 0.1.0, whose log this release does not read: take a backup with that release and restore it with this one", old), err)
+	}
+	return nil
+}
+
 // openFiles opens the log and stableFile, or creates both.
 func (s *Store) openFiles(segmentBytes int64) (err error) {
 	stable, logs := filepath.Join(s.dir, stableFile), filepath.Join(s.dir, logDir)
@@ -164,7 +176,7 @@ func (s *Store) openFiles(segmentBytes int64) (err error) {
 		}
 		return err
 	}
-	if s.stable, err = openBolt(stable, false); err != nil {
+	if s.stable, err = openBolt(stable); err != nil {
 		return err
 	}
 	return s.rewriteStable()
@@ -182,12 +194,11 @@ func (s *Store) rewriteStable() error {
 }
 
 // openBolt opens a file of raft-boltdb.
-func openBolt(path string, readOnly bool) (*raftboltdb.BoltStore, error) {
+func openBolt(path string) (*raftboltdb.BoltStore, error) {
 	store, err := raftboltdb.New(raftboltdb.Options{
 		Path: path,
 		BoltOptions: &bbolt.Options{
-			Timeout:  2 * time.Second, // for the lock of another process
-			ReadOnly: readOnly,
+			Timeout: 2 * time.Second, // for the lock of another process
 			// bbolt trusts the list of free pages that it writes, and boltcheck does not read it.
 			NoFreelistSync: true,
 		},

@@ -347,6 +347,28 @@ func TestWatermarks_Verify(t *testing.T) {
 	}
 }
 
+// TestOpenStore_RefusesOldRelease checks that the file that release 0.1.0 has in place of the log is
+// not taken for a log that is gone, and is left as it is.
+func TestOpenStore_RefusesOldRelease(t *testing.T) {
+	dir := t.TempDir()
+	id, err := Identify(t.Context(), IdentityConfig{Node: "n1", Dir: dir}, discardLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer id.Close()
+	old := filepath.Join(dir, "raft", "raft.db")
+	if err := errors.Join(id.MarkBootstrapped(), os.MkdirAll(filepath.Dir(old), 0o700), os.WriteFile(old, []byte("log"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = OpenStore(Config{Dir: dir}, id, discardLog)
+	if _, isDamaged := errors.AsType[*DamagedError](err); err == nil || isDamaged || !strings.Contains(err.Error(), "release 0.1.0") {
+		t.Errorf("got %v, want an error with the release", err)
+	}
+	if raw, err := os.ReadFile(old); string(raw) != "log" {
+		t.Errorf("the file has %q, %v", raw, err)
+	}
+}
+
 // TestOpenStore_WritesVoteAgain checks that a vote is on the disk once the store is open, also if
 // the sync of its file had failed.
 func TestOpenStore_WritesVoteAgain(t *testing.T) {
