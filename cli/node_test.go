@@ -101,6 +101,7 @@ func TestAgainstNode(t *testing.T) {
 	must(1, []string{"dispatch error: invalid transition for r1: pending -> delivered"}, "exec", `{"command":"MarkDelivered","request_id":"r1"}`)
 	must(0, []string{"dispatch-failed ", "failed on request"}, "events", "--type", "dispatch-failed", "--queue", "mail")
 	testFollow(t, f)
+	testPanic(t, f, edge)
 	testExitCodes(t, f)
 }
 
