@@ -188,8 +188,17 @@ class Connection:
             raise ValueError(f"unexpected message type {kind!r}")
         elif payload.get("protocol_version", VERSION) != VERSION:
             self.answer(payload["job_id"], payload["request_id"], _error("Unsupported protocol version"))
+        elif self.given_up():
+            self.answer(payload["job_id"], payload["request_id"], _error("Job cancelled", "cancelled"))
         else:
             self.start(Job(payload))
+
+    def given_up(self):
+        """Whether the node has closed its side before its request was read. Another runner may have run the job since then, if this one was stopped (SIGSTOP) and continued."""
+        try:
+            return self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except OSError:
+            return False  # there is nothing to read yet
 
     def start(self, job):
         thread = threading.Thread(target=self.work, args=(job,), name=job.request_id, daemon=True)

@@ -102,6 +102,16 @@ class RunnerCase(unittest.TestCase):
         self.assertEqual(self.answer()["error"]["type"], "cancelled")
         self.assertEqual(self.stream.read(), b"")
 
+    def test_request_given_up_while_stopped(self):
+        self.assertEqual(self.ask("echo")["status"], "success")
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        self.sock.sendall(request("crash", n=2))
+        self.sock.shutdown(socket.SHUT_WR)
+        self.process.send_signal(signal.SIGCONT)
+        self.assertEqual(self.answer()["error"]["type"], "cancelled")
+        self.assertIsNone(self.process.poll())
+
     def test_too_many_requests(self):
         for n in range(runner.MAX_IN_FLIGHT + 1):
             self.sock.sendall(request("sleep", {"ms": 60000}, n=n + 1))

@@ -148,21 +148,31 @@ func (c *Conn) Idle() bool {
 	if c.frames.Buffered() > 0 {
 		return false
 	}
-	tcp, ok := c.nc.(*net.TCPConn)
+	_, err := peek(c.nc)
+	return errors.Is(err, errNotTCP) || errors.Is(err, syscall.EAGAIN)
+}
+
+// errNotTCP is returned by peek.
+var errNotTCP = errors.New("not a TCP connection")
+
+// peek returns how many bytes can be read from a TCP connection without blocking, at most one. It is 0
+// without an error if the peer has closed its side, and syscall.EAGAIN is the error if there is
+// nothing to read yet.
+func peek(nc net.Conn) (n int, err error) {
+	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
-		return true
+		return 0, errNotTCP
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {
-		return false
+		return 0, err
 	}
-	idle := false
+	var b [1]byte
+	var received error
 	err = raw.Control(func(fd uintptr) {
-		var b [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		idle = errors.Is(err, syscall.EAGAIN)
+		n, _, received = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	})
-	return err == nil && idle
+	return n, errors.Join(err, received)
 }
 
 // HalfClose closes the sending side of the connection. A runner treats that as

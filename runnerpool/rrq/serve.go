@@ -142,6 +142,12 @@ func (s *server) serveConn(nc net.Conn) {
 			s.cancel(m.cancel, m.version)
 			continue
 		}
+		// A runner that was stopped (SIGSTOP) reads requests whose node has given them up: another runner
+		// may have run the job meanwhile.
+		if n, err := peek(nc); frames.Buffered() == 0 && n == 0 && err == nil {
+			sc.answer(m.request, Outcome{Status: Error, Fault: &Fault{Message: "Job cancelled", Type: Cancelled}})
+			continue
+		}
 		sc.startRequest(m.request, m.version)
 	}
 	s.mu.Lock()

@@ -215,3 +215,47 @@ func TestServe_ClosesOnMalformedFrame(t *testing.T) {
 		t.Errorf("version 1 gives %+v, %v", o, err)
 	}
 }
+
+// TestServe_ClosedBeforeRead checks that a request is not started if the node has closed the connection
+// before the runner has read it, as happens to a runner that was stopped and continued.
+func TestServe_ClosedBeforeRead(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(id string) *Conn {
+		c, err := Dial(t.Context(), ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send(&Request{RequestID: id, JobID: id, Function: "f"}); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if err := send("given up").Close(); err != nil {
+		t.Fatal(err)
+	}
+	waiting := send("waits")
+	defer waiting.Close()
+	started := make(chan string, 2)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- Serve(ctx, ln, func(_ context.Context, r *Request) Outcome {
+			started <- r.JobID
+			return Outcome{Status: Success}
+		})
+	}()
+	if o, err := waiting.Wait(); err != nil || o.Status != Success {
+		t.Errorf("%+v, %v", o, err)
+	}
+	stop()
+	<-served
+	close(started)
+	for id := range started {
+		if id != "waits" {
+			t.Errorf("the request %q was started", id)
+		}
+	}
+}
