@@ -188,10 +188,12 @@ class Connection:
             raise ValueError(f"unexpected message type {kind!r}")
         elif payload.get("protocol_version", VERSION) != VERSION:
             self.answer(payload["job_id"], payload["request_id"], _error("Unsupported protocol version"))
-        elif self.given_up():
-            self.answer(payload["job_id"], payload["request_id"], _error("Job cancelled", "cancelled"))
         else:
-            self.start(Job(payload))
+            job = Job(payload)
+            if self.given_up():
+                self.answer(job.id, job.request_id, _error("Job cancelled", "cancelled"))
+            else:
+                self.start(job)
 
     def given_up(self):
         """Whether the node has closed its side before its request was read. Another runner may have run the job since then, if this one was stopped (SIGSTOP) and continued."""
