@@ -19,8 +19,8 @@ import (
 func Table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) }
 
 // Print writes a reply to standard output in one write: as indented JSON with --json,
-// otherwise decoded into T and formatted by table, which writes lines of cells to a
-// [Table].
+// otherwise decoded into T and formatted by table, which writes texts, [Titles] and lines of
+// cells that tabs separate.
 func Print[T any](env *Env, reply []byte, table func(io.Writer, *T)) error {
 	if env.JSON {
 		return env.PrintJSON(reply)
@@ -29,19 +29,14 @@ func Print[T any](env *Env, reply []byte, table func(io.Writer, *T)) error {
 	if err != nil {
 		return err
 	}
-	var cells bytes.Buffer
-	table(&cells, &value)
-	_, err = env.Out.Write(env.align(cells.String()))
-	return err
+	return Show(env, env.Out, &value, table)
 }
 
-// align returns lines of cells, which are separated by tabs, as a table that fits the terminal.
-func (env *Env) align(cells string) []byte {
-	var out bytes.Buffer
-	w := Table(&out)
-	fmt.Fprint(w, fitColumns(cells, env.width()))
-	w.Flush() // a bytes.Buffer does not fail
-	return out.Bytes()
+// Show writes a value, formatted by table as in [Print], to standard output or standard error.
+func Show[T any](env *Env, out io.Writer, value *T, table func(io.Writer, *T)) error {
+	var cells tables
+	table(&cells, value)
+	return env.writeTables(out, &cells, nil)
 }
 
 // PrintValue is like [Print], for a value that is not a reply.
@@ -120,17 +115,20 @@ func Counts(numbers map[string]int) string {
 // memory: as a table, or as one JSON object that has the list under a key.
 type List struct {
 	Env     *Env
-	Head    string // header line of the table
-	Name    string // key of the list in the object
-	written int    // number of items
+	Titles  string   // of the columns
+	Least   []string // columns that may be left out, as for [Titles]
+	Name    string   // key of the list in the object
+	written int      // number of items
+	layout  layout   // of the part before
 }
 
 // WriteItems writes a part of the list, whose items are JSON. It calls row for every
 // item, even if the output is JSON, so that row can count the items.
 func WriteItems[T any](l *List, items []json.RawMessage, row func(io.Writer, *T)) error {
-	var cells, out bytes.Buffer
+	var cells tables
+	var out bytes.Buffer
 	if l.written == 0 && len(items) > 0 {
-		fmt.Fprint(&cells, l.Head)
+		Titles(&cells, l.Titles, l.Least...)
 	}
 	for _, text := range items {
 		var item T
@@ -139,22 +137,21 @@ func WriteItems[T any](l *List, items []json.RawMessage, row func(io.Writer, *T)
 		}
 		row(&cells, &item)
 	}
-	if !l.Env.JSON {
-		out.Write(l.Env.align(cells.String()))
-	} else {
-		for i, text := range items {
-			if l.written+i == 0 {
-				fmt.Fprintf(&out, "{\n  %q: [", l.Name)
-			} else {
-				out.WriteByte(',')
-			}
-			out.WriteString("\n    ")
-			if err := json.Indent(&out, text, "    ", "  "); err != nil {
-				return connect.BadReply(err)
-			}
+	first := l.written
+	if l.written += len(items); !l.Env.JSON {
+		return l.Env.writeTables(l.Env.Out, &cells, &l.layout)
+	}
+	for i, text := range items {
+		if first+i == 0 {
+			fmt.Fprintf(&out, "{\n  %q: [", l.Name)
+		} else {
+			out.WriteByte(',')
+		}
+		out.WriteString("\n    ")
+		if err := json.Indent(&out, text, "    ", "  "); err != nil {
+			return connect.BadReply(err)
 		}
 	}
-	l.written += len(items)
 	_, err := l.Env.Out.Write(out.Bytes())
 	return err
 }

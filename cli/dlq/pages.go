@@ -67,7 +67,7 @@ func (p *pages) each(ctx context.Context, fn func(*page) error) (moreLeft bool, 
 // listDeadLetters prints the dead letters of p as a list, and a note if there are more
 // than its limit.
 func listDeadLetters(ctx context.Context, p pages) error {
-	list := &command.List{Env: p.env, Head: "LETTER\tJOB\tQUEUE\tFUNCTION\tATTEMPTS\tFAILED\tSTATE\tERROR\n", Name: "letters"}
+	list := &command.List{Env: p.env, Titles: "LETTER\tJOB\tQUEUE\tFUNCTION\tATTEMPTS\tFAILED\tSTATE\tERROR", Least: []string{"STATE", "ATTEMPTS", "FUNCTION", "FAILED"}, Name: "letters"}
 	moreLeft, err := p.each(ctx, func(part *page) error {
 		return command.WriteItems(list, part.Letters, func(w io.Writer, l *api.DeadLetter) {
 			command.Row(w, l.Number, command.OrDash(l.ID), l.Queue, command.OrDash(l.Function), l.Attempts,
@@ -176,7 +176,8 @@ func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 		}
 	}
 	if len(s.Groups) > 0 {
-		command.Printf(w, "\nERROR\tCODE\tLETTERS\n")
+		command.Printf(w, "\n")
+		command.Titles(w, "ERROR\tCODE\tLETTERS")
 	}
 	for _, group := range s.Groups {
 		command.Row(w, command.OrDash(group.Type), command.OrDash(group.Code), group.Count)
@@ -188,7 +189,7 @@ func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 // [usererror.Failed] if one of them could not be changed, and another error if one that
 // p names was not found. dryRun is whether p only asks what would be done.
 func changeDeadLetters(ctx context.Context, p pages, dryRun bool) error {
-	list := &command.List{Env: p.env, Head: "LETTER\tRESULT\tJOB\tQUEUE\tNOTE\n", Name: "items"}
+	list := &command.List{Env: p.env, Titles: "LETTER\tRESULT\tJOB\tQUEUE\tNOTE", Least: []string{"QUEUE"}, Name: "items"}
 	results, failed := map[string]int{}, 0
 	found := map[string]bool{} // by number and by job
 	moreLeft, err := p.each(ctx, func(part *page) error {

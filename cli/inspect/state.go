@@ -104,7 +104,7 @@ func stateTable(w io.Writer, reply *api.State) {
 	command.Printf(w, "event %d, %s\n", reply.Event, command.TimeText(&reply.At))
 	command.Printf(w, "authority %s, limits: %d, cron entries: %d, running jobs: %d, imbalance: %d\n\n", command.OrDash(s.Authority.Owner), len(s.Limits), len(s.Crons), len(s.Running), reply.Imbalance)
 	states := []string{"waiting", "delayed", "active", "completed", "failed", "cancelled", "expired"}
-	command.Printf(w, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\tSTATE\n")
+	command.Titles(w, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\tSTATE", "EXPIRED", "CANCELLED", "DELAYED", "COMPLETED")
 	for _, name := range slices.Sorted(maps.Keys(s.Queues)) {
 		q := s.Queues[name]
 		cells := []any{name}
@@ -124,7 +124,8 @@ func stateTable(w io.Writer, reply *api.State) {
 		command.Row(w, name, text)
 	}
 	if len(s.Running) > 0 {
-		command.Printf(w, "\nRUNNING JOB\tQUEUE\tFUNCTION\tNODE\tWORKER\tSINCE\n")
+		command.Printf(w, "\n")
+		command.Titles(w, "RUNNING JOB\tQUEUE\tFUNCTION\tNODE\tWORKER\tSINCE", "WORKER", "SINCE")
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.Running)) {
 		r := s.Running[id]
@@ -142,7 +143,7 @@ func pausedText(paused bool, otherwise string) string {
 // diffTable shows a line for each difference.
 func diffTable(w io.Writer, d *api.StateDiff) {
 	command.Printf(w, "from event %d, %s, to event %d, %s\n\n", d.From.Event, command.TimeText(&d.From.At), d.To.Event, command.TimeText(&d.To.At))
-	command.Printf(w, "WHAT\tFROM\tTO\n")
+	command.Titles(w, "WHAT\tFROM\tTO")
 	for _, difference := range d.Differences {
 		command.Row(w, difference.What, command.OrDash(difference.From), command.OrDash(difference.To))
 	}

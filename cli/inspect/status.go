@@ -70,7 +70,8 @@ func memberTable(w io.Writer, s *api.Status) {
 	for _, n := range s.Nodes {
 		statuses[n.Name] = n
 	}
-	command.Printf(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tAVAILABLE\tLAST BEAT\tVERSION\n")
+	command.Printf(w, "\n")
+	command.Titles(w, "MEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tAVAILABLE\tLAST BEAT\tVERSION", "RAFT ADDRESS", "AVAILABLE", "LAST BEAT", "RUNNING")
 	for _, m := range s.Members {
 		running, available, beat := "-", "-", "-"
 		if n, ok := statuses[m.Name]; ok {
@@ -109,7 +110,8 @@ func laneTable(w io.Writer, s *api.Status) {
 	if len(s.Lanes) == 0 {
 		return
 	}
-	command.Printf(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG\n")
+	command.Printf(w, "\n")
+	command.Titles(w, "LANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG", "FIRST", "STREAM")
 	for _, l := range s.Lanes {
 		command.Row(w, l.Lane, l.Stream, command.OrDash(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
 	}
@@ -132,7 +134,8 @@ func streamTable(w io.Writer, s *api.Status) {
 	if len(s.Streams) == 0 {
 		return
 	}
-	command.Printf(w, "\nSTREAM\tMESSAGES\tBYTES\tLIMIT\tFULL\tKEPT FOR\tWHEN FULL\tOLDEST\n")
+	command.Printf(w, "\n")
+	command.Titles(w, "STREAM\tMESSAGES\tBYTES\tLIMIT\tFULL\tKEPT FOR\tWHEN FULL\tOLDEST", "OLDEST", "WHEN FULL", "KEPT FOR", "LIMIT", "MESSAGES")
 	for i := range s.Streams {
 		stream := &s.Streams[i]
 		messages, limit, full, age := fmt.Sprint(stream.Messages), "-", "-", "-"
@@ -153,7 +156,8 @@ func poolTable(w io.Writer, s *api.Status) {
 	if len(s.Pools) == 0 {
 		return
 	}
-	command.Printf(w, "\nRUNNER\tUP\tRUNNING\tSLOTS\tPROBLEM\n")
+	command.Printf(w, "\n")
+	command.Titles(w, "RUNNER\tUP\tRUNNING\tSLOTS\tPROBLEM")
 	for _, p := range s.Pools {
 		command.Row(w, p.Runner, fmt.Sprintf("%d of %d", p.Up, p.Size), p.InFlight, p.Slots, p.Reason)
 	}

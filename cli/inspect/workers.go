@@ -36,7 +36,7 @@ of jobs that the ledger has there.`,
 func workersTable(w io.Writer, list *api.WorkerList) {
 	now := time.Now()
 	count := 0
-	command.Printf(w, "NODE\tKIND\tNAME\tWORKER\tADDRESS\tTAKES\tRUNNING\tSTATE\tSINCE\n")
+	command.Titles(w, "NODE\tKIND\tNAME\tWORKER\tADDRESS\tTAKES\tRUNNING\tSTATE\tSINCE", "SINCE", "KIND", "ADDRESS")
 	for _, node := range list.Nodes {
 		for i := range node.Workers {
 			count++
@@ -49,7 +49,7 @@ func workersTable(w io.Writer, list *api.WorkerList) {
 					" ", fmt.Sprintf("for %s", now.Sub(j.Started).Truncate(time.Second)), command.TimeText(&j.Started))
 			}
 			if hidden := worker.Running - len(worker.Jobs); hidden > 0 && len(worker.Jobs) > 0 {
-				command.Printf(w, "\t\t  and %d more\n", hidden)
+				command.Row(w, " ", " ", fmt.Sprintf("  and %d more", hidden), " ", " ", " ", " ", " ", " ")
 			}
 		}
 	}

@@ -207,7 +207,7 @@ func printCancelled(env *command.Env, f *cancelFlags, jobs []cancelResult) error
 		items = append(items, text)
 	}
 
-	list := &command.List{Env: env, Head: "JOB\tSTATE\tRESULT\n", Name: "jobs"}
+	list := &command.List{Env: env, Titles: "JOB\tSTATE\tRESULT", Name: "jobs"}
 	err := command.WriteItems(list, items, func(w io.Writer, j *cancelResult) { command.Row(w, j.ID, j.State, j.Result) })
 	if err = errors.Join(err, list.End("no such jobs")); err != nil || env.JSON || len(jobs) == 0 {
 		return err

@@ -49,7 +49,7 @@ jobs instead, also active ones.`,
 // clearQueue removes the selected jobs and shows them. It repeats the request until no
 // more are selected or one request changes nothing.
 func clearQueue(ctx context.Context, env *command.Env, request api.QueueJobsRequest) error {
-	list := &command.List{Env: env, Head: "JOB\tSTATE\tRESULT\n", Name: "jobs"}
+	list := &command.List{Env: env, Titles: "JOB\tSTATE\tRESULT", Name: "jobs"}
 	results := map[string]int{}
 	for {
 		reply, err := connect.Decode[struct {

@@ -196,7 +196,7 @@ again changes nothing.`,
 
 // cronsTable shows cron entries, one per line.
 func cronsTable(w io.Writer, s *api.CronPage) {
-	command.Printf(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM\n")
+	command.Titles(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM", "FROM", "SKIPPED", "MISSED", "FIRED", "FUNCTION", "LAST", "ZONE")
 	for i := range s.Entries {
 		c := &s.Entries[i]
 		next, last := "-", "-"

@@ -141,7 +141,7 @@ func rateText(text string) (any, error) {
 }
 
 func limitsTable(w io.Writer, list *api.LimitList) {
-	command.Printf(w, "LIMIT\tSTATE\tTOTAL\tPER KEY\tRATE\tRATE PER KEY\tRUNNING\tWAITING\n")
+	command.Titles(w, "LIMIT\tSTATE\tTOTAL\tPER KEY\tRATE\tRATE PER KEY\tRUNNING\tWAITING", "RATE PER KEY", "PER KEY", "RATE", "TOTAL")
 	for i := range list.Limits {
 		l := &list.Limits[i]
 		command.Row(w, l.Name, limitState(l), slotsText(l.Total), slotsText(l.PerKey), command.OrDash(l.Rate), command.OrDash(l.RatePerKey), l.Running, l.Waiting)
@@ -198,7 +198,8 @@ func limitText(w io.Writer, l *api.LimitDetail) {
 	}
 	moreText(w, "queues", l.MoreQueues)
 	if len(l.Keys) > 0 {
-		command.Printf(w, "\nKEY\tRUNNING\tWAITING\tBLOCKED\n")
+		command.Printf(w, "\n")
+		command.Titles(w, "KEY\tRUNNING\tWAITING\tBLOCKED")
 		for _, k := range l.Keys {
 			command.Row(w, functionName(k.Key), k.Running, k.Waiting, command.YesNo(k.Blocked))
 		}
@@ -208,7 +209,8 @@ func limitText(w io.Writer, l *api.LimitDetail) {
 		command.Printf(w, "there are so many jobs and keys that only some were counted by key\n")
 	}
 	if len(l.Holders) > 0 {
-		command.Printf(w, "\nRUNNING JOB\tQUEUE\tKEY\tNODE\tCHANNEL\tSINCE\n")
+		command.Printf(w, "\n")
+		command.Titles(w, "RUNNING JOB\tQUEUE\tKEY\tNODE\tCHANNEL\tSINCE", "CHANNEL", "SINCE", "NODE")
 		for i := range l.Holders {
 			h := &l.Holders[i]
 			command.Row(w, h.ID, h.Queue, functionName(h.LimitKey), h.Node, h.Channel, h.Since.Format(time.RFC3339))

@@ -149,7 +149,7 @@ func jobRows(w io.Writer, jobs []api.Job, last string, cell func(*api.Job) strin
 		command.Printf(w, "no jobs\n")
 		return
 	}
-	command.Printf(w, "JOB\tQUEUE\tSTATE\tFUNCTION\tKEY\tATTEMPT\tCREATED\tNOTE\t%s\n", last)
+	command.Titles(w, "JOB\tQUEUE\tSTATE\tFUNCTION\tKEY\tATTEMPT\tCREATED\tNOTE\t"+last, last, "KEY", "ATTEMPT", "CREATED", "NOTE")
 	for i := range jobs {
 		j := &jobs[i]
 		command.Row(w, j.ID, j.Queue, j.State, command.OrDash(j.Function), cut(command.OrDash(j.Key), maxListedKey), attemptText(j), command.TimeText(&j.Created), jobNote(j), cell(j))

@@ -320,7 +320,7 @@ func addRetention(c *cobra.Command, request map[string]any, settings []string) e
 }
 
 func queuesTable(w io.Writer, s *api.QueueList) {
-	command.Printf(w, "QUEUE\tSTATE\tCONCURRENCY\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\n")
+	command.Titles(w, "QUEUE\tSTATE\tCONCURRENCY\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED", "EXPIRED", "CANCELLED", "CONCURRENCY", "DELAYED", "COMPLETED")
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := q.Counts

@@ -125,7 +125,8 @@ func queueRetries(w io.Writer, q *api.Queue) {
 	if len(q.Retry) == 0 {
 		return
 	}
-	command.Printf(w, "\nRETRIES OF\tATTEMPTS\tBACKOFF\tMAX BACKOFF\tJITTER\tRETRY ON\tDISCARD ON\n")
+	command.Printf(w, "\n")
+	command.Titles(w, "RETRIES OF\tATTEMPTS\tBACKOFF\tMAX BACKOFF\tJITTER\tRETRY ON\tDISCARD ON", "JITTER", "MAX BACKOFF")
 	for i := range q.Retry {
 		r := &q.Retry[i]
 		jitter, attempts, function := "-", "-", r.Function

@@ -128,7 +128,7 @@ func functionName(function string) string {
 
 // schemasTable shows schemas, one per line.
 func schemasTable(w io.Writer, list *api.SchemaList) {
-	command.Printf(w, "QUEUE\tFUNCTION\tVERSION\tMODE\tCHANGED\tREFUSED\tREJECTED\tWARNED\n")
+	command.Titles(w, "QUEUE\tFUNCTION\tVERSION\tMODE\tCHANGED\tREFUSED\tREJECTED\tWARNED", "CHANGED", "WARNED", "REJECTED", "REFUSED")
 	for i := range list.Schemas {
 		s := &list.Schemas[i]
 		mode := "enforced"

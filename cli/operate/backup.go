@@ -198,16 +198,15 @@ func verifyFile(path string) (*backup.Plan, error) {
 
 func manifestTable(w io.Writer, m *backup.Manifest) {
 	command.Printf(w, "yard\t%s, saved by %s of %v\n", m.Yard, m.Node, m.Members)
-	command.Printf(w, "ledger\tentry %d, %s, hash %s\n", m.Index, m.At, m.Ledger.SHA256)
+	command.Printf(w, "ledger\tentry %d, %s\n", m.Index, m.At)
+	command.Printf(w, "hash\t%s\n", m.Ledger.SHA256)
 	command.Printf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Started).Round(time.Millisecond))
 	backupQueuesTable(w, m.Queues)
 }
 
 func backupQueuesTable(w io.Writer, queues []api.BackupQueue) {
-	t := command.Table(w) // its columns differ from those of w
-	command.Printf(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED\n")
+	command.Titles(w, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\tCANCELLED\tEXPIRED", "EXPIRED", "CANCELLED", "DELAYED", "COMPLETED")
 	for _, q := range queues {
-		command.Row(t, q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed, q.Cancelled, q.Expired)
+		command.Row(w, q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed, q.Cancelled, q.Expired)
 	}
-	t.Flush() // w is in memory
 }

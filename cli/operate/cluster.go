@@ -59,7 +59,7 @@ them it leads. A change in progress is shown below with the step it waits for.`,
 // membersTable shows the members of the yard, one per line, followed by what is wrong
 // with them and by the change in progress.
 func membersTable(w io.Writer, membership *api.Membership) {
-	command.Printf(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
+	command.Titles(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION", "RAFT", "ROUTE", "VERSION", "JETSTREAM", "STREAMS", "DIRECTORY", "RUNNING")
 	for i := range membership.Members {
 		m := &membership.Members[i]
 		streams := "-" // after a member's death no stream may have a leader for a moment

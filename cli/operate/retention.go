@@ -115,7 +115,7 @@ func setRetention(ctx context.Context, env *command.Env, request *api.RetentionC
 
 // retentionTable shows retention settings, one per line.
 func retentionTable(w io.Writer, r *api.Retention) {
-	command.Printf(w, "SETTING\tVALUE\tFROM\n")
+	command.Titles(w, "SETTING\tVALUE\tFROM")
 	for i := range r.Settings {
 		s := &r.Settings[i]
 		from := s.From

@@ -119,7 +119,9 @@ func ask(ctx context.Context, env *command.Env, request *api.OperationStart) (ag
 	if err != nil {
 		return false, err
 	}
-	preview(env.Err, &p)
+	if err := command.Show(env, env.Err, &p, preview); err != nil {
+		return false, err
+	}
 	if p.Applicable == 0 && !p.AtLeast {
 		env.Note("nothing was changed: there are no such jobs")
 		return false, nil
@@ -148,8 +150,7 @@ func jobsText(p *api.OperationPreview) string {
 }
 
 // preview writes what an operation would do.
-func preview(out io.Writer, p *api.OperationPreview) {
-	w := command.Table(out)
+func preview(w io.Writer, p *api.OperationPreview) {
 	row := command.Fields(w)
 	row("action", p.Action)
 	row("query", p.Query)
@@ -170,12 +171,11 @@ func preview(out io.Writer, p *api.OperationPreview) {
 	for _, advice := range p.Advice {
 		row("advice", advice)
 	}
-	w.Flush()
 	if len(p.Sample) == 0 {
 		return
 	}
-	w = command.Table(out)
-	command.Printf(w, "\nJOB\tQUEUE\tSTATE\tCREATED\tFUNCTION\tNOTE\n")
+	command.Printf(w, "\n")
+	command.Titles(w, "JOB\tQUEUE\tSTATE\tCREATED\tFUNCTION\tNOTE", "CREATED", "FUNCTION", "STATE")
 	for i := range p.Sample {
 		s := &p.Sample[i]
 		note := string(s.Params)
@@ -189,7 +189,6 @@ func preview(out io.Writer, p *api.OperationPreview) {
 		}
 		command.Row(w, s.ID, s.Queue, s.State, command.TimeText(&s.Created), s.Function, note)
 	}
-	w.Flush()
 }
 
 // waitInterval is how often an operation is looked at that is waited for.

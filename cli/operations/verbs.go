@@ -94,7 +94,7 @@ func list(env *command.Env) *cobra.Command {
 		Short:   "List the operations that run, and those of the last 7 days, newest first",
 		Example: "  yardmaster operation list",
 		RunE: func(c *cobra.Command, _ []string) error {
-			out := &command.List{Env: env, Head: "OPERATION\tACTION\tSTATE\tMATCHED\tCHANGED\tSKIPPED\tFAILED\tSTARTED\tBY\tQUERY\n", Name: "operations"}
+			out := &command.List{Env: env, Titles: "OPERATION\tACTION\tSTATE\tMATCHED\tCHANGED\tSKIPPED\tFAILED\tSTARTED\tBY\tQUERY", Least: []string{"BY", "SKIPPED", "STARTED", "MATCHED"}, Name: "operations"}
 			for after := uint64(0); ; {
 				page, err := connect.Decode[struct {
 					Operations []json.RawMessage `json:"operations"`

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -30,6 +31,25 @@ var columns = []column{
 		}
 		return timeText(oldest(q))
 	}},
+}
+
+// leastColumns are the titles of the columns that are left out on a narrow terminal, the least important one first.
+var leastColumns = []string{"WAIT P50", "RUN P99", "DELAYED", "WAIT P99", "IN/S", "OLDEST", "DONE/S"}
+
+// shownColumns returns the indices of the columns that fit a width beside the names of queues: at least those
+// that are not in leastColumns, and the one by which the table is sorted.
+func shownColumns(width, sorted int) []int {
+	shown := make([]int, len(columns))
+	for i := range shown {
+		shown[i] = i
+	}
+	for _, title := range leastColumns {
+		if minNameWidth+cellWidth*(len(shown)-1) <= width {
+			break
+		}
+		shown = slices.DeleteFunc(shown, func(i int) bool { return columns[i].title == title && i != sorted })
+	}
+	return shown
 }
 
 // sortDefault is the column by which the table is sorted first: what waits.

@@ -44,10 +44,11 @@ func (s *state) table(height int) []string {
 	if cursor >= s.top+visible {
 		s.top = cursor - visible + 1
 	}
-	name := min(maxNameWidth, max(minNameWidth, s.width-cellWidth*(len(columns)-1)))
-	lines := []string{s.titles(name)}
+	shown := shownColumns(s.width, s.sort)
+	name := min(maxNameWidth, max(minNameWidth, s.width-cellWidth*(len(shown)-1)))
+	lines := []string{s.titles(shown, name)}
 	for i, q := range rows[s.top:min(len(rows), s.top+visible)] {
-		lines = append(lines, s.row(q, name, !s.plain && s.top+i == cursor))
+		lines = append(lines, s.row(q, shown, name, !s.plain && s.top+i == cursor))
 	}
 	if more := s.overview.MoreQueues; more > 0 {
 		lines = append(lines, s.paint(dim, fmt.Sprintf("and %d further queues", more)))
@@ -56,9 +57,9 @@ func (s *state) table(height int) []string {
 }
 
 // titles returns the first line of the table, with a mark at the column by which it is sorted.
-func (s *state) titles(name int) string {
+func (s *state) titles(shown []int, name int) string {
 	var b strings.Builder
-	for i := range columns {
+	for _, i := range shown {
 		title := columns[i].title
 		if i == s.sort && !s.plain {
 			mark := "▼"
@@ -77,14 +78,15 @@ func (s *state) titles(name int) string {
 }
 
 // row returns a queue's line.
-func (s *state) row(q *api.OverviewQueue, name int, selected bool) string {
-	label := command.OneLine(q.Name)
+func (s *state) row(q *api.OverviewQueue, shown []int, name int, selected bool) string {
+	label := command.Shorten(command.OneLine(q.Name), name)
 	if q.State == "paused" {
-		label = pad(label, max(0, min(ansi.StringWidth(label), name-9))) + " (paused)"
+		const paused = " (paused)"
+		label = command.Shorten(label, max(0, name-len(paused))) + paused
 	}
 	line := pad(label, name)
-	for i := range columns[1:] {
-		line += padLeft(columns[i+1].text(q), cellWidth)
+	for _, i := range shown[1:] {
+		line += padLeft(columns[i].text(q), cellWidth)
 	}
 	if selected {
 		return s.paint(reverse, line)

@@ -27,7 +27,7 @@ const (
 	answerTimeout = 3 * time.Second
 )
 
-// snapshotWidth is the width of a snapshot, which need not fit on a screen.
+// snapshotWidth is the width of a snapshot that is not written to a terminal.
 const snapshotWidth = 120
 
 // Top returns the verb top.
@@ -121,8 +121,13 @@ func snapshot(ctx context.Context, env *command.Env, s *state, fetch func(contex
 	}
 	s.receive(a)
 	s.width, s.plain = snapshotWidth, true
+	lines := s.lines()
+	if width := command.Width(env.Out); width > 0 {
+		s.width = width
+		lines = s.frame()
+	}
 	var out bytes.Buffer
-	for _, line := range s.lines() {
+	for _, line := range lines {
 		out.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	_, err := io.Copy(env.Out, &out)
