@@ -113,6 +113,16 @@ var mutants = []mutant{
 		{"ledger/clock.go", "\tl.now = max(l.now, at.At.UnixNano())\n\tacquires", "\tl.now = at.At.UnixNano()\n\tacquires"}}, ""},
 	{"the clocks of members that were set are not followed", []edit{
 		{"scheduler/clock.go", "if wall.Sub(t.Wall).Abs() > clockSlack {", "if wall.Sub(t.Wall).Abs() > clockSlack && c.lead < 0 {"}}, ""},
+	{"the elapsed time follows the wall clocks", []edit{
+		{"scheduler/clock.go", "\t\tt.Wall = wall\n", "\t\tt.Elapsed, t.Wall = t.Elapsed.Add(max(0, wall.Sub(t.Wall))), wall\n"}}, ""},
+	{"the age of a delay is taken off although its lane was read", []edit{
+		{"ledger/ingest.go", "if until := in.lanes[j.Position.Lane].IngestedUntil; !until.IsZero() {", "if until := in.lanes[j.Position.Lane].IngestedUntil; until.Unix() < 0 {"}}, ""},
+	{"a new authority takes jobs before it knows the elapsed time", []edit{
+		{"scheduler/tenure.go", "if !t.clocks.elapsedKnown { // the", "if t.loop.epoch == 0 { // the"}}, ""},
+	{"a delay ends by the wall clock", []edit{
+		{"ledger/ingest.go", "stored.runAt(in.after(j.Delay - in.age(j)))", "stored.runAt(moment{at: in.wall + int64(j.Delay-in.age(j)), wall: true})"}}, ""},
+	{"a new authority shows a time that has not come", []edit{
+		{"scheduler/clock.go", "ago = max(0, ago-clockSlack/2)", "ago = max(0, ago+clockSlack)"}}, ""},
 	{"a large body is freed before its job has ended", []edit{
 		{"scheduler/blobs.go", "if l.NeedsBody(body.Owner) || letters[body.Owner] {", "if letters[body.Owner] {"}}, ""},
 	{"a cached body keeps its whole message in memory", []edit{
