@@ -26,6 +26,8 @@
 //	})
 //	err := w.Run(ctx) // until ctx ends
 //
+// A type that also names its result, as [ArgsOf] shows, is enqueued and awaited by [Do].
+//
 // [Client.Enqueue] and [Worker.Handle] are the same for jobs of any params.
 //
 // # Guarantees

@@ -49,6 +49,34 @@ func Example() {
 	// mail-1 <nil>
 }
 
+// Resize is a job that names the type of its result.
+type Resize struct {
+	Image string `json:"image"`
+	Width int    `json:"width"`
+}
+
+func (Resize) Kind() string      { return "resize" }
+func (Resize) Queue() string     { return "images" }
+func (Resize) Returns() (r Size) { return }
+
+// Size is that type.
+type Size struct{ Width, Height int }
+
+// Args that name the type of the result need not be told it again.
+func ExampleDo() {
+	ctx, c, end := example()
+	defer end()
+	w := c.Worker()
+	client.Handle(w, func(_ context.Context, job *client.Job[Resize]) (Size, error) {
+		return Size{job.Args.Width, job.Args.Width * 3 / 4}, nil
+	})
+	go w.Run(ctx)
+
+	size, err := client.Do(ctx, c, Resize{Image: "cat.png", Width: 640})
+	fmt.Println(size.Height, err)
+	// Output: 480 <nil>
+}
+
 // A job under a key is enqueued once, however often the call is repeated.
 func ExampleEnqueue() {
 	ctx, c, end := example()

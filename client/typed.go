@@ -20,8 +20,23 @@ import (
 //	DefaultOptions() []Option
 //
 // has options for its jobs, which those of a call override. They may depend on the value, such
-// as a unique key; a queue must not.
+// as a unique key; a queue must not. A type with a method
+//
+//	Returns() R
+//
+// names the type of its jobs' results: see [ArgsOf].
 type Args interface{ Kind() string }
+
+// ArgsOf are [Args] that name the type of the result, for [Do]. What Returns returns does not
+// matter, so that one line suffices:
+//
+//	func (SendMail) Returns() (r Sent) { return }
+//
+// [Handle] panics if a handler of such jobs returns another type.
+type ArgsOf[R any] interface {
+	Args
+	Returns() R
+}
 
 // DefaultQueue is the queue of jobs whose args name none.
 const DefaultQueue = "default"
@@ -125,6 +140,25 @@ func zeroArgs[A Args]() (zero A) {
 		return reflect.New(t.Elem()).Interface().(A)
 	}
 	return zero
+}
+
+// Do is [Call] for args that name the type of the result.
+func Do[A ArgsOf[R], R any](ctx context.Context, c *Client, args A, options ...Option) (R, error) {
+	return Call[R](ctx, c, args, options...)
+}
+
+// checkReturns returns an error if the args of a handler name another type of results than
+// the one that the handler returns, or points to.
+func checkReturns(args, result reflect.Type) error {
+	method, ok := args.MethodByName("Returns")
+	if !ok || method.Type.NumIn() != 1 || method.Type.NumOut() != 1 { // the receiver is the only parameter
+		return nil
+	}
+	named := method.Type.Out(0)
+	if result.Kind() == reflect.Interface || result == named || result == reflect.PointerTo(named) {
+		return nil
+	}
+	return fmt.Errorf("it returns a %s, and the method Returns of %s names a %s", result, args, named)
 }
 
 // Call enqueues a job and waits for its result: [Enqueue], then [Await]. If ctx ends first,

@@ -30,6 +30,13 @@ type stamp struct {
 	Attempt int    `json:"attempt"`
 }
 
+// weighing is a letter that names its result.
+type weighing letter
+
+func (weighing) Kind() string       { return "weigh" }
+func (weighing) Queue() string      { return "letters" }
+func (weighing) Returns() (r stamp) { return }
+
 // chore is a job of the default queue.
 type chore struct {
 	Name string `json:"name"`
@@ -46,6 +53,9 @@ func TestTyped(t *testing.T) {
 	c := connect(t)
 	w := c.Worker()
 	client.Handle(w, func(_ context.Context, job *client.Job[letter]) (stamp, error) {
+		return stamp{For: job.Args.To, Attempt: job.Attempt}, nil
+	})
+	client.Handle(w, func(_ context.Context, job *client.Job[weighing]) (stamp, error) {
 		return stamp{For: job.Args.To, Attempt: job.Attempt}, nil
 	})
 	var order []string
@@ -85,6 +95,34 @@ func TestTyped(t *testing.T) {
 		got, err := client.Call[stamp](t.Context(), c, letter{To: "ann", Weight: 0.5})
 		if want := (stamp{"ann", 1}); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+	})
+	t.Run("args that name their result", func(t *testing.T) {
+		got, err := client.Do(t.Context(), c, weighing{To: "ann"})
+		if want := (stamp{"ann", 1}); err != nil || got != want {
+			t.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+		if got, err := client.Do(t.Context(), c, &weighing{To: "bob"}); err != nil || got.For != "bob" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		for name, handle := range map[string]func(w *client.Worker){
+			"client_test.stamp": func(w *client.Worker) {
+				client.Handle(w, func(context.Context, *client.Job[weighing]) (string, error) { return "", nil })
+			},
+			"": func(w *client.Worker) {
+				client.Handle(w, func(context.Context, *client.Job[weighing]) (*stamp, error) { return nil, nil })
+				client.Handle(w, func(context.Context, *client.Job[weighing]) (any, error) { return nil, nil }, client.Queue("other"))
+				client.Handle(w, func(context.Context, *client.Job[*weighing]) (stamp, error) { return stamp{}, nil }, client.Queue("third"))
+			},
+		} {
+			func() {
+				defer func() {
+					if problem := recover(); (problem != nil) != (name != "") || problem != nil && !strings.Contains(fmt.Sprint(problem), name) {
+						t.Errorf("handlers that may not return %q: %v", name, problem)
+					}
+				}()
+				handle(c.Worker())
+			}()
 		}
 	})
 	t.Run("params of another type", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -111,9 +112,13 @@ func (c *Client) Worker() *Worker {
 
 // Handle registers the handler of the jobs that [Enqueue] makes of an A: those with its
 // function in its queue. Of the options, only [Queue] counts. A job whose params do not
-// fit into an A fails without another attempt. Handle panics if the function has a handler already.
+// fit into an A fails without another attempt. Handle panics if the function has a handler already,
+// or A names another type of results than R: see [ArgsOf].
 func Handle[A Args, R any](w *Worker, h func(ctx context.Context, job *Job[A]) (R, error), options ...Option) {
 	s := NewSpec(zeroArgs[A](), options...)
+	if err := checkReturns(reflect.TypeFor[A](), reflect.TypeFor[R]()); err != nil {
+		panic(fmt.Sprintf("client: the handler of function %q of queue %q: %v", s.Function, s.Queue, err))
+	}
 	w.Handle(s.Queue, s.Function, func(ctx context.Context, info *JobInfo) (any, error) {
 		j := &Job[A]{JobInfo: info}
 		if err := info.Decode(&j.Args); err != nil {
