@@ -3,16 +3,35 @@
 import math
 import os
 import unittest
+from dataclasses import dataclass
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Dict, List, Tuple
 
+import yardmaster
 from .fakenode import PATIENCE, FakeNode, NodeConnection
-from yardmaster import Client, CodecError, ConnectionLost, JobCancelled, JobFailed, MessageTooLarge, NewJob, OverhopError, encode
+from yardmaster import Client, CodecError, ConnectionLost, JobCancelled, JobFailed, MessageTooLarge, NewJob, OverhopError, PayloadError, encode
 from yardmaster.protocol import (ADDQUEUE, AWAIT, CANCEL, CLRQUEUE, CONTENT, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, SETJOB,
                                  SETQUEUE, STATUS)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
+
+
+@yardmaster.kind("greet", queue="q")
+@dataclass
+class Greet(yardmaster.Returns["Greeting"]):
+    name: str
+
+
+@yardmaster.kind("greet_again", queue="q")
+@dataclass
+class Inherited(Greet):
+    pass
+
+
+@dataclass
+class Greeting:
+    text: str
 
 
 class OldNames(unittest.TestCase):
@@ -94,6 +113,33 @@ class Jobs(ClientCase):
         self.assertEqual(future.result(PATIENCE), 7)
         with self.assertRaisesRegex(ValueError, "options in the NewJob"):
             self.client.call(NewJob("q"), priority=1)
+
+    def test_call_decodes_the_result_that_the_class_names(self) -> None:
+        def greet() -> Greeting:
+            return self.client.call(Greet("ann"), wait=PATIENCE, key="k")
+
+        def wrong() -> int:
+            return self.client.call(Greet("ann"), wait=PATIENCE)  # type: ignore[return-value]
+
+        def raw() -> Any:
+            return self.client.call(Greet("ann"), wait=PATIENCE, returns=object)
+
+        def new() -> Any:
+            return self.client.call(NewJob(Inherited("ann")), wait=PATIENCE)
+        plain = {"text": "hello ann"}
+        future = self.submit(greet)
+        connection = self.node.accept()
+        for call, want in ((greet, Greeting("hello ann")), (wrong, Greeting("hello ann")), (raw, plain), (new, Greeting("hello ann"))):
+            if call is not greet:
+                future = self.submit(call)
+            self.assertEqual(connection.answer(ENQUEUE, {"jid": JID})["job_payload"], {"name": "ann"})
+            connection.answer(AWAIT, {"status": "completed", "result": plain})
+            self.assertEqual(future.result(PATIENCE), want)
+        future = self.submit(greet)
+        connection.answer(ENQUEUE, {"jid": JID})
+        connection.answer(AWAIT, {"status": "completed", "result": {"text": 5}})
+        with self.assertRaisesRegex(PayloadError, "/text: must be text, not 5"):
+            future.result(PATIENCE)
 
     def test_missing_queue_is_created(self) -> None:
         future = self.submit(self.client.enqueue, "new", 1)

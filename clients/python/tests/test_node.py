@@ -24,7 +24,7 @@ PATIENCE = 30.0  # seconds; timeout of every wait, far more than any should take
 
 @yardmaster.kind("send_mail", queue="mail")
 @dataclass
-class SendMail:
+class SendMail(yardmaster.Returns["Sent"]):
     to: str
     weight: float = 0.5
 
@@ -88,7 +88,7 @@ class Yard(NodeCase):
             return Sent(job.payload.to, job.attempt)
         self.run_worker(worker)
         self.client.add_queue("mail", exist_ok=True)
-        sent = self.client.call(SendMail("ann"), wait=PATIENCE, returns=Sent)
+        sent = self.client.call(SendMail("ann"), wait=PATIENCE)
         self.assertEqual(sent, Sent("ann", 2))
         with self.assertRaisesRegex(JobFailed, "/to: must be text, not 5") as failed:
             self.client.call("mail", {"to": 5}, "send_mail", wait=PATIENCE)

@@ -7,12 +7,15 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, ClassVar, Dict, FrozenSet, List, Literal, Optional, Tuple, Union
+from typing import Any, ClassVar, Dict, FrozenSet, List, Literal, Optional, Tuple, TypeVar, Union
 
 import yardmaster
 from yardmaster import NewJob, PayloadError, from_plain, to_plain
-from yardmaster.typed import check_type, kind_of
+from yardmaster.typed import check_type, kind_of, result_type
 
+
+
+T = TypeVar("T")
 
 
 class Format(enum.Enum):
@@ -113,6 +116,18 @@ class Dataclasses(unittest.TestCase):
                     raise ValueError("n must be positive")
         with self.assertRaisesRegex(PayloadError, "/0: Positive refuses it: n must be positive"):
             from_plain(List[Positive], [{"n": 0}])
+
+    def test_result_types(self) -> None:
+        @dataclass
+        class Counted(yardmaster.Returns[List[int]]):
+            n: int = 1
+
+        @dataclass
+        class Generic(yardmaster.Returns[T]):
+            n: int = 1
+        self.assertEqual([result_type(cls) for cls in (Counted, Named, str)], [List[int], Any, Any])
+        self.assertEqual(from_plain(result_type(Generic), {"any": 1}), {"any": 1})
+        self.assertEqual((to_plain(Counted(2)), from_plain(Counted, {"n": 3})), ({"n": 2}, Counted(3)))
 
     def test_types_that_cannot_be_decoded(self) -> None:
         @dataclass

@@ -42,7 +42,7 @@ from .limitcalls import LimitSettings, QueueSettings
 from .newjob import JobOptions, NewJob
 from .records import ListedJob, Operation, OperationPreview
 from .schemas import schema
-from .typed import from_plain, kind, to_plain
+from .typed import Returns, from_plain, kind, to_plain
 from .worker import Worker
 
 __version__ = "0.1.0"
@@ -51,6 +51,6 @@ __all__ = [
     "ApiError", "AsyncClient", "CancelledError", "Client", "CodecError", "ConnectionLost", "DuplicateJob", "Enqueued", "Fail", "Handler",
     "InvalidPayload", "InvalidQuery", "Job", "JobCancelled", "JobFailed", "JobLogHandler", "JobNotFound", "JobOptions", "LimitSettings",
     "ListedJob", "MessageTooLarge", "Middleware", "NewJob", "NotSupported", "Operation", "OperationPreview", "OverhopError", "PayloadError",
-    "PermanentError", "QueueNotFound", "QueueSettings", "RateLimited", "Retry", "Snooze", "StopReason", "TLSError", "Unauthorized",
+    "PermanentError", "QueueNotFound", "QueueSettings", "RateLimited", "Retry", "Returns", "Snooze", "StopReason", "TLSError", "Unauthorized",
     "Unavailable", "Worker", "current_job", "decode", "encode", "from_plain", "kind", "schema", "to_plain",
 ]

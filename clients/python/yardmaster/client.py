@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec, Unpack
 
     from .newjob import JobOptions
+    from .typed import Returns
 
     P = ParamSpec("P")
 
@@ -82,6 +83,8 @@ class Client:
     enqueue = _blocking(AsyncClient.enqueue)
     enqueue_many = _blocking(AsyncClient.enqueue_many)
 
+    @overload
+    def call(self, job: Returns[T], *, wait: Optional[float] = None, **options: Unpack[JobOptions]) -> T: ...
     @overload
     def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
              **options: Unpack[JobOptions]) -> Any: ...

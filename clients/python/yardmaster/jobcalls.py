@@ -13,7 +13,7 @@ from .protocol import (ADDQUEUE, CANCEL, CONTENT, ENQUEUE, JOB, LSJOB, RETRYJOB,
                        read_content, read_record, without_none)
 from .records import JobRecord
 from .session import Session
-from .typed import from_plain
+from .typed import Returns, from_plain, result_type
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -140,6 +140,8 @@ class JobCalls(Session):
             outcomes[number] = outcome
 
     @overload
+    async def call(self, job: Returns[T], *, wait: Optional[float] = None, **options: Unpack[JobOptions]) -> T: ...
+    @overload
     async def call(self, job: Any, payload: Any = None, fn: Optional[str] = None, *, wait: Optional[float] = None,
                    **options: Unpack[JobOptions]) -> Any: ...
     @overload
@@ -151,11 +153,15 @@ class JobCalls(Session):
         """Enqueue a job, wait for it and return its result.
 
         The arguments are those of enqueue(), or a NewJob alone. ``wait`` and
-        ``returns`` are ``timeout`` and ``returns`` of result().
+        ``returns`` are ``timeout`` and ``returns`` of result(). Without ``returns``
+        the result is decoded as the type that the payload's class names by its
+        base Returns.
         """
         if isinstance(job, NewJob) and (payload is not None or fn is not None or options):
             raise ValueError("give the payload, fn and options in the NewJob")
         new = job if isinstance(job, NewJob) else NewJob(job, payload, fn, **options)
+        if returns is Any:
+            returns = result_type(type(new.job))
         return await self.result(await self._enqueue(new), wait, returns=returns)
 
     @overload

@@ -12,17 +12,19 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import sys
 import types
 import typing
 import uuid
 from datetime import date, datetime, timezone
 from decimal import Decimal
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, ForwardRef, Generic, List, Mapping, NamedTuple, Optional, Set, Tuple, Type, TypeVar, Union
 
 from .errors import PayloadError
 from .protocol import parse_time
 
 C = TypeVar("C", bound=Type[Any])
+R = TypeVar("R")
 
 _UNIONS: Tuple[object, ...] = (Union, getattr(types, "UnionType", Union))  # X | Y has a type of its own since Python 3.10
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -84,6 +86,31 @@ def kind_names(cls: type, queue: Optional[str], fn: Optional[str]) -> Tuple[str,
             raise ValueError(f"no queue for {name_of(cls)}: give queue=, or name it in @yardmaster.kind({fn!r}, queue=...)")
         queue = own.queue
     return queue, fn
+
+
+class Returns(Generic[R]):
+    """A base of payloads' classes that names the type of the result, which call() then decodes and returns.
+
+        @yardmaster.kind("send_mail", queue="mail")
+        @dataclass
+        class SendMail(yardmaster.Returns[Sent]):
+            to: str
+
+        sent = client.call(SendMail(to="ann"))  # a Sent
+    """
+
+
+def result_type(cls: type) -> Any:
+    """Return the type of results that a payload's class names, Any if it names none."""
+    for parent in cls.__mro__:
+        for base in parent.__dict__.get("__orig_bases__", ()):
+            if typing.get_origin(base) is Returns:
+                result, = typing.get_args(base)
+                if isinstance(result, ForwardRef):
+                    holder = types.SimpleNamespace(__annotations__={"result": result})
+                    result = typing.get_type_hints(holder, vars(sys.modules[parent.__module__]))["result"]
+                return result
+    return Any
 
 
 # ---------------------------------------------------------------- encoding
