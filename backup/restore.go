@@ -14,6 +14,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -65,7 +66,7 @@ func (b *Server) startRestore(plan Plan, supersede bool) (*restorer, error) {
 	previous := b.restorer
 	inUse := previous != nil && previous.ctx.Err() == nil && !previous.idle(time.Now())
 	if inUse && !supersede {
-		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already restoring a backup; that ends %v after its client's last request", b.cfg.Node, restoreIdleTimeout)}
+		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already restoring a backup; that ends %v after its client's last request", b.cfg.Node, duration.Format(restoreIdleTimeout))}
 	}
 	r := &restorer{session: newSession(b.ctx, restoreIdleTimeout), cfg: &b.cfg, tasks: &b.tasks, plan: plan, received: map[string]bool{}}
 	if previous != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/internal/crash"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -137,7 +138,7 @@ func (b *Server) BeginBackup(ctx context.Context) (*api.BackupReply, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.saver != nil && !b.saver.idle(time.Now()) {
-		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already making a backup; it ends %v after its client's last request", b.cfg.Node, backupIdleTimeout)}
+		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already making a backup; it ends %v after its client's last request", b.cfg.Node, duration.Format(backupIdleTimeout))}
 	}
 	sv := &saver{session: newSession(b.ctx, backupIdleTimeout), cfg: &b.cfg, chunks: make(chan []byte)}
 	if err := sv.acquireHold(ctx); err != nil {

@@ -175,7 +175,7 @@ func TestDLQ_Usage(t *testing.T) {
 		{"dlq show order-7", `"order-7" is not a dead letter: give its number or its job's id`},
 		{"dlq show 0", `"0" is not a dead letter`},
 		{"dlq list 7 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", "by number or by job, not both"},
-		{"dlq list --older-than -1h", "--older-than is -1h0m0s: must not be negative"},
+		{"dlq list --older-than -1h", "--older-than is -1h: must not be negative"},
 		{"dlq list --limit -1", "--limit is -1: must be 0 or more"},
 		{"dlq requeue --all --to a.b", `--to: queue name "a.b"`},
 	} {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -31,7 +32,7 @@ func (w *Worker) validate() error {
 		return fmt.Errorf("worker: Concurrency is %d; it is 1 or more, or 0 for %d", w.Concurrency, defaultConcurrency)
 	}
 	if w.ShutdownGrace < 0 {
-		return fmt.Errorf("worker: ShutdownGrace is %s; it is not negative", w.ShutdownGrace)
+		return fmt.Errorf("worker: ShutdownGrace is %s; it is not negative", duration.Format(w.ShutdownGrace))
 	}
 	functions := map[string]bool{}
 	for _, queue := range slices.Sorted(maps.Keys(w.handlers)) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Jobs shows and changes jobs. In all of its methods id is what [Client.Enqueue] has
@@ -145,7 +146,7 @@ func (s *JobSettings) change() (change api.JobSettings, err error) {
 	}
 	switch {
 	case s.Delay < 0:
-		return change, fmt.Errorf("%w: Delay is %s; it is not negative", ErrInvalidJob, s.Delay)
+		return change, fmt.Errorf("%w: Delay is %s; it is not negative", ErrInvalidJob, duration.Format(s.Delay))
 	case given > 1:
 		return change, fmt.Errorf("%w: give one of Now, RunAt and Delay", ErrInvalidJob)
 	case given == 0 && s.Priority == nil:

@@ -84,7 +84,7 @@ func TestRanges(t *testing.T) {
 	yard(t, func(t *testing.T, y *yardtest.Yard, c *client.Client) {
 		for want, option := range map[string]client.Option{
 			"Timeout is -1s":     client.Timeout(-time.Second),
-			"Timeout is 2562047": client.Timeout(1<<63 - 1),
+			"Timeout is 106751d": client.Timeout(1<<63 - 1),
 			"ResultTTL is 1µs":   client.ResultTTL(time.Microsecond),
 		} {
 			if _, err := client.Enqueue(t.Context(), c, chore{}, option); !errors.Is(err, client.ErrInvalidJob) || !strings.Contains(err.Error(), want) {
@@ -103,7 +103,7 @@ func TestRanges(t *testing.T) {
 		})
 		y.Work(w)
 		for name, want := range map[string]string{
-			"retry": "client.RetryAfter(-1s): the delay is 0 to ten years", "snooze": "client.Snooze(2562047h47m16.854775807s)",
+			"retry": "client.RetryAfter(-1s): the delay is 0 to ten years", "snooze": "client.Snooze(106751d23h47m16.854775807s)",
 			"progress": "101 percent; it is 0 to 100",
 		} {
 			_, err := client.Call[string](t.Context(), c, chore{name}, client.MaxAttempts(1))

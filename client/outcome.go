@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/internal/usercode"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -32,13 +33,13 @@ func RetryAfter(d time.Duration) error {
 	if err := checkDelay("RetryAfter", d); err != nil {
 		return err
 	}
-	return &failure{err: fmt.Errorf("retry after %s", d), retryAfter: &d}
+	return &failure{err: fmt.Errorf("retry after %s", duration.Format(d)), retryAfter: &d}
 }
 
 // checkDelay returns an error unless d is a delay that the cluster accepts.
 func checkDelay(function string, d time.Duration) error {
 	if d < 0 || d > job.MaxDuration {
-		return fmt.Errorf("client.%s(%s): the delay is 0 to ten years", function, d)
+		return fmt.Errorf("client.%s(%s): the delay is 0 to ten years", function, duration.Format(d))
 	}
 	return nil
 }
@@ -54,7 +55,7 @@ func Snooze(d time.Duration) error {
 	if d < time.Millisecond {
 		d = time.Second
 	}
-	return &failure{err: fmt.Errorf("snooze for %s", d), snooze: &d}
+	return &failure{err: fmt.Errorf("snooze for %s", duration.Format(d.Round(time.Millisecond))), snooze: &d}
 }
 
 // Coded wraps an error so that the job's error has a code and details for programs. The

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -123,7 +124,7 @@ func (s *Spec) validate() error {
 		{"UniqueTTL", s.UniqueTTL}, {"RateLimit", s.RateLimit}, {"Debounce", s.Debounce}, {"ExpiresIn", s.ExpiresIn}, {"Delay", s.Delay},
 	} {
 		if d.value != 0 && (d.value < time.Millisecond || d.value > job.MaxDuration) {
-			return invalidJob("%s is %s; if it is set, it is at least 1ms and at most ten years", d.name, d.value)
+			return invalidJob("%s is %s; if it is set, it is at least 1ms and at most ten years", d.name, duration.Format(d.value))
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 func TestUnknownFunction_Age(t *testing.T) {
 	node := time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
 	for age, want := range map[time.Duration]string{
-		0: "snooze for 5s", 10 * time.Minute: "snooze for 5m0s", 2 * time.Hour: "snooze for 10m0s", 25 * time.Hour: "",
+		0: "snooze for 5s", 10 * time.Minute: "snooze for 5m", 2 * time.Hour: "snooze for 10m", 25 * time.Hour: "",
 	} {
 		job := infoOf(&overhop.Quest{Function: "f", Created: node.Add(-age), LeaseUntil: node.Add(6 * time.Second), Lease: 6 * time.Second})
 		_, err := unknownFunction("q", nil)(t.Context(), job)

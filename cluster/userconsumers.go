@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/crash"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Users with a role read streams with consumers. A consumer publishes to any subject
@@ -243,7 +244,7 @@ func (u *userConsumers) checkLimit(stream string) error {
 		return err
 	}
 	if info.State.Consumers >= maxUserConsumers {
-		return fmt.Errorf("stream %s has %d consumers, which is the limit; idle ones are removed after %s", stream, info.State.Consumers, maxConsumerIdle)
+		return fmt.Errorf("stream %s has %d consumers, which is the limit; idle ones are removed after %s", stream, info.State.Consumers, duration.Format(maxConsumerIdle))
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // errWriteDeadline is returned for a write to the log that took too long.
@@ -174,7 +176,7 @@ func (g *guardedStore) writeWithDeadline(what string, do, undo func() error) err
 	if !state.CompareAndSwap(writeRunning, writeLate) {
 		return <-done // it completed just now
 	}
-	err := fmt.Errorf("%s: %w of %v", what, errWriteDeadline, g.deadline)
+	err := fmt.Errorf("%s: %w of %v", what, errWriteDeadline, duration.Format(g.deadline))
 	if undo == nil {
 		g.onFatal(err)
 	}

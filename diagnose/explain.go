@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/crash"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -152,7 +153,7 @@ func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 		return "the job returned none"
 	}
 	if ttl := p.ResultTTL; ttl > 0 && !time.Now().Before(p.Ended.Add(ttl)) {
-		return "no longer available: it was to be kept for " + ttl.String()
+		return "no longer available: it was to be kept for " + duration.Format(ttl)
 	}
 	// p.Result is the result's number in its stream.
 	text := fmt.Sprintf("number %d, in stream %s", p.Result, subjects.StreamResults)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -45,20 +46,28 @@ func (d *diagnosis) limitReason(b *ledger.LimitBlock) reason {
 		r.Text = fmt.Sprintf("limit %s permits %s starts%s", m.Name, m.Rate, next)
 	case ledger.BlockKeySlots:
 		r.Code, data.Limit = api.ReasonLimitKeyFull, uint32(m.PerKey)
-		r.Text = fmt.Sprintf("limit %s permits %d jobs of a key at once, and %d of key %q run", m.Name, m.PerKey, b.Running, b.Key)
+		r.Text = fmt.Sprintf("limit %s permits %d jobs of a key at once, and %d of %s run", m.Name, m.PerKey, b.Running, keyText(b.Key))
 	case ledger.BlockKeyRate:
 		r.Code, data.Rate = api.ReasonLimitKeyRate, m.RatePerKey.String()
-		r.Text = fmt.Sprintf("limit %s permits %s starts of a key, of key %q%s", m.Name, m.RatePerKey, b.Key, next)
+		r.Text = fmt.Sprintf("limit %s permits %s starts of a key, of %s%s", m.Name, m.RatePerKey, keyText(b.Key), next)
 	}
 	return r
+}
+
+// keyText returns words for a key after "of". All jobs without a key share one turn and one bound.
+func keyText(key string) string {
+	if key == "" {
+		return "the jobs without a key"
+	}
+	return fmt.Sprintf("key %q", key)
 }
 
 // fairReason returns the place of the job in the rounds of a fair queue.
 func (d *diagnosis) fairReason() reason {
 	k := &d.keys
 	round := k.Ahead/max(1, k.Weight) + 1
-	text := fmt.Sprintf("its queue shares starts among %s; of key %q, %d waiting jobs start before it, and %d in each round: it starts in round %d from now",
-		plural(k.Keys, "key"), k.Key, k.Ahead, k.Weight, round)
+	text := fmt.Sprintf("its queue shares starts among %s; of %s, %d waiting jobs start before it, and %d in each round: it starts in round %d from now",
+		plural(k.Keys, "key"), keyText(k.Key), k.Ahead, k.Weight, round)
 	if k.Blocked > 0 {
 		text += fmt.Sprintf("; limits permit no start of %d of the keys", k.Blocked)
 	}
@@ -70,7 +79,7 @@ func (d *diagnosis) fairReason() reason {
 // orderText returns by what the jobs of the queue are ordered.
 func (d *diagnosis) orderText() string {
 	if age := d.job.QueueView.Config.Age; age > 0 {
-		return fmt.Sprintf("by priority and acceptance, where %s of waiting is worth a class of priority", age)
+		return fmt.Sprintf("by priority and acceptance, where %s of waiting is worth a class of priority", duration.Format(age))
 	}
 	return "by priority and then by acceptance"
 }

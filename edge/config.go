@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Config configures the edge of one node. Server, Wire and Pagination have the
@@ -325,7 +326,7 @@ func validateRange[T cmp.Ordered](key string, value, low, high T) error {
 
 func (c LimitsConfig) validateIdleTimeout() error {
 	if c.IdleTimeout != 0 && c.IdleTimeout < 10*time.Second {
-		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", c.IdleTimeout)
+		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", duration.Format(c.IdleTimeout))
 	}
 	return nil
 }

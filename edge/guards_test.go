@@ -95,7 +95,7 @@ func TestRefusal_Guards(t *testing.T) {
 		},
 		{
 			&job.RemovedError{Queue: "mail", ID: job.ID{15: 1}, Kept: time.Minute}, overhop.CodeRemovedJob,
-			"duplicate_of_removed: no job was made, because job 00000000-0000-0000-0000-000000000001 had the same key and was removed; use another key, or this one again 1m0s or more after the removal",
+			"duplicate_of_removed: no job was made, because job 00000000-0000-0000-0000-000000000001 had the same key and was removed; use another key, or this one again 1m or more after the removal",
 			`{"jid":"mail:00000000-0000-0000-0000-000000000001"}`,
 		},
 		{

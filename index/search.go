@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/index/query"
 	"github.com/yardmaster-dev/yardmaster/index/segment"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -117,7 +118,7 @@ func (x *Index) unready(s *Status) string {
 func (x *Index) defect(s *Status) string {
 	switch {
 	case s.Failure != "":
-		return fmt.Sprintf("takes no changes, and is tried again every %s: %s", x.maintainEvery, s.Failure)
+		return fmt.Sprintf("takes no changes, and is tried again every %s: %s", duration.Format(x.maintainEvery), s.Failure)
 	case s.Scanning:
 		return fmt.Sprintf("is being rebuilt: %d jobs of the ledger are read, the history is not yet", s.Scanned)
 	case s.Ahead > 0:

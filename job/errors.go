@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Reasons why a request about queues or jobs is refused. The edge, the HTTP API
@@ -70,5 +72,5 @@ func (e *UnavailableError) Error() string {
 	if e.RetryAfter <= 0 {
 		return "yard is unavailable: " + e.Reason
 	}
-	return fmt.Sprintf("yard is unavailable: %s; try again in %s", e.Reason, e.RetryAfter)
+	return fmt.Sprintf("yard is unavailable: %s; try again in %s", e.Reason, duration.Format(e.RetryAfter))
 }

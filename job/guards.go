@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Defaults and limits of guards.
@@ -161,7 +163,7 @@ type RemovedError struct {
 const CodeRemoved = "duplicate_of_removed"
 
 func (e *RemovedError) Error() string {
-	return fmt.Sprintf("%s: no job was made, because job %s had the same key and was removed; use another key, or this one again %s or more after the removal", CodeRemoved, e.ID, e.Kept)
+	return fmt.Sprintf("%s: no job was made, because job %s had the same key and was removed; use another key, or this one again %s or more after the removal", CodeRemoved, e.ID, duration.Format(e.Kept))
 }
 
 // DuplicateError is returned when no job was created because another job holds
@@ -182,5 +184,5 @@ type RateLimitedError struct {
 }
 
 func (e *RateLimitedError) Error() string {
-	return fmt.Sprintf("the rate limit key is held, so no job was made; it is free in %s", max(e.RetryAfter, time.Millisecond).Round(time.Millisecond))
+	return fmt.Sprintf("the rate limit key is held, so no job was made; it is free in %s", duration.Format(max(e.RetryAfter, time.Millisecond).Round(time.Millisecond)))
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Bounds of named limits.
@@ -130,7 +132,7 @@ func (r Rate) validate(name string, burst uint32) error {
 	case !r.IsSet():
 		return nil
 	case r.Per < time.Second || r.Per > longest:
-		return invalid("%s counts starts in %s; must be 1s to %s", name, r.Per, longest)
+		return invalid("%s counts starts in %s; must be 1s to %s", name, duration.Format(r.Per), duration.Format(longest))
 	case int64(r.Starts) > int64(r.Per/time.Microsecond):
 		return invalid("%s is %s; must be at most a start in a microsecond", name, r)
 	case burst > MaxBurst:
@@ -193,9 +195,9 @@ func (c *Circuit) validate() error {
 	case c.OpenAfter > MaxOpenAfter:
 		return invalid("open_after is %d; must be 1 to %d failures", c.OpenAfter, MaxOpenAfter)
 	case c.Within < time.Second || c.Within > 24*time.Hour:
-		return invalid("within is %s; open_after needs the time in which the failures are counted, 1s to 24h", c.Within)
+		return invalid("within is %s; open_after needs the time in which the failures are counted, 1s to 24h", duration.Format(c.Within))
 	case c.ProbeAfter != 0 && (c.ProbeAfter < time.Second || c.ProbeAfter > 24*time.Hour):
-		return invalid("probe_after is %s; must be 1s to 24h", c.ProbeAfter)
+		return invalid("probe_after is %s; must be 1s to 24h", duration.Format(c.ProbeAfter))
 	case len(c.On) > MaxCircuitTypes:
 		return invalid("on has %d types of errors; at most %d", len(c.On), MaxCircuitTypes)
 	case c.HalfOpen > MaxOpenAfter:
@@ -307,33 +309,39 @@ func set[T any](field, value *T) {
 }
 
 // String returns the changed settings, such as "total=20 rate=100/s".
-func (c LimitChange) String() string {
+func (c LimitChange) String() string { return c.Text(false) }
+
+// Text is like String. If long is set, durations have all their units: "5m0s" and not "5m".
+func (c LimitChange) Text(long bool) string {
 	var settings []string
 	add := func(name string, given bool, value any) {
 		if given {
 			settings = append(settings, fmt.Sprintf("%s=%v", name, value))
 		}
 	}
-	add("total", c.Total != nil, text(c.Total))
-	add("per_key", c.PerKey != nil, text(c.PerKey))
-	add("rate", c.Rate != nil, text(c.Rate))
-	add("burst", c.Burst != nil, text(c.Burst))
-	add("rate_per_key", c.RatePerKey != nil, text(c.RatePerKey))
-	add("burst_per_key", c.BurstPerKey != nil, text(c.BurstPerKey))
-	add("open_after", c.OpenAfter != nil, text(c.OpenAfter))
-	add("within", c.Within != nil, text(c.Within))
+	add("total", c.Total != nil, text(c.Total, long))
+	add("per_key", c.PerKey != nil, text(c.PerKey, long))
+	add("rate", c.Rate != nil, text(c.Rate, long))
+	add("burst", c.Burst != nil, text(c.Burst, long))
+	add("rate_per_key", c.RatePerKey != nil, text(c.RatePerKey, long))
+	add("burst_per_key", c.BurstPerKey != nil, text(c.BurstPerKey, long))
+	add("open_after", c.OpenAfter != nil, text(c.OpenAfter, long))
+	add("within", c.Within != nil, text(c.Within, long))
 	if c.On != nil {
 		add("on", true, strings.Join(c.On.Names, ","))
 	}
-	add("half_open", c.HalfOpen != nil, text(c.HalfOpen))
-	add("probe_after", c.ProbeAfter != nil, text(c.ProbeAfter))
+	add("half_open", c.HalfOpen != nil, text(c.HalfOpen, long))
+	add("probe_after", c.ProbeAfter != nil, text(c.ProbeAfter, long))
 	return strings.Join(settings, " ")
 }
 
-// text returns the value of a setting as text, "" for nil.
-func text[T any](value *T) string {
+// text returns the value of a setting as text, "" for nil. A duration is "5m", or "5m0s" if long is set.
+func text[T any](value *T, long bool) string {
 	if value == nil {
 		return ""
+	}
+	if d, ok := any(*value).(time.Duration); ok && !long {
+		return duration.Format(d)
 	}
 	return fmt.Sprint(*value)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // MaxQueueLen is the longest queue name, in bytes.
@@ -121,7 +123,11 @@ func (c QueueChange) IsEmpty() bool {
 }
 
 // String returns the changed settings, such as "concurrency_limit=4 failed.age=1h".
-func (c QueueChange) String() string {
+func (c QueueChange) String() string { return c.Text(false) }
+
+// Text is like String. If long is set, durations but those of the retention have all their units: "5m0s" and
+// not "5m".
+func (c QueueChange) Text(long bool) string {
 	var settings []string
 	switch {
 	case c.Limit == nil:
@@ -139,11 +145,11 @@ func (c QueueChange) String() string {
 	for _, s := range c.Retention {
 		settings = append(settings, s.String())
 	}
-	return strings.Join(append(settings, c.startSettings()...), " ")
+	return strings.Join(append(settings, c.startSettings(long)...), " ")
 }
 
 // startSettings returns the changed settings that decide when jobs start, and how.
-func (c *QueueChange) startSettings() (settings []string) {
+func (c *QueueChange) startSettings(long bool) (settings []string) {
 	add := func(name string, given bool, value string) {
 		if given {
 			settings = append(settings, name+"="+cmp.Or(value, "none"))
@@ -152,22 +158,22 @@ func (c *QueueChange) startSettings() (settings []string) {
 	if c.Limits != nil {
 		add("limits", true, strings.Join(c.Limits.Names, ","))
 	}
-	add("key", c.KeyPath != nil, text(c.KeyPath))
-	add("key_optional", c.KeyOptional != nil, text(c.KeyOptional))
+	add("key", c.KeyPath != nil, text(c.KeyPath, long))
+	add("key_optional", c.KeyOptional != nil, text(c.KeyOptional, long))
 	if c.Index != nil {
 		add("index", true, strings.Join(c.Index.Names, ","))
 	}
-	add("fair", c.Fair != nil, text(c.Fair))
+	add("fair", c.Fair != nil, text(c.Fair, long))
 	for _, w := range c.Weights {
 		add("weight", true, fmt.Sprintf("%s:%d", w.Key, w.Weight))
 	}
-	add("age", c.Age != nil, text(c.Age))
-	add("priority", c.Priority != nil, text(c.Priority))
-	add("max_attempts", c.MaxAttempts != nil, text(c.MaxAttempts))
-	add("timeout", c.Timeout != nil, text(c.Timeout))
+	add("age", c.Age != nil, text(c.Age, long))
+	add("priority", c.Priority != nil, text(c.Priority, long))
+	add("max_attempts", c.MaxAttempts != nil, text(c.MaxAttempts, long))
+	add("timeout", c.Timeout != nil, text(c.Timeout, long))
 	add("retry", c.DropRetries, "")
 	for i := range c.Retries {
-		settings = append(settings, c.Retries[i].settings()...)
+		settings = append(settings, c.Retries[i].settings(long)...)
 	}
 	return settings
 }
@@ -242,11 +248,11 @@ func (c *QueueConfig) Validate() error {
 	case len(c.Weights) > MaxKeyWeights:
 		return invalid("the queue has weights of %d keys; at most %d", len(c.Weights), MaxKeyWeights)
 	case c.Age != 0 && (c.Age < time.Second || c.Age > MaxDuration):
-		return invalid("age is %s; must be 1s to %s", c.Age, MaxDuration)
+		return invalid("age is %s; must be 1s to %s", duration.Format(c.Age), duration.Format(MaxDuration))
 	case c.Priority != nil && *c.Priority > MaxPriority:
 		return invalid("priority is %d; must be 0 to %d", *c.Priority, MaxPriority)
 	case c.Timeout < 0 || c.Timeout > MaxDuration:
-		return invalid("timeout is %s; must be 1ms to %s", c.Timeout, MaxDuration)
+		return invalid("timeout is %s; must be 1ms to %s", duration.Format(c.Timeout), duration.Format(MaxDuration))
 	}
 	for _, name := range c.Limits {
 		if err := ValidLimit(name); err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // RetryRule is how a queue retries the jobs of a function. What it does not set is as for the
@@ -140,11 +142,11 @@ func (r *RetryRule) validate() error {
 	case r.Function == "" && r.MaxAttempts > 0:
 		return bad("it takes no max_attempts; set max_attempts of the queue")
 	case !isDelay(r.Backoff):
-		return bad("backoff is %s; must be 1ms to %s", r.Backoff, MaxDuration)
+		return bad("backoff is %s; must be 1ms to %s", duration.Format(r.Backoff), duration.Format(MaxDuration))
 	case !isDelay(r.MaxBackoff):
-		return bad("max_backoff is %s; must be 1ms to %s", r.MaxBackoff, MaxDuration)
+		return bad("max_backoff is %s; must be 1ms to %s", duration.Format(r.MaxBackoff), duration.Format(MaxDuration))
 	case r.MaxBackoff > 0 && r.MaxBackoff < r.Backoff:
-		return bad("max_backoff is %s; must be at least backoff, which is %s", r.MaxBackoff, r.Backoff)
+		return bad("max_backoff is %s; must be at least backoff, which is %s", duration.Format(r.MaxBackoff), duration.Format(r.Backoff))
 	case r.Jitter != nil && *r.Jitter > MaxJitter:
 		return bad("jitter is %d; must be 0 to %d (percent)", *r.Jitter, MaxJitter)
 	case len(r.RetryOn)+len(r.DiscardOn) > MaxRuleErrors:
@@ -252,7 +254,7 @@ func (p Policy) with(r *RetryRule) Policy {
 }
 
 // settings returns the changed settings, such as "retry.send.backoff=10s".
-func (c *RetryChange) settings() (settings []string) {
+func (c *RetryChange) settings(long bool) (settings []string) {
 	prefix := "retry."
 	if c.Function != "" {
 		prefix += c.Function + "."
@@ -267,11 +269,11 @@ func (c *RetryChange) settings() (settings []string) {
 			add(name, true, strings.Join(names.Names, ","))
 		}
 	}
-	add("remove", c.Remove, text(&c.Remove))
-	add("max_attempts", c.MaxAttempts != nil, text(c.MaxAttempts))
-	add("backoff", c.Backoff != nil, text(c.Backoff))
-	add("max_backoff", c.MaxBackoff != nil, text(c.MaxBackoff))
-	add("jitter", c.Jitter != nil, text(c.Jitter))
+	add("remove", c.Remove, text(&c.Remove, long))
+	add("max_attempts", c.MaxAttempts != nil, text(c.MaxAttempts, long))
+	add("backoff", c.Backoff != nil, text(c.Backoff, long))
+	add("max_backoff", c.MaxBackoff != nil, text(c.MaxBackoff, long))
+	add("jitter", c.Jitter != nil, text(c.Jitter, long))
 	list("retry_on", c.RetryOn)
 	list("discard_on", c.DiscardOn)
 	return settings

@@ -22,14 +22,17 @@ type ChangeJob struct {
 func (*ChangeJob) Kind() Kind { return KindChangeJob }
 
 // Settings returns what the command changes as text, such as "priority=9 run_at=now".
-func (c *ChangeJob) Settings() string {
+func (c *ChangeJob) Settings() string { return c.settings(false) }
+
+// settings is like Settings. If long is set, the delay has all its units: "5m0s" and not "5m".
+func (c *ChangeJob) settings(long bool) string {
 	var settings []string
 	if c.Priority != nil {
 		settings = append(settings, fmt.Sprintf("priority=%d", *c.Priority))
 	}
 	switch {
 	case c.Delay > 0:
-		settings = append(settings, "delay="+c.Delay.String())
+		settings = append(settings, "delay="+durationText(c.Delay, long))
 	case c.RunAt.IsZero():
 	case !c.RunAt.After(time.Unix(0, 0)):
 		settings = append(settings, "run_at=now")
@@ -60,7 +63,7 @@ func (c *ChangeJob) apply(l *Ledger) Result {
 	if err := next.checkExpiry(&l.clocks); delayed && err != nil {
 		return Result{Err: err, State: old.state}
 	}
-	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.Settings(), nil)
+	l.act(c.By, "job.set", Event{Job: old.id, B: old.queue.name}, c.settings(l.longDurations()), nil)
 	if delayed {
 		l.extendKeys(&next, l.elapsedOf(next.dueMoment()))
 	}

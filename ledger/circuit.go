@@ -53,7 +53,7 @@ func (d *dispatches) settleCircuits(stored *storedJob, settlement *Settlement) {
 		case c.openedAt == 0 && failed:
 			d.countFailure(m)
 			if c.openedAt != 0 {
-				d.circuitChanged(m, "limit.open", fmt.Sprintf("%d failures within %s", m.Circuit.OpenAfter, m.Circuit.Within))
+				d.circuitChanged(m, "limit.open", fmt.Sprintf("%d failures within %s", m.Circuit.OpenAfter, durationText(m.Circuit.Within, d.longDurations())))
 			}
 		case c.openedAt != 0 && c.isProbe(stored) && failed:
 			d.openCircuit(m)

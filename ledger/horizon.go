@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // MarkIngested records that lanes were ingested to their ends. A lane that is not
@@ -151,7 +153,7 @@ func (f ForgottenIDs) Warning() string {
 	case f.Lane >= 0 && f.Count > f.Max/2:
 		return fmt.Sprintf("ids of forgotten jobs are kept, %s, because lane %d is ingested only up to %s: make the lane readable; %s", share, f.Lane, FormatTime(f.Until), slower)
 	case f.Count > f.Max/10*9:
-		return fmt.Sprintf("ids of forgotten jobs are kept, %s, because more jobs end within %s than are expected: %s", share, DedupeHorizon, slower)
+		return fmt.Sprintf("ids of forgotten jobs are kept, %s, because more jobs end within %s than are expected: %s", share, duration.Format(DedupeHorizon), slower)
 	}
 	return ""
 }

@@ -159,7 +159,7 @@ func TestForgottenIDs_Bound(t *testing.T) {
 	}
 	check("with few ids", "", true, true)
 	h.jobs.forgotten.size += MaxDedupeIDs // as if it had that many
-	check("with young ids", "because more jobs end within 10m0s than are expected", false, false)
+	check("with young ids", "because more jobs end within 10m than are expected", false, false)
 	for range 12 {
 		h.apply(time.Minute)
 		h.read(0)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,4 +64,22 @@ func decodedFormat(t *testing.T, l *Ledger, format uint64) *Ledger {
 		t.Fatal(err)
 	}
 	return restored
+}
+
+// Texts of events have durations as builds of the entry's level write them.
+func TestLevel_Durations(t *testing.T) {
+	for level, want := range map[uint8]string{7: "age=5m0s", level8: "age=5m"} {
+		h := newLeveledTest(t, level)
+		h.apply(0, &AddQueue{Name: "mail"}, &ChangeQueue{Name: "mail", Change: job.QueueChange{Age: new(5 * time.Minute)}})
+		got := ""
+		h.EventsAfter(0, func(_ uint64, _ time.Time, e *Event) bool {
+			if _, rest, ok := strings.Cut(string(e.append(nil, 0, time.Time{})), `"age=`); ok {
+				got, _, _ = strings.Cut("age="+rest, `"`)
+			}
+			return true
+		})
+		if got != want {
+			t.Errorf("at level %d the text is %q, want %q", level, got, want)
+		}
+	}
 }

@@ -197,7 +197,7 @@ func (c *ChangeQueue) apply(l *Ledger) Result {
 		l.finished.configure(q, config)
 	}
 	l.queues.setParamPaths(c.Name, q.params())
-	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.String(), settingsOfQueue(&q.config))
+	l.act(c.By, "queue.set", Event{B: c.Name}, c.Change.Text(l.longDurations()), settingsOfQueue(&q.config))
 	return q.result()
 }
 

@@ -88,7 +88,7 @@ func (c *SetLimit) apply(l *Ledger) Result {
 			ls.update(k)
 		}
 	}
-	l.act(c.By, "limit.set", Event{}, c.Name+" "+c.Change.String(), settingsOfLimit(&settings))
+	l.act(c.By, "limit.set", Event{}, c.Name+" "+c.Change.Text(l.longDurations()), settingsOfLimit(&settings))
 	return Result{}
 }
 

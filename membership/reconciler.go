@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/crash"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -153,7 +154,7 @@ func (r *Reconciler) join(ctx context.Context, j *ledger.Member) (string, error)
 	id := j.ServerID()
 	if !slices.Contains(r.cluster.Routed(), id) {
 		if time.Since(r.startedAt) > routeTimeout && !r.isServer(id) {
-			return "", r.cancelJoin(ctx, fmt.Sprintf("%s was not admitted: it opened no NATS route within %s; check that it runs, has the same cluster.secret, and reaches the members' route addresses", j.Node, routeTimeout))
+			return "", r.cancelJoin(ctx, fmt.Sprintf("%s was not admitted: it opened no NATS route within %s; check that it runs, has the same cluster.secret, and reaches the members' route addresses", j.Node, duration.Format(routeTimeout)))
 		}
 		return j.Node + " opens its NATS routes", nil
 	}
@@ -207,7 +208,7 @@ func (r *Reconciler) leave(ctx context.Context, l *ledger.Member) (string, error
 			return fmt.Sprintf("%s finishes its jobs: %d", l.Node, status.Running), nil
 		}
 	case time.Since(r.lastRouted) < r.routeLossGrace: // it may reconnect
-		return fmt.Sprintf("%s has no route: it is removed as a dead member after %s without one", l.Node, r.routeLossGrace), nil
+		return fmt.Sprintf("%s has no route: it is removed as a dead member after %s without one", l.Node, duration.Format(r.routeLossGrace)), nil
 	}
 	meta, err := r.metaReplicas(ctx)
 	if err != nil {

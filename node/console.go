@@ -9,6 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/server/consolecalls"
@@ -58,8 +59,8 @@ func (n *Node) consoleSettings() []pages.Setting {
 		{Key: "node.name", Value: n.cfg.Node.Name}, {Key: "version", Value: n.version}, {Key: "node.data_dir", Value: n.cfg.Node.DataDir},
 		{Key: "cluster.name", Value: n.cfg.Cluster.Name}, {Key: "cluster.members", Value: strings.Join(n.cfg.MemberNames(), ", ")},
 		{Key: "http.listen", Value: n.httpAddr}, {Key: "nats.listen", Value: n.cfg.NATS.Listen}, {Key: "server", Value: n.edgeAddr.String()},
-		{Key: "scheduler.max_attempts", Value: fmt.Sprint(n.cfg.Scheduler.MaxAttempts)}, {Key: "scheduler.default_timeout", Value: n.cfg.Scheduler.DefaultTimeout.String()},
-		{Key: "scheduler.retry_base", Value: n.cfg.Scheduler.RetryBase.String()}, {Key: "scheduler.retry_max", Value: n.cfg.Scheduler.RetryMax.String()},
+		{Key: "scheduler.max_attempts", Value: fmt.Sprint(n.cfg.Scheduler.MaxAttempts)}, {Key: "scheduler.default_timeout", Value: duration.Format(n.cfg.Scheduler.DefaultTimeout)},
+		{Key: "scheduler.retry_base", Value: duration.Format(n.cfg.Scheduler.RetryBase)}, {Key: "scheduler.retry_max", Value: duration.Format(n.cfg.Scheduler.RetryMax)},
 		{Key: "scheduler.create_queues", Value: fmt.Sprint(*n.cfg.Scheduler.CreateQueues)},
 	}
 	for _, runner := range n.cfg.RRQ.RunnerNames() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -353,7 +354,7 @@ func (m *member) reportStalled(err error) {
 	m.pools.mu.Lock()
 	defer m.pools.mu.Unlock()
 	if reason == job.StalledCrashLoop {
-		m.reason = fmt.Sprintf("crash loop, %d exits within %s; last: %v; see the node's log for its output", crashLoopExits, crashLoopWindow, err)
+		m.reason = fmt.Sprintf("crash loop, %d exits within %s; last: %v; see the node's log for its output", crashLoopExits, duration.Format(crashLoopWindow), err)
 	}
 	isNew := !m.stalled.Swap(true)
 	if isNew || m.pools.cfg.Management == Managed && !m.crashLooping {

@@ -38,7 +38,7 @@ func TestStall_RunnersThatDoNotStart(t *testing.T) {
 		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", job.StalledCannotStart, func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
 		{"binary no program", "", text + " may not be executed; check its mode", job.StalledCannotStart, func(c *RunnerConfig) { c.Cmd = []string{text} }},
 		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", job.StalledCannotStart, func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
-		{"crash loop", "crash-before-bind", "crash loop, 5 exits within 1m0s; last: exited before it listened: exit status 3; see the node's log for its output", job.StalledCrashLoop, nil},
+		{"crash loop", "crash-before-bind", "crash loop, 5 exits within 1m; last: exited before it listened: exit status 3; see the node's log for its output", job.StalledCrashLoop, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

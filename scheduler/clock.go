@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -246,14 +247,14 @@ func (t *tenure) setWallClock(wall, now time.Time) {
 // if these were set lately.
 func (t *tenure) ledgerTimeWarnings(now time.Time) (warnings []string) {
 	if ahead := t.loop.clock.times().Ahead(); t.clocks.settled && ahead > maxClockSkew {
-		warnings = append(warnings, fmt.Sprintf("the yard's time is %s ahead of the members' clocks, because they were ahead before: it runs slower until it is right; delays and waits do not depend on it, times of events do", ahead.Round(100*time.Millisecond)))
+		warnings = append(warnings, fmt.Sprintf("the yard's time is %s ahead of the members' clocks, because they were ahead before: it runs slower until it is right; delays and waits do not depend on it, times of events do", duration.Format(ahead.Round(100*time.Millisecond))))
 	}
 	if c := &t.clocks; !c.stepAt.IsZero() && now.Sub(c.stepAt) < stepReported {
 		direction := "forward"
 		if c.step < 0 {
 			direction = "back"
 		}
-		warnings = append(warnings, fmt.Sprintf("the members' clocks were set %s by %s, %s ago: run_at, expires_at and cron follow them; let a time service keep them", direction, c.step.Abs().Round(100*time.Millisecond), now.Sub(c.stepAt).Round(time.Minute)))
+		warnings = append(warnings, fmt.Sprintf("the members' clocks were set %s by %s, %s ago: run_at, expires_at and cron follow them; let a time service keep them", direction, duration.Format(c.step.Abs().Round(100*time.Millisecond)), duration.Format(now.Sub(c.stepAt).Round(time.Minute))))
 	}
 	return warnings
 }
@@ -267,7 +268,7 @@ func (c *capacity) clockWarnings() (reasons []string) {
 	}
 	for _, n := range c.nodes {
 		if off, ok := n.clockDeviation(median); ok && off.Abs() > maxClockSkew {
-			reasons = append(reasons, fmt.Sprintf("member %s's clock is off by %s: set it, and let a time service keep it", n.name, off.Round(100*time.Millisecond)))
+			reasons = append(reasons, fmt.Sprintf("member %s's clock is off by %s: set it, and let a time service keep it", n.name, duration.Format(off.Round(100*time.Millisecond))))
 		}
 	}
 	slices.Sort(reasons)

@@ -277,7 +277,7 @@ func waitError(err error, id job.ID, waited time.Duration) error {
 	}{id})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return &api.Error{Code: api.CodeTimeout, Text: fmt.Sprintf("job %s has not ended within %s", id, waited), Data: data}
+		return &api.Error{Code: api.CodeTimeout, Text: fmt.Sprintf("job %s has not ended within %s", id, duration.Format(waited)), Data: data}
 	case errors.Is(err, context.Canceled):
 		text := fmt.Sprintf("job %s is accepted and has not ended, and this node is stopping: wait for it at another node", id)
 		return &api.Error{Code: api.CodeUnavailable, Text: text, RetryAfter: 100 * time.Millisecond, Data: data}

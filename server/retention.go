@@ -7,6 +7,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -110,7 +111,7 @@ func (h *Retention) notApplied(ctx context.Context, index uint64) string {
 			return status.RetentionProblem
 		}
 		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Sprintf("the streams have not confirmed them within %s; 'yardmaster status' warns if that remains so", appliedTimeout)
+			return fmt.Sprintf("the streams have not confirmed them within %s; 'yardmaster status' warns if that remains so", duration.Format(appliedTimeout))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Limits of request bodies.
@@ -66,7 +67,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, limit int64) (
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a passed deadline would cancel the request's context
 			return body, release, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, release, &api.Error{Code: api.CodeTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTimeout)}
+			return nil, release, &api.Error{Code: api.CodeTimeout, Text: fmt.Sprintf("the body did not arrive within %s", duration.Format(s.bodyTimeout))}
 		case err != nil:
 			return nil, release, &api.Error{Code: api.CodeInvalid, Text: "the body did not arrive: " + err.Error()}
 		}

@@ -80,7 +80,7 @@ func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 		return nil, err
 	}
 	if s.Timeout < time.Millisecond {
-		return nil, usererror.Invalid(fmt.Sprintf("--timeout is %v: must be at least 1ms", s.Timeout), "give a duration such as 5s")
+		return nil, usererror.Invalid(fmt.Sprintf("--timeout is %v: must be at least 1ms", duration.Format(s.Timeout)), "give a duration such as 5s")
 	}
 	if strings.ContainsFunc(s.reason, unicode.IsControl) || len(s.reason) > maxReason {
 		return nil, usererror.Invalid(fmt.Sprintf("--reason must be one line of at most %d bytes", maxReason), "shorten it")

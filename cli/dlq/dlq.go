@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/internal/mergepatch"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -74,7 +75,7 @@ func (s *selection) request(c *cobra.Command, names []string) (map[string]any, e
 		value       time.Duration
 	}{{"older-than", "failed_before", s.older}, {"newer-than", "failed_after", s.newer}} {
 		if age.value < 0 {
-			return nil, usererror.Usage(c, "--%s is %s: must not be negative", age.flag, age.value)
+			return nil, usererror.Usage(c, "--%s is %s: must not be negative", age.flag, duration.Format(age.value))
 		}
 		if c.Flags().Changed(age.flag) {
 			request[age.field] = now.Add(-age.value)

@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger/history"
 
@@ -51,7 +52,7 @@ by its key. A job that is no longer in the ledger is named by its id only.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case since < 0:
-			return usererror.Usage(c, "--since is %s: must not be negative", since)
+			return usererror.Usage(c, "--since is %s: must not be negative", duration.Format(since))
 		case follow && !c.Flags().Changed("since"):
 			f.Since = time.Now()
 		case since > 0:

@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -125,7 +126,7 @@ func fetchHealth(ctx context.Context, env *command.Env, url, path string) ([]byt
 		return nil, usererror.NotReady("the certificate of "+url+" is not trusted: "+untrusted.Err.Error(),
 			"name its CA with --tlsca, and the node by a name in its certificate; 'yardmaster cert show' shows both")
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, usererror.Timeout(fmt.Sprintf("no node replied over HTTP within %s", env.Timeout), "give the URL of its http.listen with --url, or wait longer with --timeout")
+		return nil, usererror.Timeout(fmt.Sprintf("no node replied over HTTP within %s", duration.Format(env.Timeout)), "give the URL of its http.listen with --url, or wait longer with --timeout")
 	case err != nil:
 		return nil, usererror.NotReady("no node replied over HTTP: "+err.Error(), "start one with 'yardmaster node', or give the URL of its http.listen with --url")
 	}

@@ -31,7 +31,7 @@ pending and running dispatches, and, if the yard is not ready, the reasons.`,
 // statusTable shows the state of the yard in named lines, followed by tables of the
 // members, the lanes and the runner pools.
 func statusTable(w io.Writer, s *api.Status) {
-	command.Printf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
+	command.Printf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, duration.Format(time.Duration(s.Uptime)*time.Second))
 	command.Printf(w, "ready\t%s\n", readiness(s))
 	for _, reason := range s.Readiness.Reasons {
 		command.Printf(w, "\t- %s\n", reason)
@@ -77,7 +77,7 @@ func memberTable(w io.Writer, s *api.Status) {
 		if n, ok := statuses[m.Name]; ok {
 			running, available = fmt.Sprint(n.Running), fmt.Sprint(n.Available)
 			if n.BeatAgoMS >= 0 {
-				beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
+				beat = duration.Format(time.Duration(n.BeatAgoMS)*time.Millisecond) + " ago"
 			}
 		}
 		command.Row(w, m.Name, m.State, voterText(m.Leader, m.Voter), command.OrDash(m.Address), running, available, beat, peerText(m.Version, m.TLS, m.Refused))

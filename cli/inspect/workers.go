@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Workers returns the verb workers.
@@ -46,7 +47,7 @@ func workersTable(w io.Writer, list *api.WorkerList) {
 				command.TimeText(worker.Connected))
 			for _, j := range worker.Jobs {
 				command.Row(w, " ", " ", "  "+command.OrDash(j.Function), j.JID, fmt.Sprintf("attempt %d", j.Attempt), percentText(j.Percent),
-					" ", fmt.Sprintf("for %s", now.Sub(j.Started).Truncate(time.Second)), command.TimeText(&j.Started))
+					" ", fmt.Sprintf("for %s", duration.Format(now.Sub(j.Started).Truncate(time.Second))), command.TimeText(&j.Started))
 			}
 			if hidden := worker.Running - len(worker.Jobs); hidden > 0 && len(worker.Jobs) > 0 {
 				command.Row(w, " ", " ", fmt.Sprintf("  and %d more", hidden), " ", " ", " ", " ", " ", " ")

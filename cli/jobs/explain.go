@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/faults"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -87,7 +88,7 @@ func reasonRows(row func(name, value string), reasons []api.Reason) {
 			continue
 		}
 		if ms := r.Data.RemainingMS; ms > 0 {
-			row("  remaining", (time.Duration(ms) * time.Millisecond).String())
+			row("  remaining", duration.Format(time.Duration(ms)*time.Millisecond))
 		}
 		holderRows(row, "  holder", r.Data.Holders, r.Data.MoreHolders)
 		executorRows(row, r.Data.Nodes)
@@ -207,7 +208,7 @@ func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed, %d cancelled, %d expired",
 		n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"], n["cancelled"], n["expired"]))
 	if o := e.Oldest; o != nil {
-		row("oldest", fmt.Sprintf("%s, waiting for %s", o.ID, time.Duration(o.AgeMS)*time.Millisecond))
+		row("oldest", fmt.Sprintf("%s, waiting for %s", o.ID, duration.Format(time.Duration(o.AgeMS)*time.Millisecond)))
 	}
 	if d := e.NextDue; d != nil && d.ID != nil {
 		row("next due", fmt.Sprintf("%s at %s", *d.ID, command.TimeText(&d.At)))

@@ -20,6 +20,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/inspect"
 	"github.com/yardmaster-dev/yardmaster/cli/operations"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -330,5 +331,5 @@ func durationText(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
-	return (time.Duration(ms) * time.Millisecond).String()
+	return duration.Format(time.Duration(ms) * time.Millisecond)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -49,7 +50,7 @@ ended is refused.`,
 		case start == 0 && !c.Flags().Changed("priority"):
 			return usererror.Usage(c, "give --now, --at, --in or --priority, or one of the first three with --priority")
 		case c.Flags().Changed("in") && in < 0:
-			return usererror.Usage(c, "--in is %s; must not be negative", in)
+			return usererror.Usage(c, "--in is %s; must not be negative", duration.Format(in))
 		case c.Flags().Changed("in"):
 			changes["delay_ms"] = in.Milliseconds()
 		case now:

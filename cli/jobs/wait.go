@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/durationflag"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,7 @@ func (f *waitFlags) check(c *cobra.Command) error {
 // positive.
 func checkFor(c *cobra.Command, limit time.Duration) error {
 	if c.Flags().Changed("for") && limit <= 0 {
-		return usererror.Usage(c, "--for is %s: must be more than 0", limit)
+		return usererror.Usage(c, "--for is %s: must be more than 0", duration.Format(limit))
 	}
 	return nil
 }
@@ -161,7 +162,7 @@ func (w waitRequest) interrupted() error {
 
 // tooLong returns the error of a wait that exceeded its timeout.
 func (w waitRequest) tooLong() error {
-	return usererror.Timeout(fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.limit), fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()))
+	return usererror.Timeout(fmt.Sprintf("job %s is not known to have ended within %s", w.id, duration.Format(w.limit)), fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()))
 }
 
 // waitCommand returns the command that waits for the same job.

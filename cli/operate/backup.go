@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -175,9 +176,9 @@ func failureText(node string, err error) string {
 	case errors.Is(err, context.Canceled):
 		return "interrupted"
 	case errors.Is(err, context.DeadlineExceeded) && node == "":
-		return fmt.Sprintf("no node replied within %v", backupReplyTimeout)
+		return fmt.Sprintf("no node replied within %v", duration.Format(backupReplyTimeout))
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("node %s did not reply within %v", node, backupReplyTimeout)
+		return fmt.Sprintf("node %s did not reply within %v", node, duration.Format(backupReplyTimeout))
 	}
 	return err.Error()
 }
@@ -200,7 +201,7 @@ func manifestTable(w io.Writer, m *backup.Manifest) {
 	command.Printf(w, "yard\t%s, saved by %s of %v\n", m.Yard, m.Node, m.Members)
 	command.Printf(w, "ledger\tentry %d, %s\n", m.Index, m.At)
 	command.Printf(w, "hash\t%s\n", m.Ledger.SHA256)
-	command.Printf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Started).Round(time.Millisecond))
+	command.Printf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), duration.Format(m.Ended.Sub(m.Started).Round(time.Millisecond)))
 	backupQueuesTable(w, m.Queues)
 }
 

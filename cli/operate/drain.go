@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -126,7 +127,7 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 			command.Printf(env.Err, "%s\n", report)
 		}
 		if time.Since(began) > limit {
-			return usererror.Timeout(fmt.Sprintf("the drain of %s did not finish within %s: %s", member, limit, d.remaining()),
+			return usererror.Timeout(fmt.Sprintf("the drain of %s did not finish within %s: %s", member, duration.Format(limit), d.remaining()),
 				"wait longer, or stop the node: its running jobs are released and run on other members; 'yardmaster job cancel <job>' cancels one")
 		}
 		if backoff.Sleep(ctx, min(drainInterval, limit)) != nil {

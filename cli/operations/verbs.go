@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/spf13/cobra"
 )
@@ -185,7 +186,7 @@ func progress(o *api.Operation) string {
 		text += fmt.Sprintf(" of %d", o.Expected)
 	}
 	if rest := o.Expected - o.Matched; o.State == "running" && o.Rate > 0 && o.Expected > o.Matched {
-		text += fmt.Sprintf("; about %s left", (time.Duration(rest) * time.Second / time.Duration(o.Rate)).Round(time.Second))
+		text += fmt.Sprintf("; about %s left", duration.Format((time.Duration(rest) * time.Second / time.Duration(o.Rate)).Round(time.Second)))
 	}
 	return text + cmp.Or(prefixed("; waiting for ", o.WaitingFor), "")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/charmbracelet/x/ansi"
 )
@@ -143,7 +144,7 @@ func (s *state) header(o *api.Overview) []string {
 	case !o.Certain && o.AsOf.Index == 0:
 		lines = append(lines, s.paint(red, o.Node+" has no contact with a quorum, and knows nothing of the yard since it has started again"))
 	case !o.Certain:
-		lines = append(lines, s.paint(red, fmt.Sprintf("%s has no contact with a quorum: these are the numbers of %v ago", o.Node, behind)))
+		lines = append(lines, s.paint(red, fmt.Sprintf("%s has no contact with a quorum: these are the numbers of %v ago", o.Node, duration.Format(behind))))
 	}
 	return lines
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/internal/similar"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -108,7 +109,7 @@ func Explain(err error, target string, timeout time.Duration) error {
 	case errors.Is(err, cluster.ErrNoNodes):
 		return NotReady(fmt.Sprintf("the NATS server at %s is not a yardmaster node, or the node is still starting", target), "try again, or name a node with --server")
 	case errors.Is(err, context.DeadlineExceeded):
-		return Timeout(fmt.Sprintf("no reply from %s within %s", target, timeout), "name another node with --server, or wait longer with --timeout")
+		return Timeout(fmt.Sprintf("no reply from %s within %s", target, duration.Format(timeout)), "name another node with --server, or wait longer with --timeout")
 	case errors.Is(err, context.Canceled):
 		return New("interrupted", "the last request may or may not have been executed: check, or repeat it with the same --id")
 	case strings.Contains(err.Error(), "; "):
@@ -169,7 +170,7 @@ func Refused(refused *api.Error, remedy string) error {
 func Refusal(refused *api.Error) error {
 	msg, remedy := refused.Text, cmp.Or(remedies[refused.Code], "the refusal's code is "+refused.Code)
 	if refused.Code == api.CodeUnavailable && refused.RetryAfter > 0 {
-		remedy = fmt.Sprintf("'yardmaster status' shows why; try again in %s", refused.RetryAfter.Round(time.Millisecond))
+		remedy = fmt.Sprintf("'yardmaster status' shows why; try again in %s", duration.Format(refused.RetryAfter.Round(time.Millisecond)))
 	}
 	for _, special := range slices.Backward(remediesByText) {
 		if strings.Contains(msg, special.part) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -116,7 +117,7 @@ func awaitServer(srv *server.Server, log *serverLog) error {
 			return nil
 		}
 	}
-	return errors.New("NATS server did not start: its listeners are not up after " + startTimeout.String())
+	return errors.New("NATS server did not start: its listeners are not up after " + duration.Format(startTimeout))
 }
 
 // ErrDamaged means that a snapshot of one of JetStream's Raft groups is damaged on

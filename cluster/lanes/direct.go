@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -151,7 +152,7 @@ func (d *directPublishes) refuse(m *nats.Msg, why *job.UnavailableError) {
 		return // this publisher does not wait for an acknowledgement
 	}
 	reply, err := json.Marshal(map[string]any{"stream": "", "seq": 0, "error": map[string]any{
-		"code": 503, "err_code": embedded.CodeNoResources, "description": fmt.Sprintf("%s; try again in %s", why.Reason, why.RetryAfter),
+		"code": 503, "err_code": embedded.CodeNoResources, "description": fmt.Sprintf("%s; try again in %s", why.Reason, duration.Format(why.RetryAfter)),
 	}})
 	if err == nil {
 		d.send(&nats.Msg{Subject: m.Reply, Data: reply})

@@ -3,6 +3,8 @@ package lanes
 import (
 	"fmt"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Parameters of the slowing down of acceptance.
@@ -77,14 +79,14 @@ func PressureOf(load Load) Pressure {
 			p.Causes = append(p.Causes, fmt.Sprintf(format, args...))
 		}
 	}
-	slow(&p.Delay, lagDelay(load.Lag), "jobs arrive faster than the authority ingests them: %d wait, the oldest for %s; if none is ingested, 'yardmaster status' names the reason", load.Records, load.Lag.Round(100*time.Millisecond))
+	slow(&p.Delay, lagDelay(load.Lag), "jobs arrive faster than the authority ingests them: %d wait, the oldest for %s; if none is ingested, 'yardmaster status' names the reason", load.Records, duration.Format(load.Lag.Round(100*time.Millisecond)))
 	if load.Lag >= RefuseLag {
 		p.Refusal = p.Causes[0]
 	}
 	slow(&p.Delay, load.Lane.delay(streamSlowing), "lane %d is %.0f %% full of jobs that have not ended: add workers, cancel jobs ('yardmaster queue list' shows where they wait), or raise nats.max_store_bytes on every member", load.LaneNumber, 100*load.Lane.share())
 	slow(&p.Delay, load.IDs.delay(idSlowing), "the ledger has %.0f %% of the ids of forgotten jobs that it may have: jobs end faster than their ids may be forgotten", 100*load.IDs.share())
 	if load.InFlightLimit > 0 {
-		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.InFlightLimit, slowAnswer)
+		p.Limit = fmt.Sprintf("this node takes in at most %d jobs at once and refuses others, because lanes take more than %s to store a job: if few jobs are enqueued, look at the disks and the network of all members", load.InFlightLimit, duration.Format(slowAnswer))
 	}
 	p.LargeDelay = p.Delay
 	slow(&p.LargeDelay, load.Bodies.delay(streamSlowing), "the stream of large bodies is %.0f %% full of jobs that have not ended, or were refused or replaced within some minutes: add workers, or raise nats.max_store_bytes", 100*load.Bodies.share())
@@ -93,7 +95,7 @@ func PressureOf(load Load) Pressure {
 
 // Warnings returns what an operator should know about p.
 func (p *Pressure) Warnings() []string {
-	effect := fmt.Sprintf("acknowledgements of jobs are delayed by up to %s at this node", max(p.Delay, p.LargeDelay).Round(time.Millisecond))
+	effect := fmt.Sprintf("acknowledgements of jobs are delayed by up to %s at this node", duration.Format(max(p.Delay, p.LargeDelay).Round(time.Millisecond)))
 	if p.Refusal != "" {
 		effect = "jobs are refused at this node"
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Moving the leadership of a lane. A direct publish to a lane that has no leader at
@@ -160,7 +161,7 @@ func (r *Replication) moveLane(ctx context.Context, lane uint8, m leaderMove) er
 			return r.notifyMembers(subjects.VerbLeaderMoved, lane) // a member that misses this waits for MoveTimeout
 		}
 		if late := backoff.Sleep(ctx, movePollInterval); late != nil {
-			return fmt.Errorf("lane %d has no new leader after %s: %w", lane, lanes.MoveTimeout, errors.Join(late, err))
+			return fmt.Errorf("lane %d has no new leader after %s: %w", lane, duration.Format(lanes.MoveTimeout), errors.Join(late, err))
 		}
 	}
 }

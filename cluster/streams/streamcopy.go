@@ -14,6 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 )
 
 // Parameters of archiving and restoring streams. JetStream aborts an archive whose
@@ -108,7 +109,7 @@ func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg,
 			}
 			timeout.Reset(archiveTimeout)
 		case <-timeout.C:
-			return fmt.Errorf("archive stream %s: nothing received for %v: the leader may be gone", stream, archiveTimeout)
+			return fmt.Errorf("archive stream %s: nothing received for %v: the leader may be gone", stream, duration.Format(archiveTimeout))
 		case <-ctx.Done():
 			return fmt.Errorf("archive stream %s: %w", stream, ctx.Err())
 		}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
@@ -424,6 +425,6 @@ func (c *Client) watchSilence(ctx context.Context) error {
 			return nil
 		}
 		c.nc.Close()
-		return fmt.Errorf("node has sent nothing for %s", time.Since(since).Round(watchInterval))
+		return fmt.Errorf("node has sent nothing for %s", duration.Format(time.Since(since).Round(watchInterval)))
 	}
 }

@@ -26,13 +26,13 @@ var layers = map[string]struct {
 	reason  string
 }{
 	"job":                 {[]string{"internal/duration", "internal/similar"}, "the domain types depend on nothing, except on how durations are written and misspelt names found"},
-	"ledger":              {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
+	"ledger":              {[]string{"job", "internal/duration"}, "the ledger is pure: it depends on the domain types, and on how durations are written"},
 	"api":                 {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
 	"timeline":            {nil, "it checks the ledger, so it shares no code with it"},
 	"chronicle":           {[]string{"job", "ledger", "api", "cluster", "timeline", "internal"}, "rebuilds states from the streams, and compares them with the ledger; node passes both"},
 	"index/query":         {[]string{"job", "internal/duration", "internal/similar"}, "a query is evaluated on documents, wherever they are"},
 	"index/series":        {[]string{"job", "ledger"}, "counts the transitions of the ledger; its user keeps and shows them"},
-	"index":               {[]string{"job", "ledger", "api", "index/query", "index/segment", "internal/crash", "internal/durable"}, "the index follows the ledger, and answers by itself"},
+	"index":               {[]string{"job", "ledger", "api", "index/query", "index/segment", "internal/crash", "internal/duration", "internal/durable"}, "the index follows the ledger, and answers by itself"},
 	"index/segment":       {[]string{"job", "index/query", "internal/crash"}, "a segment stores documents and finds them, wherever they come from"},
 	"consensus":           {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
 	"cluster":             {[]string{"job", "ledger", "api", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
@@ -53,7 +53,7 @@ var layers = map[string]struct {
 	"client/outbox":       {[]string{"client"}, "writes and sends jobs as any user of package client could"},
 	"client/sqlfence":     {nil, "needs a number from package client and nothing else"},
 	"examples":            {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example uses only what users have: the protocols and the client"},
-	"diagnose":            {[]string{"job", "ledger", "api", "cluster", "scheduler", "internal/crash"}, "a diagnosis asks the scheduler, and reads records and history, in their types; node passes everything else"},
+	"diagnose":            {[]string{"job", "ledger", "api", "cluster", "scheduler", "internal/crash", "internal/duration"}, "a diagnosis asks the scheduler, and reads records and history, in their types; node passes everything else"},
 	"health":              {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "health reports the state of the other parts of a node in their types; node passes the parts"},
 	"backup":              {[]string{"job", "ledger", "api", "cluster", "internal"}, "backup saves and restores the streams of cluster; what it needs of other subsystems it declares as functions"},
 	"board":               {[]string{"internal"}, "node defines the content and the storage of boards"},
@@ -86,7 +86,7 @@ var layers = map[string]struct {
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
 	"cli/statedir":      {[]string{"ledger"}, "a state directory is used without a yard"},
-	"cli/usererror":     {[]string{"job", "ledger", "api", "cluster", "internal/similar"}, "explains the errors of requests; it knows no verb"},
+	"cli/usererror":     {[]string{"job", "ledger", "api", "cluster", "internal/duration", "internal/similar"}, "explains the errors of requests; it knows no verb"},
 	"cli/connect":       {[]string{"job", "api", "cluster", "cli/usererror", "cli/durationflag", "internal/duration"}, "connects to a yard; it knows no verb"},
 	"cli/durationflag":  {[]string{"internal/duration"}, "adds flags; it knows no verb"},
 	"cli/retentionflag": {[]string{"api", "job", "internal/duration"}, "parses settings; it knows no verb"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/internal/crash"
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -88,7 +89,7 @@ func (v *Viewer) addRecord(ctx context.Context, listed *ledger.ListedJob) {
 		view.PayloadGone = true
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-		view.Unread = fmt.Sprintf("no answer within %s", recordsTimeout)
+		view.Unread = fmt.Sprintf("no answer within %s", duration.Format(recordsTimeout))
 		return
 	case err != nil:
 		view.Unread = cluster.ErrorText(err)
