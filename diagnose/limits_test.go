@@ -44,6 +44,11 @@ func TestFairReason(t *testing.T) {
 	if r.Code != api.ReasonFairTurn || !strings.Contains(r.Text, "it starts in round 3 from now; limits permit no start of 2 of the keys") {
 		t.Errorf("%+v", r)
 	}
+	d.keys = ledger.KeyOrder{Fair: true, Weight: 1, Ahead: 2, Keys: 3}
+	const want = "its queue shares starts among 3 keys; of the jobs without a key, 2 waiting jobs start before it, and 1 in each round: it starts in round 3 from now"
+	if r := d.orderReasons(false)[0]; r.Text != want {
+		t.Errorf("without a key: %s", r.Text)
+	}
 }
 
 func TestKeysReason(t *testing.T) {

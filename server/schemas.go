@@ -133,5 +133,9 @@ func namedSchemaError(q *api.SchemaRequest, err error) error {
 	case !errors.Is(err, ledger.ErrTooManySchemas):
 		return err
 	}
-	return &api.Error{Code: code, Text: fmt.Sprintf("schema of queue %q, function %q: %v", q.Queue, q.Function, err)}
+	of := fmt.Sprintf("function %q", q.Function)
+	if q.Function == "" {
+		of = "jobs without a function"
+	}
+	return &api.Error{Code: code, Text: fmt.Sprintf("schema of queue %q, %s: %v", q.Queue, of, err)}
 }

@@ -99,8 +99,11 @@ func (s *State) facts() map[string]string {
 	}
 	for id, r := range s.Running {
 		text := fmt.Sprintf("attempt %d of %s in queue %s at %s of %s since %s", r.Attempt, r.Function, r.Queue, r.Worker, r.Node, r.Started.UTC().Format(time.RFC3339Nano))
-		if r.Key != "" || r.Limits != "" {
-			text += fmt.Sprintf(" under key %q %s", r.Key, r.Limits)
+		if r.Key != "" {
+			text += fmt.Sprintf(" under key %q", r.Key)
+		}
+		if r.Limits != "" {
+			text += " " + r.Limits
 		}
 		put(text, "running %s", id)
 	}

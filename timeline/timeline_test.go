@@ -39,13 +39,13 @@ dispatches notified: none, then 1
 jobs accepted: 12, then 13
 queue mail active: none, then 1
 queue mail settings: none, then {"concurrency_limit":1}
-running 162ccffe-08d5-52dc-9f95-d75b8e8d9619: none, then attempt 2 of send "ü" in queue mail at overhop/w1 of n1 since 2026-11-26T02:24:27.972Z under key "acme" `},
+running 162ccffe-08d5-52dc-9f95-d75b8e8d9619: none, then attempt 2 of send "ü" in queue mail at overhop/w1 of n1 since 2026-11-26T02:24:27.972Z under key "acme"`},
 		{6, "jobs accepted: 13, then 14\nqueue mail delayed: none, then 1"},
 		{7, `dispatches failed: none, then 1
 dispatches notified: 1, then none
 queue mail active: 1, then none
 queue mail delayed: 1, then 2
-running 162ccffe-08d5-52dc-9f95-d75b8e8d9619: attempt 2 of send "ü" in queue mail at overhop/w1 of n1 since 2026-11-26T02:24:27.972Z under key "acme" , then none`},
+running 162ccffe-08d5-52dc-9f95-d75b8e8d9619: attempt 2 of send "ü" in queue mail at overhop/w1 of n1 since 2026-11-26T02:24:27.972Z under key "acme", then none`},
 		{12, `dispatches pending: none, then 1
 jobs removed: none, then 2
 limit stripe: none, then paused in force
