@@ -57,7 +57,7 @@ func TestCron_Ticks(t *testing.T) {
 			}
 		}
 	}
-	if text, _, _, _ := cronPage(t, "cron/nightly"); !strings.Contains(text, "2026-03-29T03:00:00+02:00") {
+	if text, _, _, _ := cronPage(t, "cron/nightly"); !strings.Contains(text, `Sun 2026-03-29 03:00:00 <span class="zone dim">UTC+02:00</span>`) {
 		t.Error("the page of the entry does not have the time in its zone")
 	}
 }

@@ -19,12 +19,13 @@ import (
 // functions returns the functions of the templates.
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"name":    func(text string) template.HTML { return format.Text(text, format.CutName, false) },
+		"name":    format.Name,
 		"line":    format.Line,
 		"verdict": format.Verdict,
 		"text":    func(text string) template.HTML { return format.Text(text, format.CutBlock, true) },
 		"at":      func(at any) template.HTML { return format.Time(at, false) },
 		"ago":     func(at any) template.HTML { return format.Time(at, true) },
+		"inZone":  format.InZone,
 		"count":   format.Count, "plural": format.Plural,
 		"bytes":   func(n any) string { return format.Bytes(format.Int(n)) },
 		"ms":      func(n any) string { return format.Duration(time.Duration(format.Int(n)) * time.Millisecond) },

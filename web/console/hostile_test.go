@@ -254,7 +254,7 @@ func faultOf(page string) string {
 			return "a script: " + tag[0]
 		case name == "img" && !strings.Contains(tag[0], `src="/console/assets/`):
 			return "an image: " + tag[0]
-		case tag[4] == "" && !slices.Contains([]string{"meta", "link", "input", "br", "img", "hr"}, name):
+		case tag[4] == "" && !slices.Contains([]string{"meta", "link", "input", "br", "img", "hr", "wbr"}, name):
 			open = append(open, name)
 		}
 		for _, a := range attributeOf.FindAllStringSubmatch(tag[3], -1) {

@@ -67,7 +67,7 @@ func (f *frame) Title() string { return f.Page.title(f.View) }
 func (f *frame) Heading() template.HTML {
 	if f.Name != "" {
 		title, _, _ := strings.Cut(f.Page.title(&pages.View{}), " ·")
-		return template.HTML(template.HTMLEscapeString(title)) + " " + format.Text(f.Name, format.CutName, false) //nolint:gosec // escaped
+		return template.HTML(template.HTMLEscapeString(title)) + " " + format.Name(f.Name) //nolint:gosec // escaped
 	}
 	return template.HTML(template.HTMLEscapeString(f.Title())) //nolint:gosec // escaped
 }
@@ -118,7 +118,7 @@ func allPages() []*page {
 		{path: "operations/new", name: "preview", nav: "operations", title: titled("New operation"), load: pages.Preview, params: []string{"action", "query", "params", "to", "keep_attempts"}, once: true},
 		{path: "operations/{name}", name: "operation", nav: "operations", title: titled("Operation"), load: pages.Operation},
 		{path: "workers", name: "workers", nav: "workers", title: titled("Workers"), load: pages.Workers, params: []string{"node", "queue"}},
-		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters, params: []string{"queue", "function", "error", "after"}},
+		{path: "dead-letters", name: "letters", nav: "dead-letters", title: titled("Dead letters"), load: pages.Letters, params: []string{"queue", "function", "error", "from", "to", "letter", "after"}},
 		{path: "cron", name: "cron", nav: "cron", title: titled("Cron"), load: pages.Cron, params: []string{"after"}},
 		{path: "cron/{name}", name: "cron-entry", nav: "cron", title: titled("Cron entry"), load: pages.CronEntry},
 		{path: "limits", name: "limits", nav: "limits", title: titled("Limits"), load: pages.Limits, params: []string{"after"}},

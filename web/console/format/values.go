@@ -90,6 +90,16 @@ func Time(at any, ago bool) template.HTML {
 		t.Format(time.RFC3339Nano), t.Format("2006-01-02 15:04:05.000"), kind, t.Format("2006-01-02 15:04:05")))
 }
 
+// InZone returns a time such as "2026-03-29T03:00:00+02:00" as people read it, in the zone that it is written in and with
+// that zone's offset. It returns a text that is not a time as [Name] does.
+func InZone(text string) template.HTML {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return Name(text)
+	}
+	return template.HTML(at.Format("Mon 2006-01-02 15:04:05 <span class=\"zone dim\">UTC-07:00</span>")) //nolint:gosec // digits and letters only
+}
+
 // instant matches a time in UTC as texts of the API have it, such as 2026-11-29T07:10:02.291Z.
 var instant = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 

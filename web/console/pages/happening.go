@@ -68,7 +68,7 @@ func marksOf(happenings []Happening, from time.Time) (marks []draw.Mark) {
 		if h.Kind == "deploy" {
 			what = "deploy"
 		}
-		words := []string{h.At.Format(time.TimeOnly), what, h.Queue, h.Target, h.Actor}
+		words := []string{h.At.UTC().Format(time.TimeOnly) + " UTC", what, h.Queue, h.Target, h.Actor}
 		if h.Action == nodeStart {
 			words = append(words[:4], h.Reason)
 		}

@@ -29,7 +29,7 @@ func TestHappeningsOf(t *testing.T) {
 		t.Errorf("before the deploy there was %q", all[0].Before)
 	}
 	marks := marksOf(all, now.Add(-time.Minute))
-	if len(marks) != 6 || marks[0].Label != "15:00:00 deploy n1 version v2" || marks[0].Kind != "deploy" || marks[3].Label != "15:00:00 queue.pause mail" {
+	if len(marks) != 6 || marks[0].Label != "15:00:00 UTC deploy n1 version v2" || marks[0].Kind != "deploy" || marks[3].Label != "15:00:00 UTC queue.pause mail" {
 		t.Errorf("marks are %+v", marks)
 	}
 }
