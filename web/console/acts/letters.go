@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 )
@@ -24,7 +25,14 @@ func changeLetters(endpoint, done string) func(context.Context, *Act) (string, e
 		}
 		if a.Form.Get("all") != "" {
 			request.Letters, request.Queue, request.Function, request.Error = nil, a.value("queue"), a.value("function"), a.value("error")
-			request.All = request.Queue == "" && request.Function == "" && request.Error == ""
+			var err error
+			if request.FailedAfter, err = a.time("failed_after"); err != nil {
+				return "", err
+			}
+			if request.FailedBefore, err = a.time("failed_before"); err != nil {
+				return "", err
+			}
+			request.All = request.Queue+request.Function+request.Error == "" && request.FailedAfter == nil && request.FailedBefore == nil
 		} else if len(request.Letters) == 0 {
 			return "", invalid("no dead letter is selected")
 		}
@@ -51,6 +59,19 @@ func changeLetters(endpoint, done string) func(context.Context, *Act) (string, e
 			request.From, request.Until = r.Next, r.Until
 		}
 	}
+}
+
+// time returns a time of the form, nil if it has none.
+func (a *Act) time(name string) (*time.Time, error) {
+	text := a.value(name)
+	if text == "" {
+		return nil, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return nil, invalid("%s is not a time", name)
+	}
+	return &at, nil
 }
 
 // lettersText returns what happened to dead letters, in words.

@@ -3,6 +3,7 @@ package pages
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,8 @@ type jobData struct {
 	Explained api.JobExplanation
 	Job       *api.Job // with params and result; nil: the ledger has no such job
 	Unread    error    // why it is without params and result; nil: it has those that there are
-	Steps     []step   // its history
+	Steps     []step   // its history, or the end of it from the last dispatch on
+	Earlier   []step   // what happened before Steps, if that is much
 	Logs      []job.LogLine
 	MoreLogs  bool
 	LogsError error
@@ -55,6 +57,7 @@ func Job(ctx context.Context, e *Env, v *View) (any, error) {
 	reads.Run(func() { d.readLogs(ctx, e, v, id) })
 	reads.Run(func() { d.readErrors(ctx, e, v, id) })
 	_ = reads.Wait() // the functions return no errors
+	d.fold()
 	return d, nil
 }
 
@@ -84,6 +87,31 @@ func (d *jobData) readLogs(ctx context.Context, e *Env, v *View, id string) {
 			d.Logs = append(d.Logs, line)
 		}
 	}
+}
+
+// maxOpenSteps is the largest number of steps before the last dispatch that are not folded.
+const maxOpenSteps = 12
+
+// fold moves the steps before the last dispatch to Earlier, if there are many.
+func (d *jobData) fold() {
+	var last uint32
+	for i := range d.Steps {
+		last = max(last, d.Steps[i].Dispatch)
+	}
+	i := slices.IndexFunc(d.Steps, func(s step) bool { return s.Dispatch == last })
+	if last > 0 && i > maxOpenSteps {
+		d.Earlier, d.Steps = d.Steps[:i:i], d.Steps[i:]
+	}
+}
+
+// EarlierDispatches returns the number of dispatches in Earlier.
+func (d *jobData) EarlierDispatches() int {
+	numbers := map[uint32]bool{}
+	for i := range d.Earlier {
+		numbers[d.Earlier[i].Dispatch] = true
+	}
+	delete(numbers, 0)
+	return len(numbers)
 }
 
 // maxShownErrors is the largest number of errors of attempts on the page.
