@@ -59,7 +59,7 @@ outbox-tests: build ## test the outbox and the fence of the Go SDK with PostgreS
 # The tests of the console are a module of their own because of the driver of the browser.
 # They are skipped where Chromium is missing, except if CI is set.
 CHROMIUM_WORKS := chromium --version >/dev/null 2>&1
-CONSOLE_TESTS  := cd test/console && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -vet=off -timeout 5m
+CONSOLE_TESTS  := cd test/console && YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -vet=off -timeout 10m
 console-tests: build ## test the console with three nodes in a browser (needs Chromium)
 	@$(CHROMIUM_WORKS) || { echo 'the console is tested with Chromium; trying to install it'; \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; }; \

@@ -28,11 +28,15 @@ const lowContrast = `(() => {
 	const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
 	const faults = [];
 	for (const e of document.querySelectorAll("body *")) {
-		const text = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).join("");
-		if (!text || !e.checkVisibility({ opacityProperty: true, visibilityProperty: true }) || e.closest(":disabled, option, svg, .hide")) continue;
-		let back = e;
+		const empty = e.placeholder && !e.value, style = getComputedStyle(e, empty ? "::placeholder" : null);
+		const text = empty ? e.placeholder : [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue.trim()).join("");
+		if (!text || !e.checkVisibility({ opacityProperty: true, visibilityProperty: true }) || e.closest(":disabled, option, title, .hide")) continue;
+		let back = e.closest("svg") ?? e;
 		while (back && parse(getComputedStyle(back).backgroundColor)[3] < 255) back = back.parentElement;
-		const [a, b] = [light(parse(getComputedStyle(e).color)), light(parse(getComputedStyle(back ?? document.documentElement).backgroundColor))];
+		const color = parse(e instanceof SVGElement ? style.fill : style.color), behind = parse(getComputedStyle(back ?? document.documentElement).backgroundColor);
+		let opacity = color[3] / 255 * style.opacity;
+		for (let p = e.parentElement; p; p = p.parentElement) opacity *= getComputedStyle(p).opacity;
+		const [a, b] = [light(color.map((c, i) => c * opacity + behind[i] * (1 - opacity))), light(behind)];
 		const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
 		if (ratio < 4.5) faults.push(e.nodeName + "." + e.className + " " + text.slice(0, 30) + " " + ratio.toFixed(2));
 	}
@@ -63,6 +67,28 @@ const misplaced = `(() => {
 	}
 	for (const e of document.querySelectorAll(":is(td, dd) > .mark.ok, .chip")) {
 		if (e.getClientRects().length > 0 && e.offsetHeight > 1.9 * parseFloat(getComputedStyle(e).lineHeight)) faults.push("the state " + e.textContent + " is broken into lines");
+	}
+	return [...new Set(faults)];
+})()`
+
+// timeless is a script that returns times of day without a zone. Texts of users are in elements of their own.
+const timeless = `(() => {
+	const faults = [], zone = /^\s*(UTC|GMT|Z|CES?T|[+-]\d\d)/;
+	for (const e of document.querySelectorAll("#content :is(td, dd, p, li, span, time, label, output, h2)")) {
+		if (e.querySelector("td, dd, p, li, label") || e.closest("pre, .mark, .value, code") || !e.checkVisibility()) continue;
+		for (const m of e.innerText.matchAll(/(?<![-+:\d])\d{1,2}:\d\d(?!\d)(:\d\d(?!\d)(\.\d+)?)?( ?[AP]M)?/g)) {
+			if (!zone.test(e.innerText.slice(m.index + m[0].length))) faults.push(e.innerText.slice(0, 60));
+		}
+	}
+	return [...new Set(faults)];
+})()`
+
+// untouchable is a script that returns controls that are smaller than 24 px in either direction.
+const untouchable = `(() => {
+	const faults = [];
+	for (const e of document.querySelectorAll("a:not(.skip), button, summary, select, textarea, input:not([type=hidden])")) {
+		const box = e.getBoundingClientRect();
+		if (e.checkVisibility() && (box.width < 23.9 || box.height < 23.9)) faults.push(e.outerHTML.slice(0, 80) + " has " + box.width.toFixed(1) + " × " + box.height.toFixed(1) + " px");
 	}
 	return [...new Set(faults)];
 })()`
@@ -105,8 +131,8 @@ func TestPages(t *testing.T) {
 		theme string
 		width int64
 		pages int
-	}{{"light", 1440, len(pagePaths)}, {"dark", 360, len(pagePaths)}, {"light", 1280, len(pagePaths)}, {"dark", 1440, 3}, {"light", 3840, 2}} {
-		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.theme}}), chromedp.EmulateViewport(c.width, 900))
+	}{{"light", 1440, len(pagePaths)}, {"dark", 360, len(pagePaths)}, {"light", 1280, len(pagePaths)}, {"dark", 1280, len(pagePaths)}, {"light", 3840, 2}} {
+		b.run(theme(c.theme), chromedp.EmulateViewport(c.width, 900))
 		for _, p := range pagePaths[:c.pages] {
 			b.open(0, p.path)
 			b.check(fmt.Sprintf("%s, %s, %d px", p.name, c.theme, c.width), c.width)
@@ -114,35 +140,6 @@ func TestPages(t *testing.T) {
 				continue // the names are the same
 			}
 			b.checkNames(p.name)
-		}
-	}
-}
-
-// Long names and tags break into lines.
-func TestLongNames(t *testing.T) {
-	type object = map[string]any
-	long := strings.Repeat("x", 60)
-	function := strings.Repeat("f", 85)
-	for _, r := range []struct {
-		method, path string
-		body         object
-	}{
-		{"PATCH", "/v1/limits/" + long, object{"total": 1}},
-		{"PUT", "/v1/queues/" + long, object{"limits": []string{long}}},
-		{"PUT", "/v1/cron/" + long, object{"schedule": "0 0 3 * * *", "queue": long, "job": object{"function": long}}},
-		{"POST", "/v1/queues/" + long + "/jobs", object{"id": long, "function": function, "tags": []string{long, "nightly"}, "meta": object{long: long}, "params": object{long: long}, "limit_key": long}},
-	} {
-		if _, err := send(r.method, r.path, r.body); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b := newTab(t)
-	b.signIn(annToken)
-	for _, width := range []int64{360, 1280} {
-		b.run(chromedp.EmulateViewport(width, 900))
-		for _, path := range []string{"", "queues", "queues/" + long, "jobs?q=queue:" + long, "jobs/" + long + ":" + long, "cron", "cron/" + long, "limits", "limits/" + long, "events", "operations/new?action=cancel&query=queue:" + long, "settings"} {
-			b.open(0, path)
-			b.check(fmt.Sprintf("%s, %d px", strings.ReplaceAll(path, long, "x…"), width), width)
 		}
 	}
 }
@@ -167,6 +164,26 @@ func (b *tab) check(name string, width int64) {
 	if faults := eval[[]string](b, misplaced); len(faults) > 0 {
 		b.t.Errorf("%s: %s", name, strings.Join(faults, "; "))
 	}
+	b.checkContrast(name)
+	if faults := eval[[]string](b, timeless); len(faults) > 0 {
+		b.t.Errorf("%s: no zone in %q", name, faults)
+	}
+	if width > 360 {
+		return
+	}
+	if faults := eval[[]string](b, untouchable); len(faults) > 0 {
+		b.t.Errorf("%s: too small: %s", name, strings.Join(faults, "; "))
+	}
+}
+
+// theme makes a tab prefer a theme, and change its colours at once.
+func theme(name string) chromedp.Action {
+	return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}})
+}
+
+// checkContrast reports texts that are hard to read.
+func (b *tab) checkContrast(name string) {
+	b.t.Helper()
 	if faults := eval[[]string](b, lowContrast); len(faults) > 0 {
 		b.t.Errorf("%s: contrast of %s", name, strings.Join(faults, "; "))
 	}

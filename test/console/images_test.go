@@ -12,7 +12,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
@@ -25,8 +24,8 @@ func TestImages(t *testing.T) {
 	}
 	b := newTab(t)
 	b.signIn(annToken)
-	take := func(name, path, theme string, width, height int64) {
-		b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}), chromedp.EmulateViewport(width, height))
+	take := func(name, path, scheme string, width, height int64) {
+		b.run(theme(scheme), chromedp.EmulateViewport(width, height))
 		b.open(0, path)
 		b.await(`!document.body.hasAttribute("data-live") || document.querySelector("#live").innerText === "live"`)
 		b.picture(name)
