@@ -128,6 +128,30 @@ func TestClock_ShownAtTakeOver(t *testing.T) {
 	})
 }
 
+// TestClock_StepNoticed checks when the wall clock that run_at is compared with follows a step of the
+// members' clocks: within one heartbeat forward, and within three back.
+func TestClock_StepNoticed(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		h.advance(3 * time.Second)
+		want := func(what string, ahead time.Duration) {
+			t.Helper()
+			h.propose(&ledger.Observe{})
+			h.raft.View(func(l *ledger.Ledger) {
+				if off := time.Until(l.Clock().Wall) - ahead; off.Abs() > time.Second {
+					t.Errorf("%s the wall clock is off by %s", what, off)
+				}
+			})
+		}
+		h.setClocks(time.Hour)
+		h.advance(1100 * time.Millisecond)
+		want("1 s after a step forward", time.Hour)
+		h.advance(3 * time.Second)
+		h.setClocks(0)
+		h.advance(3100 * time.Millisecond)
+		want("3 s after a step back", 0)
+	})
+}
+
 func TestClock_OneOfThreeSkewed(t *testing.T) {
 	runHarness(t, 3, func(h *harness) {
 		h.advance(3 * time.Second)
