@@ -40,13 +40,13 @@ func (d *diagnosis) limitReason(b *ledger.LimitBlock) reason {
 		}
 	case ledger.BlockSlots:
 		r.Code, data.Limit, data.Since = api.ReasonLimitFull, uint32(m.Total), timePtr(m.FullSince)
-		r.Text = fmt.Sprintf("limit %s permits %d jobs at once, and %d run", m.Name, m.Total, b.Running)
+		r.Text = fmt.Sprintf("limit %s permits %s at once, and %d run", m.Name, plural(int(m.Total), "job"), b.Running)
 	case ledger.BlockRate:
 		r.Code, data.Rate = api.ReasonLimitRate, m.Rate.String()
 		r.Text = fmt.Sprintf("limit %s permits %s starts%s", m.Name, m.Rate, next)
 	case ledger.BlockKeySlots:
 		r.Code, data.Limit = api.ReasonLimitKeyFull, uint32(m.PerKey)
-		r.Text = fmt.Sprintf("limit %s permits %d jobs of a key at once, and %d of %s run", m.Name, m.PerKey, b.Running, keyText(b.Key))
+		r.Text = fmt.Sprintf("limit %s permits %s of a key at once, and %d of %s run", m.Name, plural(int(m.PerKey), "job"), b.Running, keyText(b.Key))
 	case ledger.BlockKeyRate:
 		r.Code, data.Rate = api.ReasonLimitKeyRate, m.RatePerKey.String()
 		r.Text = fmt.Sprintf("limit %s permits %s starts of a key, of %s%s", m.Name, m.RatePerKey, keyText(b.Key), next)
