@@ -179,6 +179,7 @@ type fakeLanes struct {
 	maxBodies  uint64                // bytes of bodies; 0: no limit
 
 	retention    job.Retention // last applied
+	applications int           // of retention
 	retentionErr error         // of ApplyRetention
 	evictions    []eviction
 

@@ -34,6 +34,7 @@ func (l *fakeLanes) ApplyRetention(_ context.Context, settings job.Retention) er
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retention = settings
+	l.applications++
 	return l.retentionErr
 }
 
@@ -73,7 +74,17 @@ func TestRetention_Applied(t *testing.T) {
 		if want := (job.Retention{set, declared[0]}); !slices.Equal(applied(), want) {
 			t.Errorf("applied %v, want %v", applied(), want)
 		}
+		applications := func() (n int) {
+			h.lanes.set(func() { n = h.lanes.applications })
+			return n
+		}
+		n := applications()
 		h.propose(&ledger.AddQueue{ID: job.ID{1}, Name: "mail"})
+		h.propose(&ledger.ChangeQueue{Name: "mail", Change: job.QueueChange{AllowOverrides: new(true)}})
+		h.advance(time.Second)
+		if applications() != n {
+			t.Error("settings are applied because of queues that have none")
+		}
 		h.propose(&ledger.ChangeQueue{Name: "mail", Change: job.QueueChange{Retention: []job.RetentionSetting{
 			setting(job.KeptFailed, job.BoundAge, int64(time.Hour)), setting(job.KeptFailed, job.BoundCount, 3),
 		}}})

@@ -305,13 +305,21 @@ func (t *tenure) committed(s submission, c Commit) {
 // was applied: it recalls a cancelled dispatch, follows a moved one, and wakes the
 // replayer or the crons.
 func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) {
-	switch c.(type) {
+	switch c := c.(type) {
 	case *ledger.SetCron, *ledger.RemoveCron, *ledger.PauseCron:
 		t.crons.dirty = true
 	case *ledger.RequestReplay:
 		wakeup.Send(t.replayer.wake)
-	case *ledger.SetRetention, *ledger.AddQueue, *ledger.ChangeQueue:
+	case *ledger.SetRetention:
 		t.retention.changed()
+	case *ledger.AddQueue:
+		if len(c.Config.Retention) > 0 {
+			t.retention.changed()
+		}
+	case *ledger.ChangeQueue:
+		if len(c.Change.Retention) > 0 {
+			t.retention.changed()
+		}
 	case *ledger.StepOperation:
 		for _, id := range r.Recalled {
 			t.dispatches.recall(id, job.RecallCancelled)
