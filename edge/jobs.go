@@ -166,9 +166,6 @@ func specOf(request *overhop.Enqueue) (job.Spec, error) {
 	if !request.ExpiresAt.IsZero() {
 		spec.ExpiresAt = new(request.ExpiresAt)
 	}
-	if e := request.ExpiresIn; e != nil && spec.RunAt != nil && time.Until(request.At) >= time.Duration(*e)*time.Millisecond {
-		return job.Spec{}, &job.InvalidError{Reason: "expires_in_ms is not more than the time until the job is due: it would expire without a start; give a later expiry, or an earlier time"}
-	}
 	if request.PayloadJSON != nil {
 		spec.Params = slices.Clone(request.PayloadJSON)
 		return spec, spec.Validate()
