@@ -38,6 +38,9 @@ func FuzzSession(f *testing.F) {
 		f.Add(slices.Concat(script(2), ask(overhop.TSubscribe, q), ask(t, held), ask(overhop.TPing, overhop.EmptyMap), ask(t, held),
 			ask(overhop.TGoodbye, overhop.EmptyMap)))
 	}
+	for _, golden := range vectors(f, "frames") {
+		f.Add(append(script(2), raw(golden)...))
+	}
 	f.Fuzz(func(t *testing.T, said []byte) {
 		if len(said) > 64<<10 {
 			return

@@ -12,7 +12,7 @@ import (
 
 // vectors returns the frames in a directory of overhop's testdata, by file
 // name.
-func vectors(t *testing.T, dir string) map[string][]byte {
+func vectors(t testing.TB, dir string) map[string][]byte {
 	files, err := filepath.Glob(filepath.Join("overhop", "testdata", dir, "*.hex"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no vectors to %s: %v", dir, err)
