@@ -66,8 +66,15 @@ func keyText(key string) string {
 func (d *diagnosis) fairReason() reason {
 	k := &d.keys
 	round := k.Ahead/max(1, k.Weight) + 1
-	text := fmt.Sprintf("its queue shares starts among %s; of %s, %d waiting jobs start before it, and %d in each round: it starts in round %d from now",
-		plural(k.Keys, "key"), keyText(k.Key), k.Ahead, k.Weight, round)
+	among := plural(k.Keys, "key")
+	switch {
+	case k.Key == "" && k.Keys == 1: // the jobs without a key count as one
+		among = "keys, none of which waits"
+	case k.Key == "":
+		among = plural(k.Keys-1, "key") + " and the jobs without one"
+	}
+	text := fmt.Sprintf("its queue shares starts among %s; of %s, with %s before it and %s in each round, it starts in round %d from now",
+		among, keyText(k.Key), plural(k.Ahead, "waiting job"), plural(k.Weight, "start"), round)
 	if k.Blocked > 0 {
 		text += fmt.Sprintf("; limits permit no start of %d of the keys", k.Blocked)
 	}

@@ -45,9 +45,14 @@ func TestFairReason(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	d.keys = ledger.KeyOrder{Fair: true, Weight: 1, Ahead: 2, Keys: 3}
-	const want = "its queue shares starts among 3 keys; of the jobs without a key, 2 waiting jobs start before it, and 1 in each round: it starts in round 3 from now"
-	if r := d.orderReasons(false)[0]; r.Text != want {
-		t.Errorf("without a key: %s", r.Text)
+	for keys, want := range map[int]string{
+		3: "its queue shares starts among 2 keys and the jobs without one; of the jobs without a key, with 2 waiting jobs before it and 1 start in each round, it starts in round 3 from now",
+		1: "its queue shares starts among keys, none of which waits; of the jobs without a key, with 2 waiting jobs before it and 1 start in each round, it starts in round 3 from now",
+	} {
+		d.keys.Keys = keys
+		if r := d.orderReasons(false)[0]; r.Text != want {
+			t.Errorf("without a key: %s", r.Text)
+		}
 	}
 }
 

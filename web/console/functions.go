@@ -22,6 +22,7 @@ func functions() template.FuncMap {
 		"name":    format.Name,
 		"line":    format.Line,
 		"verdict": format.Verdict,
+		"reason":  format.Reason,
 		"text":    func(text string) template.HTML { return format.Text(text, format.CutBlock, true) },
 		"at":      func(at any) template.HTML { return format.Time(at, false) },
 		"ago":     func(at any) template.HTML { return format.Time(at, true) },

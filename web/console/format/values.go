@@ -105,15 +105,20 @@ var instant = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 
 // Verdict returns a text of an explanation as [Text] does, in which times are elements that scripts
 // show in the zone of the viewer, as [Time] writes them.
-func Verdict(text string) template.HTML {
-	html := instant.ReplaceAllStringFunc(string(Text(text, CutBlock, true)), func(found string) string {
+func Verdict(text string) template.HTML { return times(Text(text, CutBlock, true)) }
+
+// Reason returns a text as [Line] does, with times as [Verdict] has them.
+func Reason(text string) template.HTML { return times(Line(text)) }
+
+// times returns HTML with elements in place of the times in its texts.
+func times(html template.HTML) template.HTML {
+	return template.HTML(instant.ReplaceAllStringFunc(string(html), func(found string) string {
 		at, err := time.Parse(time.RFC3339Nano, found)
 		if err != nil {
 			return found
 		}
 		return string(Time(at, false))
-	})
-	return template.HTML(html) //nolint:gosec // escaped by Text
+	})) //nolint:gosec // only times are replaced
 }
 
 // Duration returns a duration with the digits that people need.

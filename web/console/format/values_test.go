@@ -18,6 +18,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// Times within a reason are elements, too.
+func TestReason(t *testing.T) {
+	if got := string(Reason("the next\nat 2026-11-29T07:10:02Z <")); !strings.HasPrefix(got, `the next at <time datetime="2026-11-29T07:10:02Z"`) || !strings.HasSuffix(got, "UTC</time> &lt;") {
+		t.Error(got)
+	}
+}
+
 // A line break is a space in one line; other characters that are not visible are marked.
 func TestLine(t *testing.T) {
 	if got := Line("first\r\n  second\u202e"); got != `first second<span class="code-point">\u{202e}</span>` {
