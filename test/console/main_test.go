@@ -27,8 +27,11 @@ const (
 	bobToken = "bob-token" // of a viewer
 )
 
-// users is the configuration of the users of the nodes.
+// users is the configuration of the users of the nodes, who may add many queues.
 const users = `
+[scheduler]
+new_queues_per_minute = 1000
+
 [[http.users]]
 name = "ann"
 role = "operator"
