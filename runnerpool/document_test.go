@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/yardmaster-dev/yardmaster/internal/duration"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
@@ -51,7 +52,7 @@ func TestDoc_ListsTimesAndLimits(t *testing.T) {
 		fmt.Sprintf("| delay between starts of a process, least | %s |", minRestartDelay),
 		fmt.Sprintf("| delay between starts of a process, most | %s |", maxRestartDelay),
 		fmt.Sprintf("| ends that make a crash loop | %d |", crashLoopExits),
-		fmt.Sprintf("| within | %s |", crashLoopWindow),
+		fmt.Sprintf("| within | %s |", duration.Format(crashLoopWindow)),
 		fmt.Sprintf("| life of a process that ends a crash loop | %s |", probation),
 		fmt.Sprintf("| line of output that is logged whole | %d bytes |", maxLine),
 		fmt.Sprintf("| keys of a correlation context | %d |", maxCorrelations),

@@ -32,7 +32,7 @@ func layoutPaths(from string) []string {
 	of := url.QueryEscape("queue:" + longQueue)
 	paths := []string{
 		"", "queues", "queues/" + longName, "queues/" + longQueue, "queues/" + longQueue + "/schema?function=" + longFunction, "jobs?q=" + of, "jobs/" + longQueue + ":often", "jobs/" + longQueue + ":fails", "jobs/" + longQueue + ":" + longName, "jobs/" + longQueue + ":right-to-left",
-		"dead-letters?queue=" + longQueue, "dead-letters?from=1h&to=now&letter=1", "cron", "cron/" + longName, "limits", "limits/" + longName, "workers", "members", "events", "settings", "operations",
+		"dead-letters?queue=" + longQueue, "dead-letters?from=1h&to=now&letter=1", "cron", "cron/" + longName, "limits", "limits/" + longName, "workers", "members", "events", "settings", "operations", "operations/" + longOperation, "sign-in",
 		"past", "past?queue=" + longQueue, "diff?from=" + from,
 		"operations/new?action=requeue&query=" + of + "&to=" + longName + "&params=" + url.QueryEscape(`{"`+longName+`":"`+rightToLeft+`"}`),
 	}
@@ -42,16 +42,15 @@ func layoutPaths(from string) []string {
 	return paths
 }
 
-// filledLong is set once fillLong has made what it makes.
-var filledLong bool
+// longOperation is the number of an operation that fillLong starts; "" before.
+var longOperation string
 
 // fillLong makes objects with long names, and jobs that have failed with long errors, some often.
 func fillLong(t *testing.T) {
 	t.Helper()
-	if filledLong {
+	if longOperation != "" {
 		return
 	}
-	filledLong = true
 	type object = map[string]any
 	trace := "Traceback (most recent call last):\n" + strings.Repeat("  File \"/usr/lib/python3.13/site-packages/"+longName+".py\", line 1234, in "+longFunction+"\n", 40)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -107,21 +106,37 @@ func fillLong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	op, err := send("POST", "/v1/operations", object{"action": "requeue", "query": "queue:" + longQueue + " function:" + rightToLeft, "to": longName, "params": object{longName: rightToLeft}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	longOperation = fmt.Sprint(op["id"])
+}
+
+// firstState returns the number of the last event, once the yard has stored a state, which takes half a minute.
+func firstState(t *testing.T) string {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		state, err := send("GET", "/v1/state", nil)
+		if err == nil {
+			return fmt.Sprintf("%.0f", state["event"])
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatal(err)
+		}
+	}
 }
 
 // On no page does a long text, or one in another direction, take the place of others, also where something is
 // opened, in either theme.
 func TestLayout(t *testing.T) {
-	state, err := send("GET", "/v1/state", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := firstState(t)
 	fillLong(t)
 	for _, width := range []int64{360, 1280} {
 		b := newTab(t)
 		b.signIn(annToken)
 		b.run(emulation.SetTimezoneOverride("Europe/Berlin"), chromedp.EmulateViewport(width, 900))
-		for _, path := range layoutPaths(fmt.Sprintf("%.0f", state["event"])) {
+		for _, path := range layoutPaths(from) {
 			name := fmt.Sprintf("%.60s, %d px", path, width)
 			b.run(theme("light"))
 			b.open(0, path)
