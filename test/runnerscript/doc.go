@@ -17,7 +17,8 @@
 //	> waiting <name>                   waits until the job is waiting or delayed
 //	> cancel <name>
 //	> requeue <name>                   requeues the job's dead letter
-//	> now                              injects the environment's fault, if any
+//	> quiet                            waits until no script has a job to cancel
+//	> now                              injects the environment's fault, if any; quiet must precede it
 //	> queue <name> [<limit>]           creates a queue; also: pause, resume
 //	> inturn <names>                   checks the order of the first starts
 //	> atonce <number> <names>          checks how many of the jobs ran concurrently

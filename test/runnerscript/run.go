@@ -83,9 +83,12 @@ func (run *scriptRun) exec(line string) error {
 		return run.checkOrder(strings.Fields(rest))
 	case "atonce":
 		return run.checkConcurrency(strings.Fields(rest))
-	case "now":
+	case "quiet":
 		run.cancelsDone()
-		if run.pendingCancels.Wait(); run.env.OnNow == nil {
+		run.pendingCancels.Wait()
+		return nil
+	case "now":
+		if run.env.OnNow == nil {
 			return nil
 		}
 		var ids []job.ID
