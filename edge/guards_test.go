@@ -24,7 +24,7 @@ func TestEnqueue_Labels(t *testing.T) {
 			t.Errorf("spec is %+v", spec)
 		}
 		// Which of the two is first depends on the yard's time, which the edge does not have.
-		p.ask(overhop.TEnqueue, fields{"q": "jobs", "execution_start_at": time.Now().Add(time.Hour), "expires_in_ms": 90_000}, overhop.TOK)
+		p.ask(overhop.TEnqueue, fields{"q": "jobs", "scheduled_at": time.Now().Add(time.Hour), "expires_in_ms": 90_000}, overhop.TOK)
 		p.ask(overhop.TEnqueue, fields{"q": "jobs", "expires_at": "2030-01-01T00:00:00Z"}, overhop.TOK)
 		if spec = r.cluster.specs[len(r.cluster.specs)-1]; !spec.ExpiresAt.Equal(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)) || spec.LimitKey != nil || spec.Tags != nil {
 			t.Errorf("spec is %+v", spec)
