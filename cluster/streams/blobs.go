@@ -13,11 +13,11 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 )
 
 // BlobStore is a stream of blobs: data that is too large for one message, in chunks.
@@ -82,7 +82,7 @@ func (w *Writer) storeBlob(ctx context.Context, space *blobSpace, data []byte, n
 	}
 	defer release()
 	attempt := rand.Text() // not the name: the chunks of an attempt that failed are removed
-	g, groupCtx := errgroup.WithContext(ctx)
+	g, groupCtx := crash.WithContext(ctx)
 	g.SetLimit(maxConcurrentChunks)
 	for i := range blob.Chunks {
 		chunk := data[i*chunkSize : min((i+1)*chunkSize, len(data))]
@@ -177,7 +177,7 @@ func (r *Reader) LoadBlobRange(ctx context.Context, store BlobStore, blob job.Bl
 	defer cancel()
 	first, last := int(offset/chunkSize), int((offset+size-1)/chunkSize)
 	chunks := make([][]byte, last-first+1)
-	g, ctx := errgroup.WithContext(ctx)
+	g, ctx := crash.WithContext(ctx)
 	g.SetLimit(maxConcurrentChunks)
 	for i := range chunks {
 		g.Go(func() error {

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/crash"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
@@ -155,11 +155,11 @@ func (v *Viewer) CatchUp(ctx context.Context) error {
 	}
 	lanes := v.Lanes()
 	errs := make([]error, lanes)
-	var queries sync.WaitGroup
+	var queries crash.Group
 	for lane := range lanes {
-		queries.Go(func() { errs[lane] = v.catchUpWith(ctx, uint8(lane)) })
+		queries.Run(func() { errs[lane] = v.catchUpWith(ctx, uint8(lane)) })
 	}
-	queries.Wait()
+	_ = queries.Wait() // the functions return no errors
 	for lane, err := range errs {
 		if err != nil {
 			return &job.UnavailableError{
