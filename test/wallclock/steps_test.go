@@ -61,7 +61,7 @@ func TestYard_Steps(t *testing.T) {
 		}
 		furthest = max(furthest, ahead)
 		y.metric("yard_time_ahead_seconds", furthest-ahead, 5*time.Minute) // the step is noticed; the warning may be that of an earlier one
-		y.warned(warning + "1h0m0")
+		y.warned(warning + "1h")
 		promises = append(promises, y.promises(3*time.Second)...)
 		if ahead == 0 {
 			promises = append(promises, y.runAt(3*time.Second))
@@ -97,11 +97,11 @@ func TestYard_Members(t *testing.T) {
 
 	promises = y.promises(5 * time.Second)
 	y.set(2 * time.Hour)
-	y.warned(setForward + "2h0m0")
+	y.warned(setForward + "2h")
 	y.ticking("all ahead", 2*time.Hour)
 	promises = append(promises, y.promises(3*time.Second)...)
 	y.set(0)
-	y.warned(setBack + "2h0m0")
+	y.warned(setBack + "2h")
 	y.warned(timeAhead)
 	y.metric("yard_time_ahead_seconds", 2*time.Hour, 5*time.Minute)
 	promises = append(promises, append(y.promises(3*time.Second), y.runAt(3*time.Second))...)
