@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yardmaster-dev/yardmaster/client"
 )
@@ -48,6 +49,11 @@ func testPanic(t *testing.T, f *fakeAPI, edge string) {
 	wants := []string{"handler panicked: assignment to entry in nil map", "cli.outOfPaper(", "cli.panicInHandler(", "panic_test.go:"}
 	for verb, times := range map[string]int{"errors": 2, "history": 2, "show": 1} {
 		shown := f.run(t, "job", verb, "p1", "--queue", "prints")
+		// History is published after the end of the job.
+		for deadline := time.Now().Add(time.Minute); strings.Count(shown.out, wants[0]) < times && time.Now().Before(deadline); {
+			time.Sleep(50 * time.Millisecond)
+			shown = f.run(t, "job", verb, "p1", "--queue", "prints")
+		}
 		lines := strings.Split(shown.out, "\n")
 		for _, want := range wants {
 			n := 0
