@@ -217,7 +217,7 @@ func TestUserQueues_ForeignKeys(t *testing.T) {
 // other users.
 func TestUserQueues_New(t *testing.T) {
 	y := startUserYard(t, func(c *config.Config) { c.Scheduler.NewQueuesPerMinute = 3 })
-	y.must("yard.enqueue.there", `{"function":"f"}`)
+	y.must("yard.api.v1.queue.add", `{"name":"there"}`)
 	overHTTP := func(user, method, path, body string) string {
 		got := send(t, y.node, method, path, body, "Authorization: Bearer t-"+user)
 		return strings.Fields(got.String())[0] + " " + string(got.body)
