@@ -217,7 +217,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// A refusal is shown as one line with a remedy, and the exit code tells its kind.
+// A refusal is shown as one line with a remedy, and each kind of refusal has its exit code.
 func TestAPIErrors(t *testing.T) {
 	f := fakeAllEndpoints(t)
 	for _, tt := range []struct {

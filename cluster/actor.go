@@ -46,7 +46,7 @@ func HTTPActor(name, reason string) func() ledger.Actor {
 	return func() ledger.Actor { return ledger.Actor{Name: name, Door: ledger.DoorHTTP, Reason: reason} }
 }
 
-// actorOf returns who has sent the request with a header and a reply subject.
+// actorOf returns the sender of the request with a header and a reply subject.
 func (s *Server) actorOf(header nats.Header, reply string) ledger.Actor {
 	actor := ledger.Actor{Name: s.clientName(header, reply), Door: ledger.DoorNATS, Reason: header.Get(api.HeaderReason)}
 	if header.Get(api.HeaderClient) == string(ledger.DoorCLI) {

@@ -16,9 +16,9 @@ type tables struct {
 	least map[string][]string // by line of titles: the columns that may be left out
 }
 
-// Titles writes the titles of a table's columns, which tabs separate. least are the columns that
-// may be left out where the terminal is too narrow for all, the least important one first. All
-// other columns are always shown: those that say what a line is about, and in which state that is.
+// Titles writes the titles of a table's columns, separated by tabs. least lists the columns that a
+// narrow terminal may leave out, the least important one first. All other columns are always shown,
+// such as the name and the state of a queue.
 func Titles(w io.Writer, titles string, least ...string) {
 	if t, ok := w.(*tables); ok {
 		if t.least == nil {
@@ -81,7 +81,8 @@ func (env *Env) writeTables(out io.Writer, t *tables, before *layout) error {
 	return err
 }
 
-// leftOutText says which columns were left out. It names them if that fits on one line.
+// leftOutText returns a note about the columns that were left out, with their titles if these fit
+// on one line.
 func leftOutText(titles []string, width int) string {
 	slices.Sort(titles)
 	titles = slices.Compact(titles)

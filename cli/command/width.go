@@ -96,7 +96,7 @@ func (l *layout) fit(width int, now time.Time) (leftOut []string) {
 var (
 	// uuid matches a text that begins with a UUID.
 	uuid = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	// number matches a number, and what stands for none.
+	// number matches a number such as "1.5", and the "-" of a cell without one.
 	number = regexp.MustCompile(`^(\d[\d.]*|-)$`)
 )
 
@@ -146,7 +146,7 @@ func (l *layout) shrink(width, first, other int) {
 	}
 }
 
-// timeCell matches a cell that has a time in UTC, and perhaps says what happened or will happen then.
+// timeCell matches a cell with a time in UTC, such as "due 2026-03-19T01:00:00Z".
 var timeCell = regexp.MustCompile(`^(due |ended )?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)$`)
 
 // shortenTimes replaces times by the time since then, such as "5m ago", or until then, such as "in 3h".
